@@ -13,6 +13,7 @@ constexpr int max_yields = 200;
 
 bool Backoff::back_off(Time now) {
   if (spins_++ == 0) since_ = now;
+  if (now - since_ >= limit_) return false;
   if (!oversubscribed_) {
     if (now - since_ >= spinning_) return false;
     if (placement_.shares_processor()) {

@@ -24,10 +24,8 @@ class Backoff {
   Backoff(bool oversubscribed, Duration spinning, Placement& placement)
       : oversubscribed_(oversubscribed), spinning_(spinning), placement_(placement) {}
 
-  // From now on, where not oversubscribed: see the constructor.
-  void spin_for(Duration spinning) { spinning_ = spinning; }
-  // Whether it has spun since the last renewal.
-  [[nodiscard]] bool has_spun() const { return spins_ > 0; }
+  // From now on it waits no longer than this before it says to sleep, oversubscribed or not.
+  void limit(Duration longest) { limit_ = longest; }
   // Something has happened.
   void renew() { spins_ = 0; }
   // After an attempt without progress: waits a moment and says whether to try again; false: sleep
@@ -37,6 +35,7 @@ class Backoff {
  private:
   bool oversubscribed_;
   Duration spinning_;
+  Duration limit_ = Duration::max();
   Placement& placement_;
   int spins_ = 0;
   Time since_;

@@ -33,6 +33,7 @@ std::map<std::string, std::int64_t> Metrics::values() const {
       {"caller_sleeps", caller_sleeps.get()},
       {"sleeps", sleeps.get()},
       {"idle_wakeups", idle_wakeups.get()},
+      {"looks", looks.get()},
   };
   for (std::size_t i = 0; i < collectives.size(); ++i) {
     const PerCollective& counted = collectives[i];

@@ -47,6 +47,7 @@ struct Metrics {
   Counter caller_sleeps;     // of callers that drove
   Counter sleeps;            // of the coordinator thread
   Counter idle_wakeups;      // after which there was nothing to do
+  Counter looks;             // of whoever drives, for something to do
 
   [[nodiscard]] PerCollective& of(Collective collective) {
     if (collective == Collective::persistent_allreduce) collective = Collective::allreduce;

@@ -18,9 +18,6 @@ namespace {
 // application, and gives up soon; a caller has nothing else to do.
 constexpr Duration thread_spinning = std::chrono::microseconds(5);
 constexpr Duration caller_spinning = std::chrono::microseconds(100);
-// A network answers within microseconds, or sends many bytes for milliseconds, through which
-// nobody should spin: the time is halved whenever it was in vain, doubled when it was not.
-constexpr Duration min_network_spinning = std::chrono::microseconds(3);
 
 // How often a caller asks whether the progress thread yields the lock.
 constexpr int lock_spins = 200;
@@ -67,8 +64,7 @@ Progress::Progress(Work& work, const HostGroup& host, int world_size_here, Metri
             release();
             return wake;
           },
-          oversubscribed_ ? lock_spins_when_oversubscribed : lock_spins)),
-      network_spinning_(caller_spinning) {}
+          oversubscribed_ ? lock_spins_when_oversubscribed : lock_spins)) {}
 
 Status Progress::start(int first_fd, int second_fd) {
   const SignalsBlocked blocked;
@@ -111,11 +107,8 @@ bool Progress::drive() {
         yield_to_caller();
         return false;
       }
-      if (moved) {
-        backoff.renew();
-        continue;
-      }
-      if (work_.is_active() && backoff.back_off(now)) continue;
+      if (moved) backoff.renew();
+      if (moved ? looks_again() : work_.is_active() && back_off(backoff, now)) continue;
       if (!is_unfinished(now)) {
         release();
         return false;
@@ -133,13 +126,6 @@ bool Progress::drive() {
 
 // --- A caller
 
-void Progress::learn_to_spin(Backoff& backoff, bool in_vain) {
-  if (!work_.awaits_network()) return backoff.spin_for(caller_spinning);
-  network_spinning_ = in_vain ? std::max(network_spinning_ / 2, min_network_spinning)
-                              : std::min(network_spinning_ * 2, caller_spinning);
-  backoff.spin_for(network_spinning_);
-}
-
 bool Progress::acquire() {
   if (!lock_->acquire_as_caller()) return false;
   take_over();
@@ -154,15 +140,12 @@ FutexWake Progress::drive_until_done(const HandleState& handle, std::optional<Ti
       const Time now = Clock::now();
       if (deadline && now >= *deadline) return FutexWake::timeout;
       if (work_.may_stop(now)) return FutexWake::changed;
-      if (step(now)) {
-        if (backoff.has_spun()) learn_to_spin(backoff, false);
-        backoff.renew();
-      } else if (!backoff.back_off(now)) {
-        learn_to_spin(backoff, true);
-        const Slept slept = sleep(deadline, false);
-        if (slept.wake == FutexWake::interrupted) return slept.wake;
-        if (slept.really) backoff.renew();
-      }
+      const bool moved = step(now);
+      if (moved) backoff.renew();
+      if (handle.is_done() || (moved ? looks_again() : back_off(backoff, now))) continue;
+      const Slept slept = sleep(deadline, false);
+      if (slept.wake == FutexWake::interrupted) return slept.wake;
+      if (slept.really) backoff.renew();
     }
     for (int count = 0; count < final_steps && step(Clock::now()); ++count) continue;
   } catch (const std::exception& error) {
@@ -191,7 +174,18 @@ void Progress::yield_to_caller() {
   lock_->yield_to_caller();
 }
 
+// Where nobody spins, the last look before the sleep is enough.
+bool Progress::looks_again() const {
+  return !work_.awaits_network() || network_spinning_.limit() > Duration::zero();
+}
+
+bool Progress::back_off(Backoff& backoff, Time now) {
+  backoff.limit(work_.awaits_network() ? network_spinning_.limit() : Duration::max());
+  return backoff.back_off(now);
+}
+
 bool Progress::step(Time now) {
+  metrics_.looks.add(1);
   bool moved = false;
   if (lock_->has(ProgressLock::queued)) {
     lock_->clear(ProgressLock::queued);
@@ -252,10 +246,13 @@ Progress::Slept Progress::park(Sleeper& sleeper, Sleeper::On on, std::optional<T
                                 pollfd{descriptors_[0], POLLIN, 0},
                                 pollfd{descriptors_[1], POLLIN, 0}};
   (as_thread ? metrics_.sleeps : metrics_.caller_sleeps).add(1);
+  const std::optional<Time> network_since =
+      work_.awaits_network() ? std::optional(Clock::now()) : std::nullopt;
   if (as_thread) lock_->mark_parked();
   slept.wake = on == Sleeper::On::word ? sleeper.sleep(deadline) : sleeper.sleep(deadline, watched);
   if (as_thread) slept.has_lock = lock_->reclaim();
   if (!slept.has_lock) return slept;
+  if (network_since) network_spinning_.learn_from(Clock::now() - *network_since);
   event_is_full_ = event_is_full_ || watched[0].revents != 0;
   if (watched[1].revents != 0) lock_->set(ProgressLock::readable);
   second_readable_ = second_readable_ || watched[2].revents != 0;

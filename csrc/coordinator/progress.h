@@ -17,6 +17,7 @@
 #include "coordinator/backoff.h"
 #include "coordinator/handle_state.h"
 #include "coordinator/metrics.h"
+#include "coordinator/network_spinning.h"
 #include "coordinator/progress_lock.h"
 #include "coordinator/watcher.h"
 #include "core/clock.h"
@@ -130,7 +131,9 @@ class Progress {
     bool has_lock = true;  // no caller has taken it meanwhile
   };
 
-  void learn_to_spin(Backoff& backoff, bool in_vain);
+  // After a step that has moved something: whether to step again at once.
+  [[nodiscard]] bool looks_again() const;
+  [[nodiscard]] bool back_off(Backoff& backoff, Time now);
   void run();
   bool drive();
   void take_over();
@@ -163,7 +166,7 @@ class Progress {
   bool second_readable_ = false;  // as the owner has seen
   int polls_in_vain_ = 0;         // in a row
   bool woken_ = false;            // the progress thread, which has not stepped yet
-  Duration network_spinning_;
+  NetworkSpinning network_spinning_;
   std::thread thread_;
 };
 

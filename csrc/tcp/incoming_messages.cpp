@@ -46,12 +46,14 @@ Ticket IncomingMessages::recv(Tag tag, std::span<const MutableBytes> spans) {
 }
 
 Expected<IncomingMessages::MessagePointer> IncomingMessages::begin(const ChunkHeader& header) {
-  const Status nonsense(ErrorCode::transport,
-                        str("rank ", peer_, " sends what is no part of a message"), peer_);
+  const auto nonsense = [this] {
+    return Status(ErrorCode::transport, str("rank ", peer_, " sends what is no part of a message"),
+                  peer_);
+  };
   if (header.message == 0 || header.previous >= header.message ||
       header.length > max_message_bytes || header.bytes > max_chunk_bytes ||
       header.offset > header.length || header.bytes > header.length - header.offset) {
-    return nonsense;
+    return nonsense();
   }
   if (closed_.contains(header.message)) {
     auto duplicate = std::make_shared<Message>();
@@ -60,7 +62,7 @@ Expected<IncomingMessages::MessagePointer> IncomingMessages::begin(const ChunkHe
   }
   if (const auto known = open_.find(header.message); known != open_.end()) {
     const Message& message = *known->second;
-    if (message.length != header.length || message.tag != header.tag) return nonsense;
+    if (message.length != header.length || message.tag != header.tag) return nonsense();
     return known->second;
   }
   auto message = std::make_shared<Message>();

@@ -183,8 +183,9 @@ void TcpTransport::handle_timer() {
   for (int peer = 0; peer < size(); ++peer) take_up(peer);
 }
 
+// What is ready by now keeps wait_fd() readable, so whoever sleeps on it wakes at once.
 bool TcpTransport::arm() {
-  return active_.empty() && !wait_readable(watched_.fd(), Clock::now());
+  return active_.empty();
 }
 
 // What a rank listens on, and under which of its host's addresses.

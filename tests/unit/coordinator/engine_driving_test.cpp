@@ -1,14 +1,21 @@
 // Callers that drive the engine while they wait, beside its own thread.
 #include <pthread.h>
 #include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <future>
 #include <random>
+#include <vector>
 
+#include "coordinator/network_spinning.h"
+#include "coordinator/progress.h"
+#include "core/unique_fd.h"
 #include "ranks/engine_ranks.h"
 
 namespace rueda::test::engine_driving_test {
@@ -173,6 +180,91 @@ TEST_CASE("a signal ends the sleep of a caller that drives") {
     finish(handle);
   });
   ::sigaction(SIGUSR1, &before, nullptr);
+}
+
+namespace {
+
+// Waits for a network, from which something comes now and then. Counts how often it is looked at.
+class NetworkWork final : public Progress::Work {
+ public:
+  NetworkWork(HandleState& handle, int expected) : handle_(handle), expected_(expected) {}
+
+  bool take_commands(Time) override { return false; }
+  bool advance(Time, Readable) override {
+    ++looks_;
+    std::uint64_t count = 0;
+    if (::read(network.get(), &count, sizeof count) < 0) return false;
+    looks_by_arrival.push_back(std::exchange(looks_, 0));
+    if (++arrived == expected_) handle_.complete({});
+    return true;
+  }
+  bool is_active() const override { return true; }
+  std::optional<Time> next_deadline() const override { return std::nullopt; }
+  bool requires_polling() const override { return false; }
+  bool awaits_network() const override { return true; }
+  bool awaits_messages() const override { return false; }
+  void prepare_to_sleep() override {}
+  Arming arm() override { return Arming::armed; }
+  void disarm() override {}
+  bool may_stop(Time) const override { return stopping; }
+  void wind_up() override {}
+  void fail_internal(const std::exception&) override {}
+
+  const UniqueFd network{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+  std::vector<int> looks_by_arrival;  // since the one before
+  std::atomic<int> arrived{0};
+  std::atomic<bool> stopping{false};
+
+ private:
+  HandleState& handle_;
+  const int expected_;
+  int looks_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("nobody spins for a network that takes its time") {
+  constexpr int arrivals = 40;
+  const HostGroup host;
+  Metrics metrics;
+  HandleState handle;
+  NetworkWork work(handle, arrivals);
+  Progress progress(work, host, 1, metrics);
+  REQUIRE(progress.start(-1, work.network.get()).ok());
+  std::thread peer([&] {
+    for (int i = 0; i < arrivals; ++i) {
+      await([&] { return work.arrived == i; }, "what came before has been found");
+      std::this_thread::sleep_for(2ms);
+      ::eventfd_write(work.network.get(), 1);
+    }
+  });
+  REQUIRE(progress.acquire());
+  (void)progress.drive_until_done(handle, soon());
+  progress.release();
+  peer.join();
+  work.stopping = true;
+  progress.notify();
+  progress.join();
+  progress.stop_watching();
+
+  // Once that is learned: one that finds it, and the last one before the sleep. Where others keep
+  // this thread from running, what has come meanwhile looks like a network that answers at once, so
+  // not every arrival counts. Without learning none takes so few, but 20 and more.
+  const auto& looks = work.looks_by_arrival;
+  REQUIRE(looks.size() == arrivals);
+  const auto few = std::count_if(looks.begin(), looks.end(), [](int count) { return count == 2; });
+  CHECK(few >= arrivals / 10);
+}
+
+TEST_CASE("whether to spin for a network is learned from sleeps") {
+  NetworkSpinning spinning;
+  CHECK(spinning.limit() == NetworkSpinning::longest);
+  for (int i = 0; i < 10; ++i) spinning.learn_from(1ms);
+  CHECK(spinning.limit() == Duration::zero());
+  spinning.learn_from(10us);
+  CHECK(spinning.limit() == NetworkSpinning::shortest);
+  for (int i = 0; i < 10; ++i) spinning.learn_from(10us);
+  CHECK(spinning.limit() == NetworkSpinning::longest);
 }
 
 }  // namespace rueda::test::engine_driving_test

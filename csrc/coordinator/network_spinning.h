@@ -1,0 +1,37 @@
+// How long to spin for a network before sleeping, learned from how long sleeps take. Pure.
+//
+// A network answers within microseconds, or sends many bytes for milliseconds, through which nobody
+// should spin. A sleep that is over before spinning could have been in vain says that spinning
+// would have saved it; a longer one halves the time, until there is none left.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/clock.h"
+
+namespace rueda {
+
+class NetworkSpinning {
+ public:
+  static constexpr Duration longest = std::chrono::microseconds(100);
+  static constexpr Duration shortest = std::chrono::microseconds(3);
+  // What is over sooner is worth spinning for: about what it costs to sleep and to be woken.
+  static constexpr Duration short_sleep = std::chrono::microseconds(50);
+
+  // 0: not at all.
+  [[nodiscard]] Duration limit() const { return limit_; }
+  // A sleep until the network had something took so long.
+  void learn_from(Duration sleep) {
+    if (sleep < short_sleep) {
+      limit_ = std::clamp(2 * limit_, shortest, longest);
+    } else {
+      limit_ = limit_ / 2 < shortest ? Duration::zero() : limit_ / 2;
+    }
+  }
+
+ private:
+  Duration limit_ = longest;
+};
+
+}  // namespace rueda
