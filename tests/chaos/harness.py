@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -33,6 +34,9 @@ class Outcome:
 
     # Of each blow: its kind, and the seconds until all that are left had a right result.
     delays: list[tuple[str, float]] = field(default_factory=list)
+    # Of each delay but those of the launcher, on the way: until the last rank that is left knew that the world was
+    # broken, and until the last one was in a new world, where the ranks say so.
+    moments: list[tuple[float, float]] = field(default_factory=list)
     # Of each frozen rank: the seconds until the others were told.
     named: list[float] = field(default_factory=list)
     output: str = ""
@@ -110,6 +114,9 @@ class Job:
         self._alive -= set(blow.victims)
         ends = [self._when_right(process, seen[process]) for process in sorted(self._alive)]
         outcome.delays.append((blow.kind, max(ends) - began))
+        outcome.moments.append(
+            (self._last("broken", seen, began), self._last("recovered", seen, began))
+        )
         if blow.kind == "freeze":
             told = [self._first(process, seen[process], "broken") for process in self._alive]
             outcome.named.append(max(told) - began)
@@ -179,6 +186,17 @@ class Job:
             return fitting[0] if fitting else None
 
         return float(self._await(process, look, f"go on as one of {len(self._alive)}")["at"])
+
+    def _last(self, event: str, seen: Mapping[int, int], began: float) -> float:
+        """Seconds until the last rank that is left said so for the first time."""
+        return max(
+            (
+                float(line["at"]) - began
+                for process in self._alive
+                if (line := _find(self._diary(process)[seen[process] :], event))
+            ),
+            default=math.nan,
+        )
 
     def _first(self, process: int, seen: int, event: str) -> float:
         return float(_find(self._diary(process)[seen:], event)["at"])
