@@ -22,6 +22,8 @@ RANK = Path(__file__).with_name("rank.py")
 PATIENCE = 30.0
 STARTING = 120.0
 HEARTBEAT = 1.0
+# Between two looks at what ranks have noted, with the time at which they did; seconds.
+LOOK = 0.01
 
 
 class Hang(AssertionError):
@@ -214,7 +216,7 @@ class Job:
                 return found
             if self._process.poll() is not None:
                 break
-            time.sleep(0.002)
+            time.sleep(LOOK)
         raise Hang(f"rank {process} did not {what}\n{self._describe()}")
 
     def _diary(self, process: int) -> list[dict]:
