@@ -91,6 +91,12 @@ def command(lab: Lab, arguments: Sequence[str]) -> list[str]:
     )  # fmt: skip
 
 
+def _summary(seconds: Sequence[float]) -> str:
+    return (
+        f"{1e3 * statistics.median(seconds):.0f} ms in the median, {1e3 * max(seconds):.0f} at most"
+    )
+
+
 @click.command(help=__doc__)
 @click.option(
     "--jobs", type=click.IntRange(min=1), default=50, show_default=True, help="Of each kind."
@@ -115,6 +121,7 @@ def main(jobs: int, kinds: str, seed: int, minutes: float) -> None:
 def measure(lab: Lab, kind: str, jobs: int, chance: random.Random, seconds: float) -> int:
     """Jobs of one kind, of which none begins after these seconds; returns how many have not gone on."""
     delays: Mapping[bool, list[float]] = {True: [], False: []}
+    noticed: Mapping[bool, list[float]] = {True: [], False: []}
     failed = run = 0
     end = time.monotonic() + seconds
     for number in range(jobs):
@@ -130,6 +137,7 @@ def measure(lab: Lab, kind: str, jobs: int, chance: random.Random, seconds: floa
         try:
             outcome = Job(world, lab, name, is_silent).run()
             delays[is_silent] += [delay for _, delay in outcome.delays]
+            noticed[is_silent] += [broken for broken, _ in outcome.moments]
             await_nothing(lab)
         except AssertionError as error:
             failed += 1
@@ -141,8 +149,8 @@ def measure(lab: Lab, kind: str, jobs: int, chance: random.Random, seconds: floa
     for is_silent, those in delays.items():
         if those:
             click.echo(
-                f"  {'silent' if is_silent else 'heard':6} {len(those):4} times: right result after "
-                f"{1e3 * statistics.median(those):.0f} ms in the median, {1e3 * max(those):.0f} at most"
+                f"  {'silent' if is_silent else 'heard':6} {len(those):4} times: all knew of it after "
+                f"{_summary(noticed[is_silent])}, a right result after {_summary(those)}"
             )
     return failed
 
