@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,6 +102,8 @@ class Job:
         except BaseException:
             self._kill_all()
             raise
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
         return outcome
 
     def _deal(self, blow: Blow, outcome: Outcome) -> None:
@@ -240,9 +243,12 @@ class Job:
 
     def _describe(self) -> str:
         """What the ranks have written, and where those that are left are."""
-        for process in self._alive & set(self._pids):
-            with suppress(ProcessLookupError):
-                os.kill(self._pids[process], signal.SIGUSR1)
+        started = _descendants(self._process.pid)
+        for pid in {*started, *(self._pids[process] for process in self._alive & set(self._pids))}:
+            with suppress(OSError):
+                arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if arguments[1:2] == [str(RANK).encode()]:  # no launcher's
+                    os.kill(pid, signal.SIGUSR1)
         time.sleep(0.5)
         self._kill_all()
         output = self._process.communicate()[0]
@@ -259,6 +265,16 @@ class Job:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.kill()
+
+
+def _descendants(pid: int) -> list[int]:
+    """What the process has started, and what that has: also ranks that have not told who they are yet."""
+    found = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                found += [int(child), *_descendants(int(child))]
+    return found
 
 
 def _birth(lines: list[dict]) -> dict | None:
