@@ -14,6 +14,7 @@ Every other time the host falls silent before that, as where power is lost: then
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -90,13 +91,22 @@ def command(lab: Lab, arguments: Sequence[str]) -> list[str]:
     )  # fmt: skip
 
 
+def _summary(seconds: Sequence[float]) -> str:
+    return (
+        f"{1e3 * statistics.median(seconds):.0f} ms in the median, {1e3 * max(seconds):.0f} at most"
+    )
+
+
 @click.command(help=__doc__)
 @click.option(
     "--jobs", type=click.IntRange(min=1), default=50, show_default=True, help="Of each kind."
 )
 @click.option("--kinds", default=",".join(KINDS), show_default=True)
 @click.option("--seed", type=int, default=7, show_default=True)
-def main(jobs: int, kinds: str, seed: int) -> None:
+@click.option(
+    "--minutes", type=float, default=math.inf, help="No job of a kind begins later than this."
+)
+def main(jobs: int, kinds: str, seed: int, minutes: float) -> None:
     """Prints what came of it; ends with an error where a job hung or computed wrongly."""
     chosen = kinds.split(",")
     if unknown := set(chosen) - set(KINDS):
@@ -104,15 +114,20 @@ def main(jobs: int, kinds: str, seed: int) -> None:
     failed = 0
     with Lab(1 + HOSTS, rate="1gbit") as lab:
         for kind in chosen:
-            failed += measure(lab, kind, jobs, random.Random(f"{kind} {seed}"))
+            failed += measure(lab, kind, jobs, random.Random(f"{kind} {seed}"), minutes * 60)
     sys.exit(failed > 0)
 
 
-def measure(lab: Lab, kind: str, jobs: int, chance: random.Random) -> int:
-    """Jobs of one kind; returns how many have not gone on."""
+def measure(lab: Lab, kind: str, jobs: int, chance: random.Random, seconds: float) -> int:
+    """Jobs of one kind, of which none begins after these seconds; returns how many have not gone on."""
     delays: Mapping[bool, list[float]] = {True: [], False: []}
-    failed = 0
+    noticed: Mapping[bool, list[float]] = {True: [], False: []}
+    failed = run = 0
+    end = time.monotonic() + seconds
     for number in range(jobs):
+        if time.monotonic() > end:
+            break
+        run += 1
         is_silent = number % 2 == 1
         host = 0 if kind == "first" else chance.randrange(kind == "other", HOSTS)
         victims = tuple(range(host * PER_HOST, (host + 1) * PER_HOST))
@@ -122,6 +137,7 @@ def measure(lab: Lab, kind: str, jobs: int, chance: random.Random) -> int:
         try:
             outcome = Job(world, lab, name, is_silent).run()
             delays[is_silent] += [delay for _, delay in outcome.delays]
+            noticed[is_silent] += [broken for broken, _ in outcome.moments]
             await_nothing(lab)
         except AssertionError as error:
             failed += 1
@@ -129,12 +145,12 @@ def measure(lab: Lab, kind: str, jobs: int, chance: random.Random) -> int:
             kill(all_processes(lab))  # else it would count against the jobs that follow
         finally:
             lab.link(name).end_silence()
-    click.echo(f"{kind}: {jobs - failed} of {jobs} went on")
+    click.echo(f"{kind}: {run - failed} of {run} went on")
     for is_silent, those in delays.items():
         if those:
             click.echo(
-                f"  {'silent' if is_silent else 'heard':6} {len(those):4} times: right result after "
-                f"{1e3 * statistics.median(those):.0f} ms in the median, {1e3 * max(those):.0f} at most"
+                f"  {'silent' if is_silent else 'heard':6} {len(those):4} times: all knew of it after "
+                f"{_summary(noticed[is_silent])}, a right result after {_summary(those)}"
             )
     return failed
 

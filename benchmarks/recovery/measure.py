@@ -32,6 +32,7 @@ from tests.chaos import harness  # noqa: E402
 from tests.chaos.schedule import worlds  # noqa: E402
 
 RANKS = 4
+SLOWEST = 8  # of which it is told where they spent their time
 
 
 @dataclass
@@ -40,6 +41,9 @@ class Contender:
 
     name: str
     delays: list[float] = field(default_factory=list)
+    moments: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # of each delay, as Outcome has them
     failures: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
 
@@ -86,7 +90,10 @@ def main(kills: int, contenders: str, seed: int) -> None:
                 rival.failures.append(str(error))
                 click.echo(f"{rival.name}, job {world.number}: {str(error)[:2000]}", err=True)
             rival.delays += [delay for _, delay in outcome.delays]
+            rival.moments += outcome.moments
     print_table(rivals)
+    for rival in rivals:
+        print_slowest(rival)
     if any(rival.failures for rival in rivals):
         sys.exit(1)
 
@@ -104,6 +111,18 @@ def print_table(rivals: list[Contender]) -> None:
         click.echo(
             f"| {rival.name} | {len(ordered)} | {statistics.median(ordered):.1f} | {late:.1f} "
             f"| {ordered[-1]:.1f} | {len(rival.failures)} |"
+        )
+
+
+def print_slowest(rival: Contender) -> None:
+    """Where the slowest kills spent their time."""
+    ordered = sorted(zip(rival.delays, rival.moments, strict=False), reverse=True)
+    for delay, (broken, recovered) in ordered[:SLOWEST]:
+        entered = (
+            "" if math.isnan(recovered) else f", was in a new world after {1e3 * recovered:.1f}"
+        )
+        click.echo(
+            f"{rival.name}, {1e3 * delay:.1f} ms: the last rank knew after {1e3 * broken:.1f}{entered}"
         )
 
 

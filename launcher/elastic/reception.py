@@ -73,10 +73,13 @@ class Desk:
         said = {name: told for name, told in message.items() if name not in ("hello", "endings")}
         if "ready" in said:
             said["ready"] = number
-            if (after := said.pop("after", None)) is not None:
-                self._room.has_failed(str(after))
+            tried = said.pop("after", None)
+            self._room.is_outside(number, None if tried is None else str(tried))
+        if "formed" in said and not self._room.knows(number):
+            del said["formed"]  # it was expelled, and knows only of the world before
         if isinstance(door := said.get("door"), dict):
             self._room.meet_at(number, str(door.get("address")))
+            self._room.show(_joiners_of(door), str(door.get("address")))
         self._company.hear(session, said)
         self._look()
 
@@ -99,6 +102,9 @@ class Desk:
         first = self._room.begin()
         if first and first[0] in self._sessions:
             self._sessions[first[0]].send(begin={"numbers": first})
+        for number in self._room.recall():
+            if number in self._sessions:
+                self._sessions[number].send(recall=True)
         for number in self._room.waiting_for_nothing:
             self._dismiss(number, done=True, why="the others have done their work and have left")
 
@@ -109,3 +115,11 @@ class Desk:
         if session := self._sessions.get(number):
             session.send(over=over)
             session.close()
+
+
+def _joiners_of(door: dict[str, Any]) -> list[int]:
+    """Who is to come through it; nobody where that is nonsense, which nobody is told."""
+    try:
+        return [int(number) for number in door["joiners"]]
+    except (KeyError, TypeError, ValueError):
+        return []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +23,8 @@ RANK = Path(__file__).with_name("rank.py")
 PATIENCE = 30.0
 STARTING = 120.0
 HEARTBEAT = 1.0
+# Between two looks at what ranks have noted, with the time at which they did; seconds.
+LOOK = 0.01
 
 
 class Hang(AssertionError):
@@ -33,6 +37,9 @@ class Outcome:
 
     # Of each blow: its kind, and the seconds until all that are left had a right result.
     delays: list[tuple[str, float]] = field(default_factory=list)
+    # Of each delay but those of the launcher, on the way: until the last rank that is left knew that the world was
+    # broken, and until the last one was in a new world, where the ranks say so.
+    moments: list[tuple[float, float]] = field(default_factory=list)
     # Of each frozen rank: the seconds until the others were told.
     named: list[float] = field(default_factory=list)
     output: str = ""
@@ -95,6 +102,8 @@ class Job:
         except BaseException:
             self._kill_all()
             raise
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
         return outcome
 
     def _deal(self, blow: Blow, outcome: Outcome) -> None:
@@ -110,6 +119,9 @@ class Job:
         self._alive -= set(blow.victims)
         ends = [self._when_right(process, seen[process]) for process in sorted(self._alive)]
         outcome.delays.append((blow.kind, max(ends) - began))
+        outcome.moments.append(
+            (self._last("broken", seen, began), self._last("recovered", seen, began))
+        )
         if blow.kind == "freeze":
             told = [self._first(process, seen[process], "broken") for process in self._alive]
             outcome.named.append(max(told) - began)
@@ -180,6 +192,17 @@ class Job:
 
         return float(self._await(process, look, f"go on as one of {len(self._alive)}")["at"])
 
+    def _last(self, event: str, seen: Mapping[int, int], began: float) -> float:
+        """Seconds until the last rank that is left said so for the first time."""
+        return max(
+            (
+                float(line["at"]) - began
+                for process in self._alive
+                if (line := _find(self._diary(process)[seen[process] :], event))
+            ),
+            default=math.nan,
+        )
+
     def _first(self, process: int, seen: int, event: str) -> float:
         return float(_find(self._diary(process)[seen:], event)["at"])
 
@@ -196,7 +219,7 @@ class Job:
                 return found
             if self._process.poll() is not None:
                 break
-            time.sleep(0.002)
+            time.sleep(LOOK)
         raise Hang(f"rank {process} did not {what}\n{self._describe()}")
 
     def _diary(self, process: int) -> list[dict]:
@@ -220,9 +243,12 @@ class Job:
 
     def _describe(self) -> str:
         """What the ranks have written, and where those that are left are."""
-        for process in self._alive & set(self._pids):
-            with suppress(ProcessLookupError):
-                os.kill(self._pids[process], signal.SIGUSR1)
+        started = _descendants(self._process.pid)
+        for pid in {*started, *(self._pids[process] for process in self._alive & set(self._pids))}:
+            with suppress(OSError):
+                arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if arguments[1:2] == [str(RANK).encode()]:  # no launcher's
+                    os.kill(pid, signal.SIGUSR1)
         time.sleep(0.5)
         self._kill_all()
         output = self._process.communicate()[0]
@@ -239,6 +265,16 @@ class Job:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.kill()
+
+
+def _descendants(pid: int) -> list[int]:
+    """What the process has started, and what that has: also ranks that have not told who they are yet."""
+    found = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                found += [int(child), *_descendants(int(child))]
+    return found
 
 
 def _birth(lines: list[dict]) -> dict | None:

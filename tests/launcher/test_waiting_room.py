@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
 from rueda.launcher.elastic.waiting_room import WaitingRoom
 
 
@@ -12,6 +10,12 @@ def waiting(room: WaitingRoom, rank: int) -> int:
     number = room.admit(rank)
     room.is_ready(number)
     return number
+
+
+def open_door(room: WaitingRoom, beginners: list[int], address: str) -> None:
+    """The first of them does, and the others are told."""
+    room.meet_at(beginners[0], address)
+    room.show(beginners[1:], address)
 
 
 def test_a_world_begins_with_the_ranks_that_were_asked_for() -> None:
@@ -40,14 +44,56 @@ def test_those_who_have_not_come_through_the_newest_door_begin_again() -> None:
     room = WaitingRoom(2)
     both = [waiting(room, 0), waiting(room, 1)]
     assert room.begin() == both
-    room.meet_at(both[0], "a")
-    room.has_failed("another")
+    open_door(room, both, "a")
+    room.is_outside(both[1], "another")
     assert room.begin() == []
-    room.has_failed("a")
+    room.is_outside(both[1], "a")
+    assert room.begin() == []  # the first may have come through
+    room.is_outside(both[0], "a")
     assert room.begin() == both
-    room.meet_at(both[0], "b")
-    room.has_failed("a")  # by the second, a moment later
+    open_door(room, both, "b")
+    room.is_outside(both[1], "a")  # said before it was told of the other
     assert room.begin() == []
+
+
+def test_who_meets_nobody_any_more_is_told_so_once() -> None:
+    room = WaitingRoom(2)
+    both = [waiting(room, 0), waiting(room, 1)]
+    room.begin()
+    open_door(room, both, "a")
+    assert (room.begin(), room.recall()) == ([], [])
+    room.ended(both[0], False, 0.0)
+    assert (room.begin(), room.recall(), room.recall()) == ([], both[1:], [])
+    third = waiting(room, 0)
+    assert room.begin() == []
+    room.is_outside(both[1], "a")
+    assert room.begin() == [third, both[1]]
+    assert room.recall() == []
+    room.meet_at(third, "b")
+    room.show(both[1:], "b")
+    room.ended(third, False, 0.0)
+    assert (room.begin(), room.recall()) == ([], both[1:])
+
+
+def test_nobody_begins_beside_who_may_have_been_let_in() -> None:
+    room = WaitingRoom(2)
+    old = [waiting(room, 0), waiting(room, 1)]
+    room.begin()
+    room.formed(old)
+    late = waiting(room, 0)
+    room.show([late], "a")
+    room.is_outside(late, None)  # said before it was shown the door
+    for number in old:
+        room.ended(number, False, 0.0)
+    new = waiting(room, 1)
+    assert room.begin() == []
+    # Its connection has broken, over which it was to hear of that door.
+    room.ended(late, False, 0.0)
+    room.come_back(late)
+    assert room.begin() == []
+    room.is_outside(late, None)
+    room.is_ready(late)
+    assert room.begin() == [late, new]
 
 
 def test_where_all_ranks_have_failed_those_that_wait_begin_anew() -> None:
@@ -105,22 +151,3 @@ def test_where_the_work_is_done_who_waits_is_sent_away() -> None:
     room.ended(ranks[1], True, 0.0)
     assert room.waiting_for_nothing == late
     assert room.begin() == []
-
-
-@given(st.integers(1, 4), st.lists(st.sampled_from(["come", "lose", "form"]), max_size=40))
-def test_nobody_begins_beside_a_world(size: int, events: list[str]) -> None:
-    room = WaitingRoom(size)
-    begun: list[int] = []
-    for event in events:
-        if event == "come":
-            waiting(room, 0)
-        elif event == "lose" and (alive := room.alive_on("")):
-            room.ended(alive[0], False, 0.0)
-        elif event == "form" and begun and set(begun) <= set(room.alive_on("")):
-            room.formed(begun)
-            begun = []
-        now = room.begin()
-        assert not (now and room.has_ranks)
-        assert len(now) in (0, size)
-        assert set(now) <= set(room.ready)
-        begun = now or begun

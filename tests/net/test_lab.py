@@ -265,6 +265,30 @@ def test_what_a_killed_process_has_left_is_swept(make_lab: MakeLab) -> None:
         time.sleep(0.05)
 
 
+def test_sigterm_ends_a_lab_with_its_process(make_lab: MakeLab) -> None:
+    make_lab(1).down()  # skips where there are none
+    program = """
+from net.lab import Lab
+with Lab(2) as lab:
+    lab.start("h1", "sleep", "600")
+    print(lab.lab, flush=True)
+    input()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as owner:
+        assert owner.stdout is not None
+        lab = owner.stdout.readline().strip()
+        assert traces(lab)
+        owner.terminate()
+        assert owner.wait(timeout=60) == 128 + signal.SIGTERM
+    assert not traces(lab)
+
+
 def test_one_command_up_and_one_down(make_lab: MakeLab) -> None:
     make_lab(1).down()
     name = uuid.uuid4().hex[:6]

@@ -64,10 +64,14 @@ print("ended", begun, resets, hashlib.sha256(bits).hexdigest()[:16], flush=True)
 """
 
 
-def ends_of(job: ElasticJob, *lost: int) -> dict[int, tuple[str, str, str]]:
+def ends_of(job: ElasticJob, *lost: int, refused: int = -1) -> dict[int, tuple[str, str, str]]:
     """Of each process that is left how often it has begun, the sizes after resets, and the hash."""
     ends = {}
     for number, how in job.ended().items():
+        if number == refused:
+            assert how.returncode == 1, job.outputs()
+            assert "InvalidArgumentError: state 1: 'weight' is (4, 8)" in how.output, job.outputs()
+            continue
         assert how.returncode == (-signal.SIGKILL if number in lost else 0), job.outputs()
         if number not in lost:
             (ends[number],) = re.findall(r"^ended (\d+) (.*) (\w{16})$", how.output, re.M)
@@ -79,11 +83,12 @@ def test_newcomers_get_what_is_committed_and_a_loss_goes_back_to_it(tmp_path: Pa
     gate = tmp_path / "gate"
     with ElasticJob(PROGRAM, 2, GATE=str(gate), KILL="0:9") as job:
         joiner = job.start_joiner()
-        job.await_ready(joiner)
+        strange = job.start_joiner(PROGRAM.replace("Linear(8, 3)", "Linear(8, 4)"))
+        job.await_ready(joiner, strange)
         gate.touch()
-        ends = ends_of(job, 0)
-        assert ends[1][:2] == ("3", "[3, 2]"), job.outputs()
-        assert ends[joiner][:2] == ("2", "[2]"), job.outputs()
+        ends = ends_of(job, 0, refused=strange)
+        assert ends[1][:2] == ("3", "[4, 3, 2]"), job.outputs()
+        assert ends[joiner][:2] == ("2", "[3, 2]"), job.outputs()
 
 
 def test_a_state_is_what_rank_0_has_and_what_cannot_be_is_told_on_every_rank() -> None:

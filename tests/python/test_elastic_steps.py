@@ -167,19 +167,33 @@ def test_kills_and_joins_at_random_do_not_change_the_bits(seed: int, tmp_path: P
             assert steps_of(ended[number].output), job.outputs()
 
 
-def test_a_newcomer_with_another_model_is_refused_by_all(tmp_path: Path) -> None:
+def test_the_others_go_on_without_a_newcomer_with_another_model(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     other = (
         PROGRAM.replace("torch.nn.Linear(6, 20)", "torch.nn.Linear(6, 21)")
         .replace("BatchNorm1d(20)", "BatchNorm1d(21)")
         .replace("Linear(20, 3)", "Linear(21, 3)")
     )
-    with ElasticJob(PROGRAM, 2, GATE=str(gate)) as job:
-        job.await_ready(job.start_joiner(other))
+    with ElasticJob(PROGRAM, 2, GATE=str(gate), REPRODUCIBLE="1") as job:
+        strange, fitting = job.start_joiner(other), job.start_joiner()
+        job.await_ready(strange, fitting)
         gate.touch()
+        ended = job.ended()
+        refused = ended.pop(strange)
+        assert refused.returncode == 1, job.outputs()
+        assert "InvalidArgumentError: state 0: '0.weight' is (21, 6)" in refused.output
+        assert [how.returncode for how in ended.values()] == [0] * 3, job.outputs()
+        assert "without newcomers that do not fit: state 0: '0.weight'" in ended[0].output
+        assert hashes_of({n: how.output for n, how in ended.items()}) == {undisturbed(STEPS)}
+        assert f"step {STEPS - 1} of 3" in ended[fitting].output, job.outputs()
+
+
+def test_ranks_of_another_model_at_the_start_are_told() -> None:
+    program = PROGRAM.replace("Linear(20, 3)", "Linear(20, 3 + (number == 1))")
+    with ElasticJob(program, 2) as job:
         for number, how in job.ended().items():
             assert how.returncode == 1, job.outputs()
-            assert "state 0: '0.weight' is (21, 6)" in how.output, f"{number}\n{job.outputs()}"
+            assert "state 0: '3.weight' is (4, 20)" in how.output, f"{number}\n{how.output}"
 
 
 COUNTING = """

@@ -223,6 +223,37 @@ with rueda.world(rank, size, address):
         assert [ended[n].output for n in (4, 3, 5)] == [f"sum 3.0 as {n}\n" for n in range(3)]
 
 
+def test_who_is_on_the_way_to_one_that_is_lost_turns_back(tmp_path: Path) -> None:
+    program = (
+        BEGIN
+        + """
+import rueda.elastic.joining
+rueda.elastic.joining._ENTERING = 1000
+enter = rueda.elastic.joining.enter
+def die_or_enter(*told):
+    if count == 0:
+        (folder / "dies").touch()
+        while not (folder / "comes").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+    (folder / "comes").touch()
+    return enter(*told)
+rueda.elastic.joining.enter = die_or_enter
+with rueda.world(rank, size, address):
+    print("sum", rueda.allreduce(np.ones(1), "one", rueda.Sum)[0], "as", rueda.rank(), flush=True)
+"""
+    )
+    with Engine(program, 2, tmp_path) as engine:
+        engine.wait_for("comes")
+        engine.start(0)
+        ended = engine.ended()
+        assert [each.returncode for each in ended] == [-signal.SIGKILL, 0, 0], engine.outputs()
+        assert [ended[n].output.splitlines()[-1] for n in (2, 1)] == [
+            "sum 2.0 as 0",
+            "sum 2.0 as 1",
+        ]
+
+
 def test_a_reception_for_one(tmp_path: Path) -> None:
     """Who comes first begins alone, and takes others in, also one whose connection has broken while it waited."""
     program = (

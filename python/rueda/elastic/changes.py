@@ -6,7 +6,7 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,14 +15,14 @@ from rueda import _native
 from rueda.attendance import Attendance, attendance, tell_formed
 from rueda.door import meeting_place
 from rueda.elastic.joining import enter
-from rueda.errors import InitializationError, RuedaError, ShutdownError
+from rueda.errors import InitializationError, InvalidArgumentError, RuedaError, ShutdownError
 from rueda.lifecycle import follow_world
 from rueda.objects import allgather_object, broadcast_object
 from rueda.operations import Max
 from rueda.recovery import on_recovery
 from rueda.reductions import allreduce
 
-__all__ = ["Change", "Door", "change", "have_gone", "open_door", "update", "wanted"]
+__all__ = ["Change", "Door", "change", "have_gone", "open_door", "part_with", "update", "wanted"]
 
 _log = logging.getLogger("rueda")
 
@@ -164,6 +164,35 @@ def change(only: list[int] | None = None) -> Change | None:
         joiners = []  # would not hear where to come
     if not staying or (not joiners and len(staying) == len(here.members)):
         return None
+    if _native.rank() in staying:
+        return _enter_another(here, staying, joiners, speaker)
+    if _are_left_by(staying):
+        _native.shutdown()
+        sys.exit(0)
+    return None
+
+
+def part_with(misfits: Mapping[int, str]) -> None:
+    """The others enter a world without these ranks, which cannot have their state; collective over the world.
+
+    ``misfits``: of each of them why, which it raises as :class:`rueda.InvalidArgumentError`. At least one rank stays.
+    """
+    here = attendance()
+    _know_members()
+    own = _native.rank()
+    staying = [rank for rank in range(_native.size()) if rank not in misfits]
+    if own not in staying:
+        _are_left_by(staying)
+        raise InvalidArgumentError(f"{misfits[own]}; the others go on without this process")
+    if own == staying[0]:
+        _log.warning("going on without newcomers that do not fit: %s", "; ".join(misfits.values()))
+    _enter_another(here, staying, [], None)
+
+
+def _enter_another(
+    here: Attendance, staying: list[int], joiners: list[int], speaker: int | None
+) -> Change | None:
+    """Of these ranks, of which this is one, and of these who wait to join, whom the rank ``speaker`` tells."""
     first = staying[0]
     numbers = [here.members[rank] for rank in staying] + joiners
     own = _native.rank()
@@ -171,9 +200,6 @@ def change(only: list[int] | None = None) -> Change | None:
         meeting_place(here.rendezvous.startswith("tcp:")) if own == first else (None, "")
     )
     address = broadcast_object(address, first, "elastic.door")
-    if own not in staying:
-        _leave()
-        return None
     if own == speaker and here.session is not None:
         ranks = {str(number): len(staying) + i for i, number in enumerate(joiners)}
         here.session.send(door={"address": address, "joiners": ranks, "numbers": numbers})
@@ -214,13 +240,14 @@ def _known_to_any(here: Attendance) -> tuple[list[int], set[int], list[bool]]:
     return [number for number in joiners if number not in out], leaving, is_heard
 
 
-def _leave() -> None:
-    """Waits until the others have gone on without this rank; returns where they have not."""
+def _are_left_by(staying: Sequence[int]) -> bool:
+    """Waits until those that stay are in a world without this rank; false where they have not come into one."""
+    broadcast_object("", staying[0], "elastic.door")
     try:
         allreduce(np.zeros(1, np.int32), "elastic.outcome", Max)
     except ShutdownError:
-        _native.shutdown()
-        sys.exit(0)
+        return True
+    return False
 
 
 def _look_after(joiners: list[int]) -> None:

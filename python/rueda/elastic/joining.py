@@ -140,6 +140,7 @@ class _Offers:
         self.over: dict[str, Any] = {}  # why nobody is let in any more
         self.session = session
         self._entrance: _Entrance | None = None
+        self._is_recalled = False  # since the newest entrance was told
 
     def take_entrance(self) -> _Entrance | None:
         """The newest door to the world, once: others have been closed again."""
@@ -148,10 +149,12 @@ class _Offers:
         return entrance
 
     def look(self) -> None:
-        """While a world is entered: raises :class:`rueda.InitializationError` where another door has been opened."""
+        """While a world is entered: raises :class:`rueda.InitializationError` where nobody enters it any more."""
         self._listen()
         if self._entrance is not None:
             raise InitializationError("the others have gone on, and have opened another door")
+        if self._is_recalled:
+            raise InitializationError("others that were to form the world are lost")
 
     def _listen(self) -> None:
         for message in self.session.receive():
@@ -165,10 +168,14 @@ class _Offers:
                 self._entrance = _Entrance(
                     str(door["address"]), int(door["rank"]), numbers, is_first
                 )
+                self._is_recalled = False
             door = message.get("begin")
             if isinstance(door, dict):
                 numbers = [int(each) for each in door["numbers"]]
                 self._entrance = _Entrance("", 0, numbers, True)
+                self._is_recalled = False
+            if message.get("recall") is True:
+                self._is_recalled = True
             door = message.get("over")
             if isinstance(door, dict):
                 self.over = door

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rueda.errors import InvalidArgumentError
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rueda.torch.replay import Shadow
     from rueda.torch.state_pieces import TensorState
 
-__all__ = ["SharedState"]
+__all__ = ["SharedState", "misfits"]
 
 
 class SharedState:
@@ -91,13 +91,11 @@ class SharedState:
     def copy_from(self, sources: Sequence[int], received: Shadow | None = None) -> None:
         """Makes it on every rank what the ranks ``sources`` have, who have the same; collective.
 
-        ``received``: what this rank has got of it before. Where it fails, because a rank is lost, a rank has all of it
-        or nothing.
+        Nobody may be among them whom :func:`misfits` names. ``received``: what this rank has got of it before. Where it
+        fails, because a rank is lost, a rank has all of it or nothing.
 
-        Raises :class:`rueda.InvalidArgumentError` on every rank where they have states of different kinds, and
-        :class:`rueda.TransportError` where it has not arrived as it was sent.
+        Raises :class:`rueda.TransportError` where it has not arrived as it was sent.
         """
-        self._compare()
         objects = [
             (part, broadcast_object(part.state_dict(), sources[0], f"elastic.state.{number}"))
             for number, part in enumerate(self._parts)
@@ -113,26 +111,41 @@ class SharedState:
             for part, state in objects:
                 part.load_state_dict(state)
 
-    def _compare(self) -> None:
-        """A newcomer may have been started with another program."""
-        own = [_outline(part) for part in self._parts]
-        outlines = allgather_object(own, "elastic.outline")
-        for other, outline in enumerate(outlines):
-            if len(outline) != len(outlines[0]):
-                raise InvalidArgumentError(
-                    f"rank {other} has {len(outline)} states, and rank 0 has {len(outlines[0])}"
+    def outlines(self) -> list[dict[str, str]]:
+        """Of each part what has to be the same everywhere before values can be."""
+        return [_outline(part) for part in self._parts]
+
+
+def misfits(states: Iterable[SharedState], source: int) -> dict[int, str]:
+    """The ranks whose states are of other kinds than those of the rank ``source``, and what differs; collective.
+
+    A newcomer may have been started with another program.
+    """
+    own = [outline for state in states for outline in state.outlines()]
+    outlines = allgather_object(own, "elastic.outline")
+    differences = {
+        other: _difference(other, its, source, outlines[source])
+        for other, its in enumerate(outlines)
+    }
+    return {other: what for other, what in differences.items() if what}
+
+
+def _difference(
+    other: int, its: list[dict[str, str]], source: int, right: list[dict[str, str]]
+) -> str:
+    if len(its) != len(right):
+        return f"rank {other} has {len(its)} states, and rank {source} has {len(right)}"
+    for number, (one, two) in enumerate(zip(its, right, strict=True)):
+        for key in [*two, *one]:
+            if one.get(key) != two.get(key):
+                return (
+                    f"state {number}: {key} is {one.get(key, 'missing')} on rank {other}, and "
+                    f"{two.get(key, 'missing')} on rank {source}"
                 )
-            for number, (its, first) in enumerate(zip(outline, outlines[0], strict=True)):
-                for key in [*first, *its]:
-                    if first.get(key) != its.get(key):
-                        raise InvalidArgumentError(
-                            f"state {number}: {key} is {its.get(key, 'missing')} on rank {other}, and "
-                            f"{first.get(key, 'missing')} on rank 0"
-                        )
+    return ""
 
 
 def _outline(part: Any) -> dict[str, str]:
-    """What has to be the same everywhere before values can be."""
     outline = {"its type": type(part).__name__}
     if _is_module(part):
         for name, tensor in part.state_dict().items():

@@ -6,10 +6,10 @@ import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rueda.elastic.changes import wanted
+from rueda.elastic.changes import part_with, wanted
 from rueda.elastic.joining import came_late
 from rueda.elastic.question import Question
-from rueda.elastic.shared_state import SharedState
+from rueda.elastic.shared_state import SharedState, misfits
 from rueda.errors import InitializationError, InvalidArgumentError
 from rueda.lifecycle import rank
 from rueda.objects import allgather_object, broadcast_object
@@ -112,7 +112,8 @@ class State:
         All get what those have who have committed most often; models and optimizers come from all of these at once,
         checked, and nothing travels that a rank has already. At the start of the job all get what rank 0 has.
 
-        Raises :class:`rueda.InvalidArgumentError` on every rank where the ranks' states are of different kinds,
+        Raises :class:`rueda.InvalidArgumentError` where the ranks' states are of different kinds: on every rank at the
+        start of the job, and later on the newcomer, without which the others go on,
         :class:`rueda.InitializationError` where nobody is left but newcomers that have not got it yet, and
         :class:`rueda.PeerLostError`, after which restore() and another sync() help.
         """
@@ -120,12 +121,14 @@ class State:
             self._is_newcomer = came_late()
         own = (self._names, self._has_state, self._commits, self._is_newcomer)
         every = allgather_object(own, "elastic.commits")
-        for other, (names, *_) in enumerate(every):
-            if names != every[0][0]:
-                raise InvalidArgumentError(
-                    f"the State of rank {other} has the values {names}, and that of rank 0 {every[0][0]}"
-                )
         sources = _sources_of(every)
+        if unfit := self._misfits([names for names, *_ in every], sources[0]):
+            if not any(has for _, has, *_ in every):
+                raise InvalidArgumentError(next(iter(unfit.values())))
+            part_with(unfit)
+            self.on_reset()
+            self.sync()
+            return
         for shared in self._of_torch():
             shared.copy_from(sources)
         plain = [name for name in self._names if not _has_state_dict(getattr(self, name))]
@@ -137,6 +140,15 @@ class State:
         self.save()
         self._commits = every[sources[0]][2]
         self._has_state = True
+
+    def _misfits(self, names: list[list[str]], source: int) -> dict[int, str]:
+        """As misfits() has them; ``names``: of each rank, those of its values."""
+        others = {
+            other: f"the State of rank {other} has the values {its}, and that of rank {source} {names[source]}"
+            for other, its in enumerate(names)
+            if its != names[source]
+        }
+        return others or misfits(self._of_torch(), source)
 
     def _content(self, name: str) -> Any:
         value = getattr(self, name)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
-from rueda.elastic.changes import change, wanted
+from rueda.elastic.changes import change, part_with, wanted
 from rueda.elastic.guidance import Guidance
 from rueda.elastic.joining import came_late, take_received
 from rueda.elastic.question import Question
-from rueda.elastic.shared_state import SharedState
+from rueda.elastic.shared_state import SharedState, misfits
 from rueda.errors import InitializationError, InvalidArgumentError, PeerLostError
 from rueda.objects import allgather_object
 from rueda.recovery import can_recover, recover
@@ -95,7 +95,8 @@ def steps(
     Collective over the world; a newcomer comes here after its :func:`rueda.init` without any other collective.
 
     Raises :class:`rueda.PeerLostError` where this rank must stop, see :func:`rueda.recover`,
-    :class:`rueda.InvalidArgumentError` on every rank where the ranks' states are of different kinds, and
+    :class:`rueda.InvalidArgumentError` where the ranks' states are of different kinds: on every rank at the start of
+    the job, and later on the newcomer, without which the others go on, and
     :class:`rueda.InitializationError` where nobody is left but newcomers that have not got the state yet.
 
     Example::
@@ -217,9 +218,20 @@ class _Course:
             self.number = self._begin()
 
     def _share(self, has_state: bool) -> None:
-        """All get what those have who have the state; where nobody has, what rank 0 has."""
-        every = allgather_object((has_state, self.number), "elastic.step")
-        sources = [rank for rank, (has, _) in enumerate(every) if has] or [0]
+        """All get what those have who have the state; where nobody has, what rank 0 has.
+
+        Those that have it go on without newcomers of another kind.
+        """
+        while True:
+            every = allgather_object((has_state, self.number), "elastic.step")
+            sources = [rank for rank, (has, _) in enumerate(every) if has] or [0]
+            unfit = misfits([self._state], sources[0])
+            if not unfit:
+                break
+            if not any(has for has, _ in every):
+                raise InvalidArgumentError(next(iter(unfit.values())))
+            part_with(unfit)
+            self._state.take_world()
         received = None if has_state else take_received()
         self._state.copy_from(sources, received)
         self.number = every[sources[0]][1]

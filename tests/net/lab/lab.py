@@ -11,8 +11,10 @@ What a lab consists of ends with it: `with Lab(2) as lab`, or `python -m tests.n
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv6Address
@@ -33,6 +35,23 @@ if [[ ! -e /run/netns/{lab}-$host ]]; then echo "agent: there is no host $host" 
 exec ip netns exec "{lab}-$host" unshare --uts bash -c "hostname $host; $*"
 """
 _ENTER = 'hostname "$0" && exec "$@"'
+
+
+def _end_by_exception() -> bool:
+    """Has SIGTERM end this process through its `with` blocks, unless that is somebody else's; whether it does."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return False
+    owner = os.getpid()
+
+    def end(number: int, _: object) -> None:
+        if os.getpid() != owner:  # a child that has nothing to remove
+            os._exit(128 + number)
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    return True
 
 
 class Lab:
@@ -67,6 +86,7 @@ class Lab:
         self._daemons = SshDaemons(self)
         self._delayed: set[int] = set()  # links
         self._lines: list[subprocess.Popen[bytes]] = []  # that delay
+        self._takes_sigterm = False
 
     @classmethod
     def existing(cls, name: str) -> Lab:
@@ -81,10 +101,13 @@ class Lab:
 
     def __enter__(self) -> Lab:
         self.up()
+        self._takes_sigterm = _end_by_exception()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.down()
+        if self._takes_sigterm:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def up(self) -> None:
         """Makes the hosts; leaves nothing where it fails."""
