@@ -10,7 +10,7 @@ from rueda.spark import tfcluster as TFCluster
 
 def train(args, ctx):
     import keras
-    import rueda.keras
+    from rueda.keras import BroadcastCallback, DistributedOptimizer, JoinCallback
     from rueda.spark import tfnode as TFNode
 
     feed = TFNode.DataFeed(ctx.mgr)
@@ -24,13 +24,13 @@ def train(args, ctx):
     def build():
         layers = [keras.Input([64]), keras.layers.Dense(64, "relu"), keras.layers.Dense(10)]
         model = keras.Sequential(layers)
-        optimizer = rueda.keras.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1))
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer, loss, metrics=["accuracy"])
         return model
 
     model = build()
-    model.fit(batches(), verbose=0, callbacks=[rueda.keras.BroadcastCallback()])
+    model.fit(batches(), verbose=0, callbacks=[BroadcastCallback(), JoinCallback()])
     if ctx.job_name == "chief":
         model.save(args.model)
     feed.terminate()

@@ -49,8 +49,8 @@ def _in_order(client: distributed.Client, size: int, timeout: float) -> list[str
     while len(workers := workers_of(client)) < size:
         if time.monotonic() > deadline:
             raise TimeoutError(
-                f"rueda.dask.run() waits for {size} workers, but there were only {len(workers)} after {timeout} s: "
-                "start more, or choose a smaller num_proc"
+                f"rueda.dask.run() waits for {size} workers, but there were only {len(workers)} after {timeout:g} s: "
+                "start more, choose a smaller num_proc, or raise timeout= where lost workers take longer to start again"
             )
         time.sleep(LOOK)
     if any(address.startswith("inproc:") for address in workers) and size > 1:

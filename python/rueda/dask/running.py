@@ -120,9 +120,10 @@ def _wait(
             deadline = time.monotonic() + timeout
         if deadline is not None and time.monotonic() > deadline:
             still = [w for f, w in zip(futures, workers, strict=True) if f in running]
+            what = "a worker is lost" if gone else "a rank has failed"
             raise TimeoutError(
-                f"a rank has failed, and those on {', '.join(still)} have not noticed within {timeout} s: they have "
-                "begun no collective since; raise timeout="
+                f"{what}, and the ranks on {', '.join(still)} have not noticed within {timeout:g} s: they wait for it "
+                "to enter the world, or have begun no collective since; raise timeout=, or restart these workers"
             )
         with contextlib.suppress(distributed.TimeoutError):
             distributed.wait(running, timeout=LOOK, return_when="FIRST_COMPLETED")

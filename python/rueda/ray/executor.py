@@ -25,6 +25,8 @@ from rueda.ray.resources import check_room
 
 __all__ = ["RayExecutor"]
 
+_Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]  # a function and its arguments
+
 
 class _Worker:
     """One rank, in an actor of its own."""
@@ -45,13 +47,13 @@ class _Worker:
     def leave(self) -> None:
         lifecycle.shutdown()
 
-    def make(self, cls: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def make(self, given: _Call) -> None:
+        cls, args, kwargs = given
         self._executable = cls(*args, **kwargs)
 
-    def call(
-        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], on_it: bool
-    ) -> Any:
+    def call(self, given: _Call, on_it: bool) -> Any:
         """Where the function raises, the others are told, and this rank leaves the world."""
+        fn, args, kwargs = given
         try:
             return fn(self._executable) if on_it else fn(*args, **kwargs)
         except BaseException as error:
@@ -135,9 +137,8 @@ class RayExecutor:
             self._workers = [started[index] for index in in_order_of_hosts(nodes)]
             self._form()
             if executable_cls is not None:
-                given = (executable_cls, tuple(executable_args), dict(executable_kwargs or {}))
-                _check_pickle(given)
-                self._outcome([worker.make.remote(*given) for worker in self._workers])
+                given = _put(executable_cls, tuple(executable_args), dict(executable_kwargs or {}))
+                self._outcome([worker.make.remote(given) for worker in self._workers])
         except BaseException:
             self.shutdown()
             raise
@@ -227,10 +228,10 @@ class RayExecutor:
     ) -> list[Any]:
         if not self._workers:
             raise InvalidArgumentError("RayExecutor: call start() first")
-        _check_pickle((fn, args, kwargs))
+        given = _put(fn, args, kwargs)
         if not self._is_whole:
             self._form()
-        return [self._workers[rank].call.remote(fn, args, kwargs, on_it) for rank in ranks]
+        return [self._workers[rank].call.remote(given, on_it) for rank in ranks]
 
     def _outcome(self, references: list[Any]) -> list[Any]:
         """The results, or the error of the rank that has failed first by itself."""
@@ -259,8 +260,14 @@ class RayExecutor:
         return list(ray.get(references))
 
 
-def _check_pickle(given: Any) -> None:
-    pickled(ray.cloudpickle.dumps, "what RayExecutor is to run", given)
+def _put(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Ray's reference to what all ranks are to call, which is pickled once."""
+    try:
+        return ray.put((fn, args, kwargs))
+    except Exception:
+        # Not before: Ray keeps for ever what a reference leads to that is pickled outside of its own calls.
+        pickled(ray.cloudpickle.dumps, "what RayExecutor is to run", (fn, args, kwargs))
+        raise
 
 
 def _raise_cause(errors: Mapping[int, BaseException]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark import RDD, SparkContext
@@ -30,10 +30,11 @@ class InputMode(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Feeding:
-    """What :class:`rueda.spark.tfnode.DataFeed` reads."""
+    """What :class:`rueda.spark.tfnode.DataFeed` reads. ``feeds``: those that the function has made."""
 
     batches: Batches
     epochs: int
+    feeds: list[DataFeed] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,11 @@ def _called(map_fun: Any, tf_args: Any, master: str | None) -> Any:
 
 
 def _fed(batches: Batches, map_fun: Any, tf_args: Any, master: str | None, epochs: int) -> Any:
-    return map_fun(tf_args, _context(master, Feeding(batches, epochs)))
+    feeding = Feeding(batches, epochs)
+    result = map_fun(tf_args, _context(master, feeding))
+    for feed in feeding.feeds:
+        feed.terminate()
+    return result
 
 
 def _context(master: str | None, feeding: Feeding | None) -> TFNodeContext:

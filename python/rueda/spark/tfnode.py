@@ -15,10 +15,11 @@ __all__ = ["DataFeed"]
 
 
 class DataFeed:
-    """All epochs' rows in one go. Where they end, the rank joins, so that others may have more.
+    """All epochs' rows in one go. In :meth:`terminate` the rank joins, so that others may have more.
 
-    ``mgr``: the context's. ``input_mapping``: columns and the names under which batches have them; batches are then
-    dictionaries of arrays, otherwise lists of rows. ``train_mode`` changes nothing.
+    Not where the rows end: who reads ahead, as Keras does, has not trained the last of them then. The end of
+    ``map_fun`` terminates what it has not. ``mgr``: the context's. ``input_mapping``: columns and the names under which
+    batches have them; batches are then dictionaries of arrays, otherwise lists of rows. ``train_mode`` changes nothing.
     """
 
     def __init__(
@@ -31,12 +32,11 @@ class DataFeed:
         self._ended = False
         self._columns = self._read()
         self._held: dict[str, npt.NDArray[Any]] | None = next(self._columns, None)
+        mgr.feeds.append(self)
 
     def should_stop(self) -> bool:
-        """Whether there are no more rows. The first ``True`` waits until all ranks have come so far."""
-        if self._held is None:
-            self.terminate()
-        return self._ended
+        """Whether there are no more rows."""
+        return self._held is None
 
     def next_batch(self, batch_size: int) -> Any:
         """The next ``batch_size`` rows; fewer at the end, and then none."""
@@ -48,8 +48,6 @@ class DataFeed:
             missing -= _rows(parts[-1])
             self._held = rest if _rows(rest) else next(self._columns, None)
         self._count += 1 if parts else 0
-        if not parts:
-            self.terminate()
         names = list(parts[0]) if parts else []
         columns = {name: np.concatenate([part[name] for part in parts]) for name in names}
         if self._mapping is not None:
@@ -57,7 +55,7 @@ class DataFeed:
         return list(zip(*columns.values(), strict=True))
 
     def terminate(self) -> None:
-        """Takes no more rows; the rank joins."""
+        """After the last step: takes no more rows, and waits until all ranks have come so far. Collective."""
         if not self._ended:
             self._ended, self._held = True, None
             self._columns.close()
@@ -65,6 +63,7 @@ class DataFeed:
 
     def equalize(self, model: Any, optimizer: Any = None) -> None:
         """At the end: all ranks get what the one with most batches has come to; see :meth:`rueda.spark.Batches`."""
+        self.terminate()
         self._batches.equalize(model, optimizer)
 
     def _read(self) -> Generator[dict[str, npt.NDArray[Any]], None, None]:

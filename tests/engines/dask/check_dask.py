@@ -45,9 +45,11 @@ def loses(marks: str, times: int) -> int:
     return int(attempt)
 
 
-def is_busy(marks: str) -> None:
-    """Rank 1 fails; rank 0 computes until it is told to end, so that it cannot notice."""
+def is_busy(marks: str, dies: bool) -> None:
+    """Rank 1 fails or dies; rank 0 computes until it is told to end, so that it cannot notice."""
     if rueda.rank() == 1:
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
         raise ValueError("nobody notices")
     deadline = time.monotonic() + 60
     while rueda.rank() == 0 and not (Path(marks) / "end").exists():
@@ -112,10 +114,12 @@ def check_an_error_is_told_and_not_tried_again(client: distributed.Client, folde
 
 
 def check_a_rank_that_does_not_notice_is_named(client: distributed.Client, folder: Path) -> None:
-    with raises(rueda.TimeoutError, "tcp://", "not noticed within 0.2 s"):
-        rueda.dask.run(client, is_busy, [str(folder)], timeout=0.2)
-    (folder / "end").touch()
-    assert len(rueda.dask.run(client, total, [0])) == 3
+    for dies, what in ((False, "a rank has failed"), (True, "a worker is lost")):
+        with raises(rueda.TimeoutError, what, "tcp://", "not noticed within 0.2 s", "timeout="):
+            rueda.dask.run(client, is_busy, [str(folder), dies], 3, timeout=0.2)
+        (folder / "end").touch()
+        assert len(rueda.dask.run(client, total, [0], 3)) == 3
+        (folder / "end").unlink()
 
 
 def check_a_lost_worker_makes_all_begin_anew(client: distributed.Client, folder: Path) -> None:
@@ -170,7 +174,7 @@ def check_what_cannot_work_is_told(client: distributed.Client, folder: Path) -> 
             rueda.dask.run(client, total, [0], wrong)
     with raises(rueda.InvalidArgumentError, "retries=-1"):
         rueda.dask.run(client, total, [0], retries=-1)
-    with raises(rueda.TimeoutError, "4 workers", "only 3"):
+    with raises(rueda.TimeoutError, "4 workers", "only 3", "raise timeout="):
         rueda.dask.run(client, total, [0], 4, timeout=0.1)
     lock = threading.Lock()
     with raises(

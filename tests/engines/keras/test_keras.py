@@ -1,10 +1,13 @@
 """rueda.keras with real ranks, on each backend of Keras, in .engines/keras."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 from engines.environments import ROOT, STALLS, Engine
+from launching import environment
 from one_run import OneRun, each_check_of
+from rueda_command import LAUNCHER
 
 SCRIPT = Path(__file__).resolve().parent / "check_keras.py"
 HOROVOD = SCRIPT.parent / "check_horovod.py"
@@ -48,3 +51,24 @@ def with_horovods_names(
 @each_check_of(HOROVOD)
 def test_names_of_horovod(with_horovods_names: OneRun, check: str) -> None:
     with_horovods_names.require(check)
+
+
+def test_two_jobs_at_once(engine: Engine, tmp_path: Path) -> None:
+    """Of rueda.keras and rueda.jax, each started by `rueda run`, whose operations have the same names."""
+    variables = environment({**STALLS, "KERAS_BACKEND": "jax"})
+    script = SCRIPT.with_name("at_once.py")
+    jobs = []
+    for own, other in ("ab", "ba"):
+        line = [*LAUNCHER, "run", "-np", "2", engine.python, script, tmp_path, own, other]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        jobs.append(subprocess.Popen(line, env=variables, **pipes))
+    try:
+        for own, job in zip("ab", jobs, strict=True):
+            output, _ = job.communicate(timeout=150)
+            assert job.returncode == 0, output
+            assert output.count(f"trained {own}") == 2, output
+    finally:
+        for job in jobs:
+            if job.poll() is None:
+                job.terminate()  # the launcher ends its ranks
+                job.wait(30)

@@ -1,4 +1,4 @@
-"""rueda.ray on a cluster of this host: python check_ray.py FOLDER."""
+"""rueda.ray on a cluster of this host: python check_ray.py FOLDER [CHECK...]."""
 
 from __future__ import annotations
 
@@ -39,6 +39,16 @@ def dies() -> float:
     return float(rueda.allreduce(np.ones(1), "gradient")[0])
 
 
+def differs() -> None:
+    """As an optimizer does with a model of which each rank has built another."""
+    rueda.allreduce(np.ones((4, 3 + rueda.rank())), "hidden.weight")
+
+
+def sum_of(held: list[Any]) -> float:
+    """Of an array to which a reference of Ray's leads."""
+    return float(ray.get(held[0]).sum())
+
+
 def is_busy() -> None:
     if rueda.rank() == 1:
         raise ValueError("nobody notices")
@@ -77,9 +87,12 @@ def check_the_executor_runs_functions(folder: Path) -> None:
     assert executor.execute(Counter.add) == [23, 23]
     assert executor.execute_single(lambda counter: counter.count) == 11
     assert executor.run(lambda: os.environ["OF_THE_TEST"]) == ["1", "1"]
+    assert executor.run(sum_of, [[ray.put(np.ones(1000))]]) == [1000.0, 1000.0]
     assert executor.run(uneven, [[4, 2]]) == [(2 * (1 + 2) + 3 + 4, 0), (6, 0)]
 
-    with raises_of("a bad row in the data", "raised on rank 1"):
+    with raises_of(rueda.MismatchError, "'hidden.weight'", "[4, 3] on rank 0, [4, 4] on rank 1"):
+        executor.run(differs)
+    with raises_of(ValueError, "a bad row in the data", "raised on rank 1"):
         executor.run(fails)
     assert len(executor.run(total, [0.0])) == 2  # in a new world
     with raises(rueda.PeerLostError, "workers of ranks [1] were lost"):
@@ -93,16 +106,17 @@ def check_the_executor_runs_functions(folder: Path) -> None:
 
 
 class raises_of:  # noqa: N801 - used like a function
-    """The block must raise the ValueError that a rank has raised, with all parts in its text and its notes."""
+    """The block must raise what a rank has raised, of that kind to Ray, with all parts in its text and its notes."""
 
-    def __init__(self, *parts: str) -> None:
+    def __init__(self, kind: type[BaseException], *parts: str) -> None:
+        self.kind = kind
         self.parts = parts
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        assert isinstance(error, ValueError), repr(error)
+        assert isinstance(error, self.kind), repr(error)
         told = "\n".join([str(error), *getattr(error, "__notes__", [])])
         assert all(part in told for part in self.parts), told
         return True
@@ -344,7 +358,8 @@ def check_a_function_that_does_not_survive_begins_anew_on_all_workers(folder: Pa
 
 
 if __name__ == "__main__":
-    checks = [act for name, act in list(globals().items()) if name.startswith("check_")]
+    named = [(name, act) for name, act in list(globals().items()) if name.startswith("check_")]
+    checks = [act for name, act in named if name in (sys.argv[2:] or dict(named))]
     ray.init(num_cpus=5, include_dashboard=False, object_store_memory=100 << 20)
     for act in checks:
         folder = Path(sys.argv[1]) / act.__name__

@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -335,7 +336,7 @@ def check_predictions_have_a_row_for_each(spark: SparkSession, folder: Path) -> 
 
 
 def check_elephas_model_learns(spark: SparkSession, folder: Path) -> None:
-    """Synchronously, by steps and by epochs, on an RDD, with parts of several sizes; and what it refuses."""
+    """By each mode and frequency of Elephas, on an RDD, with parts of several sizes; and what it refuses."""
     rows = digits()[HELD_OUT:]
     pairs = to_simple_rdd(
         spark.sparkContext,
@@ -343,18 +344,26 @@ def check_elephas_model_learns(spark: SparkSession, folder: Path) -> None:
         np.array([label for _, label in rows]),
     )
     images, labels = map(np.array, zip(*digits()[:HELD_OUT], strict=True))
-    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-    for frequency in ("batch", "epoch"):
+    averaged = partial(torch.optim.SGD, lr=0.1, momentum=0.9), 0.9
+    added_up = partial(torch.optim.SGD, lr=0.1), 0.7
+    ways = {
+        ("synchronous", "batch"): averaged,
+        ("synchronous", "epoch"): averaged,
+        ("asynchronous", "epoch"): added_up,
+        ("hogwild", "batch"): added_up,
+    }
+    for (mode, frequency), (sgd, least) in ways.items():
         model = SparkModel(
-            network(), "synchronous", frequency, num_workers=2, optimizer=sgd, loss=cross_entropy
+            network(), mode, frequency, num_workers=2, optimizer=sgd, loss=cross_entropy
         )
         before = model.evaluate(images, labels)
         model.fit(pairs, epochs=4)
         (history,) = model.training_histories
         assert len(history["loss"]) == 4
         assert history["loss"][-1] < history["loss"][0]
-        assert model.evaluate(images, labels) < before / 4
-        assert (model.predict(images).argmax(1) == labels).mean() > 0.9
+        assert model.evaluate(images, labels) < before / 2
+        right = (model.predict(images).argmax(1) == labels).mean()
+        assert right > least, (mode, frequency, right)
     frame = spark.createDataFrame(digits()[:20], DIGITS)
     told = model.predict(frame).collect()
     found = [row["prediction"] for row in told]
@@ -407,20 +416,27 @@ def check_curves_for_tensorboard(spark: SparkSession, folder: Path) -> None:
 
 
 def check_tfcluster_feeds_all_rows(spark: SparkSession, folder: Path) -> None:
-    """Every row as often as there are epochs, where partitions have several sizes, and nobody waits for ever."""
+    """Every row as often as there are epochs, where partitions have several sizes, and nobody waits for ever.
+
+    All rows are read before the first step: Keras reads ahead, too.
+    """
 
     def count(args: str, ctx: Any) -> Any:
         feed = DataFeed(ctx.mgr, input_mapping={"_1": "number"} if args == "named" else None)
-        steps, numbers = 0, []
+        batches = []
         while not feed.should_stop():
             batch = feed.next_batch(8)
-            found = batch["number"].tolist() if args == "named" else [row[0] for row in batch]
-            if found:
-                steps += 1
-                rueda.allreduce(np.ones(1), "step")
-                numbers += found
+            batches.append(
+                batch["number"].tolist() if args == "named" else [row[0] for row in batch]
+            )
+        for _ in batches:
+            rueda.allreduce(np.ones(1), "step")
         rank = (ctx.job_name, ctx.task_index, ctx.executor_id, ctx.num_workers)
-        return rueda.allgather_object((rank, steps, numbers))
+        told = (rank, len(batches), list(chain.from_iterable(batches)))
+        if args == "rows":  # the end of the function joins
+            return told
+        feed.terminate()
+        return rueda.allgather_object(told)
 
     context = spark.sparkContext
     numbers = context.parallelize([range(30), range(30, 35)], 2).flatMap(list)
@@ -431,9 +447,9 @@ def check_tfcluster_feeds_all_rows(spark: SparkSession, folder: Path) -> None:
         )
         cluster.train(rows, 3)
         cluster.shutdown()
-        first, second = cluster.result
-        assert first == (("chief", 0, 0, 2), 12, list(range(30)) * 3)
-        assert second == (("worker", 0, 1, 2), 2, list(range(30, 35)) * 3)
+        first = (("chief", 0, 0, 2), 12, list(range(30)) * 3)
+        second = (("worker", 0, 1, 2), 2, list(range(30, 35)) * 3)
+        assert cluster.result == (first if args == "rows" else [first, second])
     alone = tfcluster.run(context, lambda args, ctx: (args, ctx.task_index, ctx.mgr), "given", 2)
     assert alone.result == ("given", 0, None)
     for refused in ({"num_ps": 1}, {"tensorboard": True}, {"driver_ps_nodes": True}):
