@@ -1,16 +1,20 @@
 """One rank of text.py: trains a small transformer on the text of Python's own library, and tells how that went.
 
-    python text_rank.py RUN SEED STEPS LAST_RATE
+    python text_rank.py RUN SETTINGS
 
 RUN is a strategy as rueda.torch.wrap() takes it as text, or ``alone``: each rank for itself, without communication.
-Each rank prints one line of JSON. What a step exposes is the time that optimizer.step() and consolidate() take beyond
-the step of the optimizer within: waiting for others and for the network, and the strategy's own arithmetic.
+SETTINGS are those of the class below, as JSON. Each rank prints one line of JSON. What a step exposes is the time that
+optimizer.step() and consolidate() take beyond the step of the optimizer within: waiting for others and for the
+network, and the strategy's own arithmetic.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+import subprocess
 import sys
 import sysconfig
 import time
@@ -24,15 +28,44 @@ import torch
 import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "compression"))
-from train_transformer import CONTEXT, Transformer
+from train_transformer import Transformer
 
-BATCH = 8  # of each rank
-LEARNING_RATE = 2e-3
 WARM_UP = 100  # steps
 CHARACTERS = 128  # ASCII; any other is a question mark
 HELD_OUT_EVERY = 10  # files
-VALIDATION = 256  # texts of CONTEXT characters
+VALIDATION = 256  # texts
 INTERFACE = "eth0"
+
+
+class Settings(NamedTuple):
+    """What all ranks of a training are told."""
+
+    seed: int
+    steps: int
+    rate: float  # the highest
+    last_rate: float  # at the end, as a part of the highest
+    width: int  # of the model
+    context: int  # characters
+    batch: int  # texts of each rank
+    pause: float = 0.0  # seconds for which the last rank is stopped in the middle of the training
+
+    @classmethod
+    def parse(cls, text: str) -> Settings:
+        """The inverse of dump()."""
+        return cls(**json.loads(text))
+
+    def dump(self) -> str:
+        """As JSON."""
+        return json.dumps(self._asdict())
+
+    def rate_of(self, step: int) -> float:
+        """The learning rate: linear for WARM_UP steps, then half a cosine down to the last."""
+        if step < WARM_UP:
+            return self.rate * (step + 1) / WARM_UP
+        done = (step - WARM_UP) / max(1, self.steps - WARM_UP)
+        return self.rate * (
+            self.last_rate + (1 - self.last_rate) * (1 + math.cos(math.pi * done)) / 2
+        )
 
 
 class Text(NamedTuple):
@@ -55,9 +88,11 @@ def _ascii(file: Path) -> bytes:
     return file.read_text(encoding="utf-8").encode("ascii", "replace") + b"\n"
 
 
-def batch_of(text: torch.Tensor, starts: np.ndarray[Any, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+def batch_of(
+    text: torch.Tensor, starts: np.ndarray[Any, Any], context: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Texts that begin there, and the characters that follow each of theirs."""
-    batch = torch.stack([text[start : start + CONTEXT + 1] for start in starts])
+    batch = torch.stack([text[start : start + context + 1] for start in starts])
     return batch[:, :-1], batch[:, 1:]
 
 
@@ -67,10 +102,10 @@ def loss_of(model: Transformer, batch: tuple[torch.Tensor, torch.Tensor]) -> tor
 
 
 @torch.no_grad()
-def validation_loss(model: Transformer, text: torch.Tensor) -> float:
+def validation_loss(model: Transformer, text: torch.Tensor, context: int) -> float:
     """The same texts whatever the seed."""
-    starts = np.linspace(0, len(text) - CONTEXT - 1, VALIDATION).astype(int)
-    return loss_of(model, batch_of(text, starts)).item()
+    starts = np.linspace(0, len(text) - context - 1, VALIDATION).astype(int)
+    return loss_of(model, batch_of(text, starts, context)).item()
 
 
 def bytes_sent() -> int:
@@ -82,12 +117,10 @@ def bytes_sent() -> int:
     raise RuntimeError(f"this host has no interface {INTERFACE}")
 
 
-def rate_of(step: int, steps: int, last: float) -> float:
-    """The learning rate: linear for WARM_UP steps, then half a cosine down to `last`, a part of LEARNING_RATE."""
-    if step < WARM_UP:
-        return LEARNING_RATE * (step + 1) / WARM_UP
-    done = (step - WARM_UP) / max(1, steps - WARM_UP)
-    return LEARNING_RATE * (last + (1 - last) * (1 + math.cos(math.pi * done)) / 2)
+def stop_for(seconds: float) -> None:
+    """Stops this process as SIGSTOP from outside would; a shell wakes it up again."""
+    subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class Clock:
@@ -96,6 +129,7 @@ class Clock:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.own = 0.0
         self.around = 0.0
+        self.longest = 0.0  # of the calls
         self._began = 0.0
         optimizer.register_step_pre_hook(self._begin)
         optimizer.register_step_post_hook(self._end)
@@ -110,14 +144,15 @@ class Clock:
         """Calls it."""
         began = time.perf_counter()
         function()
-        self.around += time.perf_counter() - began
+        taken = time.perf_counter() - began
+        self.around += taken
+        self.longest = max(self.longest, taken)
 
 
 def train(
     rank: int,
-    seed: int,
-    steps: int,
-    last_rate: float,
+    ranks: int,
+    settings: Settings,
     wrap: Callable[[Transformer, torch.optim.Optimizer], Any],
     meet: Callable[[], None],
 ) -> dict[str, float]:
@@ -125,48 +160,49 @@ def train(
 
     `wrap` makes of an optimizer the one whose step() is called; `meet` returns once all ranks have come to it.
     """
-    text = load()
-    torch.manual_seed(seed)
-    model = Transformer(CHARACTERS)
-    inner = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    text, context = load(), settings.context
+    torch.manual_seed(settings.seed)
+    model = Transformer(CHARACTERS, settings.width, context)
+    inner = torch.optim.AdamW(model.parameters(), lr=settings.rate)
     clock = Clock(inner)
     optimizer = wrap(model, inner)
-    random = np.random.default_rng((seed, rank))
+    random = np.random.default_rng((settings.seed, rank))
     meet()
     before, began = bytes_sent(), time.perf_counter()
-    for step in range(steps):
+    for step in range(settings.steps):
+        if settings.pause and rank == ranks - 1 and step == settings.steps // 4:
+            stop_for(settings.pause)
         for group in optimizer.param_groups:
-            group["lr"] = rate_of(step, steps, last_rate)
-        starts = random.integers(0, len(text.training) - CONTEXT - 1, BATCH)
+            group["lr"] = settings.rate_of(step)
+        starts = random.integers(0, len(text.training) - context - 1, settings.batch)
         optimizer.zero_grad()
-        loss_of(model, batch_of(text.training, starts)).backward()
+        loss_of(model, batch_of(text.training, starts, context)).backward()
         clock.call(optimizer.step)
+    stepped, longest = time.perf_counter() - began, clock.longest
     if hasattr(optimizer, "consolidate"):
         clock.call(optimizer.consolidate)
     seconds = time.perf_counter() - began
     return {
-        "loss": validation_loss(model, text.validation),
+        "rank": rank,
+        "loss": validation_loss(model, text.validation, context),
         "bytes": bytes_sent() - before,
         "seconds": seconds,
         "exposed": clock.around - clock.own,
+        "stepped": stepped,
+        "longest": longest,
     }
 
 
 def main() -> None:
     """The command."""
-    run, seed, steps, last_rate = (
-        sys.argv[1],
-        int(sys.argv[2]),
-        int(sys.argv[3]),
-        float(sys.argv[4]),
-    )
+    run, settings = sys.argv[1], Settings.parse(sys.argv[2])
     torch.set_num_threads(1)
     rueda.init()
 
     def wrap(model: Transformer, optimizer: torch.optim.Optimizer) -> Any:
         return optimizer if run == "alone" else rueda.wrap(model, optimizer, strategy=run)
 
-    found = train(rueda.rank(), seed, steps, last_rate, wrap, rueda.barrier)
+    found = train(rueda.rank(), rueda.size(), settings, wrap, rueda.barrier)
     print("measured", json.dumps(found), flush=True)
     rueda.shutdown()
 
