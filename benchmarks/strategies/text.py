@@ -7,18 +7,15 @@ out, and by how much it is above that of `sync`, as mean and standard error over
 that its interface has sent, with headers and acknowledgements, how many times fewer that is than what `sync` sends,
 the seconds of the training, and which part of them step() takes beyond the optimizer's own step (text_rank.py).
 
-`torchft:PERIOD,FRAGMENTS,DELAY,MIXING` is torchft's own DiLoCo over gloo, each host a replica group.
-
-With --pause the last rank is stopped for so many seconds after a quarter of its steps. The table tells then how long
-the others have been at their steps, without the end, at which they wait for it, and how long the longest step() took
-them; `sync` is the one without a pause.
+`torchft:PERIOD,FRAGMENTS,DELAY,MIXING` is torchft's own DiLoCo over gloo, each host a replica group;
+`hivemind:PERIOD` is hivemind's optimizer with local updates.
 
 With --records what has been measured is kept, and not measured again, so that a table can be made piece by piece:
 
     python benchmarks/strategies/text.py --records records.jsonl --seeds 3 sync
     python benchmarks/strategies/text.py --records records.jsonl --seeds 3
 
-Needs root, `ip` and `tc`; torchft's run needs `pip install torchft==0.2.0`.
+Needs root, `ip` and `tc`; the others' runs need `pip install torchft==0.2.0` and `hivemind==1.1.12`.
 """
 
 from __future__ import annotations
@@ -39,8 +36,10 @@ sys.path[:0] = [str(TESTS), str(TESTS / "python")]
 from net.lab import Lab  # noqa: E402
 
 RANK = Path(__file__).with_name("text_rank.py")
-TORCHFT = "torchft:"
-TORCHFT_RANK = Path(__file__).with_name("text_torchft_rank.py")
+OTHERS = {  # that are no strategies of Rueda's
+    "torchft": Path(__file__).with_name("text_torchft_rank.py"),
+    "hivemind": Path(__file__).with_name("text_hivemind_rank.py"),
+}
 LIMIT = 3600.0  # seconds that one training may take
 LINE = "measured "
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -58,8 +57,11 @@ Measured = list[dict[str, float]]  # by rank
 
 def measure(lab: Lab, run: str, settings: Settings) -> Measured:
     """What the ranks of one training have measured."""
-    begin = measure_torchft if run.startswith(TORCHFT) else measure_rueda
-    output = begin(lab, run.removeprefix(TORCHFT), settings.dump())
+    kind, _, rest = run.partition(":")
+    if kind in OTHERS:
+        output = measure_other(lab, OTHERS[kind], rest, settings.dump())
+    else:
+        output = measure_rueda(lab, run, settings.dump())
     told = [
         json.loads(line.removeprefix(LINE)) for line in output.splitlines() if line.startswith(LINE)
     ]
@@ -77,9 +79,9 @@ def measure_rueda(lab: Lab, run: str, settings: str) -> str:
     return done.stdout + done.stderr
 
 
-def measure_torchft(lab: Lab, run: str, settings: str) -> str:
-    """What all replicas print."""
-    line = [sys.executable, str(TORCHFT_RANK), run, settings]
+def measure_other(lab: Lab, program: Path, run: str, settings: str) -> str:
+    """What all replicas print, which find each other by themselves."""
+    line = [sys.executable, str(program), run, settings]
     replicas = [
         lab.start(
             name,
@@ -139,7 +141,7 @@ def with_error(values: list[float], form: str) -> str:
     return f"{mean} ± {np.std(values, ddof=1) / np.sqrt(len(values)):{form.lstrip('+')}}"
 
 
-def row(name: str, of_seeds: list[Measured], plain: list[Measured], has_paused: bool) -> str:
+def row(name: str, of_seeds: list[Measured], plain: list[Measured]) -> str:
     """A line of the table; `plain`: of `sync`, none where that was not measured with all these seeds."""
     losses = [mean_of(each, "loss") for each in of_seeds]
     sent = float(np.mean([mean_of(each, "bytes") for each in of_seeds]))
@@ -159,10 +161,6 @@ def row(name: str, of_seeds: list[Measured], plain: list[Measured], has_paused: 
         f"{np.median([mean_of(each, 'seconds') for each in of_seeds]):.1f}",
         f"{np.median(waited):.2f}",
     ]
-    if has_paused:
-        for key in ("stepped", "longest"):
-            worst = [max(rank[key] for rank in each[:-1]) for each in of_seeds]
-            cells.append(f"{np.median(worst):.2f}")
     return "| " + " | ".join(cells) + " |"
 
 
@@ -182,7 +180,6 @@ def row(name: str, of_seeds: list[Measured], plain: list[Measured], has_paused: 
 @click.option("--batch", type=click.IntRange(min=1), default=8, show_default=True,
               help="Texts of a rank in a step.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--pause", type=click.FloatRange(0), default=0, help="Seconds.")
 @click.option("--records", type=click.Path(dir_okay=False, path_type=Path))
 def main(
     runs: tuple[str, ...],
@@ -196,18 +193,15 @@ def main(
     kept = Records(records)
     names = list(runs or RUNS)
 
-    def settings_of(name: str, seed: int) -> Settings:
-        settings = Settings(seed=seed, **training)
-        return settings._replace(pause=0) if name == "sync" else settings
-
     def what(name: str, seed: int) -> dict[str, Any]:
-        return {"run": name, "hosts": hosts, "mbit": mbit, **settings_of(name, seed)._asdict()}
+        settings = Settings(seed=seed, **training)
+        return {"run": name, "hosts": hosts, "mbit": mbit, **settings._asdict()}
 
     with Lab(hosts, rate=f"{mbit:g}mbit") as lab:
         for seed in range(seeds):
             for name in names:
                 if kept.get(what(name, seed)) is None:
-                    measured = measure(lab, name, settings_of(name, seed))
+                    measured = measure(lab, name, Settings(seed=seed, **training))
                     kept.add(what(name, seed), measured)
                     click.echo(f"seed {seed}, {name}: {measured}", err=True)
 
@@ -216,13 +210,11 @@ def main(
         return [each for each in all_seeds if each is not None]
 
     plain = found("sync") if len(found("sync")) == seeds else []
-    has_paused = training["pause"] > 0
     heads = ["run", "loss", "above `sync`, %", "bytes", "times fewer", "s", "waited, %"]
-    heads += ["the others' steps, s", "their longest, s"] if has_paused else []
     click.echo("| " + " | ".join(heads) + " |")
     click.echo("| --- |" + " ---: |" * (len(heads) - 1))
     for name in names:
-        click.echo(row(name, found(name), plain, has_paused))
+        click.echo(row(name, found(name), plain))
 
 
 if __name__ == "__main__":

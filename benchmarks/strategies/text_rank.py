@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-import subprocess
 import sys
 import sysconfig
 import time
@@ -47,7 +44,6 @@ class Settings(NamedTuple):
     width: int  # of the model
     context: int  # characters
     batch: int  # texts of each rank
-    pause: float = 0.0  # seconds for which the last rank is stopped in the middle of the training
 
     @classmethod
     def parse(cls, text: str) -> Settings:
@@ -117,19 +113,12 @@ def bytes_sent() -> int:
     raise RuntimeError(f"this host has no interface {INTERFACE}")
 
 
-def stop_for(seconds: float) -> None:
-    """Stops this process as SIGSTOP from outside would; a shell wakes it up again."""
-    subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
 class Clock:
     """How long an optimizer's own steps take, and all calls around them."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.own = 0.0
         self.around = 0.0
-        self.longest = 0.0  # of the calls
         self._began = 0.0
         optimizer.register_step_pre_hook(self._begin)
         optimizer.register_step_post_hook(self._end)
@@ -144,14 +133,11 @@ class Clock:
         """Calls it."""
         began = time.perf_counter()
         function()
-        taken = time.perf_counter() - began
-        self.around += taken
-        self.longest = max(self.longest, taken)
+        self.around += time.perf_counter() - began
 
 
 def train(
     rank: int,
-    ranks: int,
     settings: Settings,
     wrap: Callable[[Transformer, torch.optim.Optimizer], Any],
     meet: Callable[[], None],
@@ -170,15 +156,12 @@ def train(
     meet()
     before, began = bytes_sent(), time.perf_counter()
     for step in range(settings.steps):
-        if settings.pause and rank == ranks - 1 and step == settings.steps // 4:
-            stop_for(settings.pause)
         for group in optimizer.param_groups:
             group["lr"] = settings.rate_of(step)
         starts = random.integers(0, len(text.training) - context - 1, settings.batch)
         optimizer.zero_grad()
         loss_of(model, batch_of(text.training, starts, context)).backward()
         clock.call(optimizer.step)
-    stepped, longest = time.perf_counter() - began, clock.longest
     if hasattr(optimizer, "consolidate"):
         clock.call(optimizer.consolidate)
     seconds = time.perf_counter() - began
@@ -188,8 +171,6 @@ def train(
         "bytes": bytes_sent() - before,
         "seconds": seconds,
         "exposed": clock.around - clock.own,
-        "stepped": stepped,
-        "longest": longest,
     }
 
 
@@ -202,7 +183,7 @@ def main() -> None:
     def wrap(model: Transformer, optimizer: torch.optim.Optimizer) -> Any:
         return optimizer if run == "alone" else rueda.wrap(model, optimizer, strategy=run)
 
-    found = train(rueda.rank(), rueda.size(), settings, wrap, rueda.barrier)
+    found = train(rueda.rank(), settings, wrap, rueda.barrier)
     print("measured", json.dumps(found), flush=True)
     rueda.shutdown()
 

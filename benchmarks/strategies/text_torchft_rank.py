@@ -100,7 +100,7 @@ def main() -> None:
     logging.disable(logging.INFO)
     torch.set_num_threads(1)
     own = Replica(spec, replica, replicas)
-    found = train(replica, replicas, settings, own.wrap, lambda: own.meet("ready"))
+    found = train(replica, settings, own.wrap, lambda: own.meet("ready"))
     expected = settings.steps // own.period * own.fragments
     if own.manager.current_step() != expected:
         raise RuntimeError(
