@@ -7,15 +7,14 @@ out, and by how much it is above that of `sync`, as mean and standard error over
 that its interface has sent, with headers and acknowledgements, how many times fewer that is than what `sync` sends,
 the seconds of the training, and which part of them step() takes beyond the optimizer's own step (text_rank.py).
 
-`torchft:PERIOD,FRAGMENTS,DELAY,MIXING` is torchft's own DiLoCo over gloo, each host a replica group;
-`hivemind:PERIOD` is hivemind's optimizer with local updates.
+`torchft:PERIOD,FRAGMENTS,DELAY,MIXING` is torchft's own DiLoCo over gloo, each host a replica group.
 
 With --records what has been measured is kept, and not measured again, so that a table can be made piece by piece:
 
     python benchmarks/strategies/text.py --records records.jsonl --seeds 3 sync
     python benchmarks/strategies/text.py --records records.jsonl --seeds 3
 
-Needs root, `ip` and `tc`; the others' runs need `pip install torchft==0.2.0` and `hivemind==1.1.12`.
+Needs root, `ip` and `tc`; torchft's run needs `pip install torchft==0.2.0`.
 """
 
 from __future__ import annotations
@@ -36,10 +35,8 @@ sys.path[:0] = [str(TESTS), str(TESTS / "python")]
 from net.lab import Lab  # noqa: E402
 
 RANK = Path(__file__).with_name("text_rank.py")
-OTHERS = {  # that are no strategies of Rueda's
-    "torchft": Path(__file__).with_name("text_torchft_rank.py"),
-    "hivemind": Path(__file__).with_name("text_hivemind_rank.py"),
-}
+TORCHFT = "torchft:"
+TORCHFT_RANK = Path(__file__).with_name("text_torchft_rank.py")
 LIMIT = 3600.0  # seconds that one training may take
 LINE = "measured "
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -57,11 +54,8 @@ Measured = list[dict[str, float]]  # by rank
 
 def measure(lab: Lab, run: str, settings: Settings) -> Measured:
     """What the ranks of one training have measured."""
-    kind, _, rest = run.partition(":")
-    if kind in OTHERS:
-        output = measure_other(lab, OTHERS[kind], rest, settings.dump())
-    else:
-        output = measure_rueda(lab, run, settings.dump())
+    begin = measure_torchft if run.startswith(TORCHFT) else measure_rueda
+    output = begin(lab, run.removeprefix(TORCHFT), settings.dump())
     told = [
         json.loads(line.removeprefix(LINE)) for line in output.splitlines() if line.startswith(LINE)
     ]
@@ -79,9 +73,9 @@ def measure_rueda(lab: Lab, run: str, settings: str) -> str:
     return done.stdout + done.stderr
 
 
-def measure_other(lab: Lab, program: Path, run: str, settings: str) -> str:
-    """What all replicas print, which find each other by themselves."""
-    line = [sys.executable, str(program), run, settings]
+def measure_torchft(lab: Lab, run: str, settings: str) -> str:
+    """What all replicas print."""
+    line = [sys.executable, str(TORCHFT_RANK), run, settings]
     replicas = [
         lab.start(
             name,
