@@ -31,14 +31,14 @@ BATCH = 8  # of each rank
 class Transformer(nn.Module):
     """Predicts the next character."""
 
-    def __init__(self, characters: int) -> None:
+    def __init__(self, characters: int, width: int = WIDTH, context: int = CONTEXT) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(characters, WIDTH)
-        self.position = nn.Parameter(torch.randn(CONTEXT, WIDTH) * 0.02)
-        layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.0, batch_first=True)
+        self.embedding = nn.Embedding(characters, width)
+        self.position = nn.Parameter(torch.randn(context, width) * 0.02)
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
         self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.output = nn.Linear(WIDTH, characters)
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT))
+        self.output = nn.Linear(width, characters)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(context))
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
         """Logits of the next character at each place."""

@@ -1,10 +1,11 @@
 """One rank of text.py: trains a small transformer on the text of Python's own library, and tells how that went.
 
-    python text_rank.py RUN SEED STEPS LAST_RATE
+    python text_rank.py RUN SETTINGS
 
 RUN is a strategy as rueda.torch.wrap() takes it as text, or ``alone``: each rank for itself, without communication.
-Each rank prints one line of JSON. What a step exposes is the time that optimizer.step() and consolidate() take beyond
-the step of the optimizer within: waiting for others and for the network, and the strategy's own arithmetic.
+SETTINGS are those of the class below, as JSON. Each rank prints one line of JSON. What a step exposes is the time that
+optimizer.step() and consolidate() take beyond the step of the optimizer within: waiting for others and for the
+network, and the strategy's own arithmetic.
 """
 
 from __future__ import annotations
@@ -24,15 +25,43 @@ import torch
 import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "compression"))
-from train_transformer import CONTEXT, Transformer
+from train_transformer import Transformer
 
-BATCH = 8  # of each rank
-LEARNING_RATE = 2e-3
 WARM_UP = 100  # steps
 CHARACTERS = 128  # ASCII; any other is a question mark
 HELD_OUT_EVERY = 10  # files
-VALIDATION = 256  # texts of CONTEXT characters
+VALIDATION = 256  # texts
 INTERFACE = "eth0"
+
+
+class Settings(NamedTuple):
+    """What all ranks of a training are told."""
+
+    seed: int
+    steps: int
+    rate: float  # the highest
+    last_rate: float  # at the end, as a part of the highest
+    width: int  # of the model
+    context: int  # characters
+    batch: int  # texts of each rank
+
+    @classmethod
+    def parse(cls, text: str) -> Settings:
+        """The inverse of dump()."""
+        return cls(**json.loads(text))
+
+    def dump(self) -> str:
+        """As JSON."""
+        return json.dumps(self._asdict())
+
+    def rate_of(self, step: int) -> float:
+        """The learning rate: linear for WARM_UP steps, then half a cosine down to the last."""
+        if step < WARM_UP:
+            return self.rate * (step + 1) / WARM_UP
+        done = (step - WARM_UP) / max(1, self.steps - WARM_UP)
+        return self.rate * (
+            self.last_rate + (1 - self.last_rate) * (1 + math.cos(math.pi * done)) / 2
+        )
 
 
 class Text(NamedTuple):
@@ -55,9 +84,11 @@ def _ascii(file: Path) -> bytes:
     return file.read_text(encoding="utf-8").encode("ascii", "replace") + b"\n"
 
 
-def batch_of(text: torch.Tensor, starts: np.ndarray[Any, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+def batch_of(
+    text: torch.Tensor, starts: np.ndarray[Any, Any], context: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Texts that begin there, and the characters that follow each of theirs."""
-    batch = torch.stack([text[start : start + CONTEXT + 1] for start in starts])
+    batch = torch.stack([text[start : start + context + 1] for start in starts])
     return batch[:, :-1], batch[:, 1:]
 
 
@@ -67,10 +98,10 @@ def loss_of(model: Transformer, batch: tuple[torch.Tensor, torch.Tensor]) -> tor
 
 
 @torch.no_grad()
-def validation_loss(model: Transformer, text: torch.Tensor) -> float:
+def validation_loss(model: Transformer, text: torch.Tensor, context: int) -> float:
     """The same texts whatever the seed."""
-    starts = np.linspace(0, len(text) - CONTEXT - 1, VALIDATION).astype(int)
-    return loss_of(model, batch_of(text, starts)).item()
+    starts = np.linspace(0, len(text) - context - 1, VALIDATION).astype(int)
+    return loss_of(model, batch_of(text, starts, context)).item()
 
 
 def bytes_sent() -> int:
@@ -80,14 +111,6 @@ def bytes_sent() -> int:
         if name.strip() == INTERFACE:
             return int(counts.split()[8])
     raise RuntimeError(f"this host has no interface {INTERFACE}")
-
-
-def rate_of(step: int, steps: int, last: float) -> float:
-    """The learning rate: linear for WARM_UP steps, then half a cosine down to `last`, a part of LEARNING_RATE."""
-    if step < WARM_UP:
-        return LEARNING_RATE * (step + 1) / WARM_UP
-    done = (step - WARM_UP) / max(1, steps - WARM_UP)
-    return LEARNING_RATE * (last + (1 - last) * (1 + math.cos(math.pi * done)) / 2)
 
 
 class Clock:
@@ -115,9 +138,7 @@ class Clock:
 
 def train(
     rank: int,
-    seed: int,
-    steps: int,
-    last_rate: float,
+    settings: Settings,
     wrap: Callable[[Transformer, torch.optim.Optimizer], Any],
     meet: Callable[[], None],
 ) -> dict[str, float]:
@@ -125,27 +146,28 @@ def train(
 
     `wrap` makes of an optimizer the one whose step() is called; `meet` returns once all ranks have come to it.
     """
-    text = load()
-    torch.manual_seed(seed)
-    model = Transformer(CHARACTERS)
-    inner = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    text, context = load(), settings.context
+    torch.manual_seed(settings.seed)
+    model = Transformer(CHARACTERS, settings.width, context)
+    inner = torch.optim.AdamW(model.parameters(), lr=settings.rate)
     clock = Clock(inner)
     optimizer = wrap(model, inner)
-    random = np.random.default_rng((seed, rank))
+    random = np.random.default_rng((settings.seed, rank))
     meet()
     before, began = bytes_sent(), time.perf_counter()
-    for step in range(steps):
+    for step in range(settings.steps):
         for group in optimizer.param_groups:
-            group["lr"] = rate_of(step, steps, last_rate)
-        starts = random.integers(0, len(text.training) - CONTEXT - 1, BATCH)
+            group["lr"] = settings.rate_of(step)
+        starts = random.integers(0, len(text.training) - context - 1, settings.batch)
         optimizer.zero_grad()
-        loss_of(model, batch_of(text.training, starts)).backward()
+        loss_of(model, batch_of(text.training, starts, context)).backward()
         clock.call(optimizer.step)
     if hasattr(optimizer, "consolidate"):
         clock.call(optimizer.consolidate)
     seconds = time.perf_counter() - began
     return {
-        "loss": validation_loss(model, text.validation),
+        "rank": rank,
+        "loss": validation_loss(model, text.validation, context),
         "bytes": bytes_sent() - before,
         "seconds": seconds,
         "exposed": clock.around - clock.own,
@@ -154,19 +176,14 @@ def train(
 
 def main() -> None:
     """The command."""
-    run, seed, steps, last_rate = (
-        sys.argv[1],
-        int(sys.argv[2]),
-        int(sys.argv[3]),
-        float(sys.argv[4]),
-    )
+    run, settings = sys.argv[1], Settings.parse(sys.argv[2])
     torch.set_num_threads(1)
     rueda.init()
 
     def wrap(model: Transformer, optimizer: torch.optim.Optimizer) -> Any:
         return optimizer if run == "alone" else rueda.wrap(model, optimizer, strategy=run)
 
-    found = train(rueda.rank(), seed, steps, last_rate, wrap, rueda.barrier)
+    found = train(rueda.rank(), settings, wrap, rueda.barrier)
     print("measured", json.dumps(found), flush=True)
     rueda.shutdown()
 

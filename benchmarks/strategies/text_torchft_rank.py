@@ -1,8 +1,9 @@
 """One replica group of torchft's, which trains what text_rank.py does by torchft's own DiLoCo over gloo.
 
-    python text_torchft_rank.py PERIOD,FRAGMENTS,DELAY,MIXING SEED STEPS LAST_RATE REPLICA REPLICAS
+    python text_torchft_rank.py PERIOD,FRAGMENTS,DELAY,MIXING SETTINGS REPLICA REPLICAS
 
-Replica 0 runs the lighthouse too; all find it, and each other, on host h0. Prints what text_rank.py prints.
+SETTINGS as for text_rank.py. Replica 0 runs the lighthouse too; all find it, and each other, on host h0. Prints what
+text_rank.py prints.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from text_rank import Transformer, train
+from text_rank import Settings, Transformer, train
 from torch import nn
 from torch.distributed import TCPStore
 from torchft import Manager, ProcessGroupGloo
@@ -94,14 +95,13 @@ class Replica:
 
 def main() -> None:
     """The command."""
-    spec = sys.argv[1]
-    seed, steps = int(sys.argv[2]), int(sys.argv[3])
-    last_rate, replica, replicas = float(sys.argv[4]), int(sys.argv[5]), int(sys.argv[6])
+    spec, settings = sys.argv[1], Settings.parse(sys.argv[2])
+    replica, replicas = int(sys.argv[3]), int(sys.argv[4])
     logging.disable(logging.INFO)
     torch.set_num_threads(1)
     own = Replica(spec, replica, replicas)
-    found = train(replica, seed, steps, last_rate, own.wrap, lambda: own.meet("ready"))
-    expected = steps // own.period * own.fragments
+    found = train(replica, settings, own.wrap, lambda: own.meet("ready"))
+    expected = settings.steps // own.period * own.fragments
     if own.manager.current_step() != expected:
         raise RuntimeError(
             f"{own.manager.current_step()} outer steps were committed, not {expected}"

@@ -73,6 +73,7 @@ def check_parameters_without_sense() -> None:
         ("adpsgd:0", "period=0 of ADPSGD"),
         ("noloco:0", "period=0 of NoLoCo"),
         ("noloco:4,outer_momentum=1.5", "outer_momentum=1.5"),
+        ("noloco:4,timeout=-1", "timeout=-1.0"),
         ("sparseloco:16,0", "density=0"),
         ("sparseloco:16,1.5", "density=1.5"),
         ("desloc:0,4,8", "period=0"),

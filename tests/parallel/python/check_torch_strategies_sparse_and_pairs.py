@@ -188,6 +188,43 @@ def check_a_rank_that_does_not_come_is_named() -> None:
     parallel.still_works()
 
 
+def check_a_partner_that_does_not_come_is_left_out() -> None:
+    """The others take all their steps while one takes none; it goes on in their round, and ends as they do."""
+    if rueda.size() < 2:
+        return
+    late = rueda.size() - 1
+    told = torch.zeros(1)
+
+    def let_go(sources: list[int], targets: list[int]) -> None:
+        for each in sources if rueda.rank() in targets else []:
+            rt.recv(told, each, timeout=100)
+        for each in targets if rueda.rank() in sources else []:
+            rt.send(told, each)
+
+    others = list(range(late))
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer, strategy="noloco:1,timeout=0.02")
+    if rueda.rank() != late:
+        train(trained, wrapped, 0, 12)
+    let_go(others, [late])
+    if rueda.rank() == late:
+        train(trained, wrapped, 0, 6)
+    let_go([late], others)
+    if rueda.rank() != late:
+        train(trained, wrapped, 12, 12)
+    let_go(others, [late])
+    if rueda.rank() == late:
+        train(trained, wrapped, 6, 12)
+        assert wrapped.state_dict()["rueda_strategy"]["kept"]["ahead"] > 0
+    wrapped.consolidate()
+    assert wrapped.state_dict()["rueda_strategy"]["kept"]["ahead"] == 0
+    same_bits(*trained.parameters())
+    wrapped.switch("noloco:1,timeout=100")  # no message of before is in its way
+    train(trained, wrapped, 0, 4)
+    wrapped.consolidate()
+    same_bits(*trained.parameters())
+
+
 def quantized(vector: torch.Tensor, density: float) -> torch.Tensor:
     """What SparseLoCo sends of a parameter with at most 4096 elements, element by element."""
     count = math.ceil(density * vector.numel())

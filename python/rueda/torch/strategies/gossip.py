@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 
 from rueda.lifecycle import rank
-from rueda.torch.strategies.named import assign, copied, difference, load
+from rueda.torch.strategies.meetings import Meetings
+from rueda.torch.strategies.named import Named, assign, copied, difference, load
 from rueda.torch.strategies.pairs import partner_in
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy, at_least, on_cpu, within
@@ -68,6 +69,12 @@ class NoLoCo(Strategy):
     Who is left of an odd number steps by itself. Pairs as for :class:`ADPSGD`. A rank sends x and y once in a period;
     memory for the parameters twice more, in the CPU's memory.
 
+    ``timeout``: a partner that does not come within so many seconds is left out of the round, and of later ones
+    without waiting for it, until it has come; a warning tells. What is sent to it is kept for it, four times the
+    parameters at most for each such rank. A rank that was away for a while, such as one that was stopped, goes on with
+    the round in which the others are, though it has taken fewer steps. With 0 a rank waits for its partner, and a run
+    can be repeated to the bit.
+
     Example::
 
         >>> from rueda.torch.strategies import NoLoCo
@@ -80,19 +87,23 @@ class NoLoCo(Strategy):
     outer_momentum: float = 0.5
     pull: float = 1.0
     seed: int = 0
+    timeout: float = field(default=0.0, kw_only=True)
 
     name: ClassVar[str] = "noloco"
 
     def validate(self, replica: Replica) -> None:
         on_cpu(self, replica)
         at_least(self, 1, "period")
-        at_least(self, 0, "outer_lr", "pull", "seed")
+        at_least(self, 0, "outer_lr", "pull", "seed", "timeout")
         within(self, 0, 1, "outer_momentum")
 
     def start(self, replica: Replica) -> None:
         super().start(replica)
         self._outer = copied(replica.parameters)
         self._step = {name: torch.zeros_like(each) for name, each in self._outer.items()}
+        # Where a state is loaded, messages of before may still be on their way.
+        if not hasattr(self, "_meetings"):
+            self._meetings = Meetings(replica, self.timeout)
 
     @torch.no_grad()
     def after_step(self) -> None:
@@ -100,13 +111,12 @@ class NoLoCo(Strategy):
         number, rest = divmod(replica.steps, self.period)
         if rest:
             return
+        number += self._meetings.ahead
         gone = difference(replica.parameters, self._outer)
         theirs_gone, theirs_outer = gone, self._outer
         partner = partner_in(number, replica.process_set.ranks, rank(), self.seed)
-        if partner is not None:
-            ours = {f"gone {name}": each for name, each in gone.items()}
-            ours |= {f"outer {name}": each for name, each in self._outer.items()}
-            theirs = replica.exchange(ours, partner, number)
+        theirs = None if partner is None else self._swap(self._message(gone), partner, number)
+        if theirs is not None:
             theirs_gone = {name: theirs[f"gone {name}"] for name in gone}
             theirs_outer = {name: theirs[f"outer {name}"] for name in gone}
         for name, outer in self._outer.items():
@@ -118,13 +128,25 @@ class NoLoCo(Strategy):
             outer.add_(self._step[name])
         assign(replica.parameters, self._outer)
 
+    def _message(self, gone: Named) -> dict[str, torch.Tensor]:
+        message = {f"gone {name}": each for name, each in gone.items()}
+        return message | {f"outer {name}": each for name, each in self._outer.items()}
+
+    def _swap(self, message: Named, partner: int, number: int) -> dict[str, torch.Tensor] | None:
+        if self.timeout:
+            return self._meetings.swap(message, partner, number)
+        return self.replica.exchange(message, partner, number)
+
     def consolidate(self) -> None:
+        if self.timeout:
+            self._meetings.settle(self._message(difference(self.replica.parameters, self._outer)))
         self.replica.average_parameters()
         assign(self._outer, self.replica.parameters)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"outer": self._outer, "step": self._step}
+        return {"outer": self._outer, "step": self._step, "ahead": self._meetings.ahead}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         load(self._outer, state["outer"])
         load(self._step, state["step"])
+        self._meetings.ahead = int(state.get("ahead", 0))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -17,7 +18,7 @@ from rueda.torch.point_to_point import recv_async, send_async
 from rueda.torch.reductions import allreduce_async, grouped_allreduce_async
 from rueda.torch.strategies.named import Named, assign
 
-__all__ = ["Averaging", "Replica"]
+__all__ = ["Averaging", "Meeting", "Replica"]
 
 # Far from what programs number their own messages with.
 _FIRST_TAG = 0x5275_6564 << 31
@@ -46,6 +47,31 @@ class Averaging:
         """Waits for all, and returns them; raises the first error of those that failed, once all have ended."""
         self.wait()
         return dict(zip(self._names, self._handle.result(), strict=True))
+
+
+class Meeting:
+    """Tensors that this rank and one other are swapping."""
+
+    def __init__(
+        self, received: dict[str, torch.Tensor], pending: Sequence[Handle[int] | Handle[None]]
+    ) -> None:
+        self._received = received
+        self._pending = pending
+
+    def wait(self, timeout: float | None) -> bool:
+        """Whether all have ended, well or not, within so many seconds; it goes on where they have not."""
+        end = None if timeout is None else time.monotonic() + timeout
+        return all(
+            each.wait(None if end is None else max(0.0, end - time.monotonic()))
+            for each in self._pending
+        )
+
+    def result(self) -> dict[str, torch.Tensor]:
+        """Waits for all, and returns the other's; raises the first error of those that failed, once all have ended."""
+        self.wait(None)
+        for each in self._pending:
+            each.result()
+        return self._received
 
 
 class Replica:
@@ -140,6 +166,19 @@ class Replica:
         :class:`rueda.TimeoutError` after ``timeout`` seconds without an answer, by default ``RUEDA_STALL_ERROR``, and
         as :func:`rueda.torch.send`.
         """
+        meeting = self.meet(tensors, partner, number)
+        limit = timeout or float(options()["stall_error"]) or None
+        if not meeting.wait(limit):
+            raise RuedaTimeoutError(
+                f"rank {partner} has not swapped tensors with this one within {limit:g} s: it has taken fewer "
+                f"steps, or is at work on something else (exchange {number} of '{self.prefix}')",
+                partner,
+                reason="deadline",
+            )
+        return meeting.result()
+
+    def meet(self, tensors: Named, partner: int, number: int) -> Meeting:
+        """Begins an exchange(); the tensors must not be written before it is over."""
         received = {
             name: torch.empty(each.shape, dtype=each.dtype) for name, each in tensors.items()
         }
@@ -150,15 +189,4 @@ class Replica:
             recv_async(each, partner, tag, where) for each in received.values()
         ]
         pending += [send_async(each.detach(), partner, tag, where) for each in tensors.values()]
-        limit = timeout or float(options()["stall_error"]) or None
-        for handle in pending:
-            if not handle.wait(limit):
-                raise RuedaTimeoutError(
-                    f"rank {partner} has not swapped tensors with this one within {limit:g} s: it has taken fewer "
-                    f"steps, or is at work on something else (exchange {number} of '{self.prefix}')",
-                    partner,
-                    reason="deadline",
-                )
-        for handle in pending:
-            handle.result()
-        return received
+        return Meeting(received, pending)
