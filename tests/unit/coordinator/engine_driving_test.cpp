@@ -258,13 +258,13 @@ TEST_CASE("nobody spins for a network that takes its time") {
 
 TEST_CASE("whether to spin for a network is learned from sleeps") {
   NetworkSpinning spinning;
-  CHECK(spinning.limit() == NetworkSpinning::longest);
+  CHECK(spinning.limit() == NetworkSpinning::max_spin);
   for (int i = 0; i < 10; ++i) spinning.learn_from(1ms);
   CHECK(spinning.limit() == Duration::zero());
   spinning.learn_from(10us);
-  CHECK(spinning.limit() == NetworkSpinning::shortest);
+  CHECK(spinning.limit() == NetworkSpinning::min_spin);
   for (int i = 0; i < 10; ++i) spinning.learn_from(10us);
-  CHECK(spinning.limit() == NetworkSpinning::longest);
+  CHECK(spinning.limit() == NetworkSpinning::max_spin);
 }
 
 }  // namespace rueda::test::engine_driving_test
