@@ -239,7 +239,7 @@ TEST_CASE("a rank that vanishes while files are handed on ends the forming for a
   run_ranks(3, [&](int rank) {
     const auto bootstrap = hub.make_bootstrap(rank);
     if (rank == 1) {
-      expect_ok(bootstrap->allgather("host/card", HostPeerInfo{}.encode(), soon()).status(),
+      expect_ok(bootstrap->allgather("host/info", HostPeerInfo{}.encode(), soon()).status(),
                 "a card");
       return;
     }
