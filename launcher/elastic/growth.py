@@ -20,7 +20,7 @@ class Limits:
 
     `least` and `most`: ranks. `changes`: how often ranks may be lost, or nothing; those of a host are lost at once.
     `cooldown`: seconds before another process is started on a host after one has failed there; the first number
-    doubles with each failure after that, up to the second, until a process of that host has joined.
+    doubles with each failure after that, up to the second, until a process of that host has joined and stays.
     """
 
     least: int
@@ -37,11 +37,15 @@ class _Loss:
     companions: frozenset[int]  # who was a rank then
 
 
+# For how many times the longest pause a host must have gone without a failure for earlier ones to be forgotten.
+_FORGETTING = 10
+
+
 @dataclass
 class _Cooldown:
     """Of one host."""
 
-    failures: int = 0  # since a process of it has joined
+    failures: int = 0  # since a process of it has joined, and has gone on to another world
     not_before: float = 0.0
 
     def begin(self, now: float, limits: tuple[float, float]) -> None:
@@ -49,6 +53,8 @@ class _Cooldown:
         if now < self.not_before:
             return
         first, longest = limits
+        if now > self.not_before + _FORGETTING * longest:
+            self.failures = 0
         self.not_before = now + min(longest, first * 2.0 ** min(self.failures, 60))
         self.failures += 1
 
@@ -71,6 +77,8 @@ class Growth:
         self._gone: list[int] = []
         self._leaving: set[int] = set()
         self._ever_members = set(self.members)
+        self._newcomers: set[int] = set()  # of the newest world
+        self._parted: set[int] = set()  # newcomers without which the others have gone on at once
         self._done: set[int] = set()  # members that have ended well, and were not to leave
         self._next = len(hosts)
         self._losses = 0
@@ -117,10 +125,16 @@ class Growth:
             self._ready.append(number)
 
     def formed(self, members: Iterable[int]) -> None:
-        """There is a new world."""
+        """There is a new world.
+
+        Members part with a newcomer that does not fit, in their next world: one that is not in it, and lives, is no
+        loss to them, and others like it are to come less and less often.
+        """
         self.members = list(members)
-        for number in set(self.members) - self._ever_members:
+        for number in self._newcomers & set(self.members):
             self._cooldowns.setdefault(self.host_of(number), _Cooldown()).failures = 0
+        self._parted |= self._newcomers & self._alive - set(self.members)
+        self._newcomers = set(self.members) - self._ever_members
         self._ever_members.update(self.members)
         self._ready = [number for number in self._ready if number not in self._ever_members]
 
@@ -135,12 +149,13 @@ class Growth:
         companions = frozenset(self._alive & self._ever_members)
         self._forget(number)
         if well:
-            if number not in self._leaving:
+            if number not in self._leaving | self._parted:
                 self._is_ending = True
                 self._done |= {number} & self._ever_members
             return
         host = self.host_of(number)
-        if self.was_member(number) and not self._is_part_of_a_loss(number, now):
+        is_loss = self.was_member(number) and number not in self._parted
+        if is_loss and not self._is_part_of_a_loss(number, now):
             self._losses += 1
             self._newest_loss[host] = _Loss(now + _AT_ONCE, companions)
         self.host_failed(host, now)
@@ -205,7 +220,7 @@ class Growth:
 
     def bears_loss_of(self, *numbers: int, now: float) -> bool:
         """Whether the job goes on without these processes, which are lost at once and have not ended yet."""
-        if not any(map(self.was_member, numbers)):
+        if not any(self.was_member(number) and number not in self._parted for number in numbers):
             return True
         is_enough = self._left_without(numbers) >= self._limits.least
         return is_enough and not self._is_one_too_many(numbers, now)
@@ -221,7 +236,7 @@ class Growth:
 
     def _left_without(self, numbers: Iterable[int]) -> int:
         """How many ranks train on, or have done so to the end; who is to leave does so at any moment."""
-        staying = self._alive & self._ever_members - self._leaving
+        staying = self._alive & self._ever_members - self._leaving - self._parted
         return len((staying | self._done).difference(numbers))
 
     def _is_one_too_many(self, numbers: Iterable[int], now: float) -> bool:

@@ -31,14 +31,49 @@ def test_what_is_lost_is_replaced_after_a_while_that_doubles() -> None:
         assert growth.count_missing(now + pause) == 1
 
 
-def test_a_process_that_has_joined_shortens_the_pause_again() -> None:
+def test_a_process_that_has_joined_and_stays_shortens_the_pause_again() -> None:
     growth = GrowthHere(Limits(1, 2, cooldown=(1.0, 60.0)), 2, 2)
     growth.ended(1, False, 0.0)
     growth.ended(growth.start_one(), False, 10.0)
     joiner = growth.start_one()
     growth.formed([0, joiner])
+    growth.formed([0, joiner])
     growth.ended(joiner, False, 20.0)
     assert growth.count_missing(21.0) == 1
+
+
+def test_a_host_that_was_quiet_for_long_begins_with_the_shortest_pause() -> None:
+    growth = GrowthHere(Limits(1, 2, cooldown=(1.0, 3.0)), 2, 2)
+    growth.ended(1, False, 0.0)
+    growth.ended(growth.start_one(), False, 10.0)
+    growth.ended(growth.start_one(), False, 100.0)
+    assert growth.count_missing(101.0) == 1
+
+
+def test_newcomers_with_which_the_members_part_are_no_losses_and_come_less_and_less_often() -> None:
+    growth = GrowthHere(Limits(2, 3, changes=0, cooldown=(1.0, 60.0)), 2, 3)
+    now = 0.0
+    for pause in (1.0, 2.0, 4.0, 8.0):
+        misfit = growth.start_one()
+        growth.formed([0, 1, misfit])
+        growth.formed([0, 1])
+        assert growth.bears_loss_of(misfit, now=now)
+        assert not growth.bears_loss_of(1, now=now)  # the misfit is not one of those that are left
+        growth.ended(misfit, False, now)
+        assert growth.count_missing(now + pause - 0.01) == 0
+        assert growth.count_missing(now + pause) == 1
+        now += 20.0
+
+
+def test_a_newcomer_that_ends_well_after_the_others_have_parted_with_it_does_not_end_the_job() -> (
+    None
+):
+    growth = GrowthHere(Limits(1, 3), 2, 3)
+    misfit = growth.start_one()
+    growth.formed([0, 1, misfit])
+    growth.formed([0, 1])
+    growth.ended(misfit, True, 0.0)
+    assert growth.count_missing(0.0) == 1
 
 
 def test_who_is_ready_is_told_until_it_is_a_member() -> None:
@@ -204,6 +239,7 @@ def test_each_host_cools_down_by_itself() -> None:
     assert growth.missing(2.5) == ["c"]
     assert growth.missing(3.0) == ["b", "c"]
     joined = growth.start("c")
+    growth.formed([0, joined])
     growth.formed([0, joined])
     growth.ended(joined, False, 10.0)
     growth.host_failed("b", 10.0)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from rueda import _native
-from rueda.attendance import Attendance, attendance, tell_formed
+from rueda.attendance import Attendance, attendance, leave, tell_formed
 from rueda.door import meeting_place
 from rueda.elastic.joining import enter
 from rueda.errors import InitializationError, InvalidArgumentError, RuedaError, ShutdownError
-from rueda.lifecycle import follow_world
+from rueda.lifecycle import follow_world, tell_failure
 from rueda.objects import allgather_object, broadcast_object
 from rueda.operations import Max
 from rueda.recovery import on_recovery
@@ -182,8 +182,13 @@ def part_with(misfits: Mapping[int, str]) -> None:
     own = _native.rank()
     staying = [rank for rank in range(_native.size()) if rank not in misfits]
     if own not in staying:
-        _are_left_by(staying)
-        raise InvalidArgumentError(f"{misfits[own]}; the others go on without this process")
+        error = InvalidArgumentError(f"{misfits[own]}; the others go on without this process")
+        if _are_left_by(staying):
+            _native.shutdown()
+        else:
+            tell_failure(error)  # where they have not come into a world without it, they lose it
+        leave(done=False)
+        raise error
     if own == staying[0]:
         _log.warning("going on without newcomers that do not fit: %s", "; ".join(misfits.values()))
     _enter_another(here, staying, [], None)

@@ -18,7 +18,7 @@ __all__ = ["Guidance"]
 _log = logging.getLogger("rueda")
 
 # After so many failures newcomers get the state while the others wait.
-_MOST_FAILURES = 2
+_MAX_FAILURES = 2
 # Between a failure and the next try, in which the launcher tells who is gone; seconds.
 _PAUSE = 0.5
 
@@ -63,7 +63,7 @@ class Guidance:
             _log.info("newcomers get the state while the others wait: %s", reason)
             return False
         # Members that have joined since know nothing of what has failed before: rank 0 decides.
-        is_hopeless = self._failures >= _MOST_FAILURES
+        is_hopeless = self._failures >= _MAX_FAILURES
         door = open_door(time.monotonic() >= self._not_before, is_hopeless)
         if door is None:
             self._failures = 0

@@ -154,7 +154,9 @@ class _Offers:
         if self._entrance is not None:
             raise InitializationError("the others have gone on, and have opened another door")
         if self._is_recalled:
-            raise InitializationError("others that were to form the world are lost")
+            raise InitializationError(
+                "others that were to form the world are lost, or could not enter it"
+            )
 
     def _listen(self) -> None:
         for message in self.session.receive():

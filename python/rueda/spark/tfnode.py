@@ -35,7 +35,7 @@ class DataFeed:
         mgr.feeds.append(self)
 
     def should_stop(self) -> bool:
-        """Whether there are no more rows."""
+        """Whether there are no more rows. After the loop, :meth:`terminate` comes before any collective operation."""
         return self._held is None
 
     def next_batch(self, batch_size: int) -> Any:

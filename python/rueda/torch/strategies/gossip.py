@@ -72,8 +72,9 @@ class NoLoCo(Strategy):
     ``timeout``: a partner that does not come within so many seconds is left out of the round, and of later ones
     without waiting for it, until it has come; a warning tells. What is sent to it is kept for it, four times the
     parameters at most for each such rank. A rank that was away for a while, such as one that was stopped, goes on with
-    the round in which the others are, though it has taken fewer steps. With 0 a rank waits for its partner, and a run
-    can be repeated to the bit.
+    the round in which the others are, though it has taken fewer steps. Until it has met one that waits for it, it may
+    be a round or two behind, and what it sends is left out: choose no less than a round takes. With 0 a rank waits for
+    its partner, and a run can be repeated to the bit.
 
     Example::
 
@@ -104,6 +105,7 @@ class NoLoCo(Strategy):
         # Where a state is loaded, messages of before may still be on their way.
         if not hasattr(self, "_meetings"):
             self._meetings = Meetings(replica, self.timeout)
+        self._meetings.ahead = 0
 
     @torch.no_grad()
     def after_step(self) -> None:

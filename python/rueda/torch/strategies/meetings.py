@@ -44,7 +44,9 @@ class Meetings:
         if missed is not None:
             if not missed.wait(0):
                 return None
+            behind = self.ahead
             self._take(self._missed.pop(partner), number)  # of a round that is over
+            number += self.ahead - behind
         meeting = self._begin(tensors, partner, number)
         if meeting.wait(self._timeout):
             return self._take(meeting, number)
