@@ -29,9 +29,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
     return ByFile(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begins with what takes longest."""
-    with suppress(ImportError):
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, they begin with what takes longest."""
+    if hasattr(config, "workerinput"):
         from sharing import longest_share_first
 
         items[:] = [items[number] for number in longest_share_first([i.nodeid for i in items])]

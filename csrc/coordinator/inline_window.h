@@ -1,8 +1,8 @@
 // How much of small messages, which travel with their offers, a receiver may have to keep: credits.
 //
 // A sender counts by receiver what it has sent ahead; a receiver counts by sender what it has taken
-// and tells it in halves of the window, so that this costs next to nothing. Whoever waits for room
-// has at least half a window of messages there, and the next of them that are taken tell it.
+// and tells it in halves of the window, so that this costs next to nothing. Nobody waits for room:
+// what finds none is offered as large messages are.
 #pragma once
 
 #include <algorithm>

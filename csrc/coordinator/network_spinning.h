@@ -1,8 +1,9 @@
 // How long to spin for a network before sleeping, learned from how long sleeps take. Pure.
 //
 // A network answers within microseconds, or sends many bytes for milliseconds, through which nobody
-// should spin. A sleep that is over before spinning could have been in vain says that spinning
-// would have saved it; a longer one halves the time, until there is none left.
+// should spin. After a short sleep the next spin is longer, up to `max_spin`; after a longer one it
+// is half as long, until there is none left. Waits of 100 to 300 µs so cost both a spin and a
+// sleep: what decides is how long calls take, see short_sleep.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +17,8 @@ class NetworkSpinning {
  public:
   static constexpr Duration max_spin = std::chrono::microseconds(100);
   static constexpr Duration min_spin = std::chrono::microseconds(3);
-  // What is over sooner is worth spinning for: the longest spin, and what it takes to be woken.
-  // With 50 µs, 1 KiB between four hosts that share two processors took 1.6 times as long.
+  // With 50 µs, 1 KiB between four hosts that share two processors took 1.6 times as long, since
+  // nobody spun; with 200 it takes as long as before there was anything to learn.
   static constexpr Duration short_sleep = std::chrono::microseconds(200);
 
   // 0: not at all.

@@ -197,7 +197,7 @@ Status PointToPoint::removed_status(int set_id) const {
 }
 
 void PointToPoint::refuse(const Offer& offer, const Status& why) {
-  // Its send is over.
+  // The send of a message that came with its offer is over.
   if (offer.is_inline) return window_.taken(offer.sender, offer.content.size());
   Writer writer = words(Word::refusal);
   writer.unsigned_integer(offer.number);
@@ -239,7 +239,7 @@ bool PointToPoint::advance(Arrival& arrival) {
     std::byte* const target = request.data + arrival.done;
     const std::uint64_t source = offer.address + arrival.done;
     if (offer.sender == control_.rank()) {
-      std::memcpy(target, reinterpret_cast<const void*>(source), piece);
+      if (piece > 0) std::memcpy(target, reinterpret_cast<const void*>(source), piece);
     } else {
       status = host_.memory()->read_from(arrival.host_rank, target, source, piece);
       // Its application has its memory back then, and may have written it meanwhile.

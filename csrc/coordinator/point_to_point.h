@@ -68,6 +68,9 @@ class PointToPoint {
       const HostGroup& host, Transport& transport, const ControlLane& control, Post post,
       WasRemoved was_removed = [](int) { return false; });
 
+  PointToPoint(const PointToPoint&) = delete;  // its window refers to it
+  PointToPoint& operator=(const PointToPoint&) = delete;
+
   void submit(MessageRequest request);
   void receive(int peer, std::span<const std::byte> message);
   // Goes on without blocking; returns whether anything moved.

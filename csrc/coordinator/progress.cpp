@@ -246,8 +246,10 @@ Progress::Slept Progress::park(Sleeper& sleeper, Sleeper::On on, std::optional<T
                                 pollfd{descriptors_[0], POLLIN, 0},
                                 pollfd{descriptors_[1], POLLIN, 0}};
   (as_thread ? metrics_.sleeps : metrics_.caller_sleeps).add(1);
-  const std::optional<Time> network_since =
-      work_.awaits_network() ? std::optional(Clock::now()) : std::nullopt;
+  // Pauses between looks say nothing of the network.
+  const std::optional<Time> network_since = work_.awaits_network() && on != Sleeper::On::word
+                                                ? std::optional(Clock::now())
+                                                : std::nullopt;
   if (as_thread) lock_->mark_parked();
   slept.wake = on == Sleeper::On::word ? sleeper.sleep(deadline) : sleeper.sleep(deadline, watched);
   if (as_thread) slept.has_lock = lock_->reclaim();

@@ -238,14 +238,14 @@ void OutgoingStream::pace(Time now, bool alone) {
   budget_ = std::max(least, static_cast<std::size_t>(rate_ * reach));
 }
 
-OutgoingStream::Silence OutgoingStream::silence(Duration patience) const {
+OutgoingStream::Silence OutgoingStream::silence(Duration timeout) const {
   tcp_info info{};
   socklen_t length = sizeof info;
   const bool known = ::getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &length) == 0;
   if (!known || info.tcpi_unacked == 0) return Silence::idle;
   const auto silent = std::chrono::milliseconds(info.tcpi_last_ack_recv);
   const auto usual = std::chrono::microseconds(info.tcpi_rtt);
-  return silent > std::max<Duration>(patience, 4 * usual) ? Silence::silent : Silence::answered;
+  return silent > std::max<Duration>(timeout, 4 * usual) ? Silence::silent : Silence::answered;
 }
 
 Status OutgoingStream::ask_for_receipt() {

@@ -57,10 +57,10 @@ class OutgoingStream {
 
   // Bytes of chunks that have arrived at the peer, ever.
   [[nodiscard]] std::uint64_t delivered() const { return delivered_; }
-  // Whether the network has been silent for `patience`, and four times as long as an answer takes,
+  // Whether the network has been silent for `timeout`, and four times as long as an answer takes,
   // though something is under way; and whether something is, and it has not.
   enum class Silence : std::uint8_t { idle, answered, silent };
-  [[nodiscard]] Silence silence(Duration patience) const;
+  [[nodiscard]] Silence silence(Duration timeout) const;
   // Whether chunks have left and no receipt tells of them yet.
   [[nodiscard]] bool awaits_receipt() const { return written_ > 0; }
   // Asks for a receipt, where nothing else is being written, so that silence() tells whether there

@@ -27,8 +27,8 @@ constexpr int unsent_bytes_of_several = 64 << 10;
 constexpr std::size_t chunk_bytes = 256 << 10;
 constexpr std::size_t chunk_bytes_of_several = 64 << 10;
 // How long a stream may be silent that is not the only one, and take to open.
-constexpr Duration patience = 150ms;
-constexpr Duration opening_patience = 500ms;
+constexpr Duration silence_timeout = 150ms;
+constexpr Duration opening_timeout = 500ms;
 constexpr Duration pause_between_questions = 1s;
 constexpr Duration first_pause = 10ms;
 constexpr int max_doublings = 6;
@@ -133,7 +133,7 @@ void TcpPeer::open_stream(std::size_t slot, Time now) {
   out_[slot]->limit_unsent(slot == 0 ? unsent_bytes : unsent_bytes_of_several);
   opened_[slot] = now;
   context_.watched.add(out_[slot]->fd(), outgoing_events, TcpWatched::outgoing, index_of(slot));
-  context_.call_at(now + opening_patience);
+  context_.call_at(now + opening_timeout);
 }
 
 // Networks spread flows over their links, and hold each of them back, by their ports: streams whose
@@ -162,7 +162,7 @@ void TcpPeer::leave_silent_streams(Time now) {
   bool awaits_receipt = false;
   for (std::size_t slot = 0; slot < out_.size(); ++slot) {
     if (!out_[slot] || !out_[slot]->is_open()) continue;
-    switch (out_[slot]->silence(patience)) {
+    switch (out_[slot]->silence(silence_timeout)) {
       case OutgoingStream::Silence::idle:
         has_other = true;
         if (!out_[slot]->awaits_receipt()) break;
@@ -179,7 +179,7 @@ void TcpPeer::leave_silent_streams(Time now) {
   }
   if (now >= next_question_) next_question_ = now + pause_between_questions;
   is_watching_ = is_busy || awaits_receipt || !silent.empty();
-  next_look_ = now + patience / 4;
+  next_look_ = now + silence_timeout / 4;
   if (is_watching_) context_.call_at(next_look_);
 }
 
@@ -259,7 +259,7 @@ bool TcpPeer::read_outgoing(Time now) {
     const bool is_open = out_[slot]->is_open();
     if (status.ok() && !is_open) {
       const bool is_only = open_count() == 0;
-      const Time give_up = opened_[slot] + (is_only ? Duration(reach_timeout) : opening_patience);
+      const Time give_up = opened_[slot] + (is_only ? Duration(reach_timeout) : opening_timeout);
       if (now >= give_up) status = Status(ErrorCode::transport, "no answer");
       context_.call_at(give_up);
     }
@@ -311,7 +311,7 @@ bool TcpPeer::write(Time now) {
   }
   if (outgoing_.has_waiting() && in_use < count_.wanted()) open_streams(now);
   if (written > 0 && in_use > 1 && !std::exchange(is_watching_, true)) {
-    context_.call_at(std::max(next_look_, now + patience / 4));
+    context_.call_at(std::max(next_look_, now + silence_timeout / 4));
   }
   return written > 0;
 }

@@ -69,7 +69,8 @@ class Transport {
   // woken or the transport can only be polled. It is trustworthy only after arm() has returned
   // true.
   [[nodiscard]] virtual int wait_fd() const { return -1; }
-  // Announces that the caller is about to sleep; false when there is already something to do.
+  // Announces that the caller is about to sleep; false when there is something to do that wait_fd()
+  // does not show.
   // disarm() follows every arm() that returned true.
   virtual bool arm() = 0;
   virtual void disarm() = 0;

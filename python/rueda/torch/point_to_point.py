@@ -37,7 +37,7 @@ def send(
 
     Raises, on this rank and at once, :class:`rueda.InvalidArgumentError` for a rank outside the set and
     :class:`rueda.UnsupportedError` for a tensor that is sparse, on another device or of another dtype; on both ranks
-    :class:`rueda.MismatchError` where dtype or number of elements differ (the sender of up to 4096 bytes is not told);
+    :class:`rueda.MismatchError` where dtype or number of elements differ (not on the sender of one that went ahead);
     :class:`rueda.TimeoutError`, after which the message is still on its way and ``tensor`` must stay as it is; and
     :class:`rueda.PeerLostError` or :class:`rueda.ShutdownError` where the other rank is gone.
 

@@ -265,6 +265,10 @@ TEST_CASE("whether to spin for a network is learned from sleeps") {
   CHECK(spinning.limit() == NetworkSpinning::min_spin);
   for (int i = 0; i < 10; ++i) spinning.learn_from(10us);
   CHECK(spinning.limit() == NetworkSpinning::max_spin);
+  spinning.learn_from(NetworkSpinning::short_sleep - 1ns);
+  CHECK(spinning.limit() == NetworkSpinning::max_spin);
+  spinning.learn_from(NetworkSpinning::short_sleep);
+  CHECK(spinning.limit() == NetworkSpinning::max_spin / 2);
 }
 
 }  // namespace rueda::test::engine_driving_test

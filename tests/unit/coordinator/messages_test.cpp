@@ -388,6 +388,42 @@ TEST_CASE("small messages that are received or refused make room again") {
   }
 }
 
+TEST_CASE("sends that wait for room end where their receiver leaves") {
+  MessagesByHand ranks(3);
+  std::vector<float> data(PointToPoint::inline_bytes / sizeof(float));
+  const auto send_until_it_waits = [&] {
+    auto send = ranks.submit(0, message(true, 1, 0, data, 7));
+    while (send->is_done()) send = ranks.submit(0, message(true, 1, 0, data, 7));
+    ranks.settle();
+    return send;
+  };
+  const auto left = send_until_it_waits();
+  ranks.at(1).leave(7);
+  ranks.settle();
+  CHECK(outcome(left) == ErrorCode::shutdown);
+  std::vector<float> other(data);
+  auto gone = ranks.submit(0, message(true, 1, 0, other, 8));
+  while (gone->is_done()) gone = ranks.submit(0, message(true, 1, 0, other, 8));
+  ranks.settle();
+  ranks.good_bye(1);
+  ranks.settle();
+  CHECK(outcome(gone) == ErrorCode::shutdown);
+}
+
+TEST_CASE("a rank may send itself more small messages than there is room for") {
+  run_engines(
+      1, {},
+      [](int, Runtime& engine) {
+        std::vector<float> none;
+        std::vector<Handle> handles;
+        const std::size_t count = InlineWindow::bytes / InlineWindow::offer_bytes + 3;
+        for (std::size_t i = 0; i < count; ++i) handles.push_back(send(engine, 0, none));
+        for (std::size_t i = 0; i < count; ++i) finish(recv(engine, 0, none));
+        for (const Handle& handle : handles) finish(handle);
+      },
+      nullptr, Sharing::memory);
+}
+
 TEST_CASE("what is sent to a set that its receiver has left is refused, before and after") {
   MessagesByHand ranks(2);
   std::vector<float> large(5000, 1);
