@@ -14,8 +14,8 @@ namespace rueda {
 
 namespace {
 
-// Connections, shared memory and wake-ups of each rank of the host: rank 0 holds 6.3.
-constexpr rlim_t per_rank = 7;
+// Connections, shared memory and wake-ups of each rank of the host: rank 0 holds 7.3.
+constexpr rlim_t per_rank = 8;
 constexpr rlim_t for_itself = 32;
 
 rlim_t open_now() {

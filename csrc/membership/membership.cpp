@@ -84,6 +84,10 @@ Expected<std::unique_ptr<Membership>> Membership::open(Bootstrap& bootstrap, con
       std::move(settings).value(), options, KnownCosts{first.host.costs(), first.link_costs},
       bootstrap.secret(), epoch, std::move(enter), identifiers_of(first.host)));
   const Status opened = membership->connections_.open();
+  if (opened.ok()) {
+    first.host.for_each_end(
+        [&](int rank, PeerEnd end) { membership->connections_.watch_end(rank, std::move(end)); });
+  }
   const Status all = bootstrap.agree("membership/open", opened, deadline);
   if (!opened.ok() || !all.ok()) return opened.ok() ? all : opened;
   const SignalsBlocked blocked;

@@ -183,6 +183,8 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
     return not_formed().because(transport ? joined : transport.status());
   }
   world.control = std::move(control).value();
+  world.host.for_each_end(
+      [&](int rank, PeerEnd end) { world.control->watch_end(rank, std::move(end)); });
   world.transport = std::move(transport).value();
   log(LogLevel::info, world.topology.describe(world.topology.rank), " of ", world.topology.size,
       ", transport ", world.transport->name());

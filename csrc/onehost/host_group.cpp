@@ -63,6 +63,13 @@ void HostGroup::share_nothing(const std::vector<int>& world_ranks) {
   }
 }
 
+void HostGroup::for_each_end(const std::function<void(int world_rank, PeerEnd end)>& watch) const {
+  for (int member = 0; memory_ && member < memory_->size(); ++member) {
+    if (memory_->process_of(member) >= 0)
+      watch(memory_->world_rank(member), memory_->end_of(member));
+  }
+}
+
 int HostGroup::first_of_part(int world_rank) const {
   return first_of_part_.empty() ? world_rank : first_of_part_[static_cast<std::size_t>(world_rank)];
 }

@@ -2,6 +2,7 @@
 // belongs to one such group, be the world on one host or on many.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,6 +57,9 @@ class HostGroup {
   [[nodiscard]] const std::vector<int>& ranks() const { return ranks_; }  // of the world, ascending
   // Of all ranks of the host, in their order; null where they share none.
   [[nodiscard]] const std::shared_ptr<HostMemory>& memory() const { return memory_; }
+  // Calls `watch` for each other process of these ranks that this one sees, with its rank of the
+  // world and with what tells of its end.
+  void for_each_end(const std::function<void(int world_rank, PeerEnd end)>& watch) const;
   // As all ranks of the host have them; zeros where nothing was measured.
   [[nodiscard]] const HostCosts& costs() const { return costs_; }
 

@@ -14,6 +14,7 @@
 #include "onehost/host_exchange.h"
 #include "onehost/host_memory.h"
 #include "onehost/host_peer_info.h"
+#include "onehost/life_line.h"
 #include "onehost/processors.h"
 #include "transport/socket.h"
 
@@ -26,8 +27,15 @@ namespace {
 constexpr std::size_t control_bytes = std::size_t{4} << 30;
 constexpr std::size_t min_control_bytes = std::size_t{16} << 20;
 
-// What is handed on, in this order. The last only where every rank has it.
-enum Descriptor : std::size_t { control_file, registered_file, wake_event, own_process };
+// What is handed on, in this order. The last two only where every rank has the first of them, which
+// stands in for a life line that a rank has not.
+enum Descriptor : std::size_t {
+  control_file,
+  registered_file,
+  wake_event,
+  own_process,
+  own_life_line
+};
 
 }  // namespace
 
@@ -86,7 +94,10 @@ class HostMemoryForming {
     const bool all_tell_their_end = std::all_of(
         infos_.begin(), infos_.end(), [](const HostPeerInfo& info) { return info.tells_its_end; });
     std::vector<int> own{control_.get(), memory_->registered_memory_->fd(), event_.get()};
-    if (all_tell_their_end) own.push_back(process_.get());
+    if (all_tell_their_end) {
+      const int line = life_line();
+      own.insert(own.end(), {process_.get(), line >= 0 ? line : process_.get()});
+    }
     const MeetingPoint place{listener_ ? listener_->fd.get() : -1, infos_[0].address,
                              infos_[0].world};
     const auto take = [this](int rank, std::span<UniqueFd> fds) { return take_files(rank, fds); };
@@ -127,8 +138,14 @@ class HostMemoryForming {
       return system_error("cannot share memory", ENOMEM);
     }
     memory_->events_[index] = std::move(fds[wake_event]);
-    UniqueFd process = fds.size() > own_process ? std::move(fds[own_process]) : UniqueFd();
-    memory_->processes_[index] = PeerProcess(infos_[index].process, std::move(process));
+    UniqueFd process;
+    UniqueFd line;
+    if (fds.size() > own_life_line) {
+      process = std::move(fds[own_process]);
+      line = std::move(fds[own_life_line]);
+    }
+    memory_->processes_[index] = std::make_shared<const PeerProcess>(
+        infos_[index].process, std::move(process), std::move(line));
     return take_registered(index, fds[registered_file].get());
   }
 

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <utility>
 
@@ -24,13 +25,17 @@ UniqueFd PeerProcess::open_own() {
   return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
 }
 
-PeerProcess::PeerProcess(int process, UniqueFd fd)
-    : process_(process), fd_(std::move(fd)), is_visible_(exists(process)) {}
+PeerProcess::PeerProcess(int process, UniqueFd fd, UniqueFd life_line)
+    : process_(process),
+      fd_(std::move(fd)),
+      life_line_(std::move(life_line)),
+      is_visible_(exists(process)) {}
 
 bool PeerProcess::has_ended() const {
   if (!fd_) return is_visible_ && !exists(process_);
-  pollfd entry{fd_.get(), POLLIN, 0};
-  return ::poll(&entry, 1, 0) > 0;
+  std::array<pollfd, 2> watched{pollfd{fd_.get(), POLLIN, 0}, pollfd{life_line_.get(), POLLIN, 0}};
+  if (::poll(watched.data(), watched.size(), 0) <= 0) return false;
+  return watched[0].revents != 0 || has_left_memory(identifier());
 }
 
 int PeerProcess::identifier() const {

@@ -13,10 +13,14 @@ class PeerProcess {
 
   PeerProcess() = default;
   // `fd` is the process's open_own(), or empty: then it is looked up by its identifier, which finds
-  // no zombies and may be reused.
-  PeerProcess(int process, UniqueFd fd);
+  // no zombies and may be reused. `life_line` is the process's life_line(), or readable once it has
+  // ended, or empty.
+  PeerProcess(int process, UniqueFd fd, UniqueFd life_line);
 
+  // Whether no thread of it runs any more, though the kernel may still be at taking it down.
   [[nodiscard]] bool has_ended() const;
+  // Readable when has_ended() is about to be true; -1 where nothing tells.
+  [[nodiscard]] int life_line() const { return life_line_.get(); }
   // Under which this process sees it; -1 where it does not, or is it itself.
   [[nodiscard]] int identifier() const;
   // Ends it, as SIGKILL does, also where it is stopped; false where it cannot be told for sure from
@@ -26,6 +30,7 @@ class PeerProcess {
  private:
   int process_ = -1;
   UniqueFd fd_;
+  UniqueFd life_line_;
   bool is_visible_ = false;  // under its identifier, while it surely lived
 };
 

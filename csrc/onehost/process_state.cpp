@@ -1,5 +1,9 @@
 #include "onehost/process_state.h"
 
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -40,6 +44,23 @@ bool is_runnable(int process) {
     if (std::getline(in, stat) && state_in(stat) == 'R') return true;
   }
   return false;
+}
+
+// A thread's memory has a program until the thread gives it up. What else of it is under /proc is
+// read through its memory, and so might leave it to this thread to take that down.
+bool has_left_memory(int process) {
+  if (process <= 0) return false;
+  std::error_code error;
+  const std::filesystem::directory_iterator none;
+  std::filesystem::directory_iterator thread(str("/proc/", process, "/task"), error);
+  for (; !error && thread != none; thread.increment(error)) {
+    std::array<char, 1> ignored{};
+    const std::string program = thread->path() / "exe";
+    if (::readlink(program.c_str(), ignored.data(), ignored.size()) >= 0) return false;
+    if (errno != ENOENT && errno != ESRCH) return false;
+  }
+  return !error || error == std::errc::no_such_file_or_directory ||
+         error == std::errc::no_such_process;
 }
 
 }  // namespace rueda

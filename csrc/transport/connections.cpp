@@ -1,14 +1,25 @@
 #include "transport/connections.h"
 
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include "core/strings.h"
 #include "core/wait_fd.h"
 
 namespace rueda {
+
+namespace {
+
+// Between looks at a process that is ending.
+constexpr Duration first_look_pause = std::chrono::microseconds(50);
+constexpr Duration last_look_pause = std::chrono::milliseconds(10);
+
+}  // namespace
 
 Connections::Connections(Settings settings, Handlers handlers)
     : name_(std::move(settings.name)),
@@ -80,6 +91,12 @@ void Connections::handle_event(const EpollSet<Watched>::Event& event) {
   switch (event.source) {
     case Watched::wake: return handle_wake();
     case Watched::pending: return pending_.progress();
+    case Watched::life_line:
+      watched_.remove(ends_.at(static_cast<int>(event.index)).fd);
+      ending_.push_back(static_cast<int>(event.index));
+      look_pause_ = first_look_pause;
+      return look_at_ending();
+    case Watched::ending: return look_at_ending();
     case Watched::outgoing:
     case Watched::incoming: return peers_[event.index].progress(event.source, event.events);
   }
@@ -89,6 +106,34 @@ void Connections::handle_wake() {
   std::uint64_t count = 0;
   [[maybe_unused]] const auto got = ::read(wake_.get(), &count, sizeof count);
   if (is_running()) handlers_.on_wake();
+}
+
+void Connections::watch_end(int peer, PeerEnd end) {
+  if (!is_running() || peer == rank() || end.fd < 0) return;
+  if (!next_look_) {
+    next_look_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+    if (!next_look_) return;  // then the kernel closes the sockets some time later
+    watched_.add(next_look_.get(), EPOLLIN, Watched::ending);
+  }
+  watched_.add(end.fd, EPOLLIN, Watched::life_line, static_cast<std::size_t>(peer));
+  ends_[peer] = std::move(end);
+}
+
+// A process that is ending takes some microseconds until nothing of it runs, and longer where it
+// waits for a processor.
+void Connections::look_at_ending() {
+  std::erase_if(ending_, [this](int peer) {
+    if (!at(peer).has_left() && !ends_.at(peer).has_ended()) return false;
+    ends_.erase(peer);
+    at(peer).note_end();
+    return true;
+  });
+  itimerspec next{};
+  if (!ending_.empty()) {
+    next.it_value.tv_nsec = std::chrono::nanoseconds(look_pause_).count();  // below a second
+    look_pause_ = std::min(2 * look_pause_, last_look_pause);
+  }
+  ::timerfd_settime(next_look_.get(), 0, &next, nullptr);
 }
 
 // What becomes a suspicion meanwhile has its turn next time.
@@ -128,6 +173,9 @@ std::vector<int> Connections::close(Time deadline) {
   pending_.close();
   watched_.remove(pending_.wait_fd());
   watched_.remove(wake_.get());
+  for (const auto& [peer, end] : ends_) watched_.remove(end.fd);
+  ends_.clear();
+  ending_.clear();
   phase_ = Phase::closed;
   return left;
 }
@@ -136,6 +184,7 @@ void Connections::close_after_fork() {
   for (PeerConnection& peer : peers_) peer.close_after_fork();
   pending_.close_after_fork();
   wake_.reset();
+  next_look_.reset();
   watched_.close();
   phase_ = Phase::closed;
 }

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,7 @@
 #include "transport/handshake.h"
 #include "transport/key.h"
 #include "transport/peer_connection.h"
+#include "transport/peer_end.h"
 #include "transport/pending_handshakes.h"
 #include "transport/socket.h"
 
@@ -74,6 +76,9 @@ class Connections {
   // Makes wait_fd() readable and the next progress() call on_wake. May be called at any time
   // between open() and close().
   void wake();
+  // Takes the end of a peer that is connected, or is to be, for its loss, as the end of a
+  // connection is. Not after close().
+  void watch_end(int peer, PeerEnd end);
   // Moves whatever can move without blocking; whether anything did.
   bool progress();
 
@@ -90,6 +95,7 @@ class Connections {
   PeerConnection& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
   void handle_event(const EpollSet<Watched>::Event& event);
   void handle_wake();
+  void look_at_ending();
   bool settle_suspicions();
   [[nodiscard]] std::vector<int> unflushed() const;
 
@@ -102,6 +108,10 @@ class Connections {
   std::vector<PeerConnection> peers_;
   PendingHandshakes pending_;
   std::vector<int> suspects_;
+  std::map<int, PeerEnd> ends_;  // by peer
+  std::vector<int> ending_;      // of which the descriptor has been readable
+  UniqueFd next_look_;           // at those: a timer
+  Duration look_pause_{};
   Phase phase_ = Phase::running;
 };
 

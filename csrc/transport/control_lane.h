@@ -12,6 +12,7 @@
 
 #include "core/clock.h"
 #include "core/status.h"
+#include "transport/peer_end.h"
 
 namespace rueda {
 
@@ -34,6 +35,10 @@ class ControlLane {
   // Opens a connection to each of `peers`, whose loss is from now on noticed. Lazily opened ones
   // (by the first post) are watched as well. Fails, naming the peer, at the deadline.
   virtual Status connect(std::span<const int> peers, Time deadline) = 0;
+
+  // Takes the end of a peer's process, of which `end` tells, for its loss, where the peer is
+  // connected or is to be.
+  virtual void watch_end(int /*peer*/, PeerEnd /*end*/) {}
 
   // Queues a message; never blocks. Messages from one rank to another arrive whole and in order.
   // `peer` may be this rank. Posting to a peer that is lost or has said good-bye is silently

@@ -40,6 +40,7 @@ class SocketControl final : public ControlLane {
   Status connect(std::span<const int> peers, Time deadline) override {
     return connections_.connect(peers, deadline);
   }
+  void watch_end(int peer, PeerEnd end) override { connections_.watch_end(peer, std::move(end)); }
   void post(int peer, std::vector<std::byte> message) override;
   Status close(Time deadline) override;
 

@@ -23,6 +23,7 @@ void PeerConnection::forget(SocketLink& link) {
 
 void PeerConnection::open() {
   if (has_left_ || outgoing_.is_open() || suspicion_) return;
+  if (has_ended_) return suspect_end();
   outgoing_ = {};
   outgoing_.keep_sent();
   outgoing_.enqueue(context_.handshake.hello_to(peer_));
@@ -156,6 +157,18 @@ void PeerConnection::suspect(const SocketLink& link, const Status& cause) {
 }
 
 // What the peer sent before it died is handed out first.
+void PeerConnection::note_end() {
+  has_ended_ = true;
+  if (!has_left_ && (outgoing_.is_open() || incoming_.is_open())) suspect_end();
+}
+
+void PeerConnection::suspect_end() {
+  may_call_again_ = false;
+  if (suspicion_) return;
+  suspicion_ = Status(ErrorCode::transport, "its process has ended");
+  context_.on_suspicion(peer_);
+}
+
 std::optional<Status> PeerConnection::settle() {
   if (!suspicion_) return {};  // finish_opening() has called again
   constexpr auto everything = std::numeric_limits<std::size_t>::max();

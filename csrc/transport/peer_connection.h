@@ -30,7 +30,7 @@
 namespace rueda {
 
 // What Connections watch.
-enum class Watched : std::uint32_t { wake, pending, outgoing, incoming };
+enum class Watched : std::uint32_t { wake, pending, outgoing, incoming, life_line, ending };
 
 class PeerConnection {
  public:
@@ -66,6 +66,11 @@ class PeerConnection {
   // `events` (EPOLLIN, ...) have come for one of the connections.
   void progress(Watched source, std::uint32_t events);
 
+  // The peer's process has ended, as was noticed otherwise: nothing more is written on its side of
+  // the connections, which the kernel has yet to close. A suspicion where there is one already or
+  // as soon as one is to be opened; that the peer has left and is not connected is not a loss.
+  void note_end();
+
   // Reads all that is there and decides what became of a suspicion. Where it was a loss: its cause.
   [[nodiscard]] std::optional<Status> settle();
 
@@ -85,6 +90,7 @@ class PeerConnection {
   [[nodiscard]] Status handle_frame(const Frame& frame, bool is_outgoing);
   [[nodiscard]] Status handle_first_frame(const Frame& frame);
   void suspect(const SocketLink& link, const Status& cause);
+  void suspect_end();
   void forget(SocketLink& link);
 
   const int peer_;
@@ -98,6 +104,7 @@ class PeerConnection {
   bool welcomed_ = false;  // the peer has let the outgoing connection in
   std::optional<Status> suspicion_;
   bool may_call_again_ = false;  // all that is suspicious is an outgoing one without a welcome
+  bool has_ended_ = false;       // the peer's process
   bool is_leaving_ = false;      // has said good-bye, and its last frames are on their way
   bool has_left_ = false;
 };

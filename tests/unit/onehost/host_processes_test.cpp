@@ -266,9 +266,9 @@ TEST_CASE("nothing is left of ranks that are killed") {
       expect_ok(bootstrap.allgather("test/entered", std::string(), soon()).status(), "entering");
       const std::size_t before = open_descriptors();
       const auto memory = HostMemory::form(bootstrap, soon()).value();
-      // The registered memory and, of each rank, its process and what wakes it. The files of peers
-      // are mapped only.
-      expect(open_descriptors() <= before + 5, "descriptors are closed");
+      // The registered memory, the own life line and, of each rank, its process, its life line and
+      // what wakes it. The files of peers are mapped only.
+      expect(open_descriptors() <= before + 8, "descriptors are closed");
       const auto tensor = allocate(100);
       static_cast<void>(memory->publish(2, huge_page));
       meet(*memory, 1);

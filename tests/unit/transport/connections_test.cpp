@@ -1,8 +1,13 @@
 // What answers where a rank is called is believed by its proof alone, also when it says good-bye.
 #include "transport/connections.h"
 
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
 #include <catch2/catch.hpp>
+#include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/log.h"
@@ -62,6 +67,89 @@ TEST_CASE("a good-bye without a proof, or with another rank's, is a loss") {
   CHECK(conclude(rank_zero.good_bye()).is_lost);
   CHECK(conclude(stranger.good_bye()).is_lost);
   CHECK(conclude(rank_one.welcome_to(0)).is_lost);
+}
+
+namespace {
+
+// Rank 0 of two, of whom the other's process ends when it is told so. Nothing answers in its place.
+class Survivor {
+ public:
+  Survivor() {
+    auto own = listen_on("unix:@rueda-test-" + random_name());
+    auto other = listen_on("unix:@rueda-test-" + random_name());
+    REQUIRE((own.ok() && other.ok()));
+    other_ = std::move(other->fd);
+    Connections::Settings settings{"a test", protocol, 0, {own->address, other->address}, {}, key};
+    settings.listeners.push_back(std::move(own).value());
+    connections_.emplace(
+        std::move(settings),
+        Connections::Handlers{[](int, std::span<const std::byte>) {},
+                              [this](int, const Status& why) { causes.push_back(why.to_string()); },
+                              [] {}});
+    REQUIRE(connections_->open().ok());
+    connections_->watch_end(1, {event_.get(), [this] { return --looks_until_end < 0; }});
+  }
+  Survivor(const Survivor&) = delete;
+  Survivor& operator=(const Survivor&) = delete;
+
+  void end_peer(int looks) {
+    looks_until_end = looks;
+    REQUIRE(::eventfd_write(event_.get(), 1) == 0);
+  }
+  void progress_until(const std::function<bool()>& done) {
+    for (const Time deadline = soon(); !done();) {
+      REQUIRE(Clock::now() < deadline);
+      if (!connections_->progress()) wait_readable(connections_->wait_fd(), deadline);
+    }
+  }
+  Connections& connections() { return *connections_; }
+  // What rank 0 has connected to.
+  [[nodiscard]] Accepted accept() const { return accept_from(other_.get()); }
+
+  std::vector<std::string> causes;
+  int looks_until_end = 0;
+
+ private:
+  UniqueFd other_;
+  UniqueFd event_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+  std::optional<Connections> connections_;
+};
+
+}  // namespace
+
+TEST_CASE("the end of a peer's process is its loss, as soon as nothing of it runs") {
+  const int looks = GENERATE(0, 1, 5);
+  Survivor survivor;
+  survivor.connections().send(1, {});
+  survivor.end_peer(looks);
+  survivor.progress_until([&] { return survivor.connections().has_left(1); });
+  CHECK(survivor.looks_until_end < 0);
+  REQUIRE(survivor.causes.size() == 1);
+  CHECK(survivor.causes[0].find("its process has ended") != std::string::npos);
+}
+
+TEST_CASE("a peer that said good-bye before its process ended is no loss") {
+  Survivor survivor;
+  survivor.connections().send(1, {});
+  const Accepted call = survivor.accept();
+  REQUIRE(call.fd);
+  const auto good_bye = frame_of(FrameKind::good_bye, Handshake(protocol, key, 1, 2).good_bye());
+  REQUIRE(::send(call.fd.get(), good_bye.data(), good_bye.size(), MSG_NOSIGNAL) ==
+          static_cast<ssize_t>(good_bye.size()));
+  survivor.end_peer(0);
+  survivor.progress_until([&] { return survivor.connections().has_left(1); });
+  CHECK(survivor.causes.empty());
+}
+
+TEST_CASE("a peer that was never called is lost when it is") {
+  Survivor survivor;
+  survivor.end_peer(0);
+  survivor.progress_until([&] { return survivor.looks_until_end < 0; });
+  CHECK(survivor.causes.empty());
+  CHECK_FALSE(survivor.connections().has_left(1));
+  survivor.connections().send(1, {});
+  survivor.progress_until([&] { return survivor.connections().has_left(1); });
+  CHECK(survivor.causes.size() == 1);
 }
 
 }  // namespace rueda::test::connections_test

@@ -1,0 +1,149 @@
+// What tells of the end of a process while the kernel is still at taking it down.
+#include "onehost/life_line.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <functional>
+#include <stdexcept>
+#include <utility>
+
+#include "core/wait_fd.h"
+#include "onehost/peer_process.h"
+#include "onehost/process_state.h"
+#include "ranks/rank_threads.h"
+#include "transport/descriptors.h"
+#include "unit/child_process.h"
+#include "unit/seccomp_filter.h"
+
+namespace rueda::test::life_line_test {
+
+namespace {
+
+constexpr long close_range_call = 436;  // as on all of Linux's architectures
+
+// A child that has handed over its life line and the descriptor of its process, and has a child of
+// its own, which has copies of all its descriptors and outlives it until the pipe is closed.
+class Doomed {
+ public:
+  Doomed() {
+    std::array<int, 2> pair{};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) == 0);
+    std::array<int, 2> pipe{};
+    REQUIRE(::pipe(pipe.data()) == 0);
+    outlives_ = UniqueFd(pipe[1]);
+    const UniqueFd until_closed(pipe[0]);
+    socket_ = UniqueFd(pair[0]);
+    const UniqueFd other(pair[1]);
+    process_ = start_child([&] {
+      outlives_.reset();
+      start_child([&] {
+        char byte = 0;
+        [[maybe_unused]] const auto got = ::read(until_closed.get(), &byte, 1);
+      });
+      const UniqueFd own = PeerProcess::open_own();
+      const std::array<int, 2> fds{own.get(), life_line()};
+      expect_ok(send_descriptors(other.get(), fds, soon()), "handing over");
+      for (;;) ::pause();
+    });
+    auto fds = receive_descriptors(socket_.get(), 2, "the ends", soon());
+    REQUIRE(fds.ok());
+    own_ = std::move(fds.value()[0]);
+    line_ = std::move(fds.value()[1]);
+  }
+  ~Doomed() {
+    ::kill(process_, SIGKILL);
+    exit_code_of_child(process_);
+  }
+  Doomed(const Doomed&) = delete;
+  Doomed& operator=(const Doomed&) = delete;
+
+  [[nodiscard]] int line() const { return line_.get(); }
+  [[nodiscard]] pid_t process() const { return process_; }
+  void kill() const { ::kill(process_, SIGKILL); }
+  PeerProcess as_peer() { return {process_, std::move(own_), std::move(line_)}; }
+
+ private:
+  pid_t process_ = -1;
+  UniqueFd outlives_;
+  UniqueFd socket_;
+  UniqueFd own_;
+  UniqueFd line_;
+};
+
+bool is_readable(int fd) {
+  pollfd entry{fd, POLLIN, 0};
+  return ::poll(&entry, 1, 0) > 0;
+}
+
+bool becomes_true(const std::function<bool()>& what) {
+  for (const Time deadline = soon(); Clock::now() < deadline;) {
+    if (what()) return true;
+    ::usleep(1000);
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a life line ends with its process, whatever its children hold") {
+  const Doomed doomed;
+  CHECK_FALSE(is_readable(doomed.line()));
+  doomed.kill();
+  CHECK(wait_readable(doomed.line(), soon()));
+}
+
+TEST_CASE("a process has one life line, and a forked child another") {
+  const int line = life_line();
+  REQUIRE(line >= 0);
+  CHECK(life_line() == line);
+  CHECK(exit_code_of([&] {
+          if (life_line() == line) throw std::runtime_error("it is the parent's");
+        }) == 0);
+  CHECK_FALSE(is_readable(line));
+}
+
+TEST_CASE("where no thread may have descriptors of its own there is no life line, nor a leak") {
+  CHECK(exit_code_of([] {
+          const std::size_t before = open_descriptors();
+          forbid({close_range_call}, ENOSYS);
+          if (life_line() != -1) throw std::runtime_error("there is one");
+          if (open_descriptors() != before) throw std::runtime_error("descriptors stay open");
+        }) == 0);
+}
+
+TEST_CASE("a process that was killed has left its memory before anybody has waited for it") {
+  const Doomed doomed;
+  CHECK_FALSE(has_left_memory(doomed.process()));
+  doomed.kill();
+  CHECK(becomes_true([&] { return has_left_memory(doomed.process()); }));
+}
+
+TEST_CASE("who lives has not left its memory, and of who is not there nothing is known") {
+  CHECK_FALSE(has_left_memory(::getpid()));
+  CHECK_FALSE(has_left_memory(-1));
+}
+
+TEST_CASE("a peer has ended when its life line has and nothing of it runs") {
+  Doomed doomed;
+  const PeerProcess peer = doomed.as_peer();
+  CHECK_FALSE(peer.has_ended());
+  doomed.kill();
+  CHECK(becomes_true([&] { return peer.has_ended(); }));
+}
+
+TEST_CASE("a life line that ends while its process goes on is no end") {
+  std::array<int, 2> pipe{};
+  REQUIRE(::pipe(pipe.data()) == 0);
+  ::close(pipe[1]);
+  const PeerProcess peer(::getpid(), PeerProcess::open_own(), UniqueFd(pipe[0]));
+  REQUIRE(is_readable(peer.life_line()));
+  CHECK_FALSE(peer.has_ended());
+}
+
+}  // namespace rueda::test::life_line_test
