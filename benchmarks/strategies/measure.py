@@ -11,8 +11,8 @@ drawn anew, or with ``--fixed`` always the same images, which no other rank sees
 Where ranks of one host reach into each other's memory nothing is sent; the environment's ring makes them send what
 hosts would, and what pairs swap, and what goes to and from tables, is counted likewise. The table has, over the seeds,
 the mean accuracy on 360 test images with its standard error and the lowest, the steps of a rank, the bytes that a rank
-sends in the whole run, and how many times fewer that is than what ``sync`` sends. A sentence tells by how much rank 0
-sends more than the ranks do in the mean, in the run in which that is most.
+sends in the whole run, and how many times fewer that is than what ``sync`` sends. The last line tells how much rank 0
+sends, in percent of what a rank sends on average, in the run in which that is most.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Outcome(NamedTuple):
     accuracy: float  # percent
     steps: int  # of a rank
     sent: float  # bytes, of a rank on average
-    first_more: float = 0.0  # than that sends rank 0, in percent
+    of_first: float = 100.0  # what rank 0 sends, in percent of that
 
 
 def batches(
@@ -151,12 +151,10 @@ def train(run: str, seed: int, epochs: int, fixed: bool) -> Outcome:
     own = sum(rueda.metrics()[name] - count for name, count in zip(COUNTERS, before, strict=True))
     everyone = rueda.allgather_object(own)
     sent = sum(everyone) / rueda.size()
-    first_more = 100 * (everyone[0] / sent - 1) if sent else 0.0
+    of_first = 100 * everyone[0] / sent if sent else 100.0
     with torch.no_grad():
         accuracy = (model(test_x).argmax(1) == test_y).float().mean().item()
-    return Outcome(
-        100 * accuracy, steps_of_epoch * epochs, sent if distributed else 0.0, first_more
-    )
+    return Outcome(100 * accuracy, steps_of_epoch * epochs, sent if distributed else 0.0, of_first)
 
 
 def with_lowest(accuracies: list[float]) -> str:
@@ -194,19 +192,17 @@ def main() -> None:
         )
         print("| --- | ---: | ---: | ---: | ---: | ---: |", flush=True)
     sync = train("sync", 0, options.epochs, options.fixed).sent
-    busiest = ("", -100.0)
+    busiest = ("", 0.0)
     for run in options.runs or (SERVED if options.served else RUNS):
         outcomes = [
             train(run, seed, options.epochs, options.fixed) for seed in range(options.seeds)
         ]
-        busiest = max(
-            busiest, *((run, each.first_more) for each in outcomes), key=lambda one: one[1]
-        )
+        busiest = max(busiest, *((run, each.of_first) for each in outcomes), key=lambda one: one[1])
         if speaks:
             print(row(run, outcomes, sync), flush=True)
     if speaks:
         print(
-            f"rank 0 sends {busiest[1]:+.2f}% of the mean of all ranks more at most, in `{busiest[0]}`"
+            f"rank 0 sends at most {busiest[1]:.2f}% of what a rank sends on average, in `{busiest[0]}`"
         )
     rueda.shutdown()
 

@@ -2,7 +2,8 @@
 
 All replicas train in this one process, which takes less time than hosts with links of their own where many rounds are
 wanted. Model, text, batches and rates are those of text_rank.py, and the strategies are Rueda's own, whose tensors have
-the replicas as their first dimension; codecs do not round here. The table has the loss on the text held out, of the
+the replicas as their first dimension; codecs do not round here, and only strategies that average over all ranks after
+their steps are taken: `local`, `diloco` and `desloc`. The table has the loss on the text held out, of the
 mean of all replicas, at eight moments of the training, and by how much it is above that of `sync`.
 
     python benchmarks/strategies/text_rounds.py --width 32 --context 32 --batch 4 --steps 8960 diloco:112
@@ -16,11 +17,12 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from rueda.torch.strategies import Replica, parse_strategy
+from rueda.torch.strategies import DESLOC, DiLoCo, LocalSGD, Replica, Strategy, parse_strategy
 from rueda.torch.strategies.replica import Averaging
 from text_rank import CHARACTERS, Settings, Transformer, batch_of, load, loss_of, validation_loss
 
 MOMENTS = 8
+AVERAGING = (LocalSGD, DiLoCo, DESLOC)
 
 
 class Arrived(Averaging):
@@ -95,13 +97,24 @@ class Training:
         return model
 
 
-def losses_of(run: str, settings: Settings, ranks: int) -> list[float]:
-    """At each moment."""
+def averaging(run: str) -> Strategy:
+    """The strategy that a text names."""
+    strategy = parse_strategy(run)
+    if not isinstance(strategy, AVERAGING):
+        names = ", ".join(each.name for each in AVERAGING)
+        raise click.BadParameter(
+            f"'{run}' exchanges otherwise than by means over all ranks after a step, which is all that is done here; "
+            f"there are {names}"
+        )
+    return strategy
+
+
+def losses_of(strategy: Strategy | None, settings: Settings, ranks: int) -> list[float]:
+    """At each moment; without a strategy, of synchronous training."""
     text, context = load(), settings.context
-    is_sync = run == "sync"
+    is_sync = strategy is None
     training = Training(settings, 1 if is_sync else ranks)
     replicas = Replicas(training.optimizer, training.together)
-    strategy = None if is_sync else parse_strategy(run)
     if strategy is not None:
         strategy.start(replicas)
     random = [np.random.default_rng((settings.seed, rank)) for rank in range(ranks)]
@@ -136,13 +149,14 @@ def main(runs: tuple[str, ...], ranks: int, **training: Any) -> None:
     """The command."""
     torch.set_num_threads(1)
     settings = Settings(**training)
+    strategies = [averaging(run) for run in runs]
     moments = [settings.steps * (at + 1) // MOMENTS for at in range(MOMENTS)]
     click.echo("| run | " + " | ".join(f"{moment:,}" for moment in moments) + " |")
     click.echo("| --- |" + " ---: |" * MOMENTS)
-    plain = losses_of("sync", settings, ranks)
+    plain = losses_of(None, settings, ranks)
     click.echo("| `sync` | " + " | ".join(f"{each:.4f}" for each in plain) + " |")
-    for run in runs:
-        found = losses_of(run, settings, ranks)
+    for run, strategy in zip(runs, strategies, strict=True):
+        found = losses_of(strategy, settings, ranks)
         cells = [
             f"{own:.4f} ({100 * (own / other - 1):+.1f}%)"
             for own, other in zip(found, plain, strict=True)

@@ -1,4 +1,4 @@
-"""Training without synchrony goes on where a rank dies."""
+"""Training goes on where a rank dies: without synchrony by itself, in pairs as its state or its rounds allow."""
 
 from __future__ import annotations
 
@@ -68,3 +68,83 @@ def test_without_recovery_the_loss_is_told() -> None:
     assert [each.returncode for each in ended] == [1, -signal.SIGKILL]
     # Maybe while it waits for rank 1 in an operation.
     assert re.search(r"PeerLostError: .*rank 1 ", ended[0].output), ended[0].output
+
+
+PAIRS = """
+import copy, hashlib, os, signal
+import rueda.torch as rueda
+import torch
+from rueda import recover
+
+rueda.init()
+torch.set_num_threads(1)
+victim = rueda.rank() == 1
+draw = torch.Generator().manual_seed(rueda.rank())
+
+def training(strategy):
+    torch.manual_seed(1)
+    model = torch.nn.Linear(40, 3)
+    return model, rueda.wrap(model, torch.optim.SGD(model.parameters(), lr=0.04), strategy=strategy)
+
+def train(trainings, steps):
+    for _ in range(steps):
+        x = torch.randn(8, 40, generator=draw)
+        for model, optimizer in trainings:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+def states():
+    return copy.deepcopy([(model.state_dict(), optimizer.state_dict()) for model, optimizer in every])
+
+def load(saved):
+    for (model, optimizer), (parameters, state) in zip(every, saved):
+        model.load_state_dict(parameters)
+        optimizer.load_state_dict(state)
+
+def consolidated():
+    for model, optimizer in every + served:
+        optimizer.consolidate()
+        bits = b"".join(each.detach().numpy().tobytes() for each in model.parameters())
+        assert len(set(rueda.allgather_object(hashlib.sha256(bits).hexdigest()))) == 1
+
+going_on = training("noloco:1,timeout=60")
+waiting = [training("adpsgd:1"), training("noloco:1")]
+served = [training("adag:3"), training("dynsgd:2")]
+every = [going_on, *waiting]
+train(every + served, 10)
+saved = states()
+try:
+    train(every, 7)  # with the last of each
+    if victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    train(every, 100)
+    raise SystemExit("rank 1 was not missed")
+except rueda.PeerLostError:
+    recover()
+assert rueda.size() == 2
+for each in waiting:  # who has come to which exchange is not known
+    try:
+        train([each], 1)
+    except rueda.InvalidArgumentError as error:
+        assert "load_state_dict()" in str(error) and "switch()" in str(error), error
+    else:
+        raise SystemExit("went on")
+train([going_on, *served], 20)  # of these the application has called recover() itself
+for each in waiting:
+    each[1].switch(each[1].strategy)
+train(every, 20)
+consolidated()
+load(saved)
+train(every, 20)
+consolidated()
+print("went on")
+rueda.shutdown()
+"""
+
+
+def test_pairs_go_on_or_tell_what_they_need() -> None:
+    ended = run(PAIRS, 3, extra={"RUEDA_RECOVERY": "on"})
+    output = "\n".join(each.output for each in ended)
+    assert [each.returncode for each in ended] == [0, -signal.SIGKILL, 0], output
+    assert output.count("went on") == 2, output

@@ -1,4 +1,4 @@
-"""Exchanges in pairs, of which one rank comes late: in which round it goes on."""
+"""Exchanges in pairs, of which one rank comes late: in which round it goes on, and what it forgets."""
 
 from __future__ import annotations
 
@@ -21,33 +21,75 @@ class Exchange:
         return self.has_come
 
     def result(self) -> dict[str, Any]:
+        assert self.has_come, "this would wait for ever"
         return {"round": torch.tensor(self.number)}
 
 
 class Partner:
     """In the place of a replica: exchanges in their order."""
 
-    prefix = "model"
+    class process_set:  # noqa: N801 - as the replica's attribute
+        """Of two ranks."""
 
-    def __init__(self, *exchanges: Exchange) -> None:
+        ranks = (0, 1)
+
+    def __init__(self, *exchanges: Exchange, begun: tuple[int, int] = (0, 0)) -> None:
         self.left = list(exchanges)
+        self.begun = begun  # meetings of rank 0, by partner
         self.told: list[int] = []  # the rounds that it was told
 
-    def meet(self, tensors: dict[str, Any], _partner: int, _tag: int) -> Exchange:
+    def meet(self, tensors: dict[str, Any], _partner: int, _what: str) -> Exchange:
         self.told.append(int(tensors["round"]))
         return self.left.pop(0)
 
+    def gather(self, own: Any, _what: str) -> Any:
+        return torch.cat([torch.tensor(self.begun), own])  # as rank 1 sees it
 
-def test_a_late_rank_counts_the_rounds_that_it_has_missed_once(
+
+@pytest.fixture(autouse=True)
+def _rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meetings, "rank", lambda: 1)
+
+
+def test_a_late_rank_counts_the_rounds_that_it_has_missed_once() -> None:
+    first = Exchange(13, has_come=False)
+    partner: Any = Partner(first, Exchange(14, has_come=True), Exchange(14, has_come=True))
+    late = meetings.Meetings()
+    assert late.swap(partner, {}, 0, 6, 1.0) is None
+    first.has_come = True
+    assert late.swap(partner, {}, 0, 7, 1.0) == {}
+    assert late.ahead == 7  # round 7 is the others' round 14
+    assert (
+        late.swap(partner, {}, 0, 8 + late.ahead, 1.0) is None
+    )  # the other one is a round behind now
+    assert (late.ahead, partner.told) == (7, [6, 13, 15])
+
+
+def test_what_was_on_its_way_in_a_world_that_is_gone_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(meetings, "rank", lambda: 1)
-    first = Exchange(13, has_come=False)
-    partner = Partner(first, Exchange(14, has_come=True), Exchange(14, has_come=True))
-    late = meetings.Meetings(partner, 1.0)  # type: ignore[arg-type] - it asks for no more
-    assert late.swap({}, 0, 6) is None
-    first.has_come = True
-    assert late.swap({}, 0, 7) == {}
-    assert late.ahead == 7  # round 7 is the others' round 14
-    assert late.swap({}, 0, 8 + late.ahead) is None  # the other one is a round behind now
-    assert (late.ahead, partner.told) == (7, [6, 13, 15])
+    """Rank 0 of now was another, which has met nobody in this world; what the lost one has missed never comes."""
+    number = 1
+    monkeypatch.setattr(meetings, "world_number", lambda: number)
+    mine = meetings.Meetings()
+    lost: Any = Partner(Exchange(0, has_come=False))
+    assert mine.swap(lost, {}, 0, 3, 1.0) is None
+    mine.ahead = 2
+    number = 2
+    other: Any = Partner(Exchange(6, has_come=True), begun=(0, 1))
+    assert mine.swap(other, {}, 0, 6, 1.0) == {}
+    assert mine.ahead == 2  # rounds go on
+    mine.settle(other, {})  # nothing is left of either
+    number = 3
+    mine.settle(Partner(begun=(0, 0)), {})  # type: ignore[arg-type] - it asks for no more
+    assert (lost.told, other.told) == ([3], [6])
+
+
+def test_settling_sends_what_a_partner_waits_for() -> None:
+    """Rank 0 has begun two meetings, and this one has come to the first alone."""
+    partner: Any = Partner(Exchange(1, has_come=True), Exchange(2, has_come=True), begun=(0, 2))
+    mine = meetings.Meetings()
+    assert mine.swap(partner, {}, 0, 1, 1.0) == {}
+    mine.ahead = 4
+    mine.settle(partner, {})
+    assert (mine.ahead, partner.told) == (0, [1, 0])

@@ -1,4 +1,4 @@
-"""What strategies come to when the digits are trained with them, and the example of one's own."""
+"""What strategies come to when the digits or a text are trained with them, and the example of one's own."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from launching import check
 
 ROOT = Path(__file__).parents[2]
-MEASURE = ROOT / "benchmarks" / "strategies" / "measure.py"
+BENCHMARKS = ROOT / "benchmarks" / "strategies"
+MEASURE = BENCHMARKS / "measure.py"
 EXAMPLE = ROOT / "examples" / "python" / "strategies.py"
 
 
@@ -44,3 +46,22 @@ def test_a_strategy_of_ones_own_decides_alike_on_all_ranks() -> None:
     accuracy, averaged, steps = float(told[1]), int(told[2]), int(told[3])
     assert accuracy > 75, output
     assert 0 < averaged <= steps // 4, output
+
+
+def test_rounds_in_one_process_are_of_strategies_that_it_can_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that exchanges before steps, or otherwise than by averages, would be trained without its exchanges."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import text_rounds  # which needs torch
+
+    small = ["--steps", "8", "--width", "8", "--context", "8", "--batch", "1", "--ranks", "2"]
+    taken = ["local:2", "diloco:4,fragments=2", "desloc:2,2,4"]
+    ended = CliRunner().invoke(text_rounds.main, [*small, *taken])
+    assert ended.exit_code == 0, ended.output
+    losses = re.findall(r"^\| `([^`]+)` \|(?: \d\.\d{4}[^|]*\|){8}$", ended.output, re.M)
+    assert losses == ["sync", *taken], ended.output
+    for refused in ("easgd:2", "noloco:2", "oneshot", "downpour:1"):
+        ended = CliRunner().invoke(text_rounds.main, [*small, refused])
+        assert ended.exit_code == 2, ended.output
+        assert f"'{refused}' exchanges otherwise" in ended.output

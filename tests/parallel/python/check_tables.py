@@ -197,6 +197,10 @@ def check_bad_input() -> None:
             table.get(np.empty(10))
         with raises(rueda.InvalidArgumentError, "no row -3"):
             rows.get([1, -3])
+        with raises(rueda.InvalidArgumentError, "no row -1"):
+            rows.add([-1], np.ones(2))
+        with raises(rueda.InvalidArgumentError, "no row 9223372036854775809"):
+            rows.get(np.array([2**63 + 1], np.uint64))
         with raises(rueda.InvalidArgumentError, "whole numbers"):
             rows.get([1.5])
         with raises(rueda.InvalidArgumentError, "of 2 elements"):
@@ -209,11 +213,15 @@ def check_bad_input() -> None:
         table.add(np.ones(10))
     table.close()
     wrong = lambda found: np.full(found.shape, rueda.size())  # noqa: E731
+    with RowTable("rows", 2, partition=wrong) as rows:
+        for use in (lambda: rows.get([7]), lambda: rows.add([7], np.ones(2))):
+            with raises(rueda.InvalidArgumentError, "leaves row 7 without"):
+                use()
     with (
-        RowTable("rows", 2, partition=wrong) as rows,
-        raises(rueda.InvalidArgumentError, "leaves row 7 without"),
+        RowTable("rows", 2, partition=lambda _: [0]) as rows,
+        raises(rueda.InvalidArgumentError, "owners of shape (1,) for 2 rows"),
     ):
-        rows.get([7])
+        rows.get([7, 8])
     still_works()
 
 

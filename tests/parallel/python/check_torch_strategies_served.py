@@ -273,7 +273,10 @@ def check_bad_input() -> None:
         ("downpour:1,guard=yes", "guard='yes' is none of off, warn, scale"),
         ("downpour:1,server=adam", "server='adam' is none of sum, adagrad"),
         ("downpour:1,server=adagrad,guard=warn", "guard= is for server='sum'"),
-        ("aeasgd:0", "period=0"),
+        ("adag:0", "window=0 of ADAG"),
+        ("dynsgd:0", "window=0 of DynSGD"),
+        ("aeasgd:0", "period=0 of AEASGD"),
+        ("eamsgd:0", "period=0 of EAMSGD"),
         ("hogwild:1,guard=scale", "Hogwild has no guard="),
         ("eamsgd:4", "EAMSGD needs torch.optim.SGD with momentum= and nesterov=True"),
     ):
@@ -281,6 +284,16 @@ def check_bad_input() -> None:
         with parallel.raises(rt.InvalidArgumentError, text):
             rt.wrap(trained, optimizer, strategy=strategy)
         parallel.still_works()
+    # Of one rank only: the others, which would have begun, are told.
+    last = rueda.size() - 1
+    mine = "ssp:-1" if rueda.rank() == last else "ssp:1"
+    with parallel.raises(rt.InvalidArgumentError, f"rank {last}: slack=-1.0 of SSP"):
+        rt.wrap(*fresh(), strategy=mine)
+    if last:
+        mine = "ssp:2" if rueda.rank() == last else "ssp:1"
+        with parallel.raises(rt.MismatchError, f"rank {last}: SSP(slack=2.0)", "SSP(slack=1.0)"):
+            rt.wrap(*fresh(), strategy=mine)
+    parallel.still_works()
     wide = Double()
     with parallel.raises(rt.UnsupportedError, "'weight' is torch.float64"):
         rt.wrap(wide, torch.optim.SGD(wide.parameters(), lr=0.1), strategy="ssp")

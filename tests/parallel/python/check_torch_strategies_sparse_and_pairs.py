@@ -188,6 +188,45 @@ def check_a_rank_that_does_not_come_is_named() -> None:
     parallel.still_works()
 
 
+def check_what_was_sent_before_a_state_was_loaded_is_not_taken_for_what_follows() -> None:
+    if rueda.size() < 2:
+        return
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer, strategy="local:2")
+    replica = wrapped._rueda_replica
+    if rueda.rank() == 0:
+        with parallel.raises(rt.TimeoutError, "rank 1 has not swapped"):
+            replica.exchange({"of before": torch.zeros(1)}, 1, 3, timeout=0.1)
+    rueda.barrier(name="left alone")
+    wrapped.load_state_dict(wrapped.state_dict())
+    if rueda.rank() < 2:
+        other = 1 - rueda.rank()
+        theirs = replica.exchange({"of now": torch.ones(1)}, other, 3, timeout=100)
+        assert theirs["of now"] == 1
+    parallel.still_works()
+
+
+def check_a_state_is_loaded_while_a_partner_is_late() -> None:
+    """What was sent to it meanwhile belongs to a training that is given up."""
+    if rueda.size() < 2:
+        return
+    plain, optimizer = fresh(sgd)
+    expected = rt.wrap(plain, optimizer, strategy="noloco:1")
+    train(plain, expected, 0, 6)
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer, strategy="noloco:1,timeout=0.02")
+    saved = copy.deepcopy((trained.state_dict(), wrapped.state_dict()))
+    if rueda.rank() != rueda.size() - 1:
+        train(trained, wrapped, 20, 8)
+    trained.load_state_dict(saved[0])
+    wrapped.load_state_dict(saved[1])
+    wrapped.strategy.timeout = 100  # from here on all come
+    train(trained, wrapped, 0, 6)
+    close(trained, plain, rtol=0, atol=0)
+    wrapped.consolidate()
+    same_bits(*trained.parameters())
+
+
 def check_a_partner_that_does_not_come_is_left_out() -> None:
     """The others take all their steps while one takes none; it goes on in their round, and ends as they do."""
     if rueda.size() < 2:

@@ -74,7 +74,8 @@ class NoLoCo(Strategy):
     parameters at most for each such rank. A rank that was away for a while, such as one that was stopped, goes on with
     the round in which the others are, though it has taken fewer steps. Until it has met one that waits for it, it may
     be a round or two behind, and what it sends is left out: choose no less than a round takes. With 0 a rank waits for
-    its partner, and a run can be repeated to the bit.
+    its partner, and a run can be repeated to the bit. With more than 0 load_state_dict() is collective, as it ends what
+    is on its way; and where a rank is lost, the others go on after :func:`rueda.recover`, be they in other rounds.
 
     Example::
 
@@ -92,6 +93,9 @@ class NoLoCo(Strategy):
 
     name: ClassVar[str] = "noloco"
 
+    def __post_init__(self) -> None:
+        self._meetings = Meetings()
+
     def validate(self, replica: Replica) -> None:
         on_cpu(self, replica)
         at_least(self, 1, "period")
@@ -102,10 +106,12 @@ class NoLoCo(Strategy):
         super().start(replica)
         self._outer = copied(replica.parameters)
         self._step = {name: torch.zeros_like(each) for name, each in self._outer.items()}
-        # Where a state is loaded, messages of before may still be on their way.
-        if not hasattr(self, "_meetings"):
-            self._meetings = Meetings(replica, self.timeout)
-        self._meetings.ahead = 0
+        self._settle()  # where a state is loaded, messages of before may still be on their way
+
+    def _settle(self) -> None:
+        if self.timeout:
+            gone = difference(self.replica.parameters, self._outer)
+            self._meetings.settle(self.replica, self._message(gone))
 
     @torch.no_grad()
     def after_step(self) -> None:
@@ -136,12 +142,11 @@ class NoLoCo(Strategy):
 
     def _swap(self, message: Named, partner: int, number: int) -> dict[str, torch.Tensor] | None:
         if self.timeout:
-            return self._meetings.swap(message, partner, number)
+            return self._meetings.swap(self.replica, message, partner, number, self.timeout)
         return self.replica.exchange(message, partner, number)
 
     def consolidate(self) -> None:
-        if self.timeout:
-            self._meetings.settle(self._message(difference(self.replica.parameters, self._outer)))
+        self._settle()
         self.replica.average_parameters()
         assign(self._outer, self.replica.parameters)
 

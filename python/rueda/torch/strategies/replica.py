@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 import weakref
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
 from rueda.compression import Codec
+from rueda.errors import InvalidArgumentError
 from rueda.errors import TimeoutError as RuedaTimeoutError
 from rueda.handles import Handle, combine
+from rueda.lifecycle import world_number
 from rueda.observation import options
 from rueda.process_sets import ProcessSet
 from rueda.torch.exchanges import allgather
@@ -105,8 +108,15 @@ class Replica:
         self.parameters = dict(parameters)
         self.process_set = process_set
         self.prefix = prefix  # of the names of operations
-        self.steps = 0
-        self.batches = 0
+        self._begun = 0
+        self.begin()
+
+    def begin(self, steps: int = 0, batches: int = 0) -> None:
+        """A strategy begins, or goes on from a state that was saved after so many; on all ranks alike."""
+        self.steps = steps
+        self.batches = batches
+        self._begun += 1
+        self._world = world_number()
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -163,10 +173,19 @@ class Replica:
         """Swaps tensors with one other rank, of the world, which calls this with this rank; returns the other's.
 
         ``number``: that of the exchange, from 0 on, the same on both. No third rank takes part or waits. Raises
-        :class:`rueda.TimeoutError` after ``timeout`` seconds without an answer, by default ``RUEDA_STALL_ERROR``, and
-        as :func:`rueda.torch.send`.
+        :class:`rueda.TimeoutError` after ``timeout`` seconds without an answer, by default ``RUEDA_STALL_ERROR``,
+        :class:`rueda.InvalidArgumentError` in another world than that in which the training began or has loaded its
+        state, as after :func:`rueda.recover`: ranks may have come to different exchanges; and as
+        :func:`rueda.torch.send`.
         """
-        meeting = self.meet(tensors, partner, number)
+        if self._world != world_number():
+            raise InvalidArgumentError(
+                f"ranks have been lost or have come since '{self.prefix}' began to train, and those of now may have "
+                f"come to different exchanges: let all load_state_dict() what they saved at the same step, or all "
+                f"switch(), which begins anew with the mean of theirs"
+            )
+        # What was sent before a state was loaded must not be taken for what follows.
+        meeting = self.meet(tensors, partner, f"{self._begun}/{number}")
         limit = timeout or float(options()["stall_error"]) or None
         if not meeting.wait(limit):
             raise RuedaTimeoutError(
@@ -177,12 +196,15 @@ class Replica:
             )
         return meeting.result()
 
-    def meet(self, tensors: Named, partner: int, number: int) -> Meeting:
-        """Begins an exchange(); the tensors must not be written before it is over."""
+    def meet(self, tensors: Named, partner: int, what: str) -> Meeting:
+        """Begins an exchange(); the tensors must not be written before it is over.
+
+        ``what`` it is, the same on both: what goes by one name arrives in its order. Of each model by itself.
+        """
         received = {
             name: torch.empty(each.shape, dtype=each.dtype) for name, each in tensors.items()
         }
-        tag = _FIRST_TAG + number
+        tag = _FIRST_TAG + (zlib.crc32(f"{self.prefix}/{what}".encode()) >> 1)
         where = self.process_set
         # Receives first, so that what the other sends has where to go. Both are complete before either waits.
         pending: list[Handle[int] | Handle[None]] = [

@@ -151,7 +151,7 @@ class Wrapped(torch.optim.Optimizer):
         if not old.ranks_stay_equal:
             take_rest(replica, average_state(replica))
         old.stop()
-        replica.steps = replica.batches = 0
+        replica.begin()
         new.start(replica)
         self._rueda_strategy = new
 
@@ -185,8 +185,10 @@ class Wrapped(torch.optim.Optimizer):
                 f"switch()"
             )
         load_in_place(self, partial(super().load_state_dict, rest))
-        replica.steps = 0 if kept is None else int(kept["steps"])
-        replica.batches = 0 if kept is None else int(kept["batches"])
+        if kept is None:
+            replica.begin()
+        else:
+            replica.begin(int(kept["steps"]), int(kept["batches"]))
         self._rueda_takes_step = None
         strategy.start(replica)
         strategy.load_compression_state(compression)
