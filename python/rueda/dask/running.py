@@ -145,7 +145,10 @@ def _wait(
 def _end_meeting(
     client: distributed.Client, address: str, cause: str, workers: list[str], timeout: float
 ) -> None:
-    """Ranks that are in the world already do not notice. What ranks keep busy may not answer in time."""
+    """Has the ranks that still wait at the address raise ``cause``; those that are in the world do not notice.
+
+    A worker that a rank keeps too busy to answer within ``timeout`` seconds is not waited for.
+    """
     with contextlib.suppress(distributed.TimeoutError):
         # Beside the tasks, which may have all threads of a worker.
         client.run(
