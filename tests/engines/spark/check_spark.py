@@ -503,7 +503,7 @@ def check_a_feed_ends_while_another_thread_reads(spark: SparkSession, folder: Pa
 
 
 def moved(processes: list[int]) -> int:
-    """Bytes that processes have read and written, files and sockets alike."""
+    """Bytes that processes have read and written, files and sockets alike; see benchmarks/spark/measure.py."""
     found = 0
     for process in processes:
         for line in Path(f"/proc/{process}/io").read_text().splitlines():
@@ -645,7 +645,9 @@ def main(root: Path, wanted: list[str]) -> None:
         if name.startswith("check_") and act.__module__ == __name__
     ]
     torch.set_num_threads(1)
-    spark = session("local-cluster[2,1,1024]", **{"spark.stage.maxConsecutiveAttempts": "2"})
+    settings = {"spark.stage.maxConsecutiveAttempts": "2"}
+    settings["spark.io.mode.default"] = "NIO"  # whose bytes moved() counts
+    spark = session("local-cluster[2,1,1024]", **settings)
     spark.sparkContext.setLogLevel("ERROR")
     work = Path(pyspark.__file__).parent / "work" / str(spark.sparkContext.applicationId)
     try:
