@@ -17,6 +17,7 @@ import re
 import secrets
 import socket
 from dataclasses import dataclass, field
+from functools import partial
 
 from rueda import _native
 from rueda.door import listen
@@ -30,6 +31,8 @@ _FORM = re.compile(
 
 # By address: the sockets that this process has opened, until it enters a world there.
 _listeners: dict[str, socket.socket] = {}
+# By address: why nobody of this process is to wait there. Kept, as it may be told before the rank comes.
+_causes: dict[str, str] = {}
 
 
 class Address(str):
@@ -54,6 +57,7 @@ class Address(str):
 class Meeting:
     """What an address says: where, for how many ranks, and what they prove to know."""
 
+    address: str = field(repr=False)
     where: str  # tcp:HOST:PORT
     size: int
     secret: str = field(repr=False)
@@ -97,16 +101,40 @@ def new_address(kind: str, where: str, size: int) -> Address:
     return Address(f"rueda+{kind}://{secrets.token_hex(32)}@{where.removeprefix('tcp:')}/{size}")
 
 
-def close(address: str) -> None:
-    """Gives up a rendezvous that this process has opened and nobody shall enter any more; else does nothing."""
+def close(address: str, cause: str | None = None) -> None:
+    """Gives up a rendezvous that this process has opened and nobody shall enter any more; else does nothing.
+
+    With ``cause`` also one that another process has opened: whoever waits there in another thread of this process, and
+    whoever of it comes later, raises :class:`rueda.InitializationError` with that text. Who sees that a rank is lost
+    calls it in the processes of the others, which would wait for it until ``init_timeout``. A world that exists does
+    not end by it.
+
+    Example::
+
+        >>> address = rueda.rendezvous.open(2, interface="127.0.0.1")
+        >>> rueda.rendezvous.close(address, "rank 1 was lost")
+        >>> rueda.shutdown()
+        >>> rueda.init(rank=0, size=2, rendezvous=address)
+        Traceback (most recent call last):
+        rueda.errors.InitializationError: rank 1 was lost
+        >>> rueda.init()
+    """
+    if cause is not None:
+        _causes[address] = cause
     if (listener := _listeners.pop(address, None)) is not None:
         listener.close()
+
+
+def _check_open(address: str) -> None:
+    if (cause := _causes.get(address)) is not None:
+        raise InitializationError(cause)
 
 
 def meeting_of(rank: int, size: int, address: str) -> Meeting:
     """How rank ``rank`` of ``size`` is to enter; the process that has opened the address does so once.
 
-    Raises :class:`rueda.InvalidArgumentError` for what cannot be meant, before anything is sent.
+    Raises :class:`rueda.InvalidArgumentError` for what cannot be meant, before anything is sent, and
+    :class:`rueda.InitializationError` where :func:`close` has told a cause.
     """
     known = _FORM.fullmatch(address) if isinstance(address, str) else None
     if known is None:  # which is not told: it may hold a secret
@@ -117,9 +145,10 @@ def meeting_of(rank: int, size: int, address: str) -> Meeting:
         raise InvalidArgumentError(
             f"the rendezvous was opened for a world of {known['size']}, and rank {rank} is to enter one of {size}"
         )
+    _check_open(address)
     where = f"tcp:{known['where']}"
     if known["kind"] == "reception":
-        return Meeting(where, size, known["secret"], True, None)
+        return Meeting(address, where, size, known["secret"], True, None)
     listener = None
     if rank == 0:
         if address not in _listeners:
@@ -132,14 +161,17 @@ def meeting_of(rank: int, size: int, address: str) -> Meeting:
         raise InvalidArgumentError(
             f"rank 0 is the process that has called rueda.rendezvous.open(): this one is to be rank {rank}"
         )
-    return Meeting(where, size, known["secret"], False, listener)
+    return Meeting(address, where, size, known["secret"], False, listener)
 
 
 def enter(meeting: Meeting, rank: int, options: dict[str, str]) -> None:
     """Makes the world of those who meet there the process's own. Raises :class:`rueda.InitializationError`."""
     listener = -1 if meeting.listener is None else meeting.listener.fileno()
+    look = partial(_check_open, meeting.address)
     try:
-        _native.enter_world(rank, meeting.size, meeting.where, meeting.secret, listener, options)
+        _native.enter_world(
+            rank, meeting.size, meeting.where, meeting.secret, listener, options, look
+        )
     finally:
         if meeting.listener is not None:
             meeting.listener.close()

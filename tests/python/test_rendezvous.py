@@ -146,6 +146,36 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
     assert all(each.output for each in ended), ended
 
 
+def test_who_waits_for_a_rank_that_is_lost_is_told(tmp_path: Path) -> None:
+    """Rank 0 for one that never comes; then rank 1 for rank 0, which listens no more."""
+    program = """
+    import threading
+    address = told("address", rueda.rendezvous.open(2) if rank == 0 else None)
+    main = threading.get_ident()
+    def give_up():
+        while sys._current_frames()[main].f_code is not rueda.rendezvous.enter.__code__:
+            time.sleep(0.01)
+        rueda.rendezvous.close(address, f"rank {1 - rank} was killed")
+    if rank == 1:
+        told("over")
+    threading.Thread(target=give_up, daemon=True).start()
+    for turn in ("waits", "comes later"):
+        try:
+            rueda.init(rank=rank, size=2, rendezvous=address)
+        except rueda.InitializationError as error:
+            print(turn, error)
+    told("over", "")
+    with rueda.world(0, 1):  # nothing is left of it
+        rueda.barrier()
+    """
+    with job(program, 2, tmp_path) as started:
+        ended = started.wait(60)
+    for rank, each in enumerate(ended):
+        cause = f"rank {1 - rank} was killed"
+        assert each.output == f"waits {cause}\ncomes later {cause}\n", ended
+        assert each.returncode == 0
+
+
 def test_bad_input_is_told_at_once() -> None:
     ended = alone(
         """

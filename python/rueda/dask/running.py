@@ -87,7 +87,7 @@ def _run_once(
     address = opened.result()
     ranks = [on(w, _rank, r, size, address, *given) for r, w in enumerate(workers)]
     try:
-        _wait(client, ranks, workers, timeout)
+        _wait(client, ranks, workers, timeout, address)
         failed = [r for r, future in enumerate(ranks) if future.status == "error"]
         lost = [r for r, future in enumerate(ranks) if not future.done()]
         errors = {r: ranks[r].exception() for r in failed}
@@ -106,27 +106,59 @@ def _run_once(
 
 
 def _wait(
-    client: distributed.Client, futures: list[Any], workers: list[str], timeout: float
+    client: distributed.Client,
+    futures: list[Any],
+    workers: list[str],
+    timeout: float,
+    address: str | None = None,
 ) -> None:
-    """Returns when all have ended whose workers are still there; ``timeout`` counts from the first that fails."""
+    """Returns when all have ended whose workers are still there; ``timeout`` counts from the first that fails.
+
+    ``address``: where they meet, at which nobody is to wait for that one.
+    """
     deadline = None
     while True:
         there = workers_of(client)
         running = [f for f, w in zip(futures, workers, strict=True) if w in there and not f.done()]
         if not running:
             return
-        gone = any(w not in there for w in workers)
-        if deadline is None and (gone or any(future.status == "error" for future in futures)):
+        gone = [r for r, w in enumerate(workers) if w not in there]
+        if deadline is None and (
+            failed := gone or [r for r, future in enumerate(futures) if future.status == "error"]
+        ):
             deadline = time.monotonic() + timeout
+            if address is not None:
+                how = "was lost" if gone else "has failed"
+                cause = f"rank {failed[0]} ({workers[failed[0]]}) {how} before all ranks had met"
+                _end_meeting(client, address, cause, [w for w in workers if w in there], timeout)
         if deadline is not None and time.monotonic() > deadline:
             still = [w for f, w in zip(futures, workers, strict=True) if f in running]
             what = "a worker is lost" if gone else "a rank has failed"
             raise TimeoutError(
-                f"{what}, and the ranks on {', '.join(still)} have not noticed within {timeout:g} s: they wait for it "
-                "to enter the world, or have begun no collective since; raise timeout=, or restart these workers"
+                f"{what}, and the ranks on {', '.join(still)} have not noticed within {timeout:g} s: they have begun "
+                "no collective since; raise timeout=, or restart these workers"
             )
         with contextlib.suppress(distributed.TimeoutError):
             distributed.wait(running, timeout=LOOK, return_when="FIRST_COMPLETED")
+
+
+def _end_meeting(
+    client: distributed.Client, address: str, cause: str, workers: list[str], timeout: float
+) -> None:
+    """Has the ranks that still wait at the address raise ``cause``; those that are in the world do not notice.
+
+    A worker that a rank keeps too busy to answer within ``timeout`` seconds is not waited for.
+    """
+    with contextlib.suppress(distributed.TimeoutError):
+        # Beside the tasks, which may have all threads of a worker.
+        client.run(
+            rendezvous.close,
+            address,
+            cause,
+            workers=workers,
+            on_error="ignore",
+            callback_timeout=timeout,
+        )
 
 
 def _open(size: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rueda.errors import PeerLostError, ShutdownError
+from rueda.errors import InitializationError, PeerLostError, ShutdownError
 
 __all__ = ["failed_by_itself", "in_order_of_hosts", "noted"]
 
@@ -23,13 +23,15 @@ def in_order_of_hosts(hosts: Sequence[str]) -> list[int]:
 def failed_by_itself(errors: Mapping[int, BaseException]) -> int | None:
     """The lowest rank whose error does not tell of another rank's; ``None`` where all do.
 
+    That a world was not formed may be either, and so counts only where no rank has another error.
+
     Example::
 
         >>> failed_by_itself({0: PeerLostError("rank 1 has failed", 1), 1: ValueError("a bad row")})
         1
     """
     own = [r for r, e in errors.items() if not isinstance(e, PeerLostError | ShutdownError)]
-    return min(own, default=None)
+    return min(own, key=lambda r: (isinstance(errors[r], InitializationError), r), default=None)
 
 
 def noted(error: BaseException, where: str) -> BaseException:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
+import time
 import uuid
+from random import SystemRandom
 from typing import Any
 
 from rueda.errors import InvalidArgumentError
@@ -14,6 +16,10 @@ __all__ = ["agree_on_arguments", "agree_on_study"]
 
 MARK = "rueda.optuna"
 """The study's attribute by which ranks see that it is one."""
+
+# How often it is tried, and by how much longer, at most, is waited before each; seconds.
+_ATTEMPTS = 20
+_LONGER = 0.02
 
 _SHARE = (
     "open the same study on every rank, from a storage that all of them reach, such as "
@@ -68,21 +74,7 @@ def agree_on_study(study: Any, ranks_per_trial: int) -> tuple[bool, bool]:
     :class:`rueda.InvalidArgumentError` on every rank where a study cannot be read or written, where directions differ,
     and where there are several trials at a time, but not one study.
     """
-    word, problem = uuid.uuid4().hex, ""
-    if rank() == 0:
-        try:
-            study.set_user_attr(MARK, word)
-        except Exception as error:  # whatever its storage raises
-            problem = f"{type(error).__name__}: {error}"
-    word, problem = broadcast_object((word, problem), 0, "rueda.optuna.word")
-    found, directions = None, None
-    if not problem:
-        try:
-            found = study.user_attrs.get(MARK)
-            directions = [direction.name for direction in study.directions]
-        except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-    everyone = allgather_object((problem, found == word, directions), "rueda.optuna.study")
+    everyone = _compare(study)
     name = getattr(study, "study_name", "")
     for number, (wrong, is_one, directed) in enumerate(everyone):
         if wrong:
@@ -99,4 +91,50 @@ def agree_on_study(study: Any, ranks_per_trial: int) -> tuple[bool, bool]:
             raise InvalidArgumentError(
                 f"the studies' directions differ: {everyone[0][2]} on rank 0, {directed} on rank {number}: {_SHARE}"
             )
-    return found != word, any(not is_one for _, is_one, _ in everyone)
+    return not everyone[rank()][1], any(not is_one for _, is_one, _ in everyone)
+
+
+def _compare(study: Any) -> list[tuple[str, bool, Any]]:
+    """Of each rank, why it cannot use its study, whether that is rank 0's, and its directions.
+
+    Of jobs that begin at once on one study, each may write over the other's word before that is read on all ranks.
+    """
+    everyone: list[tuple[str, bool, Any]] = []
+    for attempt in range(_ATTEMPTS):
+        # Not of the generator that a program may have seeded.
+        time.sleep(SystemRandom().uniform(0, attempt * _LONGER) if rank() == 0 else 0)
+        word, everyone = _compare_once(study)
+        if any(problem for problem, _, _ in everyone) or all(is_one for _, is_one, _ in everyone):
+            break
+        if not broadcast_object(
+            rank() == 0 and _is_covered(study, word), 0, "rueda.optuna.covered"
+        ):
+            break
+    return everyone
+
+
+def _compare_once(study: Any) -> tuple[str, list[tuple[str, bool, Any]]]:
+    """The word that was written, and what :func:`_compare` returns."""
+    word, problem = uuid.uuid4().hex, ""
+    if rank() == 0:
+        try:
+            study.set_user_attr(MARK, word)
+        except Exception as error:  # whatever its storage raises
+            problem = f"{type(error).__name__}: {error}"
+    word, problem = broadcast_object((word, problem), 0, "rueda.optuna.word")
+    found, directions = None, None
+    if not problem:
+        try:
+            found = study.user_attrs.get(MARK)
+            directions = [direction.name for direction in study.directions]
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+    return word, allgather_object((problem, found == word, directions), "rueda.optuna.study")
+
+
+def _is_covered(study: Any, word: str) -> bool:
+    """Whether rank 0's study has another word by now; also where it cannot be read, which another attempt tells."""
+    try:
+        return bool(study.user_attrs.get(MARK) != word)
+    except Exception:  # whatever its storage raises
+        return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ class DataFeed:
     Not where the rows end: who reads ahead, as Keras does, has not trained the last of them then. The end of
     ``map_fun`` terminates what it has not. ``mgr``: the context's. ``input_mapping``: columns and the names under which
     batches have them; batches are then dictionaries of arrays, otherwise lists of rows. ``train_mode`` changes nothing.
+    One thread may read while another terminates.
     """
 
     def __init__(
@@ -30,24 +32,20 @@ class DataFeed:
         self._mapping = input_mapping
         self._count = 0
         self._ended = False
+        self._reading = threading.Lock()  # no generator may be closed while another thread is in it
         self._columns = self._read()
         self._held: dict[str, npt.NDArray[Any]] | None = next(self._columns, None)
         mgr.feeds.append(self)
 
     def should_stop(self) -> bool:
         """Whether there are no more rows. After the loop, :meth:`terminate` comes before any collective operation."""
-        return self._held is None
+        return self._ended or self._held is None
 
     def next_batch(self, batch_size: int) -> Any:
         """The next ``batch_size`` rows; fewer at the end, and then none."""
-        parts: list[dict[str, npt.NDArray[Any]]] = []
-        missing = batch_size
-        while missing and self._held is not None:
-            parts.append({name: column[:missing] for name, column in self._held.items()})
-            rest = {name: column[missing:] for name, column in self._held.items()}
-            missing -= _rows(parts[-1])
-            self._held = rest if _rows(rest) else next(self._columns, None)
-        self._count += 1 if parts else 0
+        with self._reading:
+            parts = self._take(batch_size)
+            self._count += 1 if parts else 0
         names = list(parts[0]) if parts else []
         columns = {name: np.concatenate([part[name] for part in parts]) for name in names}
         if self._mapping is not None:
@@ -57,14 +55,25 @@ class DataFeed:
     def terminate(self) -> None:
         """After the last step: takes no more rows, and waits until all ranks have come so far. Collective."""
         if not self._ended:
-            self._ended, self._held = True, None
-            self._columns.close()
+            self._ended = True  # who is reading takes no more than it waits for
+            with self._reading:
+                self._held = None
+                self._columns.close()
             self._batches.meet(self._count)
 
     def equalize(self, model: Any, optimizer: Any = None) -> None:
         """At the end: all ranks get what the one with most batches has come to; see :meth:`rueda.spark.Batches`."""
         self.terminate()
         self._batches.equalize(model, optimizer)
+
+    def _take(self, missing: int) -> list[dict[str, npt.NDArray[Any]]]:
+        parts: list[dict[str, npt.NDArray[Any]]] = []
+        while missing and not self._ended and self._held is not None:
+            parts.append({name: column[:missing] for name, column in self._held.items()})
+            rest = {name: column[missing:] for name, column in self._held.items()}
+            missing -= _rows(parts[-1])
+            self._held = rest if _rows(rest) else next(self._columns, None)
+        return parts
 
     def _read(self) -> Generator[dict[str, npt.NDArray[Any]], None, None]:
         for _ in range(self._epochs):

@@ -45,6 +45,23 @@ def loses(marks: str, times: int) -> int:
     return int(attempt)
 
 
+class FatalTo:
+    """Ends the process with that number when it comes there, so before its rank can meet the others."""
+
+    def __init__(self, process: int) -> None:
+        self.process = process
+        if os.getpid() == process:
+            os.kill(process, signal.SIGKILL)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FatalTo, (self.process,)
+
+
+def survives(_: FatalTo) -> int:
+    rueda.barrier()
+    return os.getpid()
+
+
 def is_busy(marks: str, dies: bool) -> None:
     """Rank 1 fails or dies; rank 0 computes until it is told to end, so that it cannot notice."""
     if rueda.rank() == 1:
@@ -70,6 +87,10 @@ def waits_for(marks: str, other: str, own: str) -> list[str]:
     (Path(marks) / own).touch()
     appears(Path(marks) / other)
     return rueda.allgather_object(distributed.get_worker().address)
+
+
+def where() -> str:
+    return str(distributed.get_worker().address)
 
 
 def uneven(rows: list[int]) -> tuple[float, int]:
@@ -125,6 +146,27 @@ def check_a_rank_that_does_not_notice_is_named(client: distributed.Client, folde
 def check_a_lost_worker_makes_all_begin_anew(client: distributed.Client, folder: Path) -> None:
     assert rueda.dask.run(client, loses, [str(folder), 2], 3) == [2, 2, 2]
     assert len(list(folder.iterdir())) == 3
+
+
+def check_a_worker_that_is_lost_before_ranks_have_met(
+    client: distributed.Client, folder: Path
+) -> None:
+    """The others would wait for it until `timeout`, and nothing would begin anew."""
+    for rank in (2, 0):
+        client.wait_for_workers(3, timeout=60)
+        process = rueda.dask.run(client, total, [0], 3)[rank][1]
+        assert process not in rueda.dask.run(client, survives, [FatalTo(process)], 3)
+
+
+def check_a_rank_that_fails_before_ranks_have_met(client: distributed.Client, folder: Path) -> None:
+    """Whose error is told, and not that of those that have waited for it."""
+    for rank in (2, 0):
+        worker = rueda.dask.run(client, where, [], 3)[rank]
+        client.run(rueda.init, workers=[worker])
+        with raises(rueda.RuedaError, "in a world already"):
+            rueda.dask.run(client, total, [0], 3)
+        client.run(rueda.shutdown, workers=[worker])
+    assert len(rueda.dask.run(client, total, [0], 3)) == 3
 
 
 def check_workers_that_are_lost_too_often(client: distributed.Client, folder: Path) -> None:

@@ -342,6 +342,25 @@ def check_studies_that_are_not_one_are_refused() -> None:
         rueda.optuna.optimize(study, never, n_trials=1)
 
 
+def check_another_job_may_begin_on_the_same_study_at_once() -> None:
+    """Which writes to the study what this job's ranks are about to read."""
+    study = shared("of two jobs")
+    times = 2
+    mark = study.set_user_attr
+
+    def mark_and_cover(key: str, value: Any) -> None:
+        nonlocal times
+        mark(key, value)
+        if times:
+            times -= 1
+            mark(key, "of another job")
+
+    study.set_user_attr = mark_and_cover  # type: ignore[method-assign]
+    rueda.optuna.optimize(study, lambda trial: trial.suggest_float("x", 0, 1), n_trials=4)
+    assert times == (0 if rueda.rank() == 0 else 2)
+    assert len(study.get_trials()) == 4
+
+
 def check_a_study_in_memory_serves_all_ranks_as_one_team() -> None:
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=1))
 

@@ -107,6 +107,64 @@ def test_those_that_are_left_search_on_without_anything_of_the_broken_world(
         assert sorted(each.returncode for each in ended) == [-signal.SIGKILL, 0, 0, 0]
 
 
+AT_ONCE = """
+import sys, time
+from pathlib import Path
+import numpy as np
+import optuna, rueda, rueda.optuna
+
+folder, kind, own, other = Path(sys.argv[1]), *sys.argv[2:]
+
+def appears(path):
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} does not come"
+        time.sleep(0.01)
+
+def objective(trial):
+    x = trial.suggest_float("x", 0, 1)
+    loss = rueda.allreduce(np.array([x]), "loss", process_set=trial.process_set)
+    (folder / own).touch()
+    appears(folder / other)
+    trial.set_user_attr("job", own)
+    return float(loss[0])
+
+rueda.init()
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+if kind == "journal":
+    backend = optuna.storages.journal.JournalFileBackend(str(folder / "journal"))
+    storage = optuna.storages.JournalStorage(backend)
+else:
+    storage = f"sqlite:///{folder}/database"
+    if own == "a" and rueda.rank() == 0:  # one process makes the tables
+        optuna.storages.RDBStorage(storage)
+        (folder / "tables").touch()
+    appears(folder / "tables")
+for name, per_trial in (("of all", 2), (f"of {own}", 1), ("of all", 1)):
+    study = optuna.create_study(storage=storage, study_name=name, load_if_exists=True)
+    rueda.optuna.optimize(study, objective, n_trials=6, ranks_per_trial=per_trial)
+rueda.barrier()
+mine = [t for t in study.get_trials() if t.user_attrs.get("job") == own]
+assert len(mine) == 12
+assert all(t.state.name == "COMPLETE" and t.value == t.params["x"] for t in mine)
+assert len(optuna.load_study(study_name=f"of {own}", storage=storage).trials) == 6
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["journal", "sqlite"])
+def test_two_jobs_at_once_on_one_storage(engine: Engine, tmp_path: Path, kind: str) -> None:
+    """Also on one study, for which each of them does the trials it was asked for."""
+    jobs = [[str(tmp_path), kind, *names] for names in (("a", "b"), ("b", "a"))]
+    with (
+        Job(AT_ONCE, 2, jobs[0], STALLS, engine.python) as first,
+        Job(AT_ONCE, 2, jobs[1], STALLS, engine.python) as second,
+    ):
+        for job in (first, second):
+            ended = job.wait()
+            assert [rank.output for rank in ended] == ["done\n"] * 2, job.report()
+
+
 def test_the_example_of_the_page(engine: Engine, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "optuna.md").read_text()
     example = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]

@@ -249,6 +249,34 @@ def check_a_trainer_tells_the_error_and_its_rank(folder: Path) -> None:
     assert "[Rank 1 Error Snippet]" in told, told
 
 
+def meets(config: dict[str, Any]) -> None:
+    """Sums up once the ranks of another trainer are there, too."""
+    folder, own = Path(config["folder"]), config["own"]
+    (folder / f"{own} {rueda.rank()}").touch()
+    deadline = time.monotonic() + 120
+    while len(list(folder.glob(f"{config['other']} ?"))) < 2:
+        assert time.monotonic() < deadline, "the other has not come"
+        time.sleep(0.01)
+    summed = rueda.allreduce(np.array([config["add"]]), "total", rueda.Sum)
+    (folder / f"total of {own} {rueda.rank()}").write_text(repr(summed.tolist()))
+
+
+def check_two_trainers_at_once(folder: Path) -> None:
+    def fit(own: str, other: str, add: float) -> None:
+        config = {"folder": str(folder), "own": own, "other": other, "add": add}
+        trainer(meets, folder / f"of {own}", train_loop_config=config).fit()
+
+    jobs = [("a", "b", 1.0), ("b", "a", 10.0)]
+    threads = [threading.Thread(target=fit, args=job, daemon=True) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=180)
+    totals = {path.name: literal_eval(path.read_text()) for path in folder.glob("total of *")}
+    expected = {"a": [2.0], "b": [20.0]}
+    assert totals == {f"total of {j} {r}": expected[j] for j in expected for r in range(2)}
+
+
 class Weights:
     """What the ranks of an elastic training have in common."""
 

@@ -14,10 +14,11 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -463,8 +464,46 @@ def check_tfcluster_feeds_all_rows(spark: SparkSession, folder: Path) -> None:
         alone.train(numbers)
 
 
+class Held:
+    """Batches, the second of which comes once somebody has begun to end the feed."""
+
+    def __init__(self) -> None:
+        self.is_read = threading.Event()
+        self.feed: DataFeed | None = None
+        self.met: list[int] = []
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        batch = pa.RecordBatch.from_pydict({"x": [1.0, 2.0]})
+        yield batch
+        self.is_read.set()
+        deadline = time.monotonic() + 60
+        while self.feed is None or not self.feed.should_stop():
+            assert time.monotonic() < deadline, "nobody ends the feed"
+            time.sleep(0.01)
+        yield batch
+        raise AssertionError("read on")
+
+    def meet(self, count: int) -> None:
+        self.met.append(count)
+
+
+def check_a_feed_ends_while_another_thread_reads(spark: SparkSession, folder: Path) -> None:
+    """As Keras' reader may, on TensorFlow, when the function has ended."""
+    held = Held()
+    held.feed = DataFeed(SimpleNamespace(batches=held, epochs=3, feeds=[]))
+    taken: list[Any] = []
+    reader = threading.Thread(target=lambda: taken.append(held.feed.next_batch(100)))
+    reader.start()
+    assert held.is_read.wait(60)
+    held.feed.terminate()
+    reader.join(60)
+    assert taken == [[(1.0,), (2.0,)]]
+    assert held.met == [1]
+    assert held.feed.next_batch(100) == []
+
+
 def moved(processes: list[int]) -> int:
-    """Bytes that processes have read and written, files and sockets alike."""
+    """Bytes that processes have read and written, files and sockets alike; see benchmarks/spark/measure.py."""
     found = 0
     for process in processes:
         for line in Path(f"/proc/{process}/io").read_text().splitlines():
@@ -606,7 +645,9 @@ def main(root: Path, wanted: list[str]) -> None:
         if name.startswith("check_") and act.__module__ == __name__
     ]
     torch.set_num_threads(1)
-    spark = session("local-cluster[2,1,1024]", **{"spark.stage.maxConsecutiveAttempts": "2"})
+    settings = {"spark.stage.maxConsecutiveAttempts": "2"}
+    settings["spark.io.mode.default"] = "NIO"  # whose bytes moved() counts
+    spark = session("local-cluster[2,1,1024]", **settings)
     spark.sparkContext.setLogLevel("ERROR")
     work = Path(pyspark.__file__).parent / "work" / str(spark.sparkContext.applicationId)
     try:
