@@ -97,11 +97,11 @@ Status HostMemory::write_to(int rank, const void* local, std::uint64_t remote,
 }
 
 bool HostMemory::has_ended(int rank) const {
-  return process_at(rank)->has_ended();
+  return processes_[static_cast<std::size_t>(rank)]->has_ended();
 }
 
 PeerEnd HostMemory::end_of(int rank) const {
-  const auto& process = process_at(rank);
+  const auto& process = processes_[static_cast<std::size_t>(rank)];
   return {process->life_line(), [process] { return process->has_ended(); }};
 }
 

@@ -126,20 +126,18 @@ class HostMemory {
   // Whether the process of `rank` has ended, as a zombie too.
   [[nodiscard]] bool has_ended(int rank) const;
   // Of the process of `rank`, under which this one sees it; -1 where it does not, or is it itself.
-  [[nodiscard]] int process_of(int rank) const { return process_at(rank)->identifier(); }
+  [[nodiscard]] int process_of(int rank) const {
+    return processes_[static_cast<std::size_t>(rank)]->identifier();
+  }
   // Ends the process of a rank that was lost for its silence: when it woke it would read and write
   // the memory of those that have gone on. False where it cannot be told for sure from others.
-  bool fence(int rank) const { return process_at(rank)->kill(); }
+  bool fence(int rank) const { return processes_[static_cast<std::size_t>(rank)]->kill(); }
   // What tells of the end of the process of `rank`. May be kept for longer than this lives.
   [[nodiscard]] PeerEnd end_of(int rank) const;
 
  private:
   friend class HostMemoryForming;
   HostMemory(const Bootstrap& bootstrap, RegisteredMemory& registered);
-
-  [[nodiscard]] const std::shared_ptr<const PeerProcess>& process_at(int rank) const {
-    return processes_[static_cast<std::size_t>(rank)];
-  }
 
   const int rank_;
   RegisteredMemory* const registered_memory_;

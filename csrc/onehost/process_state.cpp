@@ -59,8 +59,7 @@ bool has_left_memory(int process) {
     if (::readlink(program.c_str(), ignored.data(), ignored.size()) >= 0) return false;
     if (errno != ENOENT && errno != ESRCH) return false;
   }
-  return !error || error == std::errc::no_such_file_or_directory ||
-         error == std::errc::no_such_process;
+  return !error;  // of one that has been reaped, or is hidden, nothing is known here
 }
 
 }  // namespace rueda

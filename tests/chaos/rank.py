@@ -103,7 +103,8 @@ def main() -> None:
     """Runs until the file `end` is there."""
     folder, phase, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    for count in SIZES[phase]:  # which takes a tenth of a second where it is large, in which nobody is heard
+    # Before anybody counts on it: a large one takes a tenth of a second, in which it hears nothing.
+    for count in SIZES[phase]:
         pattern(count)
     rueda.init()
     process = rueda.rank()
