@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <system_error>
 #include <thread>
 
+#include "core/fork.h"
 #include "core/futex.h"
 #include "core/signals_blocked.h"
 #include "core/unique_fd.h"
@@ -26,7 +28,7 @@ constexpr unsigned close_range_unshare = 2;  // of <linux/close_range.h>
 constexpr long close_range_number = 436;     // on all architectures
 
 struct LifeLine {
-  pid_t process;
+  int process;  // its fork_generation()
   UniqueFd reader;
   const LifeLine* before;  // of the process that this one was forked from
 };
@@ -35,31 +37,39 @@ std::atomic<const LifeLine*> newest_life_line{nullptr};
 
 enum HolderOutcome : std::uint32_t { starting, holding, unable };
 
-// Leaves this thread a table of descriptors of its own, with none but `kept` in it.
-bool keep_only(unsigned kept) {
-  if (::syscall(close_range_number, kept + 1, ~0U, close_range_unshare) != 0) return false;
-  return kept == 0 || ::syscall(close_range_number, 0U, kept - 1, 0U) == 0;
-}
-
 using HolderState = std::shared_ptr<std::atomic<std::uint32_t>>;
 
-void hold_life_line(int writer, const HolderState& state) {
-  pthread_setname_np(pthread_self(), "rueda-alive");
-  const bool alone = keep_only(static_cast<unsigned>(writer));
-  state->store(alone ? holding : unable);
-  futex_wake_all(*state);
-  while (alone) ::pause();
+void say(std::atomic<std::uint32_t>& state, HolderOutcome outcome) {
+  state.store(outcome);
+  futex_wake_all(state);
 }
 
-UniqueFd start_life_line() {
+// Gives this thread a table of descriptors of its own, and keeps `writer` in it alone. No signal's
+// handler is to run where there are no others.
+void hold_life_line(unsigned writer, std::atomic<std::uint32_t>& state) {
+  pthread_setname_np(pthread_self(), "rueda-alive");
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+  const bool is_alone = ::syscall(close_range_number, writer + 1, ~0U, close_range_unshare) == 0;
+  say(state, is_alone ? holding : unable);
+  if (!is_alone) return;
+  if (writer > 0) ::syscall(close_range_number, 0U, writer - 1, 0U);
+  while (state.load() == holding) (void)futex_wait(state, holding, std::nullopt);
+}
+
+// A child that another thread forks meanwhile has the writer, too: while that child lives this life
+// line does not end, and others learn of the end of this process as if it had none.
+UniqueFd start_life_line(const HolderState& state) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) return {};
   UniqueFd reader(ends[0]);
   const UniqueFd writer(ends[1]);
-  const auto state = std::make_shared<std::atomic<std::uint32_t>>(starting);
   const SignalsBlocked blocked;
   try {
-    std::thread([state, fd = writer.get()] { hold_life_line(fd, state); }).detach();
+    std::thread([state, fd = static_cast<unsigned>(writer.get())] {
+      hold_life_line(fd, *state);
+    }).detach();
   } catch (const std::system_error&) {
     return {};
   }
@@ -71,14 +81,16 @@ UniqueFd start_life_line() {
 }  // namespace
 
 int life_line() {
-  const pid_t process = ::getpid();
+  const int process = fork_generation();
   const LifeLine* found = newest_life_line.load(std::memory_order_acquire);
   if (found == nullptr || found->process != process) {
-    // Without a lock, which a child could inherit locked. A thread that comes second has made one
-    // in vain.
-    auto made = std::make_unique<LifeLine>(LifeLine{process, start_life_line(), found});
+    // Without a lock, which a child could inherit locked.
+    const auto state = std::make_shared<std::atomic<std::uint32_t>>(starting);
+    auto made = std::make_unique<LifeLine>(LifeLine{process, start_life_line(state), found});
     if (newest_life_line.compare_exchange_strong(found, made.get(), std::memory_order_acq_rel)) {
       found = made.release();
+    } else {
+      say(*state, unable);  // another thread was quicker
     }
   }
   return found->reader.get();

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include "onehost/process_state.h"
@@ -35,7 +36,12 @@ bool PeerProcess::has_ended() const {
   if (!fd_) return is_visible_ && !exists(process_);
   std::array<pollfd, 2> watched{pollfd{fd_.get(), POLLIN, 0}, pollfd{life_line_.get(), POLLIN, 0}};
   if (::poll(watched.data(), watched.size(), 0) <= 0) return false;
-  return watched[0].revents != 0 || has_left_memory(identifier());
+  if (watched[0].revents != 0) return true;
+  constexpr Duration between_looks = std::chrono::microseconds(40);
+  const Time now = Clock::now();
+  if (now < next_look_.load()) return false;
+  next_look_.store(now + between_looks);
+  return has_left_memory(identifier());
 }
 
 int PeerProcess::identifier() const {

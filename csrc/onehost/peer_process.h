@@ -1,6 +1,9 @@
 // The process of another rank: whether it has ended, and its end.
 #pragma once
 
+#include <atomic>
+
+#include "core/clock.h"
 #include "core/unique_fd.h"
 
 namespace rueda {
@@ -18,6 +21,7 @@ class PeerProcess {
   PeerProcess(int process, UniqueFd fd, UniqueFd life_line);
 
   // Whether no thread of it runs any more, though the kernel may still be at taking it down.
+  // Whoever asks in a loop costs little.
   [[nodiscard]] bool has_ended() const;
   // Readable when has_ended() is about to be true; -1 where nothing tells.
   [[nodiscard]] int life_line() const { return life_line_.get(); }
@@ -31,7 +35,8 @@ class PeerProcess {
   int process_ = -1;
   UniqueFd fd_;
   UniqueFd life_line_;
-  bool is_visible_ = false;  // under its identifier, while it surely lived
+  mutable std::atomic<Time> next_look_{};  // at its threads
+  bool is_visible_ = false;                // under its identifier, while it surely lived
 };
 
 }  // namespace rueda

@@ -11,9 +11,9 @@ namespace rueda {
 // answer. False where all of them sleep or are stopped, as by SIGSTOP, and where that is not known.
 [[nodiscard]] bool is_runnable(int process);
 
-// Whether no thread of a process that is being killed runs any program any more, so that nothing is
-// read or written by it: each has given up its memory, which need not have been taken down. False
-// where that is not known.
+// Whether no thread of a process that is being killed runs any program any more, so that none reads
+// or writes memory, its own or another process's: each has given up its memory, which need not have
+// been taken down. Says nothing of a GPU, whose work ends later. False where it is not known.
 [[nodiscard]] bool has_left_memory(int process);
 
 }  // namespace rueda

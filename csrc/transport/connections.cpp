@@ -17,7 +17,7 @@ namespace {
 
 // Between looks at a process that is ending.
 constexpr Duration first_look_pause = std::chrono::microseconds(50);
-constexpr Duration last_look_pause = std::chrono::milliseconds(10);
+constexpr Duration last_look_pause = std::chrono::milliseconds(500);
 
 }  // namespace
 
@@ -84,6 +84,7 @@ bool Connections::progress() {
     handle_event(event);
     moved = true;
   });
+  if (std::exchange(look_is_due_, false)) look_at_ending();
   return settle_suspicions() || moved;
 }
 
@@ -95,8 +96,9 @@ void Connections::handle_event(const EpollSet<Watched>::Event& event) {
       watched_.remove(ends_.at(static_cast<int>(event.index)).fd);
       ending_.push_back(static_cast<int>(event.index));
       look_pause_ = first_look_pause;
-      return look_at_ending();
-    case Watched::ending: return look_at_ending();
+      look_is_due_ = true;
+      return;
+    case Watched::ending: look_is_due_ = true; return;
     case Watched::outgoing:
     case Watched::incoming: return peers_[event.index].progress(event.source, event.events);
   }
@@ -174,6 +176,8 @@ std::vector<int> Connections::close(Time deadline) {
   watched_.remove(pending_.wait_fd());
   watched_.remove(wake_.get());
   for (const auto& [peer, end] : ends_) watched_.remove(end.fd);
+  if (next_look_) watched_.remove(next_look_.get());
+  next_look_.reset();
   ends_.clear();
   ending_.clear();
   phase_ = Phase::closed;

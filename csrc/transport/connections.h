@@ -112,6 +112,7 @@ class Connections {
   std::vector<int> ending_;      // of which the descriptor has been readable
   UniqueFd next_look_;           // at those: a timer
   Duration look_pause_{};
+  bool look_is_due_ = false;
   Phase phase_ = Phase::running;
 };
 

@@ -85,6 +85,7 @@ void PeerConnection::admit(SocketLink incoming) {
   incoming_ = std::move(incoming);
   context_.watched.add(incoming_.fd(), EPOLLIN, Watched::incoming, static_cast<std::size_t>(peer_));
   read(incoming_);
+  if (has_ended_ && !has_left_) suspect_end();
 }
 
 void PeerConnection::progress(Watched source, std::uint32_t events) {

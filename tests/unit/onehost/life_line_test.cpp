@@ -3,14 +3,18 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <catch2/catch.hpp>
 #include <cerrno>
+#include <filesystem>
 #include <functional>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "core/wait_fd.h"
@@ -42,12 +46,12 @@ class Doomed {
     const UniqueFd other(pair[1]);
     process_ = start_child([&] {
       outlives_.reset();
+      const UniqueFd own = PeerProcess::open_own();
+      const std::array<int, 2> fds{own.get(), life_line()};
       start_child([&] {
         char byte = 0;
         [[maybe_unused]] const auto got = ::read(until_closed.get(), &byte, 1);
       });
-      const UniqueFd own = PeerProcess::open_own();
-      const std::array<int, 2> fds{own.get(), life_line()};
       expect_ok(send_descriptors(other.get(), fds, soon()), "handing over");
       for (;;) ::pause();
     });
@@ -64,6 +68,7 @@ class Doomed {
   Doomed& operator=(const Doomed&) = delete;
 
   [[nodiscard]] int line() const { return line_.get(); }
+  [[nodiscard]] int descriptor() const { return own_.get(); }
   [[nodiscard]] pid_t process() const { return process_; }
   void kill() const { ::kill(process_, SIGKILL); }
   PeerProcess as_peer() { return {process_, std::move(own_), std::move(line_)}; }
@@ -79,6 +84,16 @@ class Doomed {
 bool is_readable(int fd) {
   pollfd entry{fd, POLLIN, 0};
   return ::poll(&entry, 1, 0) > 0;
+}
+
+// The one that holds the life line.
+pid_t other_thread_of(pid_t process) {
+  const std::filesystem::directory_iterator threads("/proc/" + std::to_string(process) + "/task");
+  for (const auto& entry : threads) {
+    const pid_t thread = std::stoi(entry.path().filename());
+    if (thread != process) return thread;
+  }
+  return -1;
 }
 
 bool becomes_true(const std::function<bool()>& what) {
@@ -103,7 +118,9 @@ TEST_CASE("a process has one life line, and a forked child another") {
   REQUIRE(line >= 0);
   CHECK(life_line() == line);
   CHECK(exit_code_of([&] {
-          if (life_line() == line) throw std::runtime_error("it is the parent's");
+          const int own = life_line();
+          if (own < 0 || own == line || is_readable(own))
+            throw std::runtime_error("none of its own");
         }) == 0);
   CHECK_FALSE(is_readable(line));
 }
@@ -127,21 +144,33 @@ TEST_CASE("a process that was killed has left its memory before anybody has wait
 TEST_CASE("who lives has not left its memory, and of who is not there nothing is known") {
   CHECK_FALSE(has_left_memory(::getpid()));
   CHECK_FALSE(has_left_memory(-1));
+  CHECK_FALSE(has_left_memory(1 << 30));
 }
 
-TEST_CASE("a peer has ended when its life line has and nothing of it runs") {
+// A thread that is traced stays, without memory, until its tracer waits for it, and the process is
+// not over before: so there is time to look between its last instruction and its end.
+TEST_CASE("a peer has ended when nothing of it runs, before the kernel says that it is over") {
   Doomed doomed;
+  const UniqueFd over(::dup(doomed.descriptor()));
   const PeerProcess peer = doomed.as_peer();
   CHECK_FALSE(peer.has_ended());
+  const pid_t holder = other_thread_of(doomed.process());
+  REQUIRE(::ptrace(PTRACE_SEIZE, holder, nullptr, nullptr) == 0);
   doomed.kill();
   CHECK(becomes_true([&] { return peer.has_ended(); }));
+  CHECK_FALSE(is_readable(over.get()));
+  REQUIRE(::waitpid(holder, nullptr, __WALL) == holder);
+  CHECK(wait_readable(over.get(), soon()));
+  CHECK(peer.has_ended());
 }
 
 TEST_CASE("a life line that ends while its process goes on is no end") {
+  const Doomed doomed;
   std::array<int, 2> pipe{};
   REQUIRE(::pipe(pipe.data()) == 0);
   ::close(pipe[1]);
-  const PeerProcess peer(::getpid(), PeerProcess::open_own(), UniqueFd(pipe[0]));
+  const PeerProcess peer(doomed.process(), UniqueFd(::dup(doomed.descriptor())), UniqueFd(pipe[0]));
+  REQUIRE(peer.identifier() == doomed.process());
   REQUIRE(is_readable(peer.life_line()));
   CHECK_FALSE(peer.has_ended());
 }
