@@ -484,6 +484,7 @@ class Held:
         raise AssertionError("read on")
 
     def meet(self, count: int) -> None:
+        time.sleep(0.01)  # others that end the feed come in the meantime
         self.met.append(count)
 
 
@@ -495,10 +496,19 @@ def check_a_feed_ends_while_another_thread_reads(spark: SparkSession, folder: Pa
     reader = threading.Thread(target=lambda: taken.append(held.feed.next_batch(100)))
     reader.start()
     assert held.is_read.wait(60)
-    held.feed.terminate()
-    reader.join(60)
+    found: list[list[int]] = []
+
+    def end(feed: DataFeed) -> None:
+        feed.terminate()
+        found.append([*held.met])
+
+    enders = [threading.Thread(target=end, args=(held.feed,)) for _ in range(4)]
+    for thread in enders:
+        thread.start()
+    for thread in [reader, *enders]:
+        thread.join(60)
     assert taken == [[(1.0,), (2.0,)]]
-    assert held.met == [1]
+    assert found == [[1]] * 4
     assert held.feed.next_batch(100) == []
 
 
