@@ -13,6 +13,7 @@ before. Tell it through channels that you trust, and keep it out of logs: its ``
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 import socket
@@ -31,8 +32,10 @@ _FORM = re.compile(
 
 # By address: the sockets that this process has opened, until it enters a world there.
 _listeners: dict[str, socket.socket] = {}
-# By address: why nobody of this process is to wait there. Kept, as it may be told before the rank comes.
-_causes: dict[str, str] = {}
+# By the hash of an address, which tells no secret: why nobody of this process is to wait there. Kept, as it may be told
+# before the rank comes; the oldest are dropped.
+_causes: dict[bytes, str] = {}
+_MAX_CAUSES = 64
 
 
 class Address(str):
@@ -105,9 +108,12 @@ def close(address: str, cause: str | None = None) -> None:
     """Gives up a rendezvous that this process has opened and nobody shall enter any more; else does nothing.
 
     With ``cause`` also one that another process has opened: whoever waits there in another thread of this process, and
-    whoever of it comes later, raises :class:`rueda.InitializationError` with that text. Who sees that a rank is lost
-    calls it in the processes of the others, which would wait for it until ``init_timeout``. A world that exists does
-    not end by it.
+    whoever of it comes later, raises :class:`rueda.InitializationError` with that text and the ``reason``
+    ``"rendezvous_closed"``. Who sees that a rank is lost calls it in the processes of the others, which would wait for
+    it until ``init_timeout``. A world that exists does not end by it. A process keeps the last 64 causes.
+
+    Raises :class:`rueda.InvalidArgumentError` for the address of a :class:`rueda.elastic.Reception`, which its own
+    ``close()`` ends.
 
     Example::
 
@@ -119,15 +125,25 @@ def close(address: str, cause: str | None = None) -> None:
         rueda.errors.InitializationError: rank 1 was lost
         >>> rueda.init()
     """
+    if (known := _FORM.fullmatch(address)) is not None and known["kind"] == "reception":
+        raise InvalidArgumentError(
+            f"{Address(address)!r} is a reception's address: the close() of its rueda.elastic.Reception ends it"
+        )
     if cause is not None:
-        _causes[address] = cause
+        _causes[_key_of(address)] = cause
+        for oldest in list(_causes)[:-_MAX_CAUSES]:
+            _causes.pop(oldest, None)
     if (listener := _listeners.pop(address, None)) is not None:
         listener.close()
 
 
 def _check_open(address: str) -> None:
-    if (cause := _causes.get(address)) is not None:
-        raise InitializationError(cause)
+    if (cause := _causes.get(_key_of(address))) is not None:
+        raise InitializationError(cause, reason="rendezvous_closed")
+
+
+def _key_of(address: str) -> bytes:
+    return hashlib.sha256(address.encode()).digest()
 
 
 def meeting_of(rank: int, size: int, address: str) -> Meeting:
@@ -145,19 +161,23 @@ def meeting_of(rank: int, size: int, address: str) -> Meeting:
         raise InvalidArgumentError(
             f"the rendezvous was opened for a world of {known['size']}, and rank {rank} is to enter one of {size}"
         )
-    _check_open(address)
     where = f"tcp:{known['where']}"
     if known["kind"] == "reception":
         return Meeting(address, where, size, known["secret"], True, None)
-    listener = None
-    if rank == 0:
-        if address not in _listeners:
-            raise InvalidArgumentError(
-                "rank 0 is the process that has called rueda.rendezvous.open(), once for each world: this one has not "
-                f"opened {Address(address)!r}, or has used it already"
-            )
-        listener = _listeners.pop(address)
-    elif address in _listeners:
+    # Taken first: another thread may close the rendezvous at any moment, and tells the cause before it looks for this.
+    listener = _listeners.pop(address, None) if rank == 0 else None
+    try:
+        _check_open(address)
+    except InitializationError:
+        if listener is not None:
+            listener.close()
+        raise
+    if rank == 0 and listener is None:
+        raise InvalidArgumentError(
+            "rank 0 is the process that has called rueda.rendezvous.open(), once for each world: this one has not "
+            f"opened {Address(address)!r}, or has used it already"
+        )
+    if rank != 0 and address in _listeners:
         raise InvalidArgumentError(
             f"rank 0 is the process that has called rueda.rendezvous.open(): this one is to be rank {rank}"
         )
@@ -172,6 +192,7 @@ def enter(meeting: Meeting, rank: int, options: dict[str, str]) -> None:
         _native.enter_world(
             rank, meeting.size, meeting.where, meeting.secret, listener, options, look
         )
+        _causes.pop(_key_of(meeting.address), None)  # the address serves one world
     finally:
         if meeting.listener is not None:
             meeting.listener.close()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rueda.engines.ranks import failed_by_itself, in_order_of_hosts, noted
 from rueda.engines.versions import Needs
-from rueda.errors import PeerLostError, ShutdownError
+from rueda.errors import InitializationError, PeerLostError, ShutdownError
 
 OPEN = Needs("rueda.some", "Some", "some", (2, 16), "pip install 'some>=2.16'")
 CLOSED = Needs("rueda.some", "Some", "some", (2, 16), "pip install 'some>=2.16,<4'", below=4)
@@ -61,4 +61,10 @@ def test_whose_error_counts() -> None:
     own = ValueError("a bad row")
     assert failed_by_itself({0: told, 1: left, 3: KeyError("x"), 2: own}) == 2
     assert failed_by_itself({0: told, 1: left}) is None
+    closed = InitializationError("rank 2 has failed", reason="rendezvous_closed")
+    alone = InitializationError("rank 0 left while the world was formed")
+    bad = InitializationError("RUEDA_FUSION_THRESHOLD is no size")
+    assert failed_by_itself({2: bad, 0: closed, 1: alone}) == 2
+    assert failed_by_itself({0: closed, 1: alone, 3: own}) == 3
+    assert failed_by_itself({0: closed}) is None
     assert noted(own, "rank 2") is own

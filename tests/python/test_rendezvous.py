@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
+import rueda
 from launching import Job, alone
+from rueda import rendezvous
 
 # The address goes through a file here, as through an engine's own messages there.
 HERE = """
@@ -163,7 +167,7 @@ def test_who_waits_for_a_rank_that_is_lost_is_told(tmp_path: Path) -> None:
         try:
             rueda.init(rank=rank, size=2, rendezvous=address)
         except rueda.InitializationError as error:
-            print(turn, error)
+            print(turn, error, error.reason)
     told("over", "")
     with rueda.world(0, 1):  # nothing is left of it
         rueda.barrier()
@@ -172,8 +176,58 @@ def test_who_waits_for_a_rank_that_is_lost_is_told(tmp_path: Path) -> None:
         ended = started.wait(60)
     for rank, each in enumerate(ended):
         cause = f"rank {1 - rank} was killed"
-        assert each.output == f"waits {cause}\ncomes later {cause}\n", ended
+        told = f"{cause} rendezvous_closed"
+        assert each.output == f"waits {told}\ncomes later {told}\n", ended
         assert each.returncode == 0
+
+
+class ClosedMeanwhile(dict[str, socket.socket]):
+    """Another thread closes the rendezvous before rank 0 finds its listener here, or when it has found that."""
+
+    def __init__(self, listeners: dict[str, socket.socket], before: bool) -> None:
+        super().__init__(listeners)
+        self.before = before
+        self.is_looking = False
+
+    def pop(self, address: str, *default: Any) -> Any:
+        found = None if self.before else super().pop(address, *default)
+        if not self.is_looking:
+            self.is_looking = True
+            rueda.rendezvous.close(address, "rank 1 was lost")
+        return super().pop(address, *default) if self.before else found
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_rendezvous_that_is_closed_while_rank_0_enters(
+    before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = rueda.rendezvous.open(2, interface="127.0.0.1")
+    listener = rendezvous._listeners.pop(address)
+    listeners = ClosedMeanwhile({address: listener}, before)
+    monkeypatch.setattr(rendezvous, "_listeners", listeners)
+    with pytest.raises(rueda.InitializationError, match="rank 1 was lost"):
+        rendezvous.meeting_of(0, 2, address)
+    assert listener.fileno() == -1
+    assert not listeners
+
+
+def test_causes_are_kept_without_secrets_and_not_for_ever() -> None:
+    for number in range(100):
+        rueda.rendezvous.close(rendezvous.new_address("tcp", f"host:{number}", 2), "lost")
+    last = rendezvous.new_address("tcp", "host:1", 2)
+    rueda.rendezvous.close(last, "lost")
+    assert len(rendezvous._causes) == rendezvous._MAX_CAUSES
+    assert last not in f"{rendezvous._causes}"
+    with pytest.raises(rueda.InitializationError, match="lost"):
+        rendezvous.meeting_of(1, 2, last)
+
+
+def test_the_address_of_a_reception_is_not_closed() -> None:
+    address = rendezvous.new_address("reception", "host:1", 2)
+    for cause in (None, "lost"):
+        with pytest.raises(rueda.InvalidArgumentError, match="a reception's address"):
+            rueda.rendezvous.close(address, cause)
+    assert rendezvous.meeting_of(1, 2, address).is_reception
 
 
 def test_bad_input_is_told_at_once() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import distributed
@@ -87,10 +87,10 @@ def _run_once(
     address = opened.result()
     ranks = [on(w, _rank, r, size, address, *given) for r, w in enumerate(workers)]
     try:
-        _wait(client, ranks, workers, timeout, address)
+        first = _wait(client, ranks, workers, timeout, address)
         failed = [r for r, future in enumerate(ranks) if future.status == "error"]
         lost = [r for r, future in enumerate(ranks) if not future.done()]
-        errors = {r: ranks[r].exception() for r in failed}
+        errors = {r: ranks[r].exception() for r in (*first, *failed) if r in failed}
         own = failed_by_itself(errors)
         if own is not None and not lost:
             raise noted(errors[own], f"rank {own}, worker {workers[own]}")
@@ -111,26 +111,33 @@ def _wait(
     workers: list[str],
     timeout: float,
     address: str | None = None,
-) -> None:
-    """Returns when all have ended whose workers are still there; ``timeout`` counts from the first that fails.
+) -> list[int]:
+    """Waits until all have ended whose workers are still there; returns the ranks that were the first to fail.
 
-    ``address``: where they meet, at which nobody is to wait for that one.
+    From these ``timeout`` counts. ``address``: where they meet, at which nobody is to wait for them.
     """
     deadline = None
+    first: list[int] = []
     while True:
         there = workers_of(client)
         running = [f for f, w in zip(futures, workers, strict=True) if w in there and not f.done()]
         if not running:
-            return
+            return first
         gone = [r for r, w in enumerate(workers) if w not in there]
-        if deadline is None and (
-            failed := gone or [r for r, future in enumerate(futures) if future.status == "error"]
-        ):
-            deadline = time.monotonic() + timeout
+        failed = gone or [r for r, future in enumerate(futures) if future.status == "error"]
+        if deadline is None and failed:
+            first, deadline = failed, time.monotonic() + timeout
             if address is not None:
                 how = "was lost" if gone else "has failed"
                 cause = f"rank {failed[0]} ({workers[failed[0]]}) {how} before all ranks had met"
-                _end_meeting(client, address, cause, [w for w in workers if w in there], timeout)
+                # Rank 0's worker may have opened the address and not used it.
+                waiting = there.keys() & {
+                    w
+                    for f, w in zip(futures, workers, strict=True)
+                    if f in running or w == workers[0]
+                }
+                _end_meeting(client, address, cause, waiting, timeout / 4)
+                continue  # that took a while: who is running now?
         if deadline is not None and time.monotonic() > deadline:
             still = [w for f, w in zip(futures, workers, strict=True) if f in running]
             what = "a worker is lost" if gone else "a rank has failed"
@@ -143,11 +150,11 @@ def _wait(
 
 
 def _end_meeting(
-    client: distributed.Client, address: str, cause: str, workers: list[str], timeout: float
+    client: distributed.Client, address: str, cause: str, workers: Collection[str], limit: float
 ) -> None:
     """Has the ranks that still wait at the address raise ``cause``; those that are in the world do not notice.
 
-    A worker that a rank keeps too busy to answer within ``timeout`` seconds is not waited for.
+    A worker that a rank keeps too busy to answer within ``limit`` seconds is not waited for.
     """
     with contextlib.suppress(distributed.TimeoutError):
         # Beside the tasks, which may have all threads of a worker.
@@ -155,9 +162,9 @@ def _end_meeting(
             rendezvous.close,
             address,
             cause,
-            workers=workers,
+            workers=sorted(workers),
             on_error="ignore",
-            callback_timeout=timeout,
+            callback_timeout=limit,
         )
 
 

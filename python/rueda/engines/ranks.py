@@ -23,15 +23,23 @@ def in_order_of_hosts(hosts: Sequence[str]) -> list[int]:
 def failed_by_itself(errors: Mapping[int, BaseException]) -> int | None:
     """The lowest rank whose error does not tell of another rank's; ``None`` where all do.
 
-    That a world was not formed may be either, and so counts only where no rank has another error.
+    That a world was not formed may be either, and so counts only where no rank has another error. Of such ranks it is
+    the one that comes first in ``errors``, which has them as they were noticed.
 
     Example::
 
         >>> failed_by_itself({0: PeerLostError("rank 1 has failed", 1), 1: ValueError("a bad row")})
         1
     """
-    own = [r for r, e in errors.items() if not isinstance(e, PeerLostError | ShutdownError)]
-    return min(own, key=lambda r: (isinstance(errors[r], InitializationError), r), default=None)
+    own = [rank for rank, error in errors.items() if not _is_echo(error)]
+    formed = [rank for rank in own if not isinstance(errors[rank], InitializationError)]
+    return min(formed, default=next(iter(own), None))
+
+
+def _is_echo(error: BaseException) -> bool:
+    if isinstance(error, InitializationError):
+        return error.reason == "rendezvous_closed"
+    return isinstance(error, PeerLostError | ShutdownError)
 
 
 def noted(error: BaseException, where: str) -> BaseException:

@@ -8,7 +8,7 @@ import uuid
 from random import SystemRandom
 from typing import Any
 
-from rueda.errors import InvalidArgumentError
+from rueda.errors import InvalidArgumentError, TimeoutError
 from rueda.lifecycle import rank, size
 from rueda.objects import allgather_object, broadcast_object
 
@@ -17,9 +17,10 @@ __all__ = ["agree_on_arguments", "agree_on_study"]
 MARK = "rueda.optuna"
 """The study's attribute by which ranks see that it is one."""
 
-# How often it is tried, and by how much longer, at most, is waited before each; seconds.
+# How often it is tried, and how long, at most, is waited before the second and before any attempt; seconds.
 _ATTEMPTS = 20
-_LONGER = 0.02
+_FIRST_BACKOFF = 0.02
+_MAX_BACKOFF = 1.0
 
 _SHARE = (
     "open the same study on every rank, from a storage that all of them reach, such as "
@@ -72,10 +73,16 @@ def agree_on_study(study: Any, ranks_per_trial: int) -> tuple[bool, bool]:
 
     A random word that rank 0 writes to its study must be read on every rank. Raises
     :class:`rueda.InvalidArgumentError` on every rank where a study cannot be read or written, where directions differ,
-    and where there are several trials at a time, but not one study.
+    and where there are several trials at a time, but not one study; :class:`rueda.TimeoutError` on every rank where
+    other jobs begin on the study all the time, so that nobody can tell.
     """
-    everyone = _compare(study)
     name = getattr(study, "study_name", "")
+    everyone = _compare(study)
+    if everyone is None:
+        raise TimeoutError(
+            f"in {_ATTEMPTS} attempts what rank 0 had written to the study {name!r} was overwritten before all ranks "
+            "had read it: other jobs keep beginning on this study; begin them one after the other"
+        )
     for number, (wrong, is_one, directed) in enumerate(everyone):
         if wrong:
             raise InvalidArgumentError(
@@ -94,23 +101,24 @@ def agree_on_study(study: Any, ranks_per_trial: int) -> tuple[bool, bool]:
     return not everyone[rank()][1], any(not is_one for _, is_one, _ in everyone)
 
 
-def _compare(study: Any) -> list[tuple[str, bool, Any]]:
+def _compare(study: Any) -> list[tuple[str, bool, Any]] | None:
     """Of each rank, why it cannot use its study, whether that is rank 0's, and its directions.
 
     Of jobs that begin at once on one study, each may write over the other's word before that is read on all ranks.
+    ``None`` where that has happened in every attempt.
     """
-    everyone: list[tuple[str, bool, Any]] = []
     for attempt in range(_ATTEMPTS):
-        # Not of the generator that a program may have seeded.
-        time.sleep(SystemRandom().uniform(0, attempt * _LONGER) if rank() == 0 else 0)
+        if rank() == 0 and attempt > 0:
+            # Not of the generator that a program may have seeded.
+            longest = min(_FIRST_BACKOFF * 2 ** (attempt - 1), _MAX_BACKOFF)
+            time.sleep(SystemRandom().uniform(0, longest))
         word, everyone = _compare_once(study)
         if any(problem for problem, _, _ in everyone) or all(is_one for _, is_one, _ in everyone):
-            break
-        if not broadcast_object(
-            rank() == 0 and _is_covered(study, word), 0, "rueda.optuna.covered"
-        ):
-            break
-    return everyone
+            return everyone
+        overwritten = rank() == 0 and _is_overwritten(study, word)
+        if not broadcast_object(overwritten, 0, "rueda.optuna.overwritten"):
+            return everyone
+    return None
 
 
 def _compare_once(study: Any) -> tuple[str, list[tuple[str, bool, Any]]]:
@@ -132,7 +140,7 @@ def _compare_once(study: Any) -> tuple[str, list[tuple[str, bool, Any]]]:
     return word, allgather_object((problem, found == word, directions), "rueda.optuna.study")
 
 
-def _is_covered(study: Any, word: str) -> bool:
+def _is_overwritten(study: Any, word: str) -> bool:
     """Whether rank 0's study has another word by now; also where it cannot be read, which another attempt tells."""
     try:
         return bool(study.user_attrs.get(MARK) != word)

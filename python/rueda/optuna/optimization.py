@@ -52,9 +52,9 @@ def optimize(
     beyond the first are seeded anew, as by ``n_jobs`` in Optuna: their trials would else be the same.
 
     Raises :class:`rueda.InvalidArgumentError` on every rank, before anything begins, for arguments that cannot work or
-    differ, and where the ranks do not have one study. Raises :class:`rueda.PeerLostError` where a rank is lost; the
-    trial that it has led stays RUNNING in storages without heartbeat. It may be called again after
-    :func:`rueda.recover`.
+    differ, and where the ranks do not have one study; :class:`rueda.TimeoutError` where other jobs begin on the study
+    all the time, so that nobody can tell. Raises :class:`rueda.PeerLostError` where a rank is lost; the trial that it
+    has led stays RUNNING in storages without heartbeat. It may be called again after :func:`rueda.recover`.
     """
     problem = "" if isinstance(study, optuna.Study) else f"study is an optuna.Study, not {study!r}"
     agree_on_arguments(n_trials, timeout, ranks_per_trial, problem)

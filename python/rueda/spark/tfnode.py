@@ -21,7 +21,7 @@ class DataFeed:
     Not where the rows end: who reads ahead, as Keras does, has not trained the last of them then. The end of
     ``map_fun`` terminates what it has not. ``mgr``: the context's. ``input_mapping``: columns and the names under which
     batches have them; batches are then dictionaries of arrays, otherwise lists of rows. ``train_mode`` changes nothing.
-    One thread may read while another terminates.
+    One thread may read while others terminate.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class DataFeed:
         self._mapping = input_mapping
         self._count = 0
         self._ended = False
+        self._ending = threading.Lock()
         self._reading = threading.Lock()  # no generator may be closed while another thread is in it
         self._columns = self._read()
         self._held: dict[str, npt.NDArray[Any]] | None = next(self._columns, None)
@@ -54,7 +55,9 @@ class DataFeed:
 
     def terminate(self) -> None:
         """After the last step: takes no more rows, and waits until all ranks have come so far. Collective."""
-        if not self._ended:
+        with self._ending:  # a second thread returns when the first has met the others
+            if self._ended:
+                return
             self._ended = True  # who is reading takes no more than it waits for
             with self._reading:
                 self._held = None

@@ -166,6 +166,12 @@ def check_a_rank_that_fails_before_ranks_have_met(client: distributed.Client, fo
         with raises(rueda.RuedaError, "in a world already"):
             rueda.dask.run(client, total, [0], 3)
         client.run(rueda.shutdown, workers=[worker])
+    for rank in (2, 1):
+        worker = rueda.dask.run(client, where, [], 3)[rank]
+        client.run(os.putenv, "RUEDA_FUSION_THRESHOLD", "much", workers=[worker])
+        with raises(rueda.InitializationError, "RUEDA_FUSION_THRESHOLD", "much"):
+            rueda.dask.run(client, total, [0], 3)
+        client.run(os.unsetenv, "RUEDA_FUSION_THRESHOLD", workers=[worker])
     assert len(rueda.dask.run(client, total, [0], 3)) == 3
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import optuna
 import rueda
 import rueda.optuna
+from rueda.optuna import agreement
 
 TESTS = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TESTS / "parallel" / "python")]
@@ -348,17 +349,37 @@ def check_another_job_may_begin_on_the_same_study_at_once() -> None:
     times = 2
     mark = study.set_user_attr
 
-    def mark_and_cover(key: str, value: Any) -> None:
+    def mark_and_overwrite(key: str, value: Any) -> None:
         nonlocal times
         mark(key, value)
         if times:
             times -= 1
             mark(key, "of another job")
 
-    study.set_user_attr = mark_and_cover  # type: ignore[method-assign]
+    study.set_user_attr = mark_and_overwrite  # type: ignore[method-assign]
     rueda.optuna.optimize(study, lambda trial: trial.suggest_float("x", 0, 1), n_trials=4)
     assert times == (0 if rueda.rank() == 0 else 2)
     assert len(study.get_trials()) == 4
+
+
+def check_other_jobs_that_keep_beginning_on_the_study() -> None:
+    """Whether it is one study cannot be told then: no team may go on as if it were, or were not."""
+    for per_trial in (2, 4):
+        study = shared("contended")
+        write, words = study.set_user_attr, []
+
+        def write_twice(name: str, word: str, write: Any = write, words: Any = words) -> None:
+            write(name, word)
+            write(name, "of another job")
+            words.append(word)
+
+        study.set_user_attr = write_twice  # type: ignore[method-assign]
+        agreement._MAX_BACKOFF = 0.01
+        with raises(rueda.TimeoutError, "'contended'", "20 attempts", "other jobs keep beginning"):
+            rueda.optuna.optimize(study, lambda trial: 0.0, n_trials=4, ranks_per_trial=per_trial)
+        assert len(words) == (20 if rueda.rank() == 0 else 0)
+        assert not study.trials
+    still_works()
 
 
 def check_a_study_in_memory_serves_all_ranks_as_one_team() -> None:

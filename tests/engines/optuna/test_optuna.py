@@ -135,11 +135,15 @@ if kind == "journal":
     backend = optuna.storages.journal.JournalFileBackend(str(folder / "journal"))
     storage = optuna.storages.JournalStorage(backend)
 else:
-    storage = f"sqlite:///{folder}/database"
+    def opened():
+        patient = {"connect_args": {"timeout": 60}}  # four processes wait for one lock
+        return optuna.storages.RDBStorage(f"sqlite:///{folder}/database", engine_kwargs=patient)
     if own == "a" and rueda.rank() == 0:  # one process makes the tables
-        optuna.storages.RDBStorage(storage)
+        storage = opened()
         (folder / "tables").touch()
-    appears(folder / "tables")
+    else:
+        appears(folder / "tables")
+        storage = opened()
 for name, per_trial in (("of all", 2), (f"of {own}", 1), ("of all", 1)):
     study = optuna.create_study(storage=storage, study_name=name, load_if_exists=True)
     rueda.optuna.optimize(study, objective, n_trials=6, ranks_per_trial=per_trial)
