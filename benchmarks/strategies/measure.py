@@ -103,7 +103,7 @@ class Outcome(NamedTuple):
     accuracy: float  # percent
     steps: int  # of a rank
     sent: float  # bytes, of a rank on average
-    of_first: float = 100.0  # what rank 0 sends, in percent of that
+    rank_0_percent: float = 100.0  # what rank 0 sends, in percent of that
 
 
 def batches(
@@ -151,10 +151,12 @@ def train(run: str, seed: int, epochs: int, fixed: bool) -> Outcome:
     own = sum(rueda.metrics()[name] - count for name, count in zip(COUNTERS, before, strict=True))
     everyone = rueda.allgather_object(own)
     sent = sum(everyone) / rueda.size()
-    of_first = 100 * everyone[0] / sent if sent else 100.0
+    rank_0_percent = 100 * everyone[0] / sent if sent else 100.0
     with torch.no_grad():
         accuracy = (model(test_x).argmax(1) == test_y).float().mean().item()
-    return Outcome(100 * accuracy, steps_of_epoch * epochs, sent if distributed else 0.0, of_first)
+    return Outcome(
+        100 * accuracy, steps_of_epoch * epochs, sent if distributed else 0.0, rank_0_percent
+    )
 
 
 def with_lowest(accuracies: list[float]) -> str:
@@ -197,7 +199,9 @@ def main() -> None:
         outcomes = [
             train(run, seed, options.epochs, options.fixed) for seed in range(options.seeds)
         ]
-        busiest = max(busiest, *((run, each.of_first) for each in outcomes), key=lambda one: one[1])
+        busiest = max(
+            busiest, *((run, each.rank_0_percent) for each in outcomes), key=lambda one: one[1]
+        )
         if speaks:
             print(row(run, outcomes, sync), flush=True)
     if speaks:

@@ -65,3 +65,13 @@ def test_rounds_in_one_process_are_of_strategies_that_it_can_do(
         ended = CliRunner().invoke(text_rounds.main, [*small, refused])
         assert ended.exit_code == 2, ended.output
         assert f"'{refused}' exchanges otherwise" in ended.output
+    for refused, why in (
+        ("diloco:4,codec=int8", "has a codec"),
+        ("local:0", "period=0 of LocalSGD"),
+        ("diloco:4,fragments=99", "more than the"),
+        ("lokal:2", "did you mean 'local'?"),
+    ):
+        ended = CliRunner().invoke(text_rounds.main, [*small, refused])
+        assert ended.exit_code == 2, ended.output
+        assert why in ended.output
+        assert "| run |" not in ended.output, "told after the baseline was trained"

@@ -254,8 +254,8 @@ def _numbers(rows: npt.NDArray[Any]) -> Rows:
         return np.empty(0, np.int64)
     if rows.dtype.kind not in "iu":
         raise InvalidArgumentError(f"rows are whole numbers, not of dtype {rows.dtype}")
-    if rows.dtype.kind == "u" and (most := rows.max()) >= 2**63:
-        raise InvalidArgumentError(f"there is no row {most}: they are numbered below 2**63")
+    if rows.dtype.kind == "u" and (largest := rows.max()) >= 2**63:
+        raise InvalidArgumentError(f"there is no row {largest}: they are numbered below 2**63")
     numbers = np.ascontiguousarray(rows, np.int64).reshape(-1)
     if (least := numbers.min()) < 0:
         raise InvalidArgumentError(f"there is no row {least}")

@@ -189,6 +189,9 @@ def check_switching_and_states() -> None:
     train(trained, wrapped, 9, 5)
     wrapped.consolidate()
     vector_to_parameters(kept, trained.parameters())
+    damaged = {**state, "rueda_strategy": {"strategy": wrapped.strategy.describe()}}
+    with parallel.raises(rt.InvalidArgumentError, "rank 0: KeyError: 'steps'"):  # before any waits
+        wrapped.load_state_dict(damaged if rueda.rank() == 0 else state)
     wrapped.load_state_dict(state)
     pulled = torch.empty(kept.numel())
     wrapped.strategy.table.get(pulled.numpy()).result()

@@ -206,6 +206,32 @@ def check_what_was_sent_before_a_state_was_loaded_is_not_taken_for_what_follows(
     parallel.still_works()
 
 
+def check_a_state_that_one_rank_cannot_load() -> None:
+    """All are told, where they load together; ranks that have loaded more often than others meet them all the same."""
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer, strategy="local:2")
+    good = wrapped.state_dict()
+    bad = copy.deepcopy(good)
+    bad["rueda_strategy"]["strategy"] = "another"
+    if rueda.rank() == 0:  # each by itself
+        with parallel.raises(rt.InvalidArgumentError, "the state is that of another"):
+            wrapped.load_state_dict(bad)
+    else:
+        wrapped.load_state_dict(good)
+    for strategy in ("adpsgd:1", "noloco:1", "noloco:1,timeout=100"):
+        wrapped.switch(strategy)
+        train(trained, wrapped, 0, 3)
+        good = copy.deepcopy(wrapped.state_dict())
+        bad = copy.deepcopy(good)
+        del bad["rueda_strategy"]["steps"]
+        with parallel.raises(rt.InvalidArgumentError, "rank 0: KeyError: 'steps'"):
+            wrapped.load_state_dict(bad if rueda.rank() == 0 else good)
+        wrapped.load_state_dict(good)
+        train(trained, wrapped, 3, 3)
+        wrapped.consolidate()
+        same_bits(*trained.parameters())
+
+
 def check_a_state_is_loaded_while_a_partner_is_late() -> None:
     """What was sent to it meanwhile belongs to a training that is given up."""
     if rueda.size() < 2:

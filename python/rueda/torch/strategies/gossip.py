@@ -39,6 +39,7 @@ class ADPSGD(Strategy):
     seed: int = 0
 
     name: ClassVar[str] = "adpsgd"
+    loads_together: ClassVar[bool] = True
     takes_closure: ClassVar[bool] = False  # ranks may evaluate it a different number of times
 
     def validate(self, replica: Replica) -> None:
@@ -46,9 +47,14 @@ class ADPSGD(Strategy):
         at_least(self, 1, "period")
         at_least(self, 0, "seed")
 
+    def start(self, replica: Replica) -> None:
+        super().start(replica)
+        replica.agree_on_beginning()
+
     @torch.no_grad()
     def before_step(self) -> bool:
         replica = self.replica
+        replica.require_same_world()
         number, rest = divmod(replica.steps + 1, self.period)
         partner = partner_in(number, replica.process_set.ranks, rank(), self.seed)
         if rest == 0 and partner is not None:
@@ -74,8 +80,8 @@ class NoLoCo(Strategy):
     parameters at most for each such rank. A rank that was away for a while, such as one that was stopped, goes on with
     the round in which the others are, though it has taken fewer steps. Until it has met one that waits for it, it may
     be a round or two behind, and what it sends is left out: choose no less than a round takes. With 0 a rank waits for
-    its partner, and a run can be repeated to the bit. With more than 0 load_state_dict() is collective, as it ends what
-    is on its way; and where a rank is lost, the others go on after :func:`rueda.recover`, be they in other rounds.
+    its partner, and a run can be repeated to the bit. With more than 0 the others go on where a rank is lost, after
+    :func:`rueda.recover`, be they in other rounds.
 
     Example::
 
@@ -92,6 +98,7 @@ class NoLoCo(Strategy):
     timeout: float = field(default=0.0, kw_only=True)
 
     name: ClassVar[str] = "noloco"
+    loads_together: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._meetings = Meetings()
@@ -106,7 +113,14 @@ class NoLoCo(Strategy):
         super().start(replica)
         self._outer = copied(replica.parameters)
         self._step = {name: torch.zeros_like(each) for name, each in self._outer.items()}
+        if not self.timeout:
+            replica.agree_on_beginning()
         self._settle()  # where a state is loaded, messages of before may still be on their way
+
+    def before_step(self) -> bool:
+        if not self.timeout:
+            self.replica.require_same_world()
+        return True
 
     def _settle(self) -> None:
         if self.timeout:

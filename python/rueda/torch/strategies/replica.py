@@ -118,6 +118,29 @@ class Replica:
         self._begun += 1
         self._world = world_number()
 
+    def agree_on_beginning(self) -> None:
+        """Numbers this beginning alike on all ranks; in start() of strategies that exchange(). Collective.
+
+        Ranks may have begun different numbers of times: a rank was lost while some had ended a switch() and others had
+        not, or a state could not be loaded on one of them.
+        """
+        begun = self.gather(torch.tensor([self._begun]), "beginning")
+        self._begun = int(begun.max())
+
+    def require_same_world(self) -> None:
+        """Raises :class:`rueda.InvalidArgumentError` in another world than that of the beginning.
+
+        For the head of a step of strategies that exchange(), so that all ranks raise in the same step, also those that
+        would meet nobody in it.
+        """
+        if self._world != world_number():
+            raise InvalidArgumentError(
+                f"this is another world than that in which '{self.prefix}' began to train or loaded a state, and its "
+                f"ranks may have come to different exchanges: let all load_state_dict() what they saved at the same "
+                f"step, or all switch(), which begins anew with the mean of theirs; either takes ranks that have all "
+                f"been in this training, no newcomers"
+            )
+
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The one that wrap() has returned."""
@@ -176,14 +199,10 @@ class Replica:
         :class:`rueda.TimeoutError` after ``timeout`` seconds without an answer, by default ``RUEDA_STALL_ERROR``,
         :class:`rueda.InvalidArgumentError` in another world than that in which the training began or has loaded its
         state, as after :func:`rueda.recover`: ranks may have come to different exchanges; and as
-        :func:`rueda.torch.send`.
+        :func:`rueda.torch.send`. After a time-out what was sent and what was to be received stay pending, with the
+        memory of both, until the partner comes to this exchange or the world ends.
         """
-        if self._world != world_number():
-            raise InvalidArgumentError(
-                f"ranks have been lost or have come since '{self.prefix}' began to train, and those of now may have "
-                f"come to different exchanges: let all load_state_dict() what they saved at the same step, or all "
-                f"switch(), which begins anew with the mean of theirs"
-            )
+        self.require_same_world()
         # What was sent before a state was loaded must not be taken for what follows.
         meeting = self.meet(tensors, partner, f"{self._begun}/{number}")
         limit = timeout or float(options()["stall_error"]) or None

@@ -60,6 +60,7 @@ class Served(Strategy):
     replicated: bool = field(default=False, kw_only=True, repr=False)
 
     takes_closure: ClassVar[bool] = False  # ranks may evaluate it a different number of times
+    loads_together: ClassVar[bool] = True
 
     def validate(self, replica: Replica) -> None:
         on_cpu(self, replica)

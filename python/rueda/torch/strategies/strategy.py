@@ -51,6 +51,10 @@ class Strategy:
     takes_closure: ClassVar[bool] = True
     """Whether step() may be given a closure, which optimizers such as LBFGS evaluate as often as its losses decide."""
 
+    loads_together: ClassVar[bool] = False
+    """Whether start() or load_state_dict() exchange something, so that ranks must load their states together: where
+    one of them cannot, that is told to all before."""
+
     state_needed: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """What the optimizer must keep for each parameter: of each tuple, at least one of these entries of its state."""
 
@@ -112,7 +116,7 @@ class Strategy:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse, on a strategy that has started."""
+        """The inverse, on a strategy that has started. It may call collectives where ``loads_together`` says so."""
 
 
 def at_least(strategy: Strategy, least: float, *names: str) -> None:

@@ -174,21 +174,32 @@ class Wrapped(torch.optim.Optimizer):
         """Loads a state; that of an optimizer without a strategy lets the strategy begin anew.
 
         Load the model first. Raises :class:`rueda.InvalidArgumentError` for the state of another strategy.
+
+        Collective with strategies in pairs and those over a table (:attr:`Strategy.loads_together`): a rank that has no
+        state to load must tell the others by other means before they call this. What is wrong with the state of one
+        rank is raised on all, as :class:`rueda.InvalidArgumentError`; load another one then before the next step.
         """
         rest = dict(state_dict)
         kept = rest.pop(STRATEGY_STATE, None)
         compression = rest.pop(COMPRESSION_STATE, None)
         replica, strategy = self._rueda_replica, self._rueda_strategy
-        if kept is not None and kept["strategy"] != strategy.describe():
-            raise InvalidArgumentError(
-                f"the state is that of {kept['strategy']}, and this is {strategy.describe()}: load it there, then "
-                f"switch()"
-            )
-        load_in_place(self, partial(super().load_state_dict, rest))
-        if kept is None:
-            replica.begin()
+        load_optimizer = partial(super().load_state_dict, rest)
+
+        def prepare() -> tuple[tuple[int, int], dict[str, str]]:
+            if kept is not None and kept["strategy"] != strategy.describe():
+                raise InvalidArgumentError(
+                    f"the state is that of {kept['strategy']}, and this is {strategy.describe()}: load it there, then "
+                    f"switch()"
+                )
+            taken = (0, 0) if kept is None else (int(kept["steps"]), int(kept["batches"]))
+            load_in_place(self, load_optimizer)
+            return taken, {}
+
+        if strategy.loads_together:
+            taken = agree(f"{replica.prefix}/state is loaded", replica.process_set, prepare)
         else:
-            replica.begin(int(kept["steps"]), int(kept["batches"]))
+            taken, _ = prepare()
+        replica.begin(*taken)
         self._rueda_takes_step = None
         strategy.start(replica)
         strategy.load_compression_state(compression)
