@@ -87,6 +87,8 @@ bool Losses::receive_loss(std::span<const std::byte> payload) {
 }
 
 void Losses::on_peer_lost(int peer, const Status& cause) {
+  // What it did before its end comes first: it may have done its part of what is under way.
+  if (!has_failed()) concerned_.sets.step_once(Clock::now());
   if (are_harmless()) return;
   lose(peer, Status(ErrorCode::peer_lost, str(world_.topology.describe(peer), " is gone"), peer)
                  .because(cause));
