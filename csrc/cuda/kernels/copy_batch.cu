@@ -53,7 +53,7 @@ __device__ void convert_packs(std::uint64_t to, std::uint64_t from, std::uint32_
   const auto factor = static_cast<Computed>(scale);
   const auto* source = memory_at<const Source>(from);
   auto* destination = memory_at<Destination>(to);
-  move_indices<2>(
+  move_indices<4>(
       packs, [&](std::uint32_t i) { return source[i]; },
       [&](std::uint32_t i, const Source& taken) {
         Destination made;
@@ -72,12 +72,13 @@ __device__ bool packs_are_aligned(std::uint64_t to, std::uint64_t from) {
          is_aligned(to, alignof(Pack<typename To::Stored, width>));
 }
 
-// 16 bytes of the narrower type at a time where both sides allow it, or as much as they do.
+// 16 bytes of the wider type at a time where both sides allow it, or as much as they do: neighbouring
+// threads take neighbouring ones on either side.
 template <class From, class To>
 __device__ void convert(std::uint64_t to, std::uint64_t from, std::uint32_t count, double scale) {
   constexpr std::uint32_t from_size = sizeof(typename From::Stored);
   constexpr std::uint32_t to_size = sizeof(typename To::Stored);
-  constexpr std::uint32_t widest = 16 / (from_size < to_size ? from_size : to_size);
+  constexpr std::uint32_t widest = 16 / (from_size > to_size ? from_size : to_size);
   std::uint32_t done = 0;
   if (packs_are_aligned<From, To, widest>(to, from)) {
     convert_packs<From, To, widest>(to, from, count / widest, scale);
