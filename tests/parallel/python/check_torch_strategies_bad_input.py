@@ -134,8 +134,8 @@ def check_models_that_differ() -> None:
     still_works()
 
 
-def check_parameters_that_are_not_on_the_cpu() -> None:
-    for strategy in ("adpsgd:1", "noloco:2", "sparseloco:2"):
+def check_parameters_out_of_reach() -> None:
+    for strategy in ("sync", "local:2", "adpsgd:1", "noloco:2", "sparseloco:2", "ssp:1"):
         trained = nn.Linear(3, 4, device="meta" if rueda.rank() == LAST else "cpu")
         optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
         with raises(rt.UnsupportedError, f"rank {LAST}: ", "'weight' is on 'meta'"):

@@ -28,7 +28,7 @@ from rueda.torch.strategies import (
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
-from training import BATCH, Optimizer, model, same_bits
+from training import BATCH, DEVICE, Optimizer, model, same_bits
 
 # Single precision: products are added up in another order.
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
@@ -45,7 +45,7 @@ def backward(trained: nn.Module, step: int) -> None:
     torch.manual_seed(100 + step)
     x, y = torch.randn(BATCH, 6), torch.randint(0, 3, (BATCH,))
     mine = slice(rueda.rank(), None, rueda.size())
-    F.cross_entropy(trained(x[mine]), y[mine]).backward()
+    F.cross_entropy(trained(x[mine].to(DEVICE)), y[mine].to(DEVICE)).backward()
 
 
 def train(trained: nn.Module, wrapped: Optimizer, first: int, steps: int) -> None:
@@ -131,7 +131,8 @@ def check_what_is_pushed_is_what_the_centre_moves_by() -> None:
         wrapped.consolidate()
         same_bits(*trained.parameters())
         total = rueda.allreduce(pushes.total.numpy(), "pushes", op=rueda.Sum)
-        torch.testing.assert_close(vector(trained), begun + torch.from_numpy(total), **CLOSE)
+        expected = begun + torch.from_numpy(total).to(DEVICE)
+        torch.testing.assert_close(vector(trained), expected, **CLOSE)
         train(trained, wrapped, 50, 3)  # it goes on
         wrapped.consolidate()
         same_bits(*trained.parameters())
@@ -142,7 +143,7 @@ def check_the_guard_pushes_less_where_pushes_over_correct() -> None:
     """A quadratic of curvature 1, each rank with steps of 1.9: alone that converges, and P add up."""
     ends: dict[str, float] = {}
     for guard in ("off", "scale"):
-        weights = nn.Parameter(torch.ones(5))
+        weights = nn.Parameter(torch.ones(5, device=DEVICE))
         module = nn.Module()
         module.weights = weights
         wrapped = rt.wrap(
@@ -218,14 +219,14 @@ def check_switching_where_a_rank_has_taken_no_step() -> None:
         if rueda.rank() != 0:
             train(trained, wrapped, 0, 2)
         before = [
-            wrapped.state.get(each, {}).get(name, torch.zeros_like(each)).numpy().copy()
+            wrapped.state.get(each, {}).get(name, torch.zeros_like(each)).cpu().numpy().copy()
             for each in trained.parameters()
         ]
         mean = [rueda.allreduce(each, name=f"{kind}{n}") for n, each in enumerate(before)]
         wrapped.switch("sync")
         for each, expected in zip(trained.parameters(), mean, strict=True):
             np.testing.assert_allclose(
-                wrapped.state[each][name].numpy(), expected, rtol=1e-5, atol=1e-7
+                wrapped.state[each][name].cpu().numpy(), expected, rtol=1e-5, atol=1e-7
             )
             if kind is torch.optim.Adam:
                 assert float(wrapped.state[each]["step"]) == 2

@@ -14,7 +14,7 @@ from rueda.torch.strategies import Strategy
 from rueda.torch.strategies.pairs import partner_in
 from rueda.torch.strategies.sparse_message import CHUNK, decode_all, encode_all, message_bytes
 from simulated import Workers, fresh, train
-from training import Make, Optimizer, adam, close, same_bits, sgd
+from training import DEVICE, Make, Optimizer, adam, close, same_bits, sgd
 
 SHAPES = [48, 8, 24, 3]  # of the model's parameters
 
@@ -126,7 +126,7 @@ def check_both_of_a_pair_have_the_same_bits() -> None:
     train(trained, wrapped, 0, 1)
     wrapped.zero_grad()
     wrapped.step()  # without gradients: what the pair has come to
-    data = b"".join(each.detach().numpy().tobytes() for each in trained.parameters())
+    data = b"".join(each.detach().cpu().numpy().tobytes() for each in trained.parameters())
     digests = rueda.allgather_object(hashlib.sha256(data).hexdigest())
     for rank, partner in enumerate(partners(1, rueda.size())):
         assert partner is None or digests[rank] == digests[partner]
@@ -334,7 +334,7 @@ def check_messages_of_the_largest_elements() -> None:
     torch.manual_seed(1)
     for elements in (0, 1, 3, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 77):
         for density in (1e-4, 0.03, 1.0):
-            tensors = {"a": torch.randn(elements), "b": torch.randn(5)}
+            tensors = {"a": torch.randn(elements).to(DEVICE), "b": torch.randn(5).to(DEVICE)}
             message = encode_all(tensors, density)
             lengths = [message_bytes(each.numel(), density) for each in tensors.values()]
             assert message.numel() == sum(lengths)
@@ -348,7 +348,7 @@ def check_messages_of_the_largest_elements() -> None:
                     if not bool(sent.all()):
                         assert part[sent].abs().min() >= part[~sent].abs().max()
                 assert torch.linalg.norm(tensor - back) <= torch.linalg.norm(tensor)
-    zeros = {"a": torch.zeros(10)}
+    zeros = {"a": torch.zeros(10, device=DEVICE)}
     assert torch.equal(decode_all(encode_all(zeros, 0.5), zeros, 0.5)["a"], zeros["a"])
 
 

@@ -17,6 +17,9 @@ BATCH = 24  # divides by 1, 2, 3 and 4
 # Double precision; the ranks' sums are only ordered differently.
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
 
+# Of models and batches.
+DEVICE = torch.device(os.environ.get("CHECKED_DEVICE", "cpu"))
+
 # For everything that pair() makes: 1 and 0 switch buckets on and off, without it they are on from two ranks on.
 VIEWS = {"1": True, "0": False}.get(os.environ.get("GRADIENT_AS_BUCKET_VIEW", ""))
 
@@ -26,13 +29,14 @@ Make = Callable[[list[nn.Parameter]], Optimizer]
 
 def model(seed: int = 1) -> nn.Module:
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).to(DEVICE, torch.float64)
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The whole batch."""
     torch.manual_seed(100 + step)
-    return torch.randn(BATCH, 6, dtype=torch.float64), torch.randint(0, 3, (BATCH,))
+    x, y = torch.randn(BATCH, 6, dtype=torch.float64), torch.randint(0, 3, (BATCH,))
+    return x.to(DEVICE), y.to(DEVICE)
 
 
 def share(tensor: torch.Tensor) -> torch.Tensor:
@@ -42,7 +46,8 @@ def share(tensor: torch.Tensor) -> torch.Tensor:
 
 def same_bits(*tensors: torch.Tensor) -> None:
     """All ranks hold the same."""
-    digest = hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors)).hexdigest()
+    content = b"".join(t.detach().cpu().numpy().tobytes() for t in tensors)
+    digest = hashlib.sha256(content).hexdigest()
     assert len(set(rueda.allgather_object(digest))) == 1, "ranks hold different bits"
 
 

@@ -100,5 +100,5 @@ class EAMSGD(AEASGD):
             kept = optimizer.state.get(each, {}).get("momentum_buffer")
             if kept is not None:
                 group = group_of[id(each)]
-                part.add_(kept, alpha=group["momentum"] * group["lr"])
+                part.add_(kept.cpu(), alpha=group["momentum"] * group["lr"])
         return vector

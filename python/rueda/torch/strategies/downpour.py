@@ -67,7 +67,9 @@ class Downpour(Served):
 
     def start(self, replica: Replica) -> None:
         super().start(replica)
-        self._gradients = torch.zeros(self._size) if self.server == "adagrad" else None
+        self._gradients = (
+            torch.zeros(self._size, device="cpu") if self.server == "adagrad" else None
+        )
         self.stability = self._new_guard()
 
     def _new_guard(self) -> Guard | None:
@@ -84,7 +86,7 @@ class Downpour(Served):
         """Takes in what the optimizer has used, clipped and unscaled as that was."""
         for each, part in self.in_parts(gradients):
             if each.grad is not None:
-                part.add_(each.grad.to_dense())
+                part.add_(each.grad.to_dense().cpu())
 
     def after_epoch(self) -> None:
         if self.window == "epoch":

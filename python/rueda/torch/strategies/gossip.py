@@ -12,7 +12,7 @@ from rueda.torch.strategies.meetings import Meetings
 from rueda.torch.strategies.named import Named, assign, copied, difference, load
 from rueda.torch.strategies.pairs import partner_in
 from rueda.torch.strategies.replica import Replica
-from rueda.torch.strategies.strategy import Strategy, at_least, on_cpu, within
+from rueda.torch.strategies.strategy import Strategy, at_least, within
 
 __all__ = ["ADPSGD", "NoLoCo"]
 
@@ -25,8 +25,7 @@ class ADPSGD(Strategy):
     mean. Lian et al., "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018, algorithm 1.
     There ranks meet as they come; here the pairs of each round are drawn beforehand, the same on all ranks
     (``seed``), so that a run can be repeated, and a rank waits for its partner alone, not for a third. A rank sends
-    its parameters once per exchange, however many ranks there are. Both of a pair get the same bits. Parameters in
-    the CPU's memory.
+    its parameters once per exchange, however many ranks there are. Both of a pair get the same bits.
 
     Example::
 
@@ -43,7 +42,6 @@ class ADPSGD(Strategy):
     takes_closure: ClassVar[bool] = False  # ranks may evaluate it a different number of times
 
     def validate(self, replica: Replica) -> None:
-        on_cpu(self, replica)
         at_least(self, 1, "period")
         at_least(self, 0, "seed")
 
@@ -73,7 +71,7 @@ class NoLoCo(Strategy):
     "NoLoCo: no-all-reduce low communication training method for large models", 2025, section 3, with groups of two.
     a is ``outer_momentum``, b ``outer_lr``, c ``pull``: that draws the ranks' models together, which no allreduce does.
     Who is left of an odd number steps by itself. Pairs as for :class:`ADPSGD`. A rank sends x and y once in a period;
-    memory for the parameters twice more, in the CPU's memory.
+    memory for the parameters twice more.
 
     ``timeout``: a partner that does not come within so many seconds is left out of the round, and of later ones
     without waiting for it, until it has come; a warning tells. What is sent to it is kept for it, four times the
@@ -104,7 +102,6 @@ class NoLoCo(Strategy):
         self._meetings = Meetings()
 
     def validate(self, replica: Replica) -> None:
-        on_cpu(self, replica)
         at_least(self, 1, "period")
         at_least(self, 0, "outer_lr", "pull", "seed", "timeout")
         within(self, 0, 1, "outer_momentum")

@@ -70,7 +70,7 @@ class Meetings:
         """
         self._follow_world()
         ranks = replica.process_set.ranks
-        own = torch.tensor([self._begun[each] for each in ranks])
+        own = torch.tensor([self._begun[each] for each in ranks], device="cpu")
         begun = replica.gather(own, "meetings").view(len(ranks), len(ranks))
         left = list(self._missed.values())
         for other, with_this in zip(ranks, begun[:, ranks.index(rank())].tolist(), strict=True):
@@ -98,5 +98,5 @@ class Meetings:
     def _begin(self, replica: Replica, tensors: Named, partner: int, number: int) -> Meeting:
         self._begun[partner] += 1
         # Copies: the tensors change before a partner that is late has fetched them.
-        ours = copied(tensors) | {_ROUND: torch.tensor(number)}
+        ours = copied(tensors) | {_ROUND: torch.tensor(number, device="cpu")}
         return replica.meet(ours, partner, "meetings")

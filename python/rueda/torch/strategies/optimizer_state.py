@@ -24,8 +24,8 @@ def entry_names(replica: Replica) -> set[str]:
     optimizer, kind = replica.optimizer, replica.optimizer_class
     if optimizer.state:
         return {name for kept in optimizer.state.values() for name in kept}
-    parameter = torch.zeros(1, requires_grad=True)
-    parameter.grad = torch.zeros(1)
+    parameter = torch.zeros(1, device="cpu", requires_grad=True)
+    parameter.grad = torch.zeros(1, device="cpu")
     group = {**optimizer.param_groups[0], "params": [parameter], "fused": None, "capturable": False}
     copy = kind.__new__(kind)
     defaults = {"defaults": optimizer.defaults, "state": defaultdict(dict), "param_groups": [group]}

@@ -53,13 +53,17 @@ class Averaging:
 
 
 class Meeting:
-    """Tensors that this rank and one other are swapping."""
+    """Tensors that this rank and one other are swapping; through the CPU's memory, where they are those of a GPU."""
 
     def __init__(
-        self, received: dict[str, torch.Tensor], pending: Sequence[Handle[int] | Handle[None]]
+        self,
+        received: dict[str, torch.Tensor],
+        pending: Sequence[Handle[int] | Handle[None]],
+        devices: Mapping[str, torch.device],
     ) -> None:
         self._received = received
         self._pending = pending
+        self._devices = devices
 
     def wait(self, timeout: float | None) -> bool:
         """Whether all have ended, well or not, within so many seconds; it goes on where they have not."""
@@ -70,11 +74,14 @@ class Meeting:
         )
 
     def result(self) -> dict[str, torch.Tensor]:
-        """Waits for all, and returns the other's; raises the first error of those that failed, once all have ended."""
+        """Waits for all, and returns the other's, where this rank's are.
+
+        Raises the first error of those that failed, once all have ended.
+        """
         self.wait(None)
         for each in self._pending:
             each.result()
-        return self._received
+        return {name: each.to(self._devices[name]) for name, each in self._received.items()}
 
 
 class Replica:
@@ -124,7 +131,7 @@ class Replica:
         Ranks may have begun different numbers of times: a rank was lost while some had ended a switch() and others had
         not, or a state could not be loaded on one of them.
         """
-        begun = self.gather(torch.tensor([self._begun]), "beginning")
+        begun = self.gather(torch.tensor([self._begun], device="cpu"), "beginning")
         self._begun = int(begun.max())
 
     def require_same_world(self) -> None:
@@ -221,7 +228,8 @@ class Replica:
         ``what`` it is, the same on both: what goes by one name arrives in its order. Of each model by itself.
         """
         received = {
-            name: torch.empty(each.shape, dtype=each.dtype) for name, each in tensors.items()
+            name: torch.empty(each.shape, dtype=each.dtype, device="cpu")
+            for name, each in tensors.items()
         }
         tag = _FIRST_TAG + (zlib.crc32(f"{self.prefix}/{what}".encode()) >> 1)
         where = self.process_set
@@ -229,5 +237,7 @@ class Replica:
         pending: list[Handle[int] | Handle[None]] = [
             recv_async(each, partner, tag, where) for each in received.values()
         ]
-        pending += [send_async(each.detach(), partner, tag, where) for each in tensors.values()]
-        return Meeting(received, pending)
+        pending += [
+            send_async(each.detach().cpu(), partner, tag, where) for each in tensors.values()
+        ]
+        return Meeting(received, pending, {name: each.device for name, each in tensors.items()})

@@ -19,7 +19,7 @@ from rueda.recovery import can_recover, recover
 from rueda.server import Table
 from rueda.torch.strategies.agreed import agree
 from rueda.torch.strategies.replica import Replica
-from rueda.torch.strategies.strategy import Strategy, on_cpu
+from rueda.torch.strategies.strategy import Strategy
 
 __all__ = ["Served"]
 
@@ -32,8 +32,8 @@ class Served(Strategy):
 
     All parameters are one vector, in the order of the model: the *centre*. ``pulled`` is what this rank last read of
     it. Nothing is the same on all ranks but after consolidate(), and no run repeats the bits of another. Ranks may
-    take different numbers of steps. Parameters of float32 in the CPU's memory. A rank keeps its parameters twice more:
-    what it pulled, and its part of the centre with what is on its way.
+    take different numbers of steps. Parameters of float32. A rank keeps its parameters twice more, in the CPU's memory
+    wherever they are: what it pulled, and its part of the centre with what is on its way.
 
     Where a rank is lost, and the world was formed so that it can be recovered (:func:`rueda.recover`), the others go on
     in the next exchange. ``replicated``: the next rank keeps each part as well, with what the rule keeps of it, and the
@@ -63,7 +63,6 @@ class Served(Strategy):
     loads_together: ClassVar[bool] = True
 
     def validate(self, replica: Replica) -> None:
-        on_cpu(self, replica)
         for name, each in replica.parameters.items():
             if each.dtype != torch.float32:
                 raise UnsupportedError(
@@ -121,8 +120,9 @@ class Served(Strategy):
         barrier(self.replica.process_set, f"{self.replica.prefix}/centre {when}")
 
     def parameters(self) -> torch.Tensor:
-        """This rank's parameters as a new vector."""
-        return torch.cat([each.detach().reshape(-1) for each in self.replica.parameters.values()])
+        """This rank's parameters as a new vector of the CPU, as all vectors here are."""
+        parameters = self.replica.parameters.values()
+        return torch.cat([each.detach().reshape(-1) for each in parameters]).cpu()
 
     def in_parts(self, vector: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Each parameter with its part of such a vector, of its shape and in the vector's memory."""
@@ -134,7 +134,8 @@ class Served(Strategy):
     @torch.no_grad()
     def set_parameters(self, vector: torch.Tensor) -> None:
         """The inverse of :meth:`parameters`."""
-        for each, part in self.in_parts(vector):
+        device = next(iter(self.replica.parameters.values())).device
+        for each, part in self.in_parts(vector.to(device)):  # at once, where that is a GPU
             each.copy_(part)
 
     def push(self, delta: torch.Tensor, **options: Any) -> Handle[None]:
@@ -236,7 +237,7 @@ class Served(Strategy):
 
     def state_dict(self) -> dict[str, Any]:
         begin, end = self._part()
-        part = torch.empty(end - begin)
+        part = torch.empty(end - begin, device="cpu")
         self.table.get(part.numpy(), begin).result()
         return {"centre": part, "pulled": self.pulled.clone(), "part": [begin, end]}
 

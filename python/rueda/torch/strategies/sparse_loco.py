@@ -11,7 +11,7 @@ from rueda.errors import InvalidArgumentError
 from rueda.torch.strategies.named import copied, load
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.sparse_message import decode_all, encode_all
-from rueda.torch.strategies.strategy import Strategy, at_least, on_cpu, within
+from rueda.torch.strategies.strategy import Strategy, at_least, within
 
 __all__ = ["SparseLoCo"]
 
@@ -27,7 +27,7 @@ class SparseLoCo(Strategy):
     own, as the core has no codec of 2 bits: ± one of two levels, the means of the greater and of the lesser magnitudes
     of a tensor, by its mean magnitude; what it loses stays in e_i. A rank gathers 2.25 bytes for each element that is
     chosen, and 8 for each parameter, from each other rank. All ranks have the same x̃, to the bit, as all add up in
-    the order of the ranks. Memory for the parameters twice more, as float32; in the CPU's memory.
+    the order of the ranks. Memory for the parameters twice more, as float32.
 
     Example::
 
@@ -44,7 +44,6 @@ class SparseLoCo(Strategy):
     name: ClassVar[str] = "sparseloco"
 
     def validate(self, replica: Replica) -> None:
-        on_cpu(self, replica)
         at_least(self, 1, "period")
         at_least(self, 0, "outer_lr")
         within(self, 0, 1, "density", "decay")
@@ -55,7 +54,8 @@ class SparseLoCo(Strategy):
         super().start(replica)
         self._agreed = copied(replica.parameters)
         self._left = {
-            n: torch.zeros(each.numel(), dtype=torch.float32) for n, each in self._agreed.items()
+            name: torch.zeros(each.numel(), dtype=torch.float32, device=each.device)
+            for name, each in self._agreed.items()
         }
         self._sent_at = 0
 

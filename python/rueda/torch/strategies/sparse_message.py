@@ -25,6 +25,11 @@ def _chunks(tensor: torch.Tensor, density: float) -> Iterator[tuple[torch.Tensor
             yield part.view(-1, length), math.ceil(density * length)
 
 
+def _shifts(device: torch.device) -> torch.Tensor:
+    """Where in a byte each of four codes is."""
+    return torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=device)
+
+
 def message_bytes(elements: int, density: float) -> int:
     """How long the message for a tensor is: 2.25 bytes for each element that is sent, and 8."""
     whole, rest = divmod(elements, CHUNK)
@@ -33,7 +38,7 @@ def message_bytes(elements: int, density: float) -> int:
 
 
 def _encode(tensor: torch.Tensor, density: float) -> torch.Tensor:
-    """The message, bytes on the CPU. ``tensor``: flat float32.
+    """The message, bytes where the tensor is. ``tensor``: flat float32.
 
     Of each chunk of 4096 elements the ⌈density · 4096⌉ of largest magnitude. An element is ± one of two levels: of
     magnitudes above the mean of all that are sent, and of the others, the mean of each.
@@ -43,8 +48,9 @@ def _encode(tensor: torch.Tensor, density: float) -> torch.Tensor:
         place = rows.abs().topk(count, dim=1).indices
         places.append(place.flatten())
         values.append(rows.gather(1, place).flatten())
-    place = torch.cat(places) if places else torch.empty(0, dtype=torch.int64)
-    value = torch.cat(values) if values else torch.empty(0, dtype=torch.float32)
+    device = tensor.device
+    place = torch.cat(places) if places else torch.empty(0, dtype=torch.int64, device=device)
+    value = torch.cat(values) if values else torch.empty(0, dtype=torch.float32, device=device)
     magnitude = value.abs()
     is_large = magnitude > magnitude.mean()
     levels = torch.stack([magnitude[~is_large].mean(), magnitude[is_large].mean()])
@@ -52,9 +58,9 @@ def _encode(tensor: torch.Tensor, density: float) -> torch.Tensor:
     levels = torch.where(
         torch.stack([(~is_large).any(), is_large.any()]), levels, torch.zeros_like(levels)
     )
-    codes = torch.zeros(-(-value.numel() // 4) * 4, dtype=torch.uint8)
+    codes = torch.zeros(-(-value.numel() // 4) * 4, dtype=torch.uint8, device=device)
     codes[: value.numel()] = 2 * (value < 0) + is_large
-    packed = (codes.view(-1, 4) << torch.tensor([0, 2, 4, 6], dtype=torch.uint8)).sum(1)
+    packed = (codes.view(-1, 4) << _shifts(device)).sum(1)
     return torch.cat(
         [levels.view(torch.uint8), place.to(torch.int16).view(torch.uint8), packed.to(torch.uint8)]
     )
@@ -62,12 +68,12 @@ def _encode(tensor: torch.Tensor, density: float) -> torch.Tensor:
 
 def _decode(message: torch.Tensor, like: torch.Tensor, density: float) -> torch.Tensor:
     """What a message says, as a flat float32 tensor of as many elements as ``like``."""
-    result = torch.zeros(like.numel(), dtype=torch.float32)
+    result = torch.zeros(like.numel(), dtype=torch.float32, device=like.device)
     sent = sum(rows.shape[0] * count for rows, count in _chunks(result, density))
     levels = message[:_LEVEL_BYTES].clone().view(torch.float32)
     end = _LEVEL_BYTES + _PLACE_BYTES * sent
     place = message[_LEVEL_BYTES:end].clone().view(torch.int16).to(torch.int64)
-    codes = (message[end:, None] >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8)).flatten() & 3
+    codes = (message[end:, None] >> _shifts(like.device)).flatten() & 3
     codes = codes[:sent].to(torch.int64)
     value = levels[codes & 1] * (1 - (codes & 2)).to(torch.float32)
     taken = 0

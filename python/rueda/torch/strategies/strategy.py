@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from rueda.errors import InvalidArgumentError, UnsupportedError
+from rueda.errors import InvalidArgumentError
 from rueda.torch.compression_state import CompressionState
 from rueda.torch.strategies.replica import Replica
 
-__all__ = ["Strategy", "at_least", "on_cpu", "within"]
+__all__ = ["Strategy", "at_least", "within"]
 
 
 @dataclass
@@ -135,13 +135,4 @@ def within(strategy: Strategy, least: float, most: float, *names: str) -> None:
             bounds = f"at least {least:g}" + ("" if most == float("inf") else f", at most {most:g}")
             raise InvalidArgumentError(
                 f"{name}={value!r} of {type(strategy).__name__} is not a {'whole ' if whole else ''}number of {bounds}"
-            )
-
-
-def on_cpu(strategy: Strategy, replica: Replica) -> None:
-    """Raises UnsupportedError where a parameter is elsewhere."""
-    for name, each in replica.parameters.items():
-        if each.device.type != "cpu":
-            raise UnsupportedError(
-                f"{type(strategy).__name__} is for parameters in the CPU's memory, and '{name}' is on '{each.device}'"
             )

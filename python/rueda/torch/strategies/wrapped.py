@@ -79,9 +79,10 @@ class Wrapped(torch.optim.Optimizer):
         strategy.before_step()
         if not strategy.reduces_gradients:
             return loss
-        local = torch.as_tensor(loss).detach()
+        told = isinstance(loss, torch.Tensor)
+        local = loss.detach() if told else torch.tensor(loss, device="cpu")
         average = allreduce(local, process_set=self._rueda_replica.process_set)
-        return average if isinstance(loss, torch.Tensor) else float(average)
+        return average if told else float(average)
 
     def synchronize(self) -> None:
         """Waits until gradients are those that step() will use, so that they can be clipped."""
@@ -306,8 +307,18 @@ def wrap(
     return wrapped
 
 
+def _check_devices(replica: Replica) -> None:
+    gpu = next((each.device for each in replica.parameters.values() if each.is_cuda), None)
+    for name, each in replica.parameters.items():
+        if not each.is_cpu and each.device != gpu:
+            raise UnsupportedError(
+                f"'{name}' is on '{each.device}': strategies are for parameters in the CPU's memory and on one GPU"
+            )
+
+
 def _prepared(strategy: Strategy, replica: Replica) -> Strategy:
-    """A copy of the strategy that fits the replica. Raises InvalidArgumentError."""
+    """A copy of the strategy that fits the replica. Raises InvalidArgumentError or UnsupportedError."""
+    _check_devices(replica)
     strategy.validate(replica)
     if strategy.state_needed:
         kept = entry_names(replica)
