@@ -180,10 +180,11 @@ class GradientReducer:
         if policy is None or torch.nn.parameter.is_lazy(parameter):
             return
         watched.codec = policy.codec_for(watched.name, parameter.numel())
+        count = parameter.numel()
         if watched.codec is not None and policy.keeps_residual(watched.codec):
-            watched.residual = torch.zeros(parameter.numel(), dtype=torch.float32)
+            watched.residual = torch.zeros(count, dtype=torch.float32, device="cpu")
         if policy.momentum > 0:
-            watched.velocity = torch.zeros(parameter.numel(), dtype=torch.float32)
+            watched.velocity = torch.zeros(count, dtype=torch.float32, device="cpu")
 
     def in_flight(self) -> list[str]:
         """Names of the parameters whose gradients are ready, so that they may be on their way."""
@@ -350,7 +351,9 @@ class GradientReducer:
             return "gradient_as_bucket_view=False"
         if not may_lie_in_buckets(options.compression):
             return "gradients are compressed"
-        if options.bucket_views is None and options.process_set.size() == 1:
+        # A GPU's driver is asked less often for a bucket than for each gradient, also with one rank.
+        is_on_gpu = any(watched.parameter.is_cuda for watched in self._watched)
+        if options.bucket_views is None and options.process_set.size() == 1 and not is_on_gpu:
             return "there is one rank"
         return ""
 

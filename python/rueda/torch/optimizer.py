@@ -35,7 +35,8 @@ from rueda.torch.reproducible import Reproducible, make_reproducible
 __all__ = ["Distributed", "DistributedOptimizer", "names_of"]
 
 # Small enough to be reduced while the backward pass is still at work, large enough that agreeing on each costs little.
-DEFAULT_BUCKET_BYTES = 8 << 20
+# On a GPU each bucket costs the host the same, however small, and NCCL's rate grows with its size.
+DEFAULT_BUCKET_BYTES = {"cpu": 8 << 20, "cuda": 25 << 20}
 Loss = torch.Tensor | float
 
 
@@ -228,9 +229,10 @@ class Distributed(torch.optim.Optimizer):
             loss = closure()
         if self._rueda_synchronizes:
             self.synchronize()
-        local = torch.as_tensor(loss).detach()
+        told = isinstance(loss, torch.Tensor)
+        local = loss.detach() if told else torch.tensor(loss, device="cpu")
         average = allreduce(local, op=Average, process_set=self._rueda.options.process_set)
-        return average if isinstance(loss, torch.Tensor) else float(average)
+        return average if told else float(average)
 
 
 # torch wraps each class's step() so that hooks of the application run; the class below has been wrapped already.
@@ -246,7 +248,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     gradient_predivide_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     gradient_as_bucket_view: bool | None = None,
-    bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+    bucket_bytes: int | None = None,
     groups: int | Iterable[Iterable[torch.Tensor]] | None = None,
     sparse_as_dense: bool = False,
     overlap_forward: bool = False,
@@ -278,10 +280,11 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     - ``gradient_predivide_factor`` f: with Average, divides by f before the sum and by size/f after it.
     - ``process_set``: who averages; all ranks by default.
     - ``gradient_as_bucket_view``: whether gradients lie in buckets, in memory that the ranks of the host share, where
-      several are reduced together, on one host without a copy. By default they do, unless there is only one rank; but
-      a gradient on the CPU of 16 MiB or more, and in no group, is then reduced where autograd has put it, unless the
-      ranks of one host may not reach into each other's memory. The same on every rank.
-    - ``bucket_bytes``: the size from which on a bucket takes no further gradient.
+      several are reduced together, on one host without a copy. By default they do, unless there is one rank and no GPU;
+      but a gradient on the CPU of 16 MiB or more, and in no group, is then reduced where autograd has put it, unless
+      the ranks of one host may not reach into each other's memory. The same on every rank.
+    - ``bucket_bytes``: the size from which on a bucket takes no further gradient; by default 8 MiB, and 25 MiB where
+      parameters are on a GPU.
     - ``groups``: which gradients are reduced together, none before all of them are ready: lists of parameters, or a
       number of groups of about as many parameters each. Each group has a bucket per dtype; where there are no
       buckets it is a grouped allreduce. A parameter in no list goes as without groups. The ranks, which must all make
@@ -356,6 +359,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     _check_passes(backward_passes_per_step)
     if check_every < 0:
         raise InvalidArgumentError(f"check_every={check_every} is negative")
+    if bucket_bytes is None:
+        bucket_bytes = DEFAULT_BUCKET_BYTES["cuda" if _is_on_gpu(optimizer) else "cpu"]
     if bucket_bytes < 1:
         raise InvalidArgumentError(f"bucket_bytes={bucket_bytes} is less than 1")
     names = names_of(optimizer, named_parameters)
@@ -422,6 +427,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         check_every,
     )
     return _distributed(layer, optimizer, names, options, backward_passes_per_step)
+
+
+def _is_on_gpu(optimizer: torch.optim.Optimizer) -> bool:
+    return any(each.is_cuda for group in optimizer.param_groups for each in group["params"])
 
 
 def _distributed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -151,13 +151,13 @@ class TorchAdapter:
             try:
                 yield raw.view(like.dtype).view(shape)
             finally:
-                memory.release(torch.cuda.current_stream(like.device).cuda_stream)
+                memory.release(_current_stream(like.get_device()))
         else:
             yield torch.frombuffer(memory, dtype=like.dtype).view(shape)
 
     def from_integers(self, values: list[int]) -> torch.Tensor:
         """See Adapter."""
-        return torch.tensor(values, dtype=torch.int64)
+        return torch.tensor(values, dtype=torch.int64, device="cpu")
 
     def _dense(self, array: object) -> torch.Tensor:
         if not isinstance(array, torch.Tensor):
@@ -178,6 +178,17 @@ class TorchAdapter:
         )
 
 
+def _slow_current_stream(device: int) -> int:
+    return torch.cuda.current_stream(device).cuda_stream
+
+
+# The driver's handle of a GPU's current stream. What torch documents makes objects for it, which takes as long as the
+# rest of a submission; its compiler's generated code calls this.
+_current_stream: Callable[[int], int] = getattr(
+    torch._C, "_cuda_getCurrentRawStream", _slow_current_stream
+)
+
+
 def _view(tensor: torch.Tensor) -> View:
     code = _codes.get(tensor.dtype)
     if code is None:
@@ -187,28 +198,29 @@ def _view(tensor: torch.Tensor) -> View:
         )
     if tensor.is_cpu:
         return View(tensor.data_ptr(), tensor.shape, code, tensor)
-    look_at_choice(tensor.get_device())
-    stream = torch.cuda.current_stream(tensor.device)
+    device = tensor.get_device()
+    look_at_choice(device)
+    stream = _current_stream(device)
     return View(
         tensor.data_ptr(),
         tensor.shape,
         code,
         tensor,
-        tensor.get_device(),
-        stream.cuda_stream,
-        partial(_follow, stream),
+        device,
+        stream,
+        partial(_follow, device, stream),
     )
 
 
-def _follow(submitted_on: torch.cuda.Stream, natives: Sequence[_native.Handle]) -> None:
+def _follow(device: int, submitted_on: int, natives: Sequence[_native.Handle]) -> None:
     """Makes streams wait for results: the current one, which will use them, and that of the submission.
 
     The tensors' memory is given out again, once they are gone, to what the latter enqueues next.
     """
-    current = torch.cuda.current_stream(submitted_on.device)
-    _native.wait_on_all(natives, current.cuda_stream)
+    current = _current_stream(device)
+    _native.wait_on_all(natives, current)
     if current != submitted_on:
-        _native.wait_on_all(natives, submitted_on.cuda_stream)
+        _native.wait_on_all(natives, submitted_on)
 
 
 class _OnGpu:
