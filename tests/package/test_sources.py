@@ -1,5 +1,6 @@
 """Habits of the sources that no compiler checks."""
 
+import ast
 import difflib
 import re
 import subprocess
@@ -42,6 +43,24 @@ def test_nothing_is_left_to_be_done():
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if words.search(line)
     ]
+    assert not found
+
+
+def test_tensors_are_made_on_a_device_that_is_named():
+    """Otherwise they are on the one that the application has made the default: torch.set_default_device()."""
+    makers = {"arange", "as_tensor", "empty", "empty_strided", "eye", "full", "linspace", "ones"}
+    makers |= {"rand", "randint", "randn", "randperm", "scalar_tensor", "tensor", "zeros"}
+    found = []
+    for path in sorted((ROOT / "python/rueda").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and ast.unparse(node.func.value) == "torch"
+                and node.func.attr in makers
+                and all(keyword.arg != "device" for keyword in node.keywords)
+            ):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
     assert not found
 
 

@@ -92,7 +92,7 @@ class Reading:
         for name in names:
             known = self._metadata.state_dict_metadata.get(name)
             if isinstance(known, TensorStorageMetadata):
-                flat[name] = torch.empty(known.size, dtype=known.properties.dtype)
+                flat[name] = torch.empty(known.size, dtype=known.properties.dtype, device="cpu")
             else:
                 self._raise_missing(name)
         return self._read(flat)

@@ -97,7 +97,7 @@ class Snapshots:
                 part = part.narrow(axis, offset, extent)
         copy = self._copies.get(index)
         if copy is None or copy.shape != part.shape or copy.dtype != part.dtype:
-            copy = torch.empty(part.shape, dtype=part.dtype)
+            copy = torch.empty(part.shape, dtype=part.dtype, device="cpu")
         return copy.copy_(part)
 
 

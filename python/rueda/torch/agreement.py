@@ -132,7 +132,9 @@ def check_agreement(
     if not sparse and agree:
         return []
     _require_one_layout(named, process_set)
-    return _handle(named, torch.tensor(wholes, dtype=torch.int64), repair, process_set)
+    return _handle(
+        named, torch.tensor(wholes, dtype=torch.int64, device="cpu"), repair, process_set
+    )
 
 
 def _have_all_the_same(numbers: list[int], process_set: ProcessSet) -> bool:

@@ -141,7 +141,7 @@ class Allgather(torch.autograd.Function):
         """Averages, then keeps what this rank contributed."""
         name, process_set = ctx.arguments
         rows_name = None if name is None else f"{name}.rows"
-        rows = torch.tensor([ctx.rows], dtype=torch.int64)
+        rows = torch.tensor([ctx.rows], dtype=torch.int64, device="cpu")
         all_rows = _collectives.allgather(rows, rows_name, process_set)
         average = _collectives.allreduce(gradients[0], name, Average, 1.0, 1.0, process_set)
         start = int(all_rows.result()[: process_set.rank()].sum())

@@ -73,7 +73,7 @@ def number_of(tensor: torch.Tensor) -> int:
 
 def number_of_words(words: Sequence[int]) -> int:
     """One number for several."""
-    return number_of(torch.tensor(words, dtype=torch.int64))
+    return number_of(torch.tensor(words, dtype=torch.int64, device="cpu"))
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -96,7 +96,7 @@ def _of_rows(content: torch.Tensor) -> torch.Tensor:
         parts.append(_times_weights(_words(_filled_up(content[whole:])).view(1, -1)))
     if len(parts) == 1:
         return parts[0]
-    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64)
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64, device="cpu")
 
 
 def _filled_up(content: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,7 @@ def _rows(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
     """In memory that the other ranks of the host reach."""
     size = rows * columns * dtype.itemsize
     if size == 0:
-        return torch.empty(rows, columns, dtype=dtype)
+        return torch.empty(rows, columns, dtype=dtype, device="cpu")
     return (
         torch.frombuffer(_native.allocate(size), dtype=torch.uint8).view(dtype).view(rows, columns)
     )
@@ -41,7 +41,7 @@ class LeafBucket:
         self.tensors = list(tensors)
         self.waiting = len(self.tensors)
         self.handle: Handle[torch.Tensor] | None = None
-        ends = torch.tensor([0, *(t.numel() for t in tensors)]).cumsum(0).tolist()
+        ends = [0, *accumulate(t.numel() for t in tensors)]
         self._slices = [slice(a, b) for a, b in pairwise(ends)]
         # The result takes the place of the first partial sum.
         self._rows = _rows(max(1, len(leaves.partials)), ends[-1], tensors[0].dtype)

@@ -46,7 +46,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def block_of(rows: Rows, layout: Layout) -> torch.Tensor:
     """Rows as bytes; their values are those of the wire."""
-    head = torch.tensor([len(rows.keys), 0]).view(torch.uint8)
+    head = torch.tensor([len(rows.keys), 0], device="cpu").view(torch.uint8)
     keys = rows.keys.to(key_dtype(layout.extent))
     return torch.cat([head, _bytes(rows.values), _bytes(keys)])
 
@@ -141,7 +141,7 @@ def headers_in(memory: torch.Tensor, mine: Header, layout: Layout) -> list[Heade
             algorithm,
             sparse_dim,
             shape,
-            torch.empty(0, dtype=torch.int64),
+            torch.empty(0, dtype=torch.int64, device="cpu"),
         )
         if header.agreed() == mine.agreed():
             header = _with_keys(header, memory[begin:place], keys, layout)

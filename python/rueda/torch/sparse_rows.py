@@ -55,7 +55,7 @@ def keys_of(indices: torch.Tensor, extents: Sequence[int]) -> torch.Tensor:
     """Raises Refusal for an index outside of the tensor, and for a tensor whose rows cannot be counted."""
     if math.prod(extents) > _MAX_KEYS:
         raise Refusal(f"the sparse dimensions {list(extents)} have more than 2^63 rows", True)
-    keys = torch.zeros(indices.shape[1], dtype=torch.int64)
+    keys = torch.zeros(indices.shape[1], dtype=torch.int64, device=indices.device)
     for number, extent in enumerate(extents):
         row = indices[number]
         if len(row):
@@ -101,7 +101,7 @@ def sum_of(parts: Sequence[Rows]) -> Rows:
 def _added(count: int, placed: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     dtype = placed[0][1].dtype
     computed = SIGNED.get(dtype, dtype)  # whose sums have the same bits
-    total = torch.zeros(count, placed[0][1].shape[1], dtype=computed)
+    total = torch.zeros(count, placed[0][1].shape[1], dtype=computed, device="cpu")
     for places, values in placed:
         total.index_add_(0, places, values.view(computed))
     return total.view(dtype)

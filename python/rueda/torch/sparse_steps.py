@@ -193,10 +193,10 @@ class _Exchange:
     def _dense(self, name: str) -> Steps[Rows]:
         how, layout, rows = self._how, self._layout, self._rows
         computed = SIGNED.get(layout.dtype, layout.dtype)
-        dense = torch.zeros(layout.extent, layout.width, dtype=computed)
+        dense = torch.zeros(layout.extent, layout.width, dtype=computed, device="cpu")
         dense.index_copy_(0, rows.keys, rows.values.view(computed))
         dense = dense.view(layout.dtype)
-        present = torch.zeros(layout.extent, dtype=torch.uint8)
+        present = torch.zeros(layout.extent, dtype=torch.uint8, device="cpu")
         present[rows.keys] = 1
         yield [
             _collectives.allreduce(

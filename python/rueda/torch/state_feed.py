@@ -36,7 +36,9 @@ def share_of(contents: Sequence[torch.Tensor], member: int, members: int) -> tor
     pieces = cut(content.numel() for content in contents)
     owners = deal(pieces, members)
     own = [piece for piece, owner in zip(pieces, owners, strict=True) if owner == member]
-    share = torch.empty(sum(piece.end - piece.begin for piece in own), dtype=torch.uint8)
+    share = torch.empty(
+        sum(piece.end - piece.begin for piece in own), dtype=torch.uint8, device="cpu"
+    )
     begin = 0
     for piece in own:
         length = piece.end - piece.begin
@@ -149,7 +151,7 @@ class Feed:
         """No step comes any more: the newcomers have all of them soon."""
         self._has_ended = True
         self._hook.remove()
-        self._push(None, torch.empty(0, dtype=torch.uint8))
+        self._push(None, torch.empty(0, dtype=torch.uint8, device="cpu"))
         self._waiting.put(None)
 
     def release(self) -> None:

@@ -21,7 +21,7 @@ _log = logging.getLogger("rueda")
 
 def warm_up() -> None:
     """Takes an optimizer's step: with the first one torch imports much, for which nobody shall wait later."""
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.0).step()
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1, device="cpu"))], lr=0.0).step()
 
 
 class Follower:
@@ -97,7 +97,9 @@ class Follower:
     def _take(self, headers: list[Any], shares: list[torch.Tensor]) -> None:
         first = headers[0]
         if isinstance(first, Outset):
-            tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in first.kinds]
+            tensors = [
+                torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in first.kinds
+            ]
             join_shares([bits_of(tensor) for tensor in tensors], shares)
             self._shadow = Shadow(first, tensors)
         elif isinstance(first, Taken) and self._shadow is not None:

@@ -62,7 +62,7 @@ class Messages(Operations):
         placement = ON_HOST
         if view.device >= 0:
             placement = OnGpu(torch.device("cuda", view.device), after_submission=True)
-            received, view = read(torch.empty(view.shape, dtype=received.dtype))
+            received, view = read(torch.empty(view.shape, dtype=received.dtype, device="cpu"))
         set_id = self._membership.set_id
 
         def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:

@@ -36,7 +36,7 @@ def values_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _generator(*words: object) -> torch.Generator:
-    generator = torch.Generator()
+    generator = torch.Generator("cpu")
     generator.manual_seed(zlib.crc32("/".join(map(str, words)).encode()))
     return generator
 
@@ -49,7 +49,12 @@ class Signs:
         self._signs: torch.Tensor | None = None
         if numel > SKETCH:
             drawn = torch.randint(
-                0, 2, (numel,), generator=_generator("signs", name), dtype=torch.int8
+                0,
+                2,
+                (numel,),
+                generator=_generator("signs", name),
+                dtype=torch.int8,
+                device="cpu",
             )
             self._signs = drawn * 2 - 1
 
@@ -67,7 +72,12 @@ def perturb(tensor: torch.Tensor, *words: object) -> None:
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return
     moves = torch.randint(
-        -1, 2, tensor.shape, generator=_generator("perturbation", *words), dtype=torch.int8
+        -1,
+        2,
+        tensor.shape,
+        generator=_generator("perturbation", *words),
+        dtype=torch.int8,
+        device="cpu",
     )
     eps = torch.finfo(tensor.dtype).eps
     with torch.no_grad():
