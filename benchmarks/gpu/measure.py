@@ -25,7 +25,7 @@ BUILD = HERE.parents[1] / "build" / "gpu" / "benchmarks" / "gpu"
 REHEARSAL = os.environ.get("RUEDA_TEST_DEVICE") == "cpu"
 LIMIT = 140.0  # seconds that one program may take
 SKIPPED = 77
-MULTI_RANK = (2, 30, 0)  # NCCL that allows two ranks on one card
+MULTI_RANK = 23000  # 2.30.0, as Horovod writes it: it allows two ranks on one card
 RESULT = "RESULT "
 
 
@@ -227,12 +227,13 @@ def two_ranks() -> list[Row]:
     """Training of two ranks on this one card over NCCL, where it allows that."""
     if REHEARSAL:
         raise NothingToMeasure("a rehearsal has no NCCL")
-    import torch
+    import rueda.horovod.torch as hvd  # which loads torch's, of which torch itself tells what it was built with
 
-    version = torch.cuda.nccl.version()
+    version = hvd.nccl_built()
     if version < MULTI_RANK:
-        text = ".".join(map(str, version))
-        raise NothingToMeasure(f"NCCL {text} allows one rank on a card: 2.30 and newer allow more")
+        raise NothingToMeasure(
+            f"NCCL {version} allows one rank on a card: {MULTI_RANK} and newer allow more"
+        )
     return training(2, {"RUEDA_GPU_SHARING": "on", "NCCL_MULTI_RANK_GPU_ENABLE": "1"})
 
 

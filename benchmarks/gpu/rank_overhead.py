@@ -16,7 +16,14 @@ SIZES = [4 << 10, 1 << 20, 25 << 20, 100 << 20]
 TENSORS = 161
 
 
-def measure(what: str, bytes_: int, raw: Callable[[], None], engine: Callable[[], None]) -> None:
+def measure(
+    what: str,
+    bytes_: int,
+    raw: Callable[[], None],
+    engine: Callable[[], None],
+    repeat: int = 10,
+) -> None:
+    """``repeat``: calls behind a delay of 20 ms, before which the host must be done with them."""
     before = rueda.metrics()["nccl_calls"]
     synchronize = torch.cuda.synchronize
     # In turns, so that a change of the clocks meets both.
@@ -26,7 +33,7 @@ def measure(what: str, bytes_: int, raw: Callable[[], None], engine: Callable[[]
         hosts.append((pair[0], pair[1]))
     hosts.sort(key=lambda pair: pair[1] - pair[0])
     host = hosts[1]
-    streams = [stream_seconds(run, repeat=10, rounds=15) for run in (raw, engine)]
+    streams = [stream_seconds(run, repeat=repeat, rounds=15) for run in (raw, engine)]
     calls = rueda.metrics()["nccl_calls"] - before
     if calls == 0:
         raise RuntimeError("the engine did not call NCCL: nothing was compared")
@@ -71,7 +78,7 @@ def main() -> None:
     def engine() -> None:
         rt.grouped_allreduce_async_(many, name="many", op=rt.Sum).result()
 
-    measure(f"{TENSORS} small tensors", flat.nbytes, lambda: raw.allreduce_(flat), engine)
+    measure(f"{TENSORS} small tensors", flat.nbytes, lambda: raw.allreduce_(flat), engine, 3)
     rueda.shutdown()
 
 

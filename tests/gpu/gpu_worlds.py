@@ -21,18 +21,26 @@ def run_world(
     extra: dict[str, str] | None = None,
     limit: float = LIMIT,
     under: Sequence[str] = (),
+    options: Sequence[str] = (),
 ) -> Ended:
-    """Runs a script of ``ranks/`` to its end; ``under`` is a command that runs each rank's Python."""
+    """Runs a script of ``ranks/`` to its end.
+
+    ``under``: a command that runs each rank's Python; ``options``: of ``rueda run``.
+    """
     rank = [*under, sys.executable, str(RANKS / script), *arguments]
-    line = [sys.executable, "-m", "rueda", "run", "--no-mpi", "-np", str(size), *rank]
+    line = [sys.executable, "-m", "rueda", "run", "--no-mpi", "-np", str(size), *options, *rank]
     return run_to_end(line, {**_device(), **(extra or {})}, limit, "the world")
 
 
 def check_world(
-    script: str, size: int, extra: dict[str, str] | None = None, limit: float = LIMIT
+    script: str,
+    size: int,
+    extra: dict[str, str] | None = None,
+    limit: float = LIMIT,
+    options: Sequence[str] = (),
 ) -> None:
-    """Runs a script, in which all ranks must succeed."""
-    ended = run_world(script, size, extra=extra, limit=limit)
+    """Runs a script, in which all ranks must succeed, or as many as ``options`` ask for."""
+    ended = run_world(script, size, extra=extra, limit=limit, options=options)
     assert ended.returncode == 0, ended.output
     assert "ok check_" in ended.output, ended.output
 

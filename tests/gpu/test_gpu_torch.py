@@ -24,6 +24,15 @@ def test_training_staged_at_one_rank() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2])
+def test_strategies(size: int) -> None:
+    check_world("check_gpu_strategies.py", size, path(size))
+
+
+def test_lost_ranks() -> None:
+    check_world("check_gpu_recovery.py", 3, path(3), options=["--min-np", "1"])
+
+
+@pytest.mark.parametrize("size", [1, 2])
 def test_horovod(size: int) -> None:
     check_world("check_gpu_horovod.py", size, path(size))
 
