@@ -108,6 +108,13 @@ def torch() -> Sequence[Step]:
             "test_gpu_torch.py::test_training_staged_at_one_rank",
         ),
         tests("the drop-in for Horovod", 90, "test_gpu_torch.py::test_horovod"),
+        tests(
+            "strategies, checkpoints and lost ranks",
+            150,
+            "test_gpu_torch.py::test_strategies",
+            "test_gpu_torch.py::test_as_on_cpu",
+            "test_gpu_torch.py::test_lost_ranks",
+        ),
         tests("LibTorch", 200, "test_gpu_libtorch.py"),
         tests("four ranks", 200, "test_gpu_torch.py::test_four_ranks"),
         tests("two ranks on one card over NCCL", 120, "test_gpu_multi_rank.py"),

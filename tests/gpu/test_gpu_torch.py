@@ -28,6 +28,11 @@ def test_strategies(size: int) -> None:
     check_world("check_gpu_strategies.py", size, path(size))
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_as_on_cpu(size: int) -> None:
+    check_world("check_gpu_as_on_cpu.py", size, path(size))
+
+
 def test_lost_ranks() -> None:
     check_world("check_gpu_recovery.py", 3, path(3), options=["--min-np", "1"])
 
