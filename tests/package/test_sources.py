@@ -48,8 +48,19 @@ def test_nothing_is_left_to_be_done():
 
 def test_tensors_are_made_on_a_device_that_is_named():
     """Otherwise they are on the one that the application has made the default: torch.set_default_device()."""
-    makers = {"arange", "as_tensor", "empty", "empty_strided", "eye", "full", "linspace", "ones"}
-    makers |= {"rand", "randint", "randn", "randperm", "scalar_tensor", "tensor", "zeros"}
+    makers = {"arange", "as_tensor", "asarray", "empty", "empty_permuted", "empty_strided", "eye"}
+    makers |= {
+        "full",
+        "linspace",
+        "logspace",
+        "ones",
+        "rand",
+        "randint",
+        "randn",
+        "randperm",
+        "range",
+    }
+    makers |= {"scalar_tensor", "sparse_coo_tensor", "sparse_csr_tensor", "tensor", "zeros"}
     found = []
     for path in sorted((ROOT / "python/rueda").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

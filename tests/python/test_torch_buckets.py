@@ -14,6 +14,7 @@ from rueda import dtypes  # noqa: E402
 from rueda.torch.bucket_agreement import _merged  # noqa: E402
 from rueda.torch.buckets import (  # noqa: E402
     ALIGNMENT,
+    DEFAULT_BUCKET_BYTES,
     FIRST_BUCKET_BYTES,
     Bucket,
     Description,
@@ -69,6 +70,15 @@ def test_plan_with_groups() -> None:
     # The group has a bucket per dtype, however large; what is in none is dealt with as without groups.
     assert plan == [[5], [2, 0], [1], [4]]
     assert plan_buckets(rest, [], 1 << 40, [[0], [1]]) == [[1], [0]]
+
+
+def test_buckets_are_larger_on_a_gpu() -> None:
+    mebibyte = describe(torch.empty(1 << 18), "w")
+    for device, limit in DEFAULT_BUCKET_BYTES.items():
+        described = [mebibyte._replace(device=device) for _ in range(1 + (limit >> 20) + 1)]
+        sizes = [len(members) for members in plan_buckets(described, [], None)]
+        assert sizes == [1, limit >> 20, 1]
+    assert DEFAULT_BUCKET_BYTES["cuda"] > DEFAULT_BUCKET_BYTES["cpu"]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ class _Proposal:
     """What each rank knows."""
 
     layouts: int  # how many it has had
-    bucket_bytes: int
+    bucket_bytes: int | None
     descriptions: list[Description]
     order: list[int]  # in which gradients became ready, as indices into the descriptions
 
@@ -43,7 +43,7 @@ def agree(
     left_out: Mapping[str, str],
     order: Sequence[int],
     groups: Sequence[Sequence[int]],
-    bucket_bytes: int,
+    bucket_bytes: int | None,
     layouts: int,
     process_set: ProcessSet,
     bytes_limit: int | None = None,

@@ -24,7 +24,11 @@ class BucketedGradients:
     """
 
     def __init__(
-        self, prefix: str, reduction: Reduction, bucket_bytes: int, has_priorities: bool = False
+        self,
+        prefix: str,
+        reduction: Reduction,
+        bucket_bytes: int | None,
+        has_priorities: bool = False,
     ) -> None:
         self._prefix = prefix
         self._reduction = reduction

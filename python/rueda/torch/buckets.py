@@ -23,6 +23,8 @@ __all__ = ["Bucket", "Description", "GradientBuckets", "Slot", "describe", "plan
 ALIGNMENT = 64
 # Small, so that the first reduction starts early in the backward pass.
 FIRST_BUCKET_BYTES = 1 << 20
+# By kind of device. On a GPU each bucket costs the host the same, however small, and NCCL's rate grows with its size.
+DEFAULT_BUCKET_BYTES = {"cpu": 8 << 20, "cuda": 25 << 20}
 
 
 @dataclass(frozen=True)
@@ -128,15 +130,16 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 def plan_buckets(
     descriptions: Sequence[Description],
     order: Sequence[int],
-    bucket_bytes: int,
+    bucket_bytes: int | None,
     groups: Sequence[Sequence[int]] = (),
 ) -> list[list[int]]:
     """Which parameters share a bucket, as indices into ``descriptions``.
 
     ``order``: the parameters in the order in which their gradients become ready; those it lacks follow, last one
     first, as backward meets them. Only gradients of one dtype and kind of device share a bucket. A bucket is closed
-    once it has ``bucket_bytes`` or more, the first of each kind already at 1 MiB. Parameters of one of the
-    ``groups`` lie together, however large, and with no others. Returned in the order in which they are complete.
+    once it has ``bucket_bytes`` or more (its device's default where that is ``None``), the first of each kind already
+    at 1 MiB. Parameters of one of the ``groups`` lie together, however large, and with no others. Returned in the order
+    in which they are complete.
     """
     if groups:
         return _plan_groups(descriptions, order, bucket_bytes, groups)
@@ -152,11 +155,12 @@ def plan_buckets(
         members, size = open_buckets.pop(description.kind(), ([], 0))
         members.append(number)
         size += description.bytes()
-        limit = limits.get(description.kind(), min(FIRST_BUCKET_BYTES, bucket_bytes))
+        most = bucket_bytes or DEFAULT_BUCKET_BYTES[description.device]
+        limit = limits.get(description.kind(), min(FIRST_BUCKET_BYTES, most))
         if size < limit:
             open_buckets[description.kind()] = (members, size)
         else:
-            limits[description.kind()] = bucket_bytes
+            limits[description.kind()] = most
             buckets.append(members)
     buckets.extend(members for members, _ in open_buckets.values())
     return buckets
@@ -165,7 +169,7 @@ def plan_buckets(
 def _plan_groups(
     descriptions: Sequence[Description],
     order: Sequence[int],
-    bucket_bytes: int,
+    bucket_bytes: int | None,
     groups: Sequence[Sequence[int]],
 ) -> list[list[int]]:
     whole = [*order, *(n for n in reversed(range(len(descriptions))) if n not in set(order))]

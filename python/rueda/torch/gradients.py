@@ -58,7 +58,7 @@ class ReducerOptions:
     predivide_factor: float
     process_set: ProcessSet
     bucket_views: bool | None
-    bucket_bytes: int
+    bucket_bytes: int | None
     sparse_as_dense: bool = False
     groups: tuple[tuple[str, ...], ...] = ()  # names of parameters, the same on every rank
     policy: CompressionPolicy | None = None  # which gradients the core compresses

@@ -17,7 +17,7 @@ from rueda.leaves import Leaves
 from rueda.operations import Average, ReduceOp, Sum
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.torch.agreement import PeriodicCheck
-from rueda.torch.buckets import GradientBuckets
+from rueda.torch.buckets import DEFAULT_BUCKET_BYTES, GradientBuckets
 from rueda.torch.compression import CompressionPolicy, Compressor, Rules, policy_of
 from rueda.torch.compression_state import COMPRESSION_STATE, CompressionState
 from rueda.torch.deferred_updates import (
@@ -35,8 +35,6 @@ from rueda.torch.reproducible import Reproducible, make_reproducible
 __all__ = ["Distributed", "DistributedOptimizer", "names_of"]
 
 # Small enough to be reduced while the backward pass is still at work, large enough that agreeing on each costs little.
-# On a GPU each bucket costs the host the same, however small, and NCCL's rate grows with its size.
-DEFAULT_BUCKET_BYTES = {"cpu": 8 << 20, "cuda": 25 << 20}
 Loss = torch.Tensor | float
 
 
@@ -283,8 +281,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
       several are reduced together, on one host without a copy. By default they do, unless there is one rank and no GPU;
       but a gradient on the CPU of 16 MiB or more, and in no group, is then reduced where autograd has put it, unless
       the ranks of one host may not reach into each other's memory. The same on every rank.
-    - ``bucket_bytes``: the size from which on a bucket takes no further gradient; by default 8 MiB, and 25 MiB where
-      parameters are on a GPU.
+    - ``bucket_bytes``: the size from which on a bucket takes no further gradient; by default 8 MiB, and 25 MiB on a
+      GPU.
     - ``groups``: which gradients are reduced together, none before all of them are ready: lists of parameters, or a
       number of groups of about as many parameters each. Each group has a bucket per dtype; where there are no
       buckets it is a grouped allreduce. A parameter in no list goes as without groups. The ranks, which must all make
@@ -359,9 +357,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     _check_passes(backward_passes_per_step)
     if check_every < 0:
         raise InvalidArgumentError(f"check_every={check_every} is negative")
-    if bucket_bytes is None:
-        bucket_bytes = DEFAULT_BUCKET_BYTES["cuda" if _is_on_gpu(optimizer) else "cpu"]
-    if bucket_bytes < 1:
+    if bucket_bytes is not None and bucket_bytes < 1:
         raise InvalidArgumentError(f"bucket_bytes={bucket_bytes} is less than 1")
     names = names_of(optimizer, named_parameters)
     if reproducible:
@@ -396,7 +392,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
             leaf_threads,
             named_buffers,
             process_set,
-            bucket_bytes,
+            bucket_bytes or DEFAULT_BUCKET_BYTES["cpu"],
         )
     if leaves is not None:
         raise InvalidArgumentError("leaves are for reproducible=True")
@@ -427,10 +423,6 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         check_every,
     )
     return _distributed(layer, optimizer, names, options, backward_passes_per_step)
-
-
-def _is_on_gpu(optimizer: torch.optim.Optimizer) -> bool:
-    return any(each.is_cuda for group in optimizer.param_groups for each in group["params"])
 
 
 def _distributed(

@@ -165,4 +165,6 @@ def no_rows(like: torch.Tensor, sparse_dimensions: int) -> torch.Tensor:
     """A sparse tensor of zeros, with the shape and dtype of ``like``, whose first dimensions are the sparse ones."""
     indices = torch.empty(sparse_dimensions, 0, dtype=torch.int64, device=like.device)
     values = torch.empty(0, *like.shape[sparse_dimensions:], dtype=like.dtype, device=like.device)
-    return torch.sparse_coo_tensor(indices, values, like.shape, check_invariants=True)
+    return torch.sparse_coo_tensor(
+        indices, values, like.shape, device=like.device, check_invariants=True
+    )

@@ -225,6 +225,7 @@ class _Exchange:
             indices_of(rows.keys, self._extents),
             values,
             self._like.shape,
+            device=self._like.device,
             is_coalesced=True,
             check_invariants=False,
         )

@@ -12,6 +12,7 @@ os.environ["CHECKED_DEVICE"] = str(DEVICE)
 import check_torch_strategies
 import check_torch_strategies_served
 import check_torch_strategies_sparse_and_pairs
+import check_torch_strategies_state
 import parallel
 import rueda.torch as rt
 import torch
@@ -20,14 +21,16 @@ from training import adam, same_bits
 
 # int8 is for tensors of the CPU.
 LEFT_OUT = {"check_diloco_with_int8"} if DEVICE.type == "cuda" else set()
+# reproducible=True is, too.
+LEFT_OUT |= {"check_a_scheduler_of_before_with_leaves"} if DEVICE.type == "cuda" else set()
 
 
 @needs_gpu
 def check_int8_is_refused() -> None:
     trained, optimizer = fresh(adam)
-    wrapped = rt.wrap(trained, optimizer, strategy="diloco:2,codec=int8")
-    with parallel.raises(rt.UnsupportedError, "compression int8: only tensors on the CPU"):
-        train(trained, wrapped, 0, 2)
+    for strategy in ("diloco:2,codec=int8", "sync:int8"):
+        with parallel.raises(rt.UnsupportedError, "only tensors on the CPU", str(DEVICE)):
+            rt.wrap(trained, optimizer, strategy=strategy)
     parallel.still_works()
 
 
@@ -49,6 +52,7 @@ if __name__ == "__main__":
         check_torch_strategies,
         check_torch_strategies_sparse_and_pairs,
         check_torch_strategies_served,
+        check_torch_strategies_state,
     )
     shared = {
         f"{name} of {module.__name__}": check

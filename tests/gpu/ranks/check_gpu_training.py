@@ -94,6 +94,20 @@ def check_equals_training_on_the_whole_batch() -> None:
             device.must_have_taken_its_road(grown)
 
 
+@needs_gpu
+def check_gradients_lie_in_buckets() -> None:
+    """With one rank, too, for the host's sake; with 25 MiB where nobody says otherwise."""
+    layers = nn.Sequential(*(nn.Linear(1 << 10, 1 << 10, device=DEVICE) for _ in range(9)))
+    distributed = rt.DistributedOptimizer(sgd(layers.parameters()), layers.named_parameters())
+    for _ in range(2):
+        distributed.zero_grad()
+        layers(torch.ones(1, 1 << 10, device=DEVICE)).sum().backward()
+        distributed.step()
+    # Each layer has 4 MiB and 4 KiB: the first bucket closes with 1 MiB, the second after seven layers.
+    sizes = distributed.gradient_buckets().sizes
+    assert [round(size / (4 << 20)) for size in sizes] == [1, 7, 1], sizes
+
+
 def check_accumulation_and_groups() -> None:
     shared, distributed, alone, single = pair(sgd, backward_passes_per_step=2, groups=2)
     for step in range(3):

@@ -356,5 +356,26 @@ def check_join() -> None:
     parallel.still_works()
 
 
+def check_the_default_device_has_no_say() -> None:
+    """What is on the CPU stays there, whatever the application makes its tensors on."""
+    tensors = [drawn(rank, 3, 20, (30,), (2,), torch.float32) for rank in range(rueda.size())]
+    expected, _ = total(tensors, torch.float32)
+    mine, dense = tensors[rueda.rank()], torch.ones(3)
+    received = torch.zeros(3)
+    with torch.device("meta"):
+        for algorithm in ALGORITHMS:
+            summed = rt.sparse_allreduce(mine, op=rt.Sum, algorithm=algorithm, name="default")
+            assert torch.equal(summed.to_dense(), expected), algorithm
+        nothing = torch.sparse_coo_tensor(size=(4, 2), device="cpu")
+        assert rt.sparse_allreduce(nothing, op=rt.Sum, name="nothing").is_cpu
+        gathered, counts = rt.allgather(dense, name="g"), rt.alltoall(dense.new_ones(rueda.size()))
+        sending = rt.send_async(dense, rueda.rank())
+        rt.recv(received, rueda.rank())
+        sending.result()
+    assert gathered.is_cpu
+    assert counts.is_cpu
+    assert torch.equal(received, dense)
+
+
 if __name__ == "__main__":
     parallel.run(globals())

@@ -152,6 +152,21 @@ def check_another_default_dtype() -> None:
         wrapped = rt.wrap(trained, optimizer, strategy=SparseLoCo(2))
         train(trained, wrapped, 0, 4)
         same_bits(*trained.parameters())
+        for strategy in ("ssp:1", "downpour:1,server=adagrad"):
+            served = nn.Linear(6, 3, dtype=torch.float32)
+            wrapped = rt.wrap(
+                served, torch.optim.SGD(served.parameters(), lr=0.1), strategy=strategy
+            )
+            for _ in range(3):
+                wrapped.zero_grad()
+                served(torch.ones(2, 6, dtype=torch.float32)).sum().backward()
+                wrapped.step()
+            rueda.barrier()
+            saved = wrapped.state_dict()
+            rueda.barrier()
+            wrapped.load_state_dict(saved)
+            wrapped.close()
+            same_bits(*served.parameters())
     finally:
         torch.set_default_dtype(torch.float32)
 

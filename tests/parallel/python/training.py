@@ -20,7 +20,8 @@ CLOSE = {"rtol": 1e-9, "atol": 1e-11}
 # Of models and batches.
 DEVICE = torch.device(os.environ.get("CHECKED_DEVICE", "cpu"))
 
-# For everything that pair() makes: 1 and 0 switch buckets on and off, without it they are on from two ranks on.
+# For everything that pair() makes: 1 and 0 switch buckets on and off, without it they are on from two ranks on, and on
+# a GPU with one.
 VIEWS = {"1": True, "0": False}.get(os.environ.get("GRADIENT_AS_BUCKET_VIEW", ""))
 
 Optimizer = torch.optim.Optimizer

@@ -9,7 +9,7 @@ from rueda.compression import Codec, named_codec
 from rueda.errors import InvalidArgumentError
 from rueda.torch.strategies.fragments import Fragment, split
 from rueda.torch.strategies.replica import Replica
-from rueda.torch.strategies.strategy import Strategy, at_least, within
+from rueda.torch.strategies.strategy import Strategy, at_least, within, without_gpu
 
 __all__ = ["DiLoCo"]
 
@@ -58,7 +58,8 @@ class DiLoCo(Strategy):
         at_least(self, 1, "period", "fragments")
         at_least(self, 0, "outer_lr", "delay")
         within(self, 0, 1, "outer_momentum", "mixing")
-        named_codec(self.codec)
+        if named_codec(self.codec) is not None:
+            without_gpu(self, replica)
         if self.delay >= self.period:
             raise InvalidArgumentError(
                 f"delay={self.delay} of DiLoCo is not less than period={self.period}: the next mean would be asked "

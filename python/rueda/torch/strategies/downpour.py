@@ -68,7 +68,9 @@ class Downpour(Served):
     def start(self, replica: Replica) -> None:
         super().start(replica)
         self._gradients = (
-            torch.zeros(self._size, device="cpu") if self.server == "adagrad" else None
+            torch.zeros(self._size, dtype=torch.float32, device="cpu")
+            if self.server == "adagrad"
+            else None
         )
         self.stability = self._new_guard()
 

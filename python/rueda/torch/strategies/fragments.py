@@ -112,7 +112,11 @@ class Fragment:
         self._outer.load_state_dict(state["outer"])
         self.sent_at = int(state["sent_at"])
         mean = state["mean"]
-        self._in_flight = None if mean is None else _Arrived(mean)
+        self._in_flight = None
+        if mean is not None:
+            self._in_flight = _Arrived(
+                {n: each.to(self.agreed[n].device) for n, each in mean.items()}
+            )
 
 
 class _Arrived(Averaging):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -24,8 +26,9 @@ def entry_names(replica: Replica) -> set[str]:
     optimizer, kind = replica.optimizer, replica.optimizer_class
     if optimizer.state:
         return {name for kept in optimizer.state.values() for name in kept}
-    parameter = torch.zeros(1, device="cpu", requires_grad=True)
-    parameter.grad = torch.zeros(1, device="cpu")
+    device = next(iter(replica.parameters.values())).device  # some optimizers know no other
+    parameter = torch.zeros(1, device=device, requires_grad=True)
+    parameter.grad = torch.zeros_like(parameter)
     group = {**optimizer.param_groups[0], "params": [parameter], "fused": None, "capturable": False}
     copy = kind.__new__(kind)
     defaults = {"defaults": optimizer.defaults, "state": defaultdict(dict), "param_groups": [group]}
@@ -103,11 +106,15 @@ def take_rest(replica: Replica, root: int) -> None:
     optimizer = replica.optimizer
     averaged = {id(each) for each in entries(replica).values()}
     rest = {
-        name: {key: v for key, v in optimizer.state.get(each, {}).items() if id(v) not in averaged}
+        name: {
+            key: _portable(value)
+            for key, value in optimizer.state.get(each, {}).items()
+            if id(value) not in averaged
+        }
         for name, each in replica.parameters.items()
     }
     options = [
-        {key: value for key, value in group.items() if key != "params"}
+        {key: _portable(value) for key, value in group.items() if key != "params"}
         for group in optimizer.param_groups
     ]
     rest, options = broadcast_object(
@@ -115,6 +122,25 @@ def take_rest(replica: Replica, root: int) -> None:
     )
     for name, entries_of_root in rest.items():
         if entries_of_root:  # what an optimizer has no state for has none afterwards either
-            optimizer.state[replica.parameters[name]].update(entries_of_root)
+            parameter = replica.parameters[name]
+            optimizer.state[parameter].update(_brought(entries_of_root, parameter.device))
     for group, given in zip(optimizer.param_groups, options, strict=True):
-        group.update(given)
+        group.update(_brought(given, group["params"][0].device))
+
+
+@dataclass(frozen=True)
+class _OfGpu:
+    """A tensor of a GPU on its way to another rank, whose GPU may have another number."""
+
+    value: torch.Tensor  # on the CPU
+
+
+def _portable(value: Any) -> Any:
+    return _OfGpu(value.cpu()) if isinstance(value, torch.Tensor) and value.is_cuda else value
+
+
+def _brought(given: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    return {
+        key: value.value.to(device) if isinstance(value, _OfGpu) else value
+        for key, value in given.items()
+    }

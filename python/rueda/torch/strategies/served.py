@@ -121,8 +121,11 @@ class Served(Strategy):
 
     def parameters(self) -> torch.Tensor:
         """This rank's parameters as a new vector of the CPU, as all vectors here are."""
-        parameters = self.replica.parameters.values()
-        return torch.cat([each.detach().reshape(-1) for each in parameters]).cpu()
+        elements = sum(each.numel() for each in self.replica.parameters.values())
+        vector = torch.empty(elements, dtype=torch.float32, device="cpu")
+        for each, part in self.in_parts(vector):
+            part.copy_(each.detach())
+        return vector
 
     def in_parts(self, vector: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Each parameter with its part of such a vector, of its shape and in the vector's memory."""
@@ -134,8 +137,7 @@ class Served(Strategy):
     @torch.no_grad()
     def set_parameters(self, vector: torch.Tensor) -> None:
         """The inverse of :meth:`parameters`."""
-        device = next(iter(self.replica.parameters.values())).device
-        for each, part in self.in_parts(vector.to(device)):  # at once, where that is a GPU
+        for each, part in self.in_parts(vector):
             each.copy_(part)
 
     def push(self, delta: torch.Tensor, **options: Any) -> Handle[None]:
@@ -237,7 +239,7 @@ class Served(Strategy):
 
     def state_dict(self) -> dict[str, Any]:
         begin, end = self._part()
-        part = torch.empty(end - begin, device="cpu")
+        part = torch.empty(end - begin, dtype=torch.float32, device="cpu")
         self.table.get(part.numpy(), begin).result()
         return {"centre": part, "pulled": self.pulled.clone(), "part": [begin, end]}
 
@@ -256,4 +258,4 @@ class Served(Strategy):
 
         agree(f"{self.replica.prefix}/centre is loaded", self.replica.process_set, prepare)
         self.pulled.copy_(state["pulled"])
-        self._put_part(state["centre"])
+        self._put_part(state["centre"].cpu())

@@ -85,8 +85,9 @@ def _decode(message: torch.Tensor, like: torch.Tensor, density: float) -> torch.
 
 
 def encode_all(tensors: Named, density: float) -> torch.Tensor:
-    """One message for all."""
-    return torch.cat([_encode(each, density) for each in tensors.values()])
+    """One message for all, where the first is."""
+    parts = [_encode(each, density) for each in tensors.values()]
+    return torch.cat([part.to(parts[0].device) for part in parts])
 
 
 def decode_all(message: torch.Tensor, like: Named, density: float) -> dict[str, torch.Tensor]:
@@ -94,6 +95,6 @@ def decode_all(message: torch.Tensor, like: Named, density: float) -> dict[str, 
     lengths = [message_bytes(each.numel(), density) for each in like.values()]
     parts = message.split(lengths)  # type: ignore[no-untyped-call]
     return {
-        name: _decode(part, each, density)
+        name: _decode(part.to(each.device), each, density)
         for part, (name, each) in zip(parts, like.items(), strict=True)
     }

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from rueda.errors import InvalidArgumentError
+from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.torch.compression_state import CompressionState
 from rueda.torch.strategies.replica import Replica
 
-__all__ = ["Strategy", "at_least", "within"]
+__all__ = ["Strategy", "at_least", "within", "without_gpu"]
 
 
 @dataclass
@@ -135,4 +135,13 @@ def within(strategy: Strategy, least: float, most: float, *names: str) -> None:
             bounds = f"at least {least:g}" + ("" if most == float("inf") else f", at most {most:g}")
             raise InvalidArgumentError(
                 f"{name}={value!r} of {type(strategy).__name__} is not a {'whole ' if whole else ''}number of {bounds}"
+            )
+
+
+def without_gpu(strategy: Strategy, replica: Replica) -> None:
+    """Raises UnsupportedError where a parameter is on a GPU: what this strategy's codec compresses is on the CPU."""
+    for name, each in replica.parameters.items():
+        if each.is_cuda:
+            raise UnsupportedError(
+                f"{strategy.describe()}: only tensors on the CPU can be compressed, and '{name}' is on '{each.device}'"
             )

@@ -12,7 +12,7 @@ from rueda.torch.compression import policy_of
 from rueda.torch.compression_state import CompressionState
 from rueda.torch.optimizer import DistributedOptimizer
 from rueda.torch.strategies.replica import Replica
-from rueda.torch.strategies.strategy import Strategy
+from rueda.torch.strategies.strategy import Strategy, without_gpu
 
 __all__ = ["Synchronous"]
 
@@ -42,7 +42,9 @@ class Synchronous(Strategy):
     reduces_gradients: ClassVar[bool] = True
 
     def validate(self, replica: Replica) -> None:
-        policy_of(self.codec)
+        _, policy = policy_of(self.codec)
+        if policy is not None:
+            without_gpu(self, replica)
 
     def start(self, replica: Replica) -> None:
         super().start(replica)
