@@ -73,9 +73,9 @@ def test_plan_with_groups() -> None:
 
 
 def test_buckets_are_larger_on_a_gpu() -> None:
-    mebibyte = describe(torch.empty(1 << 18), "w")
     for device, limit in DEFAULT_BUCKET_BYTES.items():
-        described = [mebibyte._replace(device=device) for _ in range(1 + (limit >> 20) + 1)]
+        mebibyte = Description("w", (1 << 18,), (1,), FLOAT32, "", device)
+        described = [mebibyte] * (1 + (limit >> 20) + 1)
         sizes = [len(members) for members in plan_buckets(described, [], None)]
         assert sizes == [1, limit >> 20, 1]
     assert DEFAULT_BUCKET_BYTES["cuda"] > DEFAULT_BUCKET_BYTES["cpu"]
