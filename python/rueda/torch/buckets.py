@@ -23,7 +23,8 @@ __all__ = ["Bucket", "Description", "GradientBuckets", "Slot", "describe", "plan
 ALIGNMENT = 64
 # Small, so that the first reduction starts early in the backward pass.
 FIRST_BUCKET_BYTES = 1 << 20
-# By kind of device. On a GPU each bucket costs the host the same, however small, and NCCL's rate grows with its size.
+# By kind of device. Small enough to be reduced while the backward pass is still at work, large enough that agreeing on
+# each costs little. On a GPU each costs the host more, and NCCL's rate grows with its size.
 DEFAULT_BUCKET_BYTES = {"cpu": 8 << 20, "cuda": 25 << 20}
 
 

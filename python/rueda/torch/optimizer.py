@@ -34,7 +34,6 @@ from rueda.torch.reproducible import Reproducible, make_reproducible
 
 __all__ = ["Distributed", "DistributedOptimizer", "names_of"]
 
-# Small enough to be reduced while the backward pass is still at work, large enough that agreeing on each costs little.
 Loss = torch.Tensor | float
 
 
@@ -227,10 +226,11 @@ class Distributed(torch.optim.Optimizer):
             loss = closure()
         if self._rueda_synchronizes:
             self.synchronize()
-        told = isinstance(loss, torch.Tensor)
-        local = loss.detach() if told else torch.tensor(loss, device="cpu")
+        local = (
+            loss.detach() if isinstance(loss, torch.Tensor) else torch.tensor(loss, device="cpu")
+        )
         average = allreduce(local, op=Average, process_set=self._rueda.options.process_set)
-        return average if told else float(average)
+        return average if isinstance(loss, torch.Tensor) else float(average)
 
 
 # torch wraps each class's step() so that hooks of the application run; the class below has been wrapped already.

@@ -124,8 +124,9 @@ def take_rest(replica: Replica, root: int) -> None:
         if entries_of_root:  # what an optimizer has no state for has none afterwards either
             parameter = replica.parameters[name]
             optimizer.state[parameter].update(_brought(entries_of_root, parameter.device))
+    device = next(iter(replica.parameters.values())).device
     for group, given in zip(optimizer.param_groups, options, strict=True):
-        group.update(_brought(given, group["params"][0].device))
+        group.update(_brought(given, device))
 
 
 @dataclass(frozen=True)

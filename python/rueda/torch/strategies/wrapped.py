@@ -79,10 +79,11 @@ class Wrapped(torch.optim.Optimizer):
         strategy.before_step()
         if not strategy.reduces_gradients:
             return loss
-        told = isinstance(loss, torch.Tensor)
-        local = loss.detach() if told else torch.tensor(loss, device="cpu")
+        local = (
+            loss.detach() if isinstance(loss, torch.Tensor) else torch.tensor(loss, device="cpu")
+        )
         average = allreduce(local, process_set=self._rueda_replica.process_set)
-        return average if told else float(average)
+        return average if isinstance(loss, torch.Tensor) else float(average)
 
     def synchronize(self) -> None:
         """Waits until gradients are those that step() will use, so that they can be clipped."""
