@@ -72,8 +72,8 @@ __device__ bool packs_are_aligned(std::uint64_t to, std::uint64_t from) {
          is_aligned(to, alignof(Pack<typename To::Stored, width>));
 }
 
-// 16 bytes of the wider type at a time where both sides allow it, or as much as they do: neighbouring
-// threads take neighbouring ones on either side.
+// 16 bytes of the wider type at a time where both sides allow it, or as much as they do:
+// neighbouring threads take neighbouring ones on either side.
 template <class From, class To>
 __device__ void convert(std::uint64_t to, std::uint64_t from, std::uint32_t count, double scale) {
   constexpr std::uint32_t from_size = sizeof(typename From::Stored);
