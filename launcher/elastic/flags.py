@@ -57,8 +57,12 @@ def elastic_of(
 def find_hosts(
     values: Mapping[str, Any], ranks: int, settings: Mapping[str, str]
 ) -> tuple[Host, ...]:
-    """What the discovery script says at the start, or nothing where there is none; checks the other flags before."""
-    elastic = elastic_of(values, ranks, settings)
-    if elastic is None or elastic.script is None or values["dry_run"]:
+    """What the discovery script says at the start, or nothing where there is none; checks the other flags before.
+
+    ``ranks``: of the job, which a launcher on each node has no script for.
+    """
+    if values["host_discovery_script"] is None or values["dry_run"]:
         return ()
+    elastic = elastic_of(values, ranks, settings)
+    assert elastic is not None
     return hosts_at_start(elastic, ranks)

@@ -60,7 +60,7 @@ between_seeds, reference, notes and, for each way to train, in ways:
   to_target  reached, seeds, step, seconds, bytes, speedup
 
 \b
-Exit code: 0 where all are what --require asks for; 1 where one is surely not, or has
+Exit code: 0 where all are what --require asks for; 1 where one is not shown to be, or has
 failed; 3 where, of the rest, one is undecided; 2 where nothing could be compared.
 """
 

@@ -84,6 +84,18 @@ def test_a_node_that_comes_again_joins_those_that_have_gone_on(pods: Pods) -> No
     assert [len(re.findall("ended with", out)) for out, _ in written] == [2, 2]
 
 
+def test_the_least_number_of_ranks_is_of_the_whole_job(pods: Pods) -> None:
+    """More than a node has; with fewer left the job ends."""
+    flags = ["--min-np", "3", "--max-np", "4"]
+    first, second = pods.all(2, *flags, program=TRAINS)
+    wait_for_size(pods, 0, 4)
+    kill_all_on(pods, "h1")
+    second.communicate()
+    _, said = first.communicate(timeout=60)
+    assert first.returncode != 0, said
+    assert "fewer than --min-np 3" in said, said
+
+
 def test_a_node_that_is_told_to_end_goes_at_once_and_may_come_again(pods: Pods) -> None:
     """As a pod that is moved to another machine."""
     flags = ["--min-np", "1", "--max-np", "4"]
