@@ -29,7 +29,7 @@ class Lost:
 
     Example::
 
-        >>> lost = rueda.Lost(2, "host-a", 4711, "rank 2 (host-a, pid 4711) is gone: connection closed")
+        >>> lost = rueda.Lost(2, "host-a", 4711, "rank 2 (host-a, pid 4711) is gone: its process has ended")
         >>> print(lost.exit_status, lost.ending)
         None None
     """
@@ -68,8 +68,8 @@ class Recovery:
 
     Example::
 
-        >>> rueda.Recovery(1, [0, 2], {1: "connection closed without good-bye"}).lost
-        {1: 'connection closed without good-bye'}
+        >>> rueda.Recovery(1, [0, 2], {1: "its process has ended"}).lost
+        {1: 'its process has ended'}
     """
 
     epoch: int
