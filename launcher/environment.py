@@ -67,7 +67,15 @@ def forwarded_by_default(environment: Mapping[str, str]) -> list[str]:
 
 def without_identity(environment: Mapping[str, str]) -> dict[str, str]:
     """`environment` without what an outer launcher has said about who this process is."""
-    return {name: value for name, value in environment.items() if not _IDENTITY.match(name)}
+    own = {name: value for name, value in environment.items() if not _IDENTITY.match(name)}
+    if "RUEDA_RANK" in environment:  # how that rank has met the others
+        own.pop("RUEDA_BOOTSTRAP", None)
+    return own
+
+
+def choice_of(name: str, variables: Mapping[str, str]) -> str:
+    """What a variable chooses, read as the library does: in lower case, and nothing where it is empty."""
+    return variables.get(name, "").lower()
 
 
 def threads_per_rank(cores: int, ranks_here: int) -> int:

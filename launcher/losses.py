@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from .environment import choice_of
 from .errors import LaunchError
 from .failure import Failure
 
@@ -17,9 +18,9 @@ class Losses:
     def __init__(self, ranks: int, variables: Mapping[str, str]) -> None:
         """`variables`: what the ranks get. Raises LaunchError for a least number that cannot be."""
         self._ranks = ranks
-        self._recovers = variables.get("RUEDA_RECOVERY") == "on"
+        self._recovers = choice_of("RUEDA_RECOVERY", variables) == "on"
         self._least = (
-            least_of(ranks, variables.get("RUEDA_MIN_NP", "1")) if self._recovers else ranks
+            least_of(ranks, variables.get("RUEDA_MIN_NP") or "1") if self._recovers else ranks
         )
         self._lost: list[Failure] = []
 

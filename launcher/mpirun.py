@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .cores import usable_cores
-from .environment import forwarded_by_default
+from .environment import choice_of, forwarded_by_default
 from .errors import LaunchError
 from .hosts import format_hosts, total_slots
 from .job import Job
@@ -127,7 +127,7 @@ def command_line(mpirun: Mpirun, job: Job, options: MpirunOptions) -> list[str]:
     argv += ["--output", "tag"] if mpirun.major >= 5 else ["--tag-output"]
     if os.geteuid() == 0:
         argv.append("--allow-run-as-root")
-    recovers = {**os.environ, **job.settings}.get("RUEDA_RECOVERY") == "on"
+    recovers = choice_of("RUEDA_RECOVERY", {**os.environ, **job.settings}) == "on"
     if options.ulfm or recovers:
         if mpirun.major < 5:
             what = "--ulfm" if options.ulfm else "RUEDA_RECOVERY=on"

@@ -18,7 +18,7 @@ from .elastic.discovery import Elastic, is_here_only
 from .elastic.flags import elastic_of, find_hosts, is_elastic
 from .elastic.hosts_run import ElasticHostsRun
 from .elastic.run import ElasticRun
-from .environment import parse_forwards, threads_per_rank
+from .environment import choice_of, parse_forwards, threads_per_rank
 from .errors import LaunchError
 from .guardian import guard
 from .horovod_flags import alias_path, apply_horovod_flags
@@ -32,7 +32,7 @@ from .nodes.flags import Nodes, hint_at_nodes, nodes_of
 from .nodes.other import run_node
 from .option_flags import OptionFlag, environment_of, option_flags
 from .output import RankOutput
-from .placement import HostShare, identity
+from .placement import HostShare, identity, place
 from .remote import run as remote
 from .resources import check_number, provide_descriptors
 from .run_flags import declare_flags
@@ -99,6 +99,8 @@ def _make_job(
         settings["PYTHONPATH"] = alias_path(inherited)
     if values["bootstrap"] is not None:
         settings["RUEDA_BOOTSTRAP"] = values["bootstrap"]
+    if hosts and not is_elastic(values):
+        hosts = tuple(share.host for share in place(ranks, hosts))  # those that get any
     hosts = hosts or find_hosts(values, ranks, settings)
     draft = Job(ranks, (), hosts)
     check_number(ranks, draft.ranks_here if draft.is_local else 0)
@@ -112,9 +114,11 @@ def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpir
     if request.bootstrap == "rendezvous" or not (job.is_local or _asks_for_mpi(request, job)):
         return None
     insists = request.bootstrap == "mpi" or request.mpirun_path is not None
+    if _recovers(job) and _needs_mpirun(request, job):
+        insists = True
     if request.elastic is not None and insists:
         raise LaunchError(
-            "--max-np: ranks cannot join a job that mpirun has started; leave out --mpirun"
+            "--max-np: ranks cannot join a job that mpirun has started; leave out --mpirun, and what else asks for MPI"
         )
     if _recovers(job) and not insists:
         return None  # mpirun ends all ranks when one is lost, unless it is told much
@@ -141,19 +145,25 @@ def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpir
 
 def _recovers(job: Job) -> bool:
     """Whether the ranks go on without those that are lost."""
-    return {**os.environ, **job.settings}.get("RUEDA_RECOVERY") == "on"
+    return choice_of("RUEDA_RECOVERY", {**os.environ, **job.settings}) == "on"
+
+
+def _needs_mpirun(request: RunRequest, job: Job) -> bool:
+    """Whether something is asked for that without mpirun has no effect, or cannot be."""
+    given = request.mpirun_options
+    return (
+        given != mpirun.MpirunOptions(oversubscribe=given.oversubscribe)
+        or choice_of("RUEDA_TRANSPORT", {**os.environ, **job.settings}) == "mpi"
+    )
 
 
 def _asks_for_mpi(request: RunRequest, job: Job) -> bool:
     """Whether a job on several hosts is to be mpirun's: by name, or by what only mpirun understands."""
-    variables = {**os.environ, **job.settings}
     return (
         request.bootstrap == "mpi"
         or request.mpirun_path is not None
-        or request.mpirun_options
-        != mpirun.MpirunOptions(oversubscribe=request.mpirun_options.oversubscribe)
-        or "mpi" in (variables.get("RUEDA_BOOTSTRAP"), variables.get("RUEDA_TRANSPORT"))
-        or bool(variables.get("RUEDA_MPI_LIBRARY"))
+        or _needs_mpirun(request, job)
+        or bool({**os.environ, **job.settings}.get("RUEDA_MPI_LIBRARY"))
     )
 
 
@@ -264,6 +274,14 @@ def _start_timeout(settings: Mapping[str, str]) -> float:
         raise LaunchError(f"{name}='{text}' is no number of seconds") from None
 
 
+def _bootstrap_of(values: Mapping[str, Any]) -> str | None:
+    """What RUEDA_BOOTSTRAP asks of the launcher; nothing where it tells how a rank of another job meets the others."""
+    _, given = parse_forwards(values["forward"])
+    inherited = {} if "RUEDA_RANK" in os.environ else os.environ
+    asked = choice_of("RUEDA_BOOTSTRAP", {**inherited, **given})
+    return asked if asked in ("mpi", "rendezvous") else None
+
+
 def _request(values: Mapping[str, Any], ranks: int, settings: Mapping[str, str]) -> RunRequest:
     try:
         extra = tuple(shlex.split(values["mpi_args"]))
@@ -295,6 +313,7 @@ def make_run_command(native: Native) -> click.Command:
 
     def run(context: click.Context, /, **values: Any) -> None:
         values, from_horovod = apply_horovod_flags(values, say)
+        values = {**values, "bootstrap": values["bootstrap"] or _bootstrap_of(values)}
         job = _make_job(values, flags, from_horovod)
         nodes = nodes_of(values, os.environ)
         count = nodes.count if nodes is not None else 1

@@ -45,7 +45,7 @@ def elastic_of(
         raise LaunchError(
             f"--blacklist-cooldown-range {first:g} {longest:g}: give two numbers of seconds, the smaller first"
         )
-    least = least_of(ranks, {**os.environ, **settings}.get("RUEDA_MIN_NP", "1"))
+    least = least_of(ranks, {**os.environ, **settings}.get("RUEDA_MIN_NP") or "1")
     return Elastic(
         Limits(least, most, values["reset_limit"], (first, longest)),
         values["host_discovery_script"],

@@ -236,7 +236,8 @@ class ElasticHostsRun(RemoteRun):
     # --- Processes
 
     def _part(self, share: HostShare, reached_at: str) -> HostJob:
-        return replace(super()._part(share, reached_at), most=self._elastic.limits.most)
+        most = min(self._elastic.limits.most, max(1, share.host.slots, share.count))
+        return replace(super()._part(share, reached_at), most=most)
 
     def _identity(self, rank: int) -> dict[str, str]:
         return {**super()._identity(rank), **_ELASTIC}

@@ -20,6 +20,7 @@ from ..placement import HostShare, place
 from ..remote import ssh
 from ..remote.connection import Connection
 from ..remote.frames import Frame, Kind, pack_json
+from ..remote.host_job import HostJob
 from ..remote.run import Reach, RemoteRun
 from ..sink import OUTPUT_LOST
 from ..supervisor import Supervisor
@@ -55,6 +56,13 @@ class OnNodes(RemoteRun):
             raise
         finally:
             self._tell_others()
+
+    def _part(self, share: HostShare, reached_at: str) -> HostJob:
+        """Another node runs what was started there: its program, folder and variables are not this node's affair."""
+        part = super()._part(share, reached_at)
+        if share.first == 0:
+            return part
+        return replace(part, command=[], folder="", settings={}, interface="")
 
     async def _run_ranks(self, supervisor: Supervisor) -> None:
         with contextlib.ExitStack() as closing:

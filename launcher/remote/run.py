@@ -224,7 +224,15 @@ class RemoteRun(BuiltinRun):
         if not connection.share.host.is_local:
             return address.resolve(connection.name) or connection.facts.get("own_address", "")
         others = (other for other in self._connections if other is not connection)
-        return next(filter(None, map(_launcher_as_seen_by, others)), "")
+        return next(filter(None, map(_launcher_as_seen_by, others)), "") or self._on_the_way()
+
+    def _on_the_way(self) -> str:
+        """This host's address on the way to a host that may come."""
+        for host in self._job.hosts:
+            found = None if host.is_local else address.resolve(host.name)
+            if own := address.towards(found) if found else None:
+                return own
+        return ""
 
     @property
     def _interface(self) -> str:

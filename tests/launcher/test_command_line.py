@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rueda.launcher.cli import build
+from rueda.launcher.environment import without_identity
 from rueda.launcher.hosts import parse_hosts
 from rueda.launcher.job import Job
 from rueda.launcher.mpirun import Mpirun, MpirunOptions, command_line
@@ -134,6 +135,20 @@ def test_hostfile(fake_mpirun: dict[int, str], tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("localhost slots=2\nnode2 slots=2 # far\n")
     line = dry_run(fake_mpirun[4], "--hostfile", str(tmp_path / "hosts"), "-np", "3", "true")
     assert line[1:5] == ["-np", "3", "-H", "localhost:2,node2:2"]
+
+
+def test_hosts_that_get_no_rank_take_no_part(fake_mpirun: dict[int, str]) -> None:
+    hosts = ["-H", "localhost:4,far-away:4", "-np", "2"]
+    assert dry_run(fake_mpirun[5], *hosts, "true")[1:5] == ["-np", "2", "-H", "localhost:4"]
+    lines = run("--dry-run", "--no-mpi", *hosts, "true").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["env", "env"]
+
+
+def test_what_a_rank_of_an_outer_job_was_told_is_not_passed_on() -> None:
+    outer = {"RUEDA_RANK": "1", "RUEDA_BOOTSTRAP": "rendezvous", "RUEDA_TIMELINE": "t.json"}
+    assert without_identity(outer) == {"RUEDA_TIMELINE": "t.json"}
+    asked_for = {"RUEDA_BOOTSTRAP": "rendezvous"}
+    assert without_identity(asked_for) == asked_for
 
 
 def test_omp_num_threads_is_left_alone_where_set(

@@ -13,7 +13,11 @@ import click.testing
 import pytest
 from rueda.launcher.cli import build
 from rueda.launcher.errors import LaunchError
+from rueda.launcher.hosts import Host
+from rueda.launcher.job import Job
 from rueda.launcher.native import Native
+from rueda.launcher.nodes.first import NodesRun
+from rueda.launcher.placement import place
 from rueda.launcher.remote.address import (
     interface_address,
     is_own,
@@ -22,6 +26,7 @@ from rueda.launcher.remote.address import (
     resolve,
     towards,
 )
+from rueda.launcher.remote.run import Reach
 from rueda.launcher.remote.ssh import agent_words, command_line, command_there, why_not_reached
 
 FAR = ["-H", "far-away-1:1,far-away-2:1"]
@@ -63,6 +68,51 @@ def test_several_hosts_are_reached_over_ssh(mpirun: str) -> None:
 )  # fmt: skip
 def test_flags_that_only_mpirun_understands_ask_for_it(mpirun: str, flags: list[str]) -> None:
     assert dry_run(*flags, "true").startswith(mpirun)
+
+
+@pytest.mark.parametrize("variables", [["-x", "RUEDA_RECOVERY=ON"], ["-x", "RUEDA_RECOVERY=on"]])
+def test_flags_that_only_mpirun_understands_ask_for_it_with_recovery_too(
+    mpirun: str, variables: list[str]
+) -> None:
+    assert "ssh" in dry_run(*variables, "true")
+    line = dry_run(*variables, "--map-by", "node", "true")
+    assert line.startswith(mpirun)
+    assert "--with-ft ulfm" in line
+
+
+def test_variables_are_read_as_the_library_reads_them(mpirun: str) -> None:
+    assert dry_run("-x", "RUEDA_TRANSPORT=MPI", "true").startswith(mpirun)
+    assert dry_run("-x", "RUEDA_BOOTSTRAP=MPI", "true").startswith(mpirun)
+    assert "ssh" in dry_run("-x", "RUEDA_MIN_NP=", "-x", "RUEDA_RECOVERY=on", "true")
+
+
+def test_the_variable_of_the_bootstrap_does_as_the_flag(
+    mpirun: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = Native(ModuleType("rueda._native"), option_table=[])
+
+    def line() -> str:
+        arguments = ["run", "--dry-run", "-np", "1", "true"]
+        return click.testing.CliRunner().invoke(build(native), arguments).stdout
+
+    assert line().startswith(mpirun)
+    monkeypatch.setenv("RUEDA_BOOTSTRAP", "rendezvous")
+    assert line().startswith("env ")
+    monkeypatch.setenv(
+        "RUEDA_RANK", "0"
+    )  # which tells how this rank of another job has met the others
+    assert line().startswith(mpirun)
+
+
+def test_other_nodes_are_not_told_what_they_bring_themselves() -> None:
+    shares = place(4, [Host("node-0", 2), Host("node-1", 2)])
+    run = object.__new__(NodesRun)  # of which nothing is started
+    run._job = Job(4, ("python", "t.py"), settings={"API_TOKEN": "1"})
+    run._shares, run._grace, run._reach = shares, 1.0, Reach("ssh", 1.0, 1.0)
+    first, second = (run._part(share, "") for share in shares)
+    assert first.settings["API_TOKEN"] == "1"
+    assert (second.command, second.folder, second.settings) == ([], "", {})
+    assert [each["RUEDA_RANK"] for each in second.identities] == ["2", "3"]
 
 
 def test_without_mpi_wins(mpirun: str) -> None:

@@ -360,8 +360,11 @@ def test_the_first_host_may_vanish(launcher: Launcher) -> None:
     assert sorted(ends(out)) == [1, 2], out + err
 
 
-def test_a_lost_rank_is_replaced_on_the_hosts_that_were_named(launcher: Launcher) -> None:
-    flags = ["-H", "h0:1,h1:2", "-np", "2", "--min-np", "1", "--max-np", "3"]
+@pytest.mark.parametrize(("hosts", "ranks"), [("h0:1,h1:2", "2"), ("localhost:1,h1:2", "1")])
+def test_a_lost_rank_is_replaced_on_the_hosts_that_were_named(
+    launcher: Launcher, hosts: str, ranks: str
+) -> None:
+    flags = ["-H", hosts, "-np", ranks, "--min-np", "1", "--max-np", "3"]
     with running(launcher, *flags) as job:
         job.wait_for("size3.2")
         os.kill(job.rank(1)[0], signal.SIGKILL)
