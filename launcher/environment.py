@@ -35,6 +35,9 @@ _IDENTITY = re.compile(
     r"RUEDA_(RENDEZVOUS|RENDEZVOUS_LISTENER|RENDEZVOUS_STORE|SECRET|LAUNCHER|ELASTIC|JOINER)$"
 )
 
+# How many threads a rank computes with, as OpenMP, MKL and torch read it.
+THREADS = "OMP_NUM_THREADS"
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

@@ -26,6 +26,8 @@ class Job:
     hosts: tuple[Host, ...] = ()  # empty: this host, or what the batch system has granted
     settings: Mapping[str, str] = field(default_factory=dict)
     forward: tuple[str, ...] = ()
+    # Of the settings, those that nobody has asked for and that follow from what this host has.
+    chosen: frozenset[str] = frozenset()
 
     @property
     def is_local(self) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from .elastic.discovery import Elastic, is_here_only
 from .elastic.flags import elastic_of, find_hosts, is_elastic
 from .elastic.hosts_run import ElasticHostsRun
 from .elastic.run import ElasticRun
-from .environment import choice_of, parse_forwards, threads_per_rank
+from .environment import THREADS, choice_of, parse_forwards, threads_per_rank
 from .errors import LaunchError
 from .guardian import guard
 from .horovod_flags import alias_path, apply_horovod_flags
@@ -66,22 +66,24 @@ def _hosts(hosts: str | None, hostfile: Path | None) -> tuple[Host, ...]:
     return parse_hosts(hosts) if hosts is not None else ()
 
 
-def _default_settings(job_ranks_here: int, given: Mapping[str, str]) -> dict[str, str]:
-    """Variables that the launcher sets where the user has not."""
+def _default_settings(job: Job, given: Mapping[str, str]) -> dict[str, str]:
+    """Variables that the launcher sets where the user has not. `job`: without them."""
+    job_ranks_here = job.ranks_here
     settings = {}
     if search_path() != os.environ.get("PATH"):
         settings["PATH"] = search_path()
     if "PYTHONUNBUFFERED" not in os.environ:
         settings["PYTHONUNBUFFERED"] = "1"  # lines appear when they are printed
-    if "OMP_NUM_THREADS" not in os.environ and "OMP_NUM_THREADS" not in given:
+    if THREADS not in os.environ and THREADS not in given:
         cores = usable_cores()
         threads = threads_per_rank(cores, job_ranks_here)
-        settings["OMP_NUM_THREADS"] = str(threads)
-        say(
-            f"OMP_NUM_THREADS={threads}, because it is not set and {job_ranks_here} "
-            f"{'ranks share' if job_ranks_here > 1 else 'rank has'} {cores} "
-            f"core{'s' if cores > 1 else ''}"
-        )
+        settings[THREADS] = str(threads)
+        if job.is_local:
+            say(
+                f"{THREADS}={threads}, because it is not set and {job_ranks_here} "
+                f"{'ranks share' if job_ranks_here > 1 else 'rank has'} {cores} "
+                f"core{'s' if cores > 1 else ''}"
+            )
     return {name: value for name, value in settings.items() if name not in given}
 
 
@@ -105,8 +107,9 @@ def _make_job(
     draft = Job(ranks, (), hosts)
     check_number(ranks, draft.ranks_here if draft.is_local else 0)
     command = check_command(values["command"], draft.is_local)
-    defaults = _default_settings(draft.ranks_here, settings)
-    return Job(ranks, command, hosts, {**defaults, **settings}, forward)
+    defaults = _default_settings(draft, settings)
+    chosen = frozenset(defaults) & {THREADS}
+    return Job(ranks, command, hosts, {**defaults, **settings}, forward, chosen)
 
 
 def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpirun | None:
@@ -168,6 +171,9 @@ def _asks_for_mpi(request: RunRequest, job: Job) -> bool:
 
 
 def _run_remote(request: RunRequest, job: Job) -> int:
+    # Each host divides its own cores.
+    settings = {name: value for name, value in job.settings.items() if name not in job.chosen}
+    job = replace(job, settings=settings)
     if request.dry_run:
         click.echo("\n".join(remote.dry_run(job, request.reach)))
         return 0

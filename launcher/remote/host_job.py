@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..environment import without_identity
+from ..cores import usable_cores
+from ..environment import THREADS, threads_per_rank, without_identity
 from ..errors import LaunchError
 from ..job import check_command
 from ..resources import check_number, provide_descriptors
@@ -31,6 +32,7 @@ class HostJob:
     reads_input: bool  # rank 0: what is piped into the launcher
     # So many processes may be started at a time, also later: it runs until it is told that the job is over.
     most: int = 0
+    divides_cores: bool = False  # among its ranks, where that host's environment says nothing else
 
     @property
     def size(self) -> int:
@@ -68,6 +70,8 @@ def prepare(job: HostJob) -> Prepared:
         ) from error
     os.environ.update(job.settings)
     here = max(len(job.identities), job.most)
+    if job.divides_cores:
+        os.environ.setdefault(THREADS, str(threads_per_rank(usable_cores(), here)))
     check_number(here, here)
     provide_descriptors(here, started_here=True)
     command = check_command(job.command, local=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..arrivals import Arrivals
 from ..builtin import MOMENT, BuiltinRun, line_of, new_secret
-from ..environment import forwarded_by_default
+from ..environment import THREADS, forwarded_by_default
 from ..errors import LaunchError
 from ..failure import Failure
 from ..job import Job
@@ -251,6 +251,7 @@ class RemoteRun(BuiltinRun):
             interface=self._interface,
             reached_at=reached_at,
             reads_input=not os.isatty(0),
+            divides_cores=THREADS in self._job.chosen - self._job.settings.keys(),
         )
 
     def _identity(self, rank: int) -> dict[str, str]:

@@ -26,6 +26,7 @@ from rueda.launcher.remote.address import (
     resolve,
     towards,
 )
+from rueda.launcher.remote.host_job import HostJob, prepare
 from rueda.launcher.remote.run import Reach
 from rueda.launcher.remote.ssh import agent_words, command_line, command_there, why_not_reached
 
@@ -113,6 +114,18 @@ def test_other_nodes_are_not_told_what_they_bring_themselves() -> None:
     assert first.settings["API_TOKEN"] == "1"
     assert (second.command, second.folder, second.settings) == ([], "", {})
     assert [each["RUEDA_RANK"] for each in second.identities] == ["2", "3"]
+
+
+def test_each_host_divides_its_own_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("rueda.launcher.remote.host_job.usable_cores", lambda: 64)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    identities = [{"RUEDA_RANK": str(n), "RUEDA_SIZE": "4"} for n in (2, 3)]
+    job = HostJob(["true"], str(tmp_path), {}, identities, 2, 1, 1, "", "", False, 0, True)
+    assert prepare(job).environment["OMP_NUM_THREADS"] == "3"
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert "OMP_NUM_THREADS" not in dry_run("--no-mpi", "true")
+    assert prepare(job).environment["OMP_NUM_THREADS"] == "32"
 
 
 def test_without_mpi_wins(mpirun: str) -> None:
