@@ -111,6 +111,30 @@ def prefetching() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("rueda-prefetch")]
 
 
+class Modes(Dataset):
+    """In what modes of torch's it is asked."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[bool, bool, str]:
+        device = torch.get_default_device().type
+        return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), device
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_batches_are_loaded_in_the_modes_of_who_iterates(threads: int) -> None:
+    loading = PrefetchLoader(DataLoader(Modes(), batch_size=None), threads=threads)
+    assert {tuple(each) for each in loading} == {(True, False, "cpu")}
+    with torch.no_grad():
+        assert {tuple(each) for each in loading} == {(False, False, "cpu")}
+    device = (
+        "meta" if threads > 1 else "cpu"
+    )  # alone a thread iterates the DataLoader, which draws a seed
+    with torch.inference_mode(), torch.device(device):
+        assert {tuple(each) for each in loading} == {(False, True, device)}
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("depth", [1, 4])
 @pytest.mark.parametrize("batch_size", [4, None])

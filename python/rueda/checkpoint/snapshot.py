@@ -97,7 +97,10 @@ class Snapshots:
                 part = part.narrow(axis, offset, extent)
         copy = self._copies.get(index)
         if copy is None or copy.shape != part.shape or copy.dtype != part.dtype:
-            copy = torch.empty(part.shape, dtype=part.dtype, device="cpu")
+            with torch.inference_mode(
+                False
+            ):  # it is written by later saves, in whatever mode these are
+                copy = torch.empty(part.shape, dtype=part.dtype, device="cpu")
         return copy.copy_(part)
 
 

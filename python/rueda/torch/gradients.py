@@ -179,12 +179,15 @@ class GradientReducer:
         parameter = watched.parameter
         if policy is None or torch.nn.parameter.is_lazy(parameter):
             return
-        watched.codec = policy.codec_for(watched.name, parameter.numel())
-        count = parameter.numel()
+        count, dtype = parameter.numel(), torch.float32
+        if parameter.is_complex():  # codecs are for real numbers
+            dtype = parameter.dtype
+        else:
+            watched.codec = policy.codec_for(watched.name, count)
         if watched.codec is not None and policy.keeps_residual(watched.codec):
             watched.residual = torch.zeros(count, dtype=torch.float32, device="cpu")
         if policy.momentum > 0:
-            watched.velocity = torch.zeros(count, dtype=torch.float32, device="cpu")
+            watched.velocity = torch.zeros(count, dtype=dtype, device="cpu")
 
     def in_flight(self) -> list[str]:
         """Names of the parameters whose gradients are ready, so that they may be on their way."""

@@ -227,7 +227,9 @@ class Distributed(torch.optim.Optimizer):
         if self._rueda_synchronizes:
             self.synchronize()
         local = (
-            loss.detach() if isinstance(loss, torch.Tensor) else torch.tensor(loss, device="cpu")
+            loss.detach()
+            if isinstance(loss, torch.Tensor)
+            else torch.tensor(loss, dtype=torch.float64, device="cpu")
         )
         average = allreduce(local, op=Average, process_set=self._rueda.options.process_set)
         return average if isinstance(loss, torch.Tensor) else float(average)

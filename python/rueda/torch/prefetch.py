@@ -7,9 +7,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from rueda.errors import InvalidArgumentError
@@ -202,17 +204,42 @@ class PrefetchLoader(Generic[T]):
                     future.cancel()
 
 
+class _Modes:
+    """torch's modes of the thread that makes this: a new thread has none of them."""
+
+    def __init__(self) -> None:
+        self._infers = torch.is_inference_mode_enabled()
+        self._has_gradients = torch.is_grad_enabled()
+        self._device = torch.get_default_device()
+        in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self._gpu = torch.cuda.current_device() if in_use else None
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """In another thread."""
+        with ExitStack() as modes:
+            if self._gpu is not None:
+                modes.enter_context(torch.cuda.device(self._gpu))
+            if self._device.type != "cpu":
+                modes.enter_context(self._device)
+            modes.enter_context(torch.inference_mode(self._infers))
+            modes.enter_context(torch.set_grad_enabled(self._has_gradients))
+            yield
+
+
 class _Source:
-    """What loading takes."""
+    """What loading takes, in the modes of the thread that iterates."""
 
     def __init__(self) -> None:
         self.loading = 0.0
+        self._modes = _Modes()
         self._lock = threading.Lock()
 
     def timed(self, load: Callable[[], Any]) -> Any:
         began = time.perf_counter()
         try:
-            return load()
+            with self._modes.entered():
+                return load()
         finally:
             with self._lock:
                 self.loading += time.perf_counter() - began

@@ -207,6 +207,13 @@ def check_broadcast_and_reduce() -> None:
         tensor = transposed(of(rank))
         dist.broadcast(tensor, root)
         assert torch.equal(tensor, of(root))
+        with torch.inference_mode():
+            made = of(rank) * 1
+            parts = [of(rank) * 0 for _ in range(size)]
+        dist.reduce(made, root)
+        assert rank != root or torch.equal(made, sum(of(r) for r in range(size)))
+        dist.all_gather(parts, of(rank))
+        assert all(torch.equal(part, of(r)) for r, part in enumerate(parts))
 
 
 def check_gathers() -> None:

@@ -255,6 +255,15 @@ def check_only_the_newest_are_kept() -> None:
         assert ck.load(path, step=9).extra == "again"
 
 
+def check_saves_in_and_out_of_inference_mode() -> None:
+    with folder() as path:
+        net = model()
+        with torch.inference_mode():
+            ck.save(path, 1, model=net).result(60)
+        ck.save(path, 2, model=net).result(60)
+        assert [each.step for each in ck.available(path)] == [1, 2]
+
+
 def check_where_there_is_none() -> None:
     with folder() as path:
         assert ck.latest(path) is None

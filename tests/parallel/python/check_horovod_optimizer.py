@@ -238,6 +238,7 @@ def check_sync_batch_norm() -> None:
     shared = hvd.SyncBatchNorm(2)
     rows = torch.randn(0 if me == n - 1 and n > 1 else 4, 2)
     assert shared(rows).shape == rows.shape
+    assert shared(torch.randn(4, 2).bfloat16()).dtype == torch.bfloat16
     with parallel.raises(ValueError, "2 dimensions"):
         shared(torch.ones(3))
 

@@ -46,6 +46,21 @@ def distance(left: nn.Module, right: nn.Module) -> float:
     )
 
 
+def check_complex_gradients_travel_as_they_are() -> None:
+    """With the momentum that the policy has for all."""
+    for codec in ("int8", "topk:0.01"):
+        weights = nn.Parameter(torch.zeros(2048, dtype=torch.complex64))
+        policy = rt.CompressionPolicy(codec, momentum=0.5)
+        optimizer = rt.DistributedOptimizer(
+            torch.optim.SGD([weights], lr=1.0), [("w", weights)], compression=policy
+        )
+        for _ in range(2):
+            optimizer.zero_grad()
+            (weights * (1 - 2j)).real.sum().backward()
+            optimizer.step()
+        torch.testing.assert_close(weights.detach(), torch.full((2048,), -2.5 - 5j))
+
+
 def check_functions_take_a_codec() -> None:
     ones = torch.full((200,), rueda.rank() + 1.0, requires_grad=True)
     mean = (rueda.size() + 1) / 2

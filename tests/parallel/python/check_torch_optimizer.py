@@ -222,6 +222,11 @@ def check_closures() -> None:
             torch.testing.assert_close(mine, whole.detach(), **CLOSE)
         close(shared, alone, rtol=1e-7, atol=1e-9)
         same_bits(*shared.parameters())
+    # As a number, with all its digits.
+    told = distributed.step(
+        lambda: closure(distributed, shared, share(x), share(y)).item() * 0 + 1 / 3
+    )
+    assert told == 1 / 3
 
 
 if __name__ == "__main__":

@@ -134,6 +134,13 @@ def check_models_that_differ() -> None:
     still_works()
 
 
+def check_sparse_loco_is_for_real_numbers() -> None:
+    trained = nn.ParameterList([torch.zeros(8, dtype=torch.complex64)])
+    with raises(rt.UnsupportedError, "'0' is torch.complex64"):
+        rt.wrap(trained, torch.optim.SGD(trained.parameters(), lr=0.1), strategy="sparseloco:1")
+    still_works()
+
+
 def check_parameters_out_of_reach() -> None:
     for strategy in ("sync", "local:2", "adpsgd:1", "noloco:2", "sparseloco:2", "ssp:1"):
         trained = nn.Linear(3, 4, device="meta" if rueda.rank() == LAST else "cpu")

@@ -171,6 +171,34 @@ def check_another_default_dtype() -> None:
         torch.set_default_dtype(torch.float32)
 
 
+def check_consolidating_in_inference_mode() -> None:
+    """As before an evaluation: training goes on."""
+    ends = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        trained, optimizer = fresh(sgd)
+        wrapped = rt.wrap(trained, optimizer, strategy="diloco:3")
+        train(trained, wrapped, 0, 2)
+        with mode():
+            wrapped.consolidate()
+        train(trained, wrapped, 2, 4)
+        same_bits(*trained.parameters())
+        ends.append(parameters_to_vector(trained.parameters()))
+    assert torch.equal(*ends)
+
+
+def check_momentum_of_complex_parameters_is_averaged() -> None:
+    trained = nn.ParameterList([torch.zeros(8, dtype=torch.complex64)])
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.1, momentum=0.9)
+    wrapped = rt.wrap(trained, optimizer, strategy="local:5")
+    (trained[0] * (rueda.rank() + 1j)).real.sum().backward()
+    wrapped.step()
+    mine = wrapped.state[trained[0]]["momentum_buffer"].clone()
+    wrapped.switch("sync")
+    mean = rt.allreduce(torch.view_as_real(mine), name="momentum")
+    kept = wrapped.state[trained[0]]["momentum_buffer"]
+    torch.testing.assert_close(torch.view_as_real(kept), mean)
+
+
 def check_closures_that_are_refused() -> None:
     """Before anything is evaluated: ranks may do that a different number of times."""
     for strategy in (PostLocalSGD(2, after=2), "easgd:2", "adpsgd:1", "accumulate:2"):

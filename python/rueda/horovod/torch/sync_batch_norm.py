@@ -63,7 +63,7 @@ class SyncBatchNorm(_BatchNorm):
         if self.weight is not None:
             shape = (1, -1) + (1,) * (input.dim() - 2)
             result = result * self.weight.view(shape) + self.bias.view(shape)
-        return result
+        return result.to(input.dtype)  # also where the weights are wider
 
     def _update(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:
         assert self.num_batches_tracked is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +25,7 @@ __all__ = [
     "flatten",
     "hand_out",
     "is_in_place",
+    "overwrite",
     "read",
     "reduction_of",
     "require_like",
@@ -103,13 +105,19 @@ class Target:
     def give(self) -> None:
         """Brings what was written to the tensor. Raises where that was resized or given other memory meanwhile."""
         if self.memory is not self.tensor:
-            self.tensor.copy_(self.memory)
+            overwrite(self.tensor, self.memory)
         elif (change := _adapter.change_of(self._given, self.view)) is not None:
             raise changed_in_flight("the tensor", change)
 
     def fill(self, flat: torch.Tensor) -> None:
         """The same with the elements of ``flat`` in its place."""
-        self.tensor.copy_(flat.view(self.tensor.shape))
+        overwrite(self.tensor, flat.view(self.tensor.shape))
+
+
+def overwrite(target: torch.Tensor, values: torch.Tensor) -> None:
+    """Copies into a tensor, whether or not it was made in inference mode."""
+    with torch.inference_mode() if target.is_inference() else nullcontext():
+        target.copy_(values)
 
 
 def target_of(tensor: torch.Tensor, keep_elements: bool = False) -> Target:

@@ -9,7 +9,7 @@ import torch
 from rueda import _native
 from rueda.adapter import Refusal, View
 from rueda.errors import InvalidArgumentError, UnsupportedError
-from rueda.torch.c10d.arguments import read, target_of
+from rueda.torch.c10d.arguments import overwrite, read, target_of
 from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations
 from rueda.torch.c10d.placement import ON_HOST, OnGpu, placement_of
@@ -67,7 +67,7 @@ class Messages(Operations):
 
         def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
             if placement is not ON_HOST:
-                target.memory.detach().copy_(received)
+                overwrite(target.memory.detach(), received)
             target.give()
             return [tensors[0]]
 

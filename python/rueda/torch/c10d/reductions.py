@@ -21,6 +21,7 @@ from rueda.torch.c10d.arguments import (
     as_refusal,
     flatten,
     hand_out,
+    overwrite,
     read,
     reduction_of,
     require_like,
@@ -251,7 +252,7 @@ class Reductions(Operations):
 
         def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
             if is_root:
-                tensor.detach().copy_(result)
+                overwrite(tensor.detach(), result)
             return [tensor]
 
         return self._collective(

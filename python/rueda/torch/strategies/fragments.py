@@ -62,20 +62,21 @@ class Fragment:
             difference(self.agreed, self._parameters), f"fragment{self._number}", self._codec
         )
 
-    @torch.no_grad()
     def receive(self, mixing: float) -> None:
         """Waits for the mean, takes the outer step, and moves the parameters to its result, but for ``mixing``."""
         assert self._in_flight is not None
         averaging, self._in_flight = self._in_flight, None
-        for name, mean in averaging.result().items():
-            self.agreed[name].grad = mean
-        self._outer.step()
-        self._outer.zero_grad()
-        for name, parameter in self._parameters.items():
-            if mixing:
-                parameter.lerp_(self.agreed[name], 1 - mixing)
-            else:
-                parameter.copy_(self.agreed[name])
+        # What the outer optimizer keeps is written by later steps, in whatever mode these are.
+        with torch.inference_mode(False), torch.no_grad():
+            for name, mean in averaging.result().items():
+                self.agreed[name].grad = mean
+            self._outer.step()
+            self._outer.zero_grad()
+            for name, parameter in self._parameters.items():
+                if mixing:
+                    parameter.lerp_(self.agreed[name], 1 - mixing)
+                else:
+                    parameter.copy_(self.agreed[name])
 
     def settle(self) -> None:
         """Sends and receives whatever is left, so that all ranks have the same parameters."""

@@ -38,9 +38,9 @@ def entry_names(replica: Replica) -> set[str]:
 
 
 def entries(replica: Replica, names: Collection[str] | None = None) -> dict[str, torch.Tensor]:
-    """The optimizer's tensors of floating-point numbers, of all names or of these; numbers by themselves are left out.
+    """The optimizer's tensors of floating-point or complex numbers, of all names or of these.
 
-    By parameter and name, as ``"fc.weight.exp_avg"``.
+    Numbers by themselves are left out. By parameter and name, as ``"fc.weight.exp_avg"``.
     """
     found = {}
     for parameter_name, parameter in replica.parameters.items():
@@ -49,7 +49,7 @@ def entries(replica: Replica, names: Collection[str] | None = None) -> dict[str,
             if (
                 wanted
                 and isinstance(kept, torch.Tensor)
-                and kept.is_floating_point()
+                and (kept.is_floating_point() or kept.is_complex())
                 and (kept.dim() or not parameter.dim())
             ):
                 found[f"{parameter_name}.{name}"] = kept

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from rueda.errors import InvalidArgumentError
+from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.torch.strategies.named import copied, load
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.sparse_message import decode_all, encode_all
@@ -44,6 +44,11 @@ class SparseLoCo(Strategy):
     name: ClassVar[str] = "sparseloco"
 
     def validate(self, replica: Replica) -> None:
+        for name, each in replica.parameters.items():
+            if each.is_complex():
+                raise UnsupportedError(
+                    f"SparseLoCo is for parameters of real numbers, and '{name}' is {each.dtype}"
+                )
         at_least(self, 1, "period")
         at_least(self, 0, "outer_lr")
         within(self, 0, 1, "density", "decay")

@@ -80,7 +80,9 @@ class Wrapped(torch.optim.Optimizer):
         if not strategy.reduces_gradients:
             return loss
         local = (
-            loss.detach() if isinstance(loss, torch.Tensor) else torch.tensor(loss, device="cpu")
+            loss.detach()
+            if isinstance(loss, torch.Tensor)
+            else torch.tensor(loss, dtype=torch.float64, device="cpu")
         )
         average = allreduce(local, process_set=self._rueda_replica.process_set)
         return average if isinstance(loss, torch.Tensor) else float(average)
