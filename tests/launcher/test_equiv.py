@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from click.testing import CliRunner
@@ -127,10 +129,14 @@ def test_a_variant_needs_a_name_and_variables(text: str) -> None:
         (["--reference", "sync"], "--reference sync: give a number of ranks and a strategy"),
         (["--strategy", ","], "names no strategy"),
         (["--variant", "a:A=1", "--variant", "a:A=2"], "--variant a: given twice"),
-        (["--plot", "x.txt"], "--plot"),
+        (["--plot", "x.txt"], "--plot x.txt: the name must end in .svg"),
+        (["--plot", "none/x.svg"], "--plot none/x.svg: there is no folder"),
     ],
 )
-def test_what_cannot_be_planned_is_one_sentence(flags: list[str], sentence: str) -> None:
+def test_what_cannot_be_planned_is_one_sentence(
+    flags: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rueda.launcher.equiv.plot.require_matplotlib", lambda _: None)
     ran = CliRunner().invoke(make_equiv_command(), [*flags, "python", "train.py"])
     assert ran.exit_code == 2
     (line,) = ran.output.splitlines()
@@ -258,10 +264,34 @@ def test_runs_that_are_there_are_not_run_again(
     assert len((tmp_path / "count").read_text()) == 4  # the reference, its twin, and 2 ranks
     again = rueda("equiv", *command, *flags, *EQUIV[1:])
     assert json.loads(again.out) == json.loads(first.out)
-    ran = rueda(*EQUIV, *flags, "--metric", "speed", *command)
+    assert len((tmp_path / "count").read_text()) == 4
+
+
+def test_a_metric_that_is_none_is_told_after_the_first_run(
+    rueda: Rueda, training: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    command = training("open('count', 'a').write('x')\ntrain()")
+    ran = rueda(*EQUIV, "--np", "2", "--metric", "speed", *command)
     assert ran.code == 2
     assert "--metric speed: the script has given loss, accuracy to" in ran.last_line
-    assert len((tmp_path / "count").read_text()) == 4
+    assert len((tmp_path / "count").read_text()) == 1
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = outcomes([Outcome((recorded(training_of(seed)),)) for seed in range(2)])
+    figure, pyplot = MagicMock(), MagicMock()
+    figure.savefig.side_effect = OSError(errno.ENOSPC, "No space left on device")
+    pyplot.subplots.return_value = (figure, [MagicMock() for _ in range(3)])
+    monkeypatch.setattr("rueda.launcher.equiv.command._outcomes", lambda *_: found)
+    monkeypatch.setattr("rueda.launcher.equiv.plot.require_matplotlib", lambda _: None)
+    monkeypatch.setattr("rueda.launcher.equiv.plot.new_pyplot", lambda: pyplot)
+    flags = ["--np", "2", "--seeds", "2", "--json", "--plot", "x.svg"]
+    ran = CliRunner().invoke(make_equiv_command(), [*flags, "python", "train.py"])
+    assert ran.exit_code == 2
+    assert json.loads(ran.stdout)["schema"] == 1
+    assert ran.stderr == "rueda: cannot write 'x.svg': No space left on device\n"
 
 
 def test_a_fault_in_a_training_with_torch_is_found(
