@@ -6,6 +6,7 @@ import errno
 import importlib
 import io
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from recorded import recorded
 from recorded import training as training_of
 from rich.console import Console
+from rueda.equivalence.run_settings import RunSettings
 from rueda.launcher.equiv.plan import (
     Plan,
     Planned,
@@ -28,7 +30,7 @@ from rueda.launcher.equiv.plan import (
     parse_variant,
 )
 from rueda.launcher.errors import LaunchError
-from rueda_command import run_rueda
+from rueda_command import launcher_environment, run_rueda
 
 from .conftest import Rueda
 
@@ -37,7 +39,7 @@ pytest.importorskip("scipy", reason="SciPy, which the judge needs, is not instal
 from rueda.launcher.equiv.command import exit_code, make_equiv_command
 from rueda.launcher.equiv.comparison import compare
 from rueda.launcher.equiv.report import as_json, print_report
-from rueda.launcher.equiv.running import Outcome, problem_of
+from rueda.launcher.equiv.running import OUTPUT_FILE, Outcome, problem_of, run
 
 EQUIV = ["equiv", "--launch=--no-mpi --grace 0.5", "--json"]
 # Records a training of one number, without torch, which takes a second to import.
@@ -111,7 +113,7 @@ def test_each_run_is_there_once_and_in_a_folder_of_its_own(ranks: list[int], see
     assert dict(last.variables) == {"RUEDA_ALGORITHM": "ring"}
 
 
-@pytest.mark.parametrize("text", ["ring", "ring:", ":A=1", "ring:=1", "a b:A=1"])
+@pytest.mark.parametrize("text", ["ring", "ring:", ":A=1", "ring:=1", "a b:A=1", "ring:A-B=1"])
 def test_a_variant_needs_a_name_and_variables(text: str) -> None:
     with pytest.raises(LaunchError, match="such as ring:RUEDA_ALGORITHM=ring"):
         parse_variant(text)
@@ -265,6 +267,19 @@ def test_runs_that_are_there_are_not_run_again(
     again = rueda("equiv", *command, *flags, *EQUIV[1:])
     assert json.loads(again.out) == json.loads(first.out)
     assert len((tmp_path / "count").read_text()) == 4
+
+
+def test_variables_of_a_variant_reach_other_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", launcher_environment().get("PYTHONPATH", ""))
+    launch = ("--dry-run", "--no-mpi", "-H", "far-away-1:1,far-away-2:1")
+    variables = (("OWN", ":4096:8"), ("OTHER", "a b"))
+    run(tmp_path / "run", RunSettings(2, "sync", 0, ("true",), launch, variables), 60)
+    lines = (tmp_path / "run" / OUTPUT_FILE).read_text().splitlines()
+    ranks = [shlex.split(line) for line in lines if line.startswith("env ")]
+    assert len(ranks) == 2
+    assert all({"OWN=:4096:8", "OTHER=a b"} <= set(words) for words in ranks)
 
 
 def test_a_metric_that_is_none_is_told_after_the_first_run(
