@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -170,16 +170,22 @@ def _asks_for_mpi(request: RunRequest, job: Job) -> bool:
     )
 
 
+def _show(request: RunRequest, lines: Callable[[], Sequence[str]]) -> bool:
+    """Prints what is to be run where that is asked for; returns whether nothing else is."""
+    if request.dry_run:
+        click.echo("\n".join(lines()))
+    elif request.verbose:
+        for line in lines():
+            say(line)
+    return request.dry_run
+
+
 def _run_remote(request: RunRequest, job: Job) -> int:
     # Each host divides its own cores.
     settings = {name: value for name, value in job.settings.items() if name not in job.chosen}
     job = replace(job, settings=settings)
-    if request.dry_run:
-        click.echo("\n".join(remote.dry_run(job, request.reach)))
+    if _show(request, lambda: remote.dry_run(job, request.reach)):
         return 0
-    if request.verbose:
-        for line in remote.dry_run(job, request.reach):
-            say(line)
     check_number(job.ranks, 0)
     elastic = request.elastic
     most = len(job.hosts) if elastic is None else max(len(job.hosts), elastic.limits.most)
@@ -204,10 +210,9 @@ def _run_nodes(request: RunRequest, job: Job, nodes: Nodes) -> int:
         for n in range(nodes.count)
     ]
     here = shares[nodes.rank].ranks
-    if request.dry_run:
-        meeting = {"RUEDA_RENDEZVOUS": f"tcp:{nodes.host}:PORT"}
-        for rank in here:
-            click.echo(builtin.line_of(job, {**identity(shares, rank), **meeting}))
+    meeting = {"RUEDA_RENDEZVOUS": f"tcp:{nodes.host}:PORT"}
+    variables = [{**identity(shares, rank), **meeting} for rank in here]
+    if _show(request, lambda: [builtin.line_of(job, each) for each in variables]):
         return 0
     provide_descriptors(job.ranks + _PER_HOST * nodes.count, started_here=True)
     output = RankOutput(whole.ranks, request.output_directory, request.prefix, here)
@@ -235,8 +240,7 @@ def _stays_here(request: RunRequest, job: Job) -> bool:
 def _run_builtin(request: RunRequest, job: Job) -> int:
     if not _stays_here(request, job):
         return _run_remote(request, job)
-    if request.dry_run:
-        click.echo("\n".join(builtin.dry_run(job)))
+    if _show(request, lambda: builtin.dry_run(job)):
         return 0
     elastic = request.elastic
     most = job.ranks if elastic is None else elastic.limits.most
@@ -254,11 +258,8 @@ def _run_builtin(request: RunRequest, job: Job) -> int:
 
 def _run_mpirun(request: RunRequest, job: Job, tool: mpirun.Mpirun) -> int:
     argv = mpirun.command_line(tool, job, request.mpirun_options)
-    if request.dry_run:
-        click.echo(shlex.join(argv))
+    if _show(request, lambda: [shlex.join(argv)]):
         return 0
-    if request.verbose:
-        say(shlex.join(argv))
     provide_descriptors(job.ranks_here if job.is_local else 0, started_here=False)
     relay = guard(request.grace)
 

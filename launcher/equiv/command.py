@@ -155,7 +155,7 @@ def make_equiv_command() -> click.Command:
                 folder = Path(
                     stack.enter_context(tempfile.TemporaryDirectory(prefix="rueda-equiv-"))
                 )
-            outcomes = _outcomes(plan, folder.resolve(), values["timeout"])
+            outcomes = _outcomes(plan, folder.resolve(), values)
             comparison = compare(
                 plan,
                 outcomes,
@@ -164,9 +164,9 @@ def make_equiv_command() -> click.Command:
                 values["margin"],
                 values["target"],
             )
+            _show(comparison, values["prints_json"])
             if values["plot"] is not None:
                 plot.draw(comparison, outcomes, values["plot"])
-        _show(comparison, values["prints_json"])
         context.exit(exit_code({row.verdict.level for row in comparison.rows}, values["required"]))
 
     return equiv
@@ -206,7 +206,8 @@ def _plan(values: dict[str, Any]) -> Plan:
     return Plan(reference, candidates, seeds, tuple(values["command"]), launch, every)
 
 
-def _outcomes(plan: Plan, folder: Path, timeout: float) -> dict[Planned, Outcome]:
+def _outcomes(plan: Plan, folder: Path, values: dict[str, Any]) -> dict[Planned, Outcome]:
+    from .comparison import choose_measure
     from .running import run, run_again
 
     runs = list(plan.runs())
@@ -216,11 +217,13 @@ def _outcomes(plan: Plan, folder: Path, timeout: float) -> dict[Planned, Outcome
         where = folder / planned.folder
         outcome = run_again(where, settings)
         if outcome is None:
-            outcome = run(where, settings, timeout)
+            outcome = run(where, settings, values["timeout"])
             told = outcome.problem or f"{outcome.seconds:.1f} s"
             say(f"run {number} of {len(runs)}: {planned}: {told}")
             if outcome.problem and planned.way == plan.reference:
                 raise LaunchError(f"the reference, {planned}: {outcome.problem}")
+        if number == 1:  # the reference tells what can be judged, before all others are run
+            choose_measure(values["metric"], values["margin"], outcome)
         outcomes[planned] = outcome
     return outcomes
 

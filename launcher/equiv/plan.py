@@ -12,6 +12,8 @@ from ..errors import LaunchError
 
 __all__ = ["Plan", "Planned", "Way", "parse_list", "parse_strategies", "parse_variant"]
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
 
 @dataclass(frozen=True)
 class Way:
@@ -121,7 +123,9 @@ def parse_variant(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     """``ring:RUEDA_ALGORITHM=ring,X=1``: a name and variables. Raises LaunchError."""
     name, _, settings = text.partition(":")
     pairs = [part.partition("=") for part in settings.split(",")]
-    if not re.fullmatch(r"[\w.+-]+", name) or not all(key and mark for key, mark, _ in pairs):
+    if not re.fullmatch(r"[\w.+-]+", name) or not all(
+        _VARIABLE.fullmatch(key.strip()) and mark for key, mark, _ in pairs
+    ):
         raise LaunchError(
             f"--variant {text}: give a name and variables, such as ring:RUEDA_ALGORITHM=ring"
         )

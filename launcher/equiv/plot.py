@@ -11,7 +11,7 @@ from rueda.equivalence.judge import Run
 from rueda.equivalence.targets import losses, smooth
 
 from ..errors import LaunchError
-from ..figures import new_pyplot, require_matplotlib
+from ..figures import new_pyplot, require_folder, require_matplotlib
 from .comparison import Comparison
 from .plan import Planned, Way
 from .running import Outcome
@@ -24,10 +24,14 @@ def check(path: Path) -> None:
     require_matplotlib("--plot")
     if path.suffix not in {".svg", ".png", ".pdf"}:
         raise LaunchError(f"--plot {path}: the name must end in .svg, .png or .pdf")
+    require_folder("--plot", path)
 
 
 def draw(comparison: Comparison, outcomes: Mapping[Planned, Outcome], path: Path) -> None:
-    """Loss over steps, distance from the reference over steps beside that of its twin, and the gaps with intervals."""
+    """Loss over steps, distance from the reference over steps beside that of its twin, and the gaps with intervals.
+
+    Raises LaunchError where the file cannot be written.
+    """
     pyplot = new_pyplot()
     plan = comparison.plan
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(17, 5), layout="constrained")
@@ -77,8 +81,12 @@ def draw(comparison: Comparison, outcomes: Mapping[Planned, Outcome], path: Path
         axis.set_xlabel("step")
         axis.grid(alpha=0.3)
         axis.legend(fontsize="small")
-    figure.savefig(path)
-    pyplot.close(figure)
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise LaunchError(f"cannot write '{path}': {error.strerror}") from error
+    finally:
+        pyplot.close(figure)
 
 
 def _runs(outcomes: Mapping[Planned, Outcome], first: Planned, seeds: int) -> list[Run]:

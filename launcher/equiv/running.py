@@ -38,7 +38,9 @@ def run(folder: Path, settings: RunSettings, timeout: float) -> Outcome:
     """Starts one run and waits for it, at most ``timeout`` seconds; its output is kept in the folder."""
     shutil.rmtree(folder, ignore_errors=True)
     settings.write(folder)
-    flags = ["-np", str(settings.ranks), *settings.launch]
+    # As flags, too: other hosts get no more of the environment than variables of some names.
+    given = [word for name, value in settings.variables for word in ("-x", f"{name}={value}")]
+    flags = ["-np", str(settings.ranks), *settings.launch, *given]
     command = [sys.executable, "-m", "rueda.launcher", "run", *flags, *settings.command]
     environment = {**os.environ, **dict(settings.variables), VARIABLE: str(folder)}
     began = time.monotonic()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, TypeVar
 
 from ..errors import LaunchError
@@ -28,6 +30,8 @@ from .greeting import Stranger, key_of, secret_of_ranks
 
 Understood = TypeVar("Understood")
 
+# What ends the wait for node 0.
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _BETWEEN_TRIES = 0.5
 _PROGRESS = 10.0
 # For the start of all ranks once all nodes have come, and for node 0's last word; seconds.
@@ -135,6 +139,7 @@ def run_node(nodes: Nodes, job: Job, output: RankOutput, grace: float, silence: 
 
     `silence`: seconds after which a node 0 that says nothing is taken for gone.
     """
+    _end_on_signals()
     link = find_first(nodes, job.ranks)
     own_address = str(link.getsockname()[0]).removeprefix("::ffff:")
     channel = NodeChannel(link, nodes.timeout + _START)
@@ -161,6 +166,22 @@ def run_node(nodes: Nodes, job: Job, output: RankOutput, grace: float, silence: 
         return await NodeRun(part, prepared, meeting, channel, relay, output).run_to_verdict()
 
     return asyncio.run(run())
+
+
+def _end_on_signals() -> None:
+    """Until the guardian and the supervisor take them over, signals end this process with a word and the code of a job.
+
+    Also where it is process 1 of a container, to which the system sends no signal that it does not handle.
+    """
+
+    def end(number: int, _: FrameType | None) -> None:
+        code, words = ended_by(signal.Signals(number))
+        say(words)
+        raise SystemExit(code)
+
+    for number in _ENDS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, end)
 
 
 def _understand(nodes: Nodes, read: Callable[[], Understood]) -> Understood:

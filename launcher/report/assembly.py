@@ -26,10 +26,18 @@ from ..cores import usable_cores
 from ..errors import LaunchError
 from .simulator import SLOW, Simulator, TooSlow, find_simulator
 
-__all__ = ["Asked", "Report", "assemble"]
+__all__ = ["Asked", "Baseline", "Report", "assemble", "read_baseline"]
 
 # Between hosts, where one host was recorded and nothing else is said.
 _ASSUMED = Links(10.0, 30.0, "assumed: no link was recorded, give --bandwidth and --latency")
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A recording of one rank, and how long a step took; seconds."""
+
+    folder: Path
+    step: float
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class Asked:
     per_host: int | None = None
     bandwidth: float | None = None
     latency: float | None = None
-    baseline: Path | None = None
+    baseline: Baseline | None = None
 
 
 @dataclass(frozen=True)
@@ -82,9 +90,9 @@ def assemble(folder: Path, asked: Asked) -> Report:
     try:
         recordings, notes = read_folder(folder)
         splits = split(recordings)
-        one_rank = None if asked.baseline is None else _step_of(asked.baseline)
     except RecordingError as error:
         raise LaunchError(str(error)) from error
+    one_rank = None if asked.baseline is None else asked.baseline.step
     header = recordings[0].header
     notes += _notes(splits)
     workload = workload_of(splits)
@@ -99,8 +107,8 @@ def assemble(folder: Path, asked: Asked) -> Report:
             "or call rueda.report.step()"
         )
     else:
-        if one_rank is not None:
-            why = f"the recording in '{asked.baseline}'"
+        if asked.baseline is not None:
+            why = f"the recording in '{asked.baseline.folder}'"
         alone = workload.alone if one_rank is None else one_rank
         speedup = header.size * alone / workload.step
         otherwise = any(each.sends_otherwise for each in splits)
@@ -137,9 +145,12 @@ def _own_times(splits: Sequence[RankSplit]) -> npt.NDArray[np.float64]:
     return np.stack([each.own[WARM_UP:count] for each in splits])
 
 
-def _step_of(folder: Path) -> float:
-    """Of a run of one rank."""
-    recordings, _ = read_folder(folder)
+def read_baseline(folder: Path) -> Baseline:
+    """Raises LaunchError where it is no recording of one rank."""
+    try:
+        recordings, _ = read_folder(folder)
+    except RecordingError as error:
+        raise LaunchError(f"--baseline {folder}: {error}") from error
     if recordings[0].header.size != 1:
         raise LaunchError(
             f"--baseline {folder}: it is a recording of {recordings[0].header.size} ranks; give that of one"
@@ -147,7 +158,7 @@ def _step_of(folder: Path) -> float:
     workload = workload_of(split(recordings))
     if workload is None:
         raise LaunchError(f"--baseline {folder}: fewer than four steps were recorded")
-    return workload.step
+    return Baseline(folder, workload.step)
 
 
 def _notes(splits: Sequence[RankSplit]) -> list[str]:

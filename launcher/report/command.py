@@ -13,7 +13,7 @@ import click
 
 from ..equiv.plan import parse_list
 from ..errors import LaunchError
-from ..figures import require_matplotlib
+from ..figures import require_folder, require_matplotlib
 from ..sink import say
 
 _SIZES = "2,4,8,16,32,64,128,256,512,1000"
@@ -153,11 +153,13 @@ def make_report_command() -> click.Command:
     ) -> None:
         if page is not None:
             require_matplotlib("--html")
+            require_folder("--html", page)
         # What needs NumPy is imported here, so that `rueda` itself starts without.
-        from .assembly import Asked, assemble
+        from .assembly import Asked, assemble, read_baseline
 
         wanted = () if sizes == "0" else parse_list(sizes, "--predict")
-        asked = Asked(wanted, per_host, bandwidth, latency, baseline)
+        one_rank = None if baseline is None else read_baseline(baseline)
+        asked = Asked(wanted, per_host, bandwidth, latency, one_rank)
         code = 0
         with ExitStack() as stack:
             if ranks is None:
@@ -181,13 +183,6 @@ def make_report_command() -> click.Command:
                     raise
                 say(error.format_message())
                 context.exit(code)
-            if page is not None:
-                from .page import page_of
-
-                try:
-                    page.write_text(page_of(found), encoding="utf-8")
-                except OSError as error:
-                    raise LaunchError(f"cannot write '{page}': {error.strerror}") from error
         from ..terminal import console
         from .output import as_json, print_report
 
@@ -195,6 +190,13 @@ def make_report_command() -> click.Command:
             click.echo(json.dumps(as_json(found), indent=2, ensure_ascii=False))
         else:
             print_report(found, console())
+        if page is not None:  # last: what was found is told in any case
+            from .page import page_of
+
+            try:
+                page.write_text(page_of(found), encoding="utf-8")
+            except OSError as error:
+                raise LaunchError(f"cannot write '{page}': {error.strerror}") from error
         context.exit(code)
 
     return report

@@ -71,3 +71,14 @@ def test_a_small_run(tmp_path: Path) -> None:
         assert len(report.of("barrier", "rueda").medians) == runs
         assert report.of("barrier", "rueda").counts.total() == 2 * 1000 * runs
     assert "| barrier | rueda | 2 |" in page.read_text()
+    for name in ("ranks", "CPU"):
+        kept = json.loads(found.read_text())
+        kept["head"][name] = "other"
+        other = tmp_path / f"{name}.json"
+        other.write_text(json.dumps(kept))
+        refused = click.testing.CliRunner().invoke(
+            make_latency_command(), [*arguments, "--add", str(other)]
+        )
+        assert refused.exit_code == 2
+        assert f"the runs in there differ in {name}: other; here: " in refused.output
+        assert json.loads(other.read_text()) == kept

@@ -221,6 +221,21 @@ def test_built_in_dry_run_has_a_line_per_rank(fake_mpirun: dict[int, str]) -> No
     assert rendezvous.startswith("unix:@rueda-")
 
 
+def test_verbose_shows_what_a_node_runs(
+    fake_mpirun: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUEDA_SECRET", "s" * 32)
+    monkeypatch.setattr("rueda.launcher.run.run_node", lambda *_: 7)
+    where = ["--nodes", "2", "--node-rank", "1", "--rendezvous", "tcp:first:29400"]
+    result = run("--verbose", *where, "-np", "2", "true")
+    assert result.exit_code == 7
+    shown = [line for line in result.stderr.splitlines() if line.startswith("rueda: env ")]
+    assert len(shown) == 2
+    for rank, line in zip((2, 3), shown, strict=True):
+        assert f" RUEDA_RANK={rank} RUEDA_SIZE=4 " in line
+    assert "s" * 32 not in result.output
+
+
 def test_an_environment_that_is_not_activated_is_put_on_the_path(
     fake_mpirun: dict[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from click.testing import CliRunner
@@ -17,6 +20,7 @@ from hypothesis import strategies as st
 from recorded import recorded
 from recorded import training as training_of
 from rich.console import Console
+from rueda.equivalence.run_settings import RunSettings
 from rueda.launcher.equiv.plan import (
     Plan,
     Planned,
@@ -26,7 +30,7 @@ from rueda.launcher.equiv.plan import (
     parse_variant,
 )
 from rueda.launcher.errors import LaunchError
-from rueda_command import run_rueda
+from rueda_command import launcher_environment, run_rueda
 
 from .conftest import Rueda
 
@@ -35,7 +39,7 @@ pytest.importorskip("scipy", reason="SciPy, which the judge needs, is not instal
 from rueda.launcher.equiv.command import exit_code, make_equiv_command
 from rueda.launcher.equiv.comparison import compare
 from rueda.launcher.equiv.report import as_json, print_report
-from rueda.launcher.equiv.running import Outcome, problem_of
+from rueda.launcher.equiv.running import OUTPUT_FILE, Outcome, problem_of, run
 
 EQUIV = ["equiv", "--launch=--no-mpi --grace 0.5", "--json"]
 # Records a training of one number, without torch, which takes a second to import.
@@ -109,7 +113,7 @@ def test_each_run_is_there_once_and_in_a_folder_of_its_own(ranks: list[int], see
     assert dict(last.variables) == {"RUEDA_ALGORITHM": "ring"}
 
 
-@pytest.mark.parametrize("text", ["ring", "ring:", ":A=1", "ring:=1", "a b:A=1"])
+@pytest.mark.parametrize("text", ["ring", "ring:", ":A=1", "ring:=1", "a b:A=1", "ring:A-B=1"])
 def test_a_variant_needs_a_name_and_variables(text: str) -> None:
     with pytest.raises(LaunchError, match="such as ring:RUEDA_ALGORITHM=ring"):
         parse_variant(text)
@@ -127,10 +131,14 @@ def test_a_variant_needs_a_name_and_variables(text: str) -> None:
         (["--reference", "sync"], "--reference sync: give a number of ranks and a strategy"),
         (["--strategy", ","], "names no strategy"),
         (["--variant", "a:A=1", "--variant", "a:A=2"], "--variant a: given twice"),
-        (["--plot", "x.txt"], "--plot"),
+        (["--plot", "x.txt"], "--plot x.txt: the name must end in .svg"),
+        (["--plot", "none/x.svg"], "--plot none/x.svg: there is no folder"),
     ],
 )
-def test_what_cannot_be_planned_is_one_sentence(flags: list[str], sentence: str) -> None:
+def test_what_cannot_be_planned_is_one_sentence(
+    flags: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rueda.launcher.equiv.plot.require_matplotlib", lambda _: None)
     ran = CliRunner().invoke(make_equiv_command(), [*flags, "python", "train.py"])
     assert ran.exit_code == 2
     (line,) = ran.output.splitlines()
@@ -258,10 +266,47 @@ def test_runs_that_are_there_are_not_run_again(
     assert len((tmp_path / "count").read_text()) == 4  # the reference, its twin, and 2 ranks
     again = rueda("equiv", *command, *flags, *EQUIV[1:])
     assert json.loads(again.out) == json.loads(first.out)
-    ran = rueda(*EQUIV, *flags, "--metric", "speed", *command)
+    assert len((tmp_path / "count").read_text()) == 4
+
+
+def test_variables_of_a_variant_reach_other_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", launcher_environment().get("PYTHONPATH", ""))
+    launch = ("--dry-run", "--no-mpi", "-H", "far-away-1:1,far-away-2:1")
+    variables = (("OWN", ":4096:8"), ("OTHER", "a b"))
+    run(tmp_path / "run", RunSettings(2, "sync", 0, ("true",), launch, variables), 60)
+    lines = (tmp_path / "run" / OUTPUT_FILE).read_text().splitlines()
+    ranks = [shlex.split(line) for line in lines if line.startswith("env ")]
+    assert len(ranks) == 2
+    assert all({"OWN=:4096:8", "OTHER=a b"} <= set(words) for words in ranks)
+
+
+def test_a_metric_that_is_none_is_told_after_the_first_run(
+    rueda: Rueda, training: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    command = training("open('count', 'a').write('x')\ntrain()")
+    ran = rueda(*EQUIV, "--np", "2", "--metric", "speed", *command)
     assert ran.code == 2
     assert "--metric speed: the script has given loss, accuracy to" in ran.last_line
-    assert len((tmp_path / "count").read_text()) == 4
+    assert len((tmp_path / "count").read_text()) == 1
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = outcomes([Outcome((recorded(training_of(seed)),)) for seed in range(2)])
+    figure, pyplot = MagicMock(), MagicMock()
+    figure.savefig.side_effect = OSError(errno.ENOSPC, "No space left on device")
+    pyplot.subplots.return_value = (figure, [MagicMock() for _ in range(3)])
+    monkeypatch.setattr("rueda.launcher.equiv.command._outcomes", lambda *_: found)
+    monkeypatch.setattr("rueda.launcher.equiv.plot.require_matplotlib", lambda _: None)
+    monkeypatch.setattr("rueda.launcher.equiv.plot.new_pyplot", lambda: pyplot)
+    flags = ["--np", "2", "--seeds", "2", "--json", "--plot", "x.svg"]
+    ran = CliRunner().invoke(make_equiv_command(), [*flags, "python", "train.py"])
+    assert ran.exit_code == 2
+    assert json.loads(ran.stdout)["schema"] == 1
+    assert ran.stderr == "rueda: cannot write 'x.svg': No space left on device\n"
 
 
 def test_a_fault_in_a_training_with_torch_is_found(

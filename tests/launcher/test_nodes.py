@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from rueda.launcher.nodes import other
 from rueda.launcher.nodes.flags import Nodes, hint_at_nodes, nodes_of
 from rueda.launcher.nodes.greeting import First, Other, Stranger, key_of, secret_of_ranks
 from rueda.launcher.remote.frames import Frame, Kind
+from rueda_command import LAUNCHER, launcher_environment
 
 from .conftest import Rueda
 
@@ -122,6 +126,29 @@ def test_a_pod_that_would_be_alone_is_told_so(rueda: Rueda) -> None:
     assert "--nodes N --rendezvous tcp:HOST:PORT, else --nodes 1" in ran.err
     assert hint_at_nodes({**NOTHING, "nodes": 1}, {"JOB_COMPLETION_INDEX": "3"}) == ""
     assert hint_at_nodes(NOTHING, {}) == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_wait_for_node_0(number: signal.Signals) -> None:
+    """As Ctrl-C does, or the end of a pod; whoever listens there says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(60)
+        where = f"tcp:127.0.0.1:{listener.getsockname()[1]}"
+        flags = ["--nodes", "2", "--node-rank", "1", "--rendezvous", where, "-np", "1"]
+        process = subprocess.Popen(
+            [*LAUNCHER, "run", *flags, "true"],
+            env={**launcher_environment(), **SECRET, "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            with listener.accept()[0]:
+                process.send_signal(number)
+                _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + number
+    assert err == f"rueda: ended by {number.name}; all ranks are gone\n"
 
 
 def talk(first_key: bytes, other_key: bytes) -> dict[str, Any]:

@@ -171,9 +171,42 @@ def test_the_page_needs_no_other_file(tmp_path: Path) -> None:
     assert "src=" not in page
     assert "<link" not in page
     assert "straggler wait" in page
-    ran = report("--html", tmp_path / "none" / "page.html", "--predict", "0", tmp_path)
+    name = "x" * 300  # longer than any may be
+    ran = report("--html", tmp_path / name, "--predict", "0", tmp_path)
     assert ran.exit_code == 2
-    assert "page.html': No such file" in ran.output
+    assert "xxx': File name too long" in ran.output
+    assert "straggler" in ran.output, "what was found is told all the same"
+
+
+def test_what_could_not_be_told_in_the_end_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rueda.launcher.report.command.require_matplotlib", lambda _: None)
+    for flags, says in (
+        (["--baseline", tmp_path / "typo"], "cannot be read: No such file"),
+        (["--html", tmp_path / "none" / "page.html"], f"there is no folder '{tmp_path / 'none'}'"),
+    ):
+        ran = report(*flags, "--np", "1", "touch", tmp_path / "ran")
+        assert ran.exit_code == 2
+        assert says in ran.output
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_run_is_told_apart_from_what_its_folder_has(rueda: Rueda, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    two_ranks(tmp_path / "kept")
+    ran = rueda(*REPORT, "-np", "1", "--out", "kept", "true")
+    assert ran.code == 2
+    assert "'kept' has no recording" in ran.last_line
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {
+        "rank0.previous",
+        "rank1.previous",
+    }
+    (tmp_path / "file").touch()
+    ran = rueda(*REPORT, "-np", "1", "--out", "file/kept", "touch", "ran")
+    assert ran.code == 2
+    assert "cannot record in 'file/kept': Not a directory" in ran.last_line
+    assert not (tmp_path / "ran").exists()
 
 
 def test_without_matplotlib_the_page_is_refused_before_anything_runs(

@@ -217,10 +217,15 @@ def test_built_in_ranks_know_who_they_are(rueda: Rueda, script: Script) -> None:
         values = [os.environ["RUEDA_" + name] for name in names]
         print(*values, "OMPI_COMM_WORLD_RANK" in os.environ)
     """)
-    ran = rueda("run", "--no-mpi", "-np", "2", "python3", program, OMPI_COMM_WORLD_RANK="7")
+    ran = rueda("run", "-v", "--no-mpi", "-np", "2", "python3", program, OMPI_COMM_WORLD_RANK="7")
     assert sorted(ran.out.splitlines()) == [
         f"[{rank}]<stdout>: {rank} 2 {rank} 2 0 1 rendezvous False" for rank in range(2)
     ]
+    shown = [line for line in ran.err.splitlines() if line.startswith("rueda: env ")]
+    assert len(shown) == 2
+    for rank, line in enumerate(shown):
+        assert f" RUEDA_RANK={rank} RUEDA_SIZE=2 " in line
+        assert line.endswith(f"python3 {program}")
 
 
 def test_a_script_beside_the_caller_is_found(

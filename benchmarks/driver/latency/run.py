@@ -125,14 +125,27 @@ def _head(request: Request) -> dict[str, str]:
     return lines
 
 
+def _begin(request: Request) -> Report:
+    """With the runs that are to be continued. Raises LaunchError where they were measured otherwise."""
+    report = Report(_head(request))
+    if request.add_file is None or not request.add_file.exists():
+        return report
+    before = Report.from_json(json.loads(request.add_file.read_text()))
+    for name in ("ranks", "CPU"):
+        if before.head.get(name) != report.head[name]:
+            raise LaunchError(
+                f"--add {request.add_file}: the runs in there differ in {name}: "
+                f"{before.head.get(name)}; here: {report.head[name]}"
+            )
+    return before
+
+
 def run(request: Request) -> int:
     """Returns the exit code."""
     contenders = _choose(request.contenders, list(_STARTERS), "contender")
     cases = _choose(request.cases, list(CASES), "case")
     _check(contenders)
-    report = Report(_head(request))
-    if request.add_file is not None and request.add_file.exists():
-        report = Report.from_json(json.loads(request.add_file.read_text()))
+    report = _begin(request)
     end = None if request.seconds is None else time.monotonic() + request.seconds
     for number in range(request.runs):
         if end is not None and time.monotonic() >= end:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rueda.report.recording_format import MAIN, ROW, Header, Kind, file_of
 
-__all__ = ["VARIABLE", "Recorder", "recorder"]
+__all__ = ["VARIABLE", "Recorder", "put_aside", "recorder"]
 
 VARIABLE = "RUEDA_REPORT"
 # Rows are written when so many bytes have come together, or after so many nanoseconds.
@@ -116,10 +116,7 @@ class Recorder:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             if header.rank == 0:
-                for path in self._folder.iterdir():
-                    match = re.fullmatch(r"rank(\d+)\.report", path.name)
-                    if match and int(match[1]) >= header.size:
-                        _put_aside(path)
+                put_aside(self._folder, header.size)
             path = file_of(self._folder, header.rank)
             _put_aside(path)
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -168,8 +165,15 @@ class Recorder:
         self._rows.clear()
 
 
+def put_aside(folder: Path, first: int = 0) -> None:
+    """What an earlier run has left, of this rank and those after it. Raises OSError."""
+    for path in folder.iterdir():
+        match = re.fullmatch(r"rank(\d+)\.report", path.name)
+        if match and int(match[1]) >= first:
+            _put_aside(path)
+
+
 def _put_aside(path: Path) -> None:
-    """What an earlier run has left."""
     with contextlib.suppress(FileNotFoundError):
         path.replace(path.with_suffix(".previous"))
 
