@@ -71,9 +71,16 @@ def forwarded_by_default(environment: Mapping[str, str]) -> list[str]:
 def without_identity(environment: Mapping[str, str]) -> dict[str, str]:
     """`environment` without what an outer launcher has said about who this process is."""
     own = {name: value for name, value in environment.items() if not _IDENTITY.match(name)}
-    if "RUEDA_RANK" in environment:  # how that rank has met the others
+    if is_rank(environment):  # how that rank has met the others
         own.pop("RUEDA_BOOTSTRAP", None)
     return own
+
+
+def is_rank(environment: Mapping[str, str]) -> bool:
+    """Whether a process with these variables is a rank that a launcher has started."""
+    return any(
+        name in environment for name in ("RUEDA_RANK", "RUEDA_JOINER", "OMPI_COMM_WORLD_RANK")
+    )
 
 
 def choice_of(name: str, variables: Mapping[str, str]) -> str:

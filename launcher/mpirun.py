@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .cores import usable_cores
-from .environment import choice_of, forwarded_by_default
+from .environment import choice_of, forwarded_by_default, without_identity
 from .errors import LaunchError
 from .hosts import format_hosts, total_slots
 from .job import Job
@@ -107,7 +107,7 @@ def _mapping(mpirun: Mpirun, options: MpirunOptions, oversubscribe: bool) -> lis
 def _variables(job: Job) -> list[str]:
     names = set(job.forward)
     if not job.is_local:
-        names.update(forwarded_by_default(os.environ))
+        names.update(forwarded_by_default(without_identity(os.environ)))
     arguments: list[str] = []
     for name in sorted(names - set(job.settings)):
         arguments += ["-x", name]

@@ -18,7 +18,7 @@ from .elastic.discovery import Elastic, is_here_only
 from .elastic.flags import elastic_of, find_hosts, is_elastic
 from .elastic.hosts_run import ElasticHostsRun
 from .elastic.run import ElasticRun
-from .environment import THREADS, choice_of, parse_forwards, threads_per_rank
+from .environment import THREADS, choice_of, is_rank, parse_forwards, threads_per_rank
 from .errors import LaunchError
 from .guardian import guard
 from .horovod_flags import alias_path, apply_horovod_flags
@@ -94,14 +94,14 @@ def _make_job(
     ranks = check_ranks(values["ranks"], hosts, values["oversubscribe"])
     forward, given = parse_forwards(values["forward"])
     settings = {**given, **from_horovod, **environment_of(flags, values)}
-    if "RUEDA_MIN_NP" in settings or is_elastic(values):
+    if settings.get("RUEDA_MIN_NP") or is_elastic(values):
         settings.setdefault("RUEDA_RECOVERY", "on")
     if values["horovod"]:
         inherited = settings.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
         settings["PYTHONPATH"] = alias_path(inherited)
     if values["bootstrap"] is not None:
         settings["RUEDA_BOOTSTRAP"] = values["bootstrap"]
-    if hosts and not is_elastic(values):
+    if hosts and not (is_elastic(values) or values["map_by"] or values["mpi_args"]):
         hosts = tuple(share.host for share in place(ranks, hosts))  # those that get any
     hosts = hosts or find_hosts(values, ranks, settings)
     draft = Job(ranks, (), hosts)
@@ -258,6 +258,8 @@ def _run_builtin(request: RunRequest, job: Job) -> int:
 
 def _run_mpirun(request: RunRequest, job: Job, tool: mpirun.Mpirun) -> int:
     argv = mpirun.command_line(tool, job, request.mpirun_options)
+    if THREADS in job.chosen and not job.is_local:
+        say(f"{THREADS}={job.settings[THREADS]} on all hosts, by the cores of this one; set it")
     if _show(request, lambda: [shlex.join(argv)]):
         return 0
     provide_descriptors(job.ranks_here if job.is_local else 0, started_here=False)
@@ -284,7 +286,7 @@ def _start_timeout(settings: Mapping[str, str]) -> float:
 def _bootstrap_of(values: Mapping[str, Any]) -> str | None:
     """What RUEDA_BOOTSTRAP asks of the launcher; nothing where it tells how a rank of another job meets the others."""
     _, given = parse_forwards(values["forward"])
-    inherited = {} if "RUEDA_RANK" in os.environ else os.environ
+    inherited = {} if is_rank(os.environ) else os.environ
     asked = choice_of("RUEDA_BOOTSTRAP", {**inherited, **given})
     return asked if asked in ("mpi", "rendezvous") else None
 

@@ -191,9 +191,13 @@ class Growth:
         """Where the process runs, or has run."""
         return self._host_of.get(number, "")
 
+    def slots_of(self, host: str) -> int:
+        """How many processes may run on a host; 0 where it has vanished."""
+        return self._slots.get(host, 0)
+
     def has_slots(self, host: str) -> bool:
         """Whether processes may run there."""
-        return self._slots.get(host, 0) > 0
+        return self.slots_of(host) > 0
 
     @property
     def spans_hosts(self) -> bool:

@@ -166,7 +166,7 @@ class ElasticHostsRun(RemoteRun):
 
     async def _fetch(self, supervisor: Supervisor, name: str) -> None:
         """Makes a host ready on which processes are to be started; where that fails it is tried again later."""
-        share = HostShare(Host(name, self._elastic.limits.most), self._job.ranks, 0)
+        share = HostShare(Host(name, self._growth.slots_of(name)), self._job.ranks, 0)
         connection = self._connection_to(share, *self._handlers)
         try:
             deadline = time.monotonic() + self._reach.start_timeout
@@ -236,8 +236,12 @@ class ElasticHostsRun(RemoteRun):
     # --- Processes
 
     def _part(self, share: HostShare, reached_at: str) -> HostJob:
-        most = min(self._elastic.limits.most, max(1, share.host.slots, share.count))
-        return replace(super()._part(share, reached_at), most=most)
+        part = super()._part(share, reached_at)
+        room = max(1, share.host.slots, share.count)
+        most = self._elastic.limits.most
+        if self._elastic.script is None:  # which may give a host more slots later
+            most = min(most, room)
+        return replace(part, most=most, cores_for=room if part.cores_for else 0)
 
     def _identity(self, rank: int) -> dict[str, str]:
         return {**super()._identity(rank), **_ELASTIC}

@@ -32,7 +32,9 @@ class HostJob:
     reads_input: bool  # rank 0: what is piped into the launcher
     # So many processes may be started at a time, also later: it runs until it is told that the job is over.
     most: int = 0
-    divides_cores: bool = False  # among its ranks, where that host's environment says nothing else
+    cores_for: int = (
+        0  # ranks that share that host's cores, where its environment says nothing else
+    )
 
     @property
     def size(self) -> int:
@@ -70,8 +72,8 @@ def prepare(job: HostJob) -> Prepared:
         ) from error
     os.environ.update(job.settings)
     here = max(len(job.identities), job.most)
-    if job.divides_cores:
-        os.environ.setdefault(THREADS, str(threads_per_rank(usable_cores(), here)))
+    if job.cores_for:
+        os.environ.setdefault(THREADS, str(threads_per_rank(usable_cores(), job.cores_for)))
     check_number(here, here)
     provide_descriptors(here, started_here=True)
     command = check_command(job.command, local=True)

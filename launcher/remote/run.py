@@ -251,7 +251,7 @@ class RemoteRun(BuiltinRun):
             interface=self._interface,
             reached_at=reached_at,
             reads_input=not os.isatty(0),
-            divides_cores=THREADS in self._job.chosen - self._job.settings.keys(),
+            cores_for=share.count if THREADS in self._job.chosen - self._job.settings.keys() else 0,
         )
 
     def _identity(self, rank: int) -> dict[str, str]:

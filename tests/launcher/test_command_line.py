@@ -140,6 +140,8 @@ def test_hostfile(fake_mpirun: dict[int, str], tmp_path: Path) -> None:
 def test_hosts_that_get_no_rank_take_no_part(fake_mpirun: dict[int, str]) -> None:
     hosts = ["-H", "localhost:4,far-away:4", "-np", "2"]
     assert dry_run(fake_mpirun[5], *hosts, "true")[1:5] == ["-np", "2", "-H", "localhost:4"]
+    line = dry_run(fake_mpirun[5], *hosts, "--map-by", "node", "true")
+    assert line[1:5] == ["-np", "2", "-H", "localhost:4,far-away:4"]  # mpirun shares them out
     lines = run("--dry-run", "--no-mpi", *hosts, "true").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["env", "env"]
 
@@ -147,6 +149,8 @@ def test_hosts_that_get_no_rank_take_no_part(fake_mpirun: dict[int, str]) -> Non
 def test_what_a_rank_of_an_outer_job_was_told_is_not_passed_on() -> None:
     outer = {"RUEDA_RANK": "1", "RUEDA_BOOTSTRAP": "rendezvous", "RUEDA_TIMELINE": "t.json"}
     assert without_identity(outer) == {"RUEDA_TIMELINE": "t.json"}
+    joiner = {"RUEDA_JOINER": "3", "RUEDA_BOOTSTRAP": "rendezvous"}
+    assert without_identity(joiner) == {}
     asked_for = {"RUEDA_BOOTSTRAP": "rendezvous"}
     assert without_identity(asked_for) == asked_for
 

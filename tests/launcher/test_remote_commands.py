@@ -121,7 +121,7 @@ def test_each_host_divides_its_own_cores(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     identities = [{"RUEDA_RANK": str(n), "RUEDA_SIZE": "4"} for n in (2, 3)]
-    job = HostJob(["true"], str(tmp_path), {}, identities, 2, 1, 1, "", "", False, 0, True)
+    job = HostJob(["true"], str(tmp_path), {}, identities, 2, 1, 1, "", "", False, 0, 2)
     assert prepare(job).environment["OMP_NUM_THREADS"] == "3"
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert "OMP_NUM_THREADS" not in dry_run("--no-mpi", "true")

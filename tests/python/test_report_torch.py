@@ -6,6 +6,7 @@ import json
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -122,12 +123,22 @@ class Modes(Dataset):
         return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), device
 
 
+def without_gradients() -> Iterator[bool]:
+    """Keeps a mode of its own from one to the next."""
+    with torch.no_grad():
+        for _ in range(3):
+            yield torch.is_grad_enabled()
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_batches_are_loaded_in_the_modes_of_who_iterates(threads: int) -> None:
     loading = PrefetchLoader(DataLoader(Modes(), batch_size=None), threads=threads)
     assert {tuple(each) for each in loading} == {(True, False, "cpu")}
     with torch.no_grad():
         assert {tuple(each) for each in loading} == {(False, False, "cpu")}
+    if threads == 1:
+        assert list(PrefetchLoader(without_gradients())) == [False, False, False]
+        assert torch.is_grad_enabled()
     device = (
         "meta" if threads > 1 else "cpu"
     )  # alone a thread iterates the DataLoader, which draws a seed

@@ -180,11 +180,13 @@ class PrefetchLoader(Generic[T]):
         def load(indices: Any) -> Any:
             dataset = loader.dataset
             if loader.batch_sampler is None:
-                return source.timed(lambda: loader.collate_fn(dataset[indices]))
+                return source.timed_in_modes(lambda: loader.collate_fn(dataset[indices]))
             many = getattr(dataset, "__getitems__", None)
             if many is None:
-                return source.timed(lambda: loader.collate_fn([dataset[i] for i in indices]))
-            return source.timed(lambda: loader.collate_fn(many(indices)))
+                return source.timed_in_modes(
+                    lambda: loader.collate_fn([dataset[i] for i in indices])
+                )
+            return source.timed_in_modes(lambda: loader.collate_fn(many(indices)))
 
         samples = iter(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
         under_way: list[Future[Any]] = []
@@ -210,7 +212,8 @@ class _Modes:
     def __init__(self) -> None:
         self._infers = torch.is_inference_mode_enabled()
         self._has_gradients = torch.is_grad_enabled()
-        self._device = torch.get_default_device()
+        default = getattr(torch, "get_default_device", None)  # since torch 2.3
+        self._device = default() if default is not None else torch.device("cpu")
         in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._gpu = torch.cuda.current_device() if in_use else None
 
@@ -238,16 +241,22 @@ class _Source:
     def timed(self, load: Callable[[], Any]) -> Any:
         began = time.perf_counter()
         try:
-            with self._modes.entered():
-                return load()
+            return load()
         finally:
             with self._lock:
                 self.loading += time.perf_counter() - began
 
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
-        batches = self.timed(lambda: iter(loader))
-        while (batch := self.timed(lambda: next(batches, _END))) is not _END:
-            yield batch
+        # Once, as a loader may keep modes of its own from batch to batch.
+        with self._modes.entered():
+            batches = self.timed(lambda: iter(loader))
+            while (batch := self.timed(lambda: next(batches, _END))) is not _END:
+                yield batch
+
+    def timed_in_modes(self, load: Callable[[], Any]) -> Any:
+        """For one of several threads, which take what comes next."""
+        with self._modes.entered():
+            return self.timed(load)
 
 
 def _can_be_shared(loader: object) -> bool:
