@@ -103,15 +103,19 @@ def test_what_cannot_lie_in_a_bucket() -> None:
     sparse = torch.nn.Parameter(torch.ones(2))
     sparse.grad = torch.ones(2).to_sparse()
     foreign = torch.nn.Parameter(torch.ones(2, device="meta"))
+    freed = torch.nn.Parameter(torch.ones(2))
+    freed.untyped_storage().resize_(0)
     for parameter, why in (
         (frozen, "it needs no gradient"),
         (sparse, "its gradient is sparse"),
         (foreign, "it is on the device 'meta'"),
         (torch.nn.Parameter(torch.ones(0, 3)), "it is empty"),
         (torch.nn.parameter.UninitializedParameter(), "it has no shape yet"),
+        (freed, "it has no memory of its own"),
         (torch.nn.Parameter(torch.ones(2).to(torch.float8_e5m2)), "its dtype is torch.float8_e5m2"),
     ):
-        assert describe(parameter, "p").why_not == why
+        found = describe(parameter, "p").why_not
+        assert found == why
 
 
 def test_ranks_that_differ() -> None:

@@ -15,7 +15,7 @@ import torch
 from rueda import _native, dtypes
 from rueda.handles import Handle
 from rueda.submission import changed_in_flight
-from rueda.torch.tensors import code_of
+from rueda.torch.tensors import code_of, is_without_memory
 
 __all__ = ["Bucket", "Description", "GradientBuckets", "Slot", "describe", "plan_buckets"]
 
@@ -103,6 +103,8 @@ def _why_not(parameter: torch.Tensor) -> str:
         return f"its dtype is {parameter.dtype}"
     if parameter.numel() == 0:
         return "it is empty"
+    if is_without_memory(parameter):
+        return "it has no memory of its own"
     return ""
 
 

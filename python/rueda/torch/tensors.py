@@ -14,7 +14,7 @@ from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet
 from rueda.torch.device_choice import look_at_choice
 
-__all__ = ["TorchAdapter", "code_of", "reduce_now", "usual_code_of"]
+__all__ = ["TorchAdapter", "code_of", "is_without_memory", "reduce_now", "usual_code_of"]
 
 _codes: dict[torch.dtype, int] = {
     getattr(torch, name): code
@@ -37,6 +37,14 @@ if torch.version.cuda is not None:
 def code_of(dtype: torch.dtype) -> int | None:
     """Number of the element type, or ``None`` when Rueda does not reduce it."""
     return _codes.get(dtype)
+
+
+def is_without_memory(tensor: torch.Tensor) -> bool:
+    """Whether there are no elements where the tensor says: it wraps another (DTensor), or its storage was freed.
+
+    To the core the address 0 is that of a rank which contributes nothing.
+    """
+    return tensor.data_ptr() == 0 and tensor.numel() > 0
 
 
 # Those whose tensors cannot be lazy conjugates.
@@ -67,7 +75,7 @@ def reduce_now(
     False where anything is not as it usually is: nothing has happened then.
     """
     code = usual_code_of(source)
-    if code is None:
+    if code is None or is_without_memory(source):
         return False
     if source is target and not target.is_inference():
         torch.autograd.graph.increment_version(target)
@@ -194,6 +202,12 @@ def _view(tensor: torch.Tensor) -> View:
     if code is None:
         raise Refusal(
             f"the dtype {tensor.dtype} is not supported; there are {', '.join(dtypes.names())}",
+            unsupported=True,
+        )
+    if is_without_memory(tensor):
+        raise Refusal(
+            f"the {type(tensor).__name__} of shape {list(tensor.shape)} has no memory of its own: give the tensor that "
+            f"it wraps, as to_local() of a DTensor",
             unsupported=True,
         )
     if tensor.is_cpu:

@@ -9,6 +9,7 @@ import rueda
 import rueda.torch as rt
 import torch
 from rueda import dtypes
+from training import Wrapper
 
 DTYPES = [getattr(torch, name) for name in dtypes.names() if hasattr(torch, name)]
 SHAPES = [(), (0,), (1,), (5, 3), (257,)]
@@ -100,6 +101,20 @@ def check_bad_tensors() -> None:
         rt.allreduce(good.to("meta") if bad else good, name="bad")
     with parallel.raises(rueda.UnsupportedError, "'bad'", who, "complex32"):
         rt.broadcast(good.to(torch.complex32) if bad else good, 0, name="bad")
+    wrapper = Wrapper(good)
+    for operation in (
+        lambda: rt.allreduce(wrapper if bad else good, name="bad"),
+        lambda: rt.allreduce_(wrapper if bad else good.clone(), name="bad"),
+        lambda: rt.broadcast_parameters({"bad": wrapper if bad else good}, rueda.size() - 1),
+    ):
+        with parallel.raises(
+            rueda.UnsupportedError, "bad'", who, "Wrapper of shape [2, 2]", "to_local()"
+        ):
+            operation()
+    freed = good.clone()
+    freed.untyped_storage().resize_(0)
+    with parallel.raises(rueda.UnsupportedError, "'bad'", who, "no memory"):
+        rt.allreduce(freed if bad else good, name="bad")
     with parallel.raises(rueda.InvalidArgumentError, "'bad'", who, "list"):
         rt.allgather_async([1.0] if bad else good, name="bad").result()
     parallel.still_works()

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from training import (
+    Wrapper,
     batch,
     close,
     model,
@@ -199,6 +200,15 @@ def check_sparse_gradients_on_some_ranks() -> None:
             told = ("weight'", f"rank {last}", "sparse_as_dense=True")
             with parallel.raises(rueda.MismatchError, *told):
                 optimizer.step()
+    parallel.still_works()
+
+
+def check_gradients_without_memory_of_their_own() -> None:
+    wrapper = nn.Parameter(Wrapper(torch.ones(3)))
+    optimizer = rt.DistributedOptimizer(torch.optim.SGD([wrapper], lr=1.0), [("p", wrapper)])
+    wrapper.grad = Wrapper(torch.ones(3))
+    with parallel.raises(rueda.UnsupportedError, "p'", "Wrapper", "to_local()"):
+        optimizer.step()
     parallel.still_works()
 
 

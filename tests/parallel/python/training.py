@@ -28,6 +28,24 @@ Optimizer = torch.optim.Optimizer
 Make = Callable[[list[nn.Parameter]], Optimizer]
 
 
+class Wrapper(torch.Tensor):
+    """A tensor that only refers to another, as DTensor is one."""
+
+    content: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, content: torch.Tensor) -> Wrapper:
+        made = torch.Tensor._make_wrapper_subclass(cls, content.shape, dtype=content.dtype)
+        made.content = content
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, arguments=(), options=None):  # type: ignore[no-untyped-def]
+        plain = [a.content if isinstance(a, Wrapper) else a for a in arguments]
+        result = function(*plain, **(options or {}))
+        return Wrapper(result) if isinstance(result, torch.Tensor) else result
+
+
 def model(seed: int = 1) -> nn.Module:
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).to(DEVICE, torch.float64)
