@@ -84,6 +84,13 @@ for leaf in optimizer.leaves():
     model(torch.ones(1, 3)).sum().backward()
 optimizer.step()
 assert torch.equal(model.weight.grad, torch.ones(2, 3)), model.weight.grad
+# A model outlives its optimizers: one that is gone must not take gradients any more.
+import gc
+del optimizer
+gc.collect()
+model.zero_grad()
+model(torch.ones(1, 3)).sum().backward()
+assert torch.equal(model.weight.grad, torch.ones(2, 3)), model.weight.grad
 rueda.shutdown()
 """
 

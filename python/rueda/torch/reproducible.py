@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -246,10 +247,16 @@ def make_reproducible(
     made._rueda_step = 0
     made._rueda_take(leaves if isinstance(leaves, Leaves) else Leaves(leaves, process_set))
 
+    # A model outlives its optimizers, so its hooks must not keep them.
+    reference = weakref.ref(made)
+
     def take(number: int, parameter: torch.Tensor) -> None:
+        optimizer = reference()
+        if optimizer is None:
+            return
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None
-        made._rueda_gradients.add(made._rueda_trained[number], gradient)
+        optimizer._rueda_gradients.add(optimizer._rueda_trained[number], gradient)
 
     for number, each in enumerate(made._rueda_trained):
         each.tensor.register_post_accumulate_grad_hook(partial(take, number))

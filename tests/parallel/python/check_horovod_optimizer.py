@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 import warnings
 from functools import partial
@@ -187,6 +188,11 @@ def check_adasum_optimizer() -> None:
     for before, after, *steps in zip(start.parameters(), shared.parameters(), *deltas, strict=True):
         torch.testing.assert_close(after, before + combined(steps), **CLOSE)
     same_bits(*shared.parameters())
+    # A model outlives its optimizers: one that is gone must not count gradients any more.
+    del distributed
+    gc.collect()
+    for _ in range(2):
+        F.cross_entropy(shared(share(x)), share(y)).backward()
     if n > 1:
         with parallel.raises(ValueError, "predivide"):
             pair(op=hvd.Adasum, gradient_predivide_factor=2.0)

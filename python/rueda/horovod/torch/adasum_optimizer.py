@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -101,7 +102,15 @@ def distribute_by_adasum(
     distributed._adasum_process_set = process_set
     distributed._adasum_passes = passes
     distributed._adasum_counts = {}
+    # A model outlives its optimizers, so its hooks must not keep them.
+    reference = weakref.ref(distributed)
+
+    def on_gradient(parameter: torch.Tensor) -> None:
+        watching = reference()
+        if watching is not None:
+            watching._on_gradient(parameter)
+
     for parameter in distributed._adasum_names:
         if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(distributed._on_gradient)
+            parameter.register_post_accumulate_grad_hook(on_gradient)
     return distributed
