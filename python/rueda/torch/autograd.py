@@ -3,6 +3,8 @@
 Each rank has a loss of its own, and training minimises the mean over ranks. So what a rank contributed to every
 rank's result has as its gradient the average of the gradients of those results. A sum and an average pass the same
 reduction backwards.
+
+What is passed backwards goes through these functions as well, so gradients can be differentiated again.
 """
 
 from __future__ import annotations
@@ -88,7 +90,8 @@ class Allreduce(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
         """Reduces the gradient."""
         _check_linear(ctx.arguments[1])
-        return _reduced(gradients[0], *ctx.arguments), None, None, None, None, None, None
+        reduced = Allreduce.apply(gradients[0], *ctx.arguments)  # type: ignore[no-untyped-call]
+        return reduced, None, None, None, None, None, None
 
 
 class GroupedAllreduce(torch.autograd.Function):
@@ -106,8 +109,7 @@ class GroupedAllreduce(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """Reduces."""
-        ctx.arguments = (_name(name), op, prescale, postscale, process_set)
-        ctx.compression = compression
+        ctx.arguments = (_name(name), op, prescale, postscale, process_set, compression)
         handle = _collectives.grouped_allreduce(
             tensors, name, op, prescale, postscale, process_set, compression=compression
         )
@@ -117,10 +119,7 @@ class GroupedAllreduce(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
         """Reduces the gradients."""
         _check_linear(ctx.arguments[1])
-        name, op, prescale, postscale, process_set = ctx.arguments
-        reduced = _collectives.grouped_allreduce(
-            gradients, name, op, prescale, postscale, process_set, compression=ctx.compression
-        ).result()
+        reduced = GroupedAllreduce.apply(*ctx.arguments, *gradients)  # type: ignore[no-untyped-call]
         return None, None, None, None, None, None, *reduced
 
 
@@ -143,9 +142,9 @@ class Allgather(torch.autograd.Function):
         rows_name = None if name is None else f"{name}.rows"
         rows = torch.tensor([ctx.rows], dtype=torch.int64, device="cpu")
         all_rows = _collectives.allgather(rows, rows_name, process_set)
-        average = _collectives.allreduce(gradients[0], name, Average, 1.0, 1.0, process_set)
+        average = Allreduce.apply(gradients[0], name, Average, 1.0, 1.0, process_set)  # type: ignore[no-untyped-call]
         start = int(all_rows.result()[: process_set.rank()].sum())
-        return average.result().narrow(0, start, ctx.rows), None, None
+        return average.narrow(0, start, ctx.rows), None, None
 
 
 class Broadcast(torch.autograd.Function):
@@ -163,9 +162,7 @@ class Broadcast(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
         """Averages at the root."""
         root_rank, name, process_set = ctx.arguments
-        average = _collectives.allreduce(
-            gradients[0], name, Average, 1.0, 1.0, process_set
-        ).result()
+        average = Allreduce.apply(gradients[0], name, Average, 1.0, 1.0, process_set)  # type: ignore[no-untyped-call]
         if rank() != root_rank:
             average.zero_()
         return average, None, None, None
@@ -199,7 +196,7 @@ class Reducescatter(torch.autograd.Function):
         _check_linear(ctx.op)
         name, process_set = ctx.arguments
         factor = ctx.factor * (process_set.size() if ctx.op == Sum else 1)
-        gathered = _collectives.allgather(gradients[0] * factor, name, process_set).result()
+        gathered = Allgather.apply(gradients[0] * factor, name, process_set)  # type: ignore[no-untyped-call]
         return gathered, None, None, None, None, None, None
 
 
@@ -249,7 +246,13 @@ class GroupedReducescatter(torch.autograd.Function):
         name, process_set = ctx.arguments
         factor = ctx.factor * (process_set.size() if ctx.op == Sum else 1)
         scaled = [gradient * factor for gradient in gradients]
-        gathered = _collectives.grouped_allgather(scaled, name, process_set).result()
+        if torch.is_grad_enabled():  # to be differentiated again
+            gathered = [
+                Allgather.apply(each, part_name(name, number), process_set)  # type: ignore[no-untyped-call]
+                for number, each in enumerate(scaled)
+            ]
+        else:
+            gathered = _collectives.grouped_allgather(scaled, name, process_set).result()
         return None, None, None, None, None, *gathered
 
 
@@ -276,5 +279,5 @@ class Alltoall(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
         """Exchanges rows of the gradient the other way round."""
         name, process_set = ctx.arguments
-        handle = _collectives.alltoall_with_counts(gradients[0], ctx.counts, name, process_set)
-        return handle.result()[0], None, None, None
+        sent_back, _ = Alltoall.apply(gradients[0], ctx.counts, name, process_set)  # type: ignore[no-untyped-call]
+        return sent_back, None, None, None

@@ -51,7 +51,7 @@ def allreduce(
 ) -> torch.Tensor:
     """Reduces ``tensor`` element by element over the ranks; every rank gets the same bits.
 
-    Gradients flow through sums and averages; they go through the same reduction.
+    Gradients flow through sums and averages; they go through the same reduction, and can be differentiated again.
 
     ``tensor``: any shape, the same on every rank; any of the 15 dtypes; copied first when not contiguous.
     ``op``: by default the average. ``prescale_factor`` multiplies each rank's input, ``postscale_factor`` the result.

@@ -247,9 +247,8 @@ def make_reproducible(
     made._rueda_step = 0
     made._rueda_take(leaves if isinstance(leaves, Leaves) else Leaves(leaves, process_set))
 
-    reference = weakref.ref(
-        made
-    )  # a model outlives its optimizers, so its hooks must not keep them
+    # A model outlives its optimizers, so its hooks must not keep them.
+    reference = weakref.ref(made)
 
     def take(number: int, parameter: torch.Tensor) -> None:
         optimizer = reference()

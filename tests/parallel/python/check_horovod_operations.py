@@ -196,6 +196,12 @@ def check_grouped_reducescatter() -> None:
         (2 * results[0].sum() + results[2].sum()).backward()
         for tensor, gradient in zip(tensors, (2.0, 0.0, 1.0), strict=True):
             assert torch.equal(tensor.grad, torch.full_like(tensor, gradient * factor))
+    first = tensors[0]  # full of the rank's number
+    loss = hvd.grouped_reducescatter([first**2])[0].square().sum()
+    (gradient,) = torch.autograd.grad(loss, first, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.sum(), first)
+    mean, mean_square = sum(range(n)) / n, sum(r * r for r in range(n)) / n
+    torch.testing.assert_close(second, torch.full_like(first, 4 * mean_square + 8 * me * mean))
     assert hvd.grouped_reducescatter([]) == []
     for attempt in range(2):
         bad = torch.ones(n) if attempt == 0 or me > 0 else torch.ones(n + 1)

@@ -245,6 +245,11 @@ def check_sync_batch_norm() -> None:
     rows = torch.randn(0 if me == n - 1 and n > 1 else 4, 2)
     assert shared(rows).shape == rows.shape
     assert shared(torch.randn(4, 2).bfloat16()).dtype == torch.bfloat16
+    if n > 1:
+        rows.requires_grad_()
+        (gradient,) = torch.autograd.grad(shared(rows).pow(3).sum(), rows, create_graph=True)
+        with parallel.raises(RuntimeError, "once_differentiable"):
+            gradient.sum().backward()
     with parallel.raises(ValueError, "2 dimensions"):
         shared(torch.ones(3))
 

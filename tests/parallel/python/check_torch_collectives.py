@@ -238,6 +238,46 @@ def check_gradient_of_alltoall() -> None:
     torch.testing.assert_close(y.grad, torch.ones_like(y))
 
 
+def check_second_derivatives() -> None:
+    """What a collective passes backwards is passed backwards in its turn by the collective that did so."""
+    n, me = rueda.size(), rueda.rank()
+    x = torch.stack([numbers(5, rank, (n,), torch.float64) for rank in ranks()])
+    v = torch.stack([weights(rank, n) for rank in ranks()])
+
+    # All ranks' tensors, one above the other.
+    def reduced(a: torch.Tensor) -> torch.Tensor:
+        return a.mean(0).expand(n, n)
+
+    def gathered(a: torch.Tensor) -> torch.Tensor:
+        return a.flatten().expand(n, a.numel())
+
+    def scattered(a: torch.Tensor) -> torch.Tensor:
+        return a.mean(0).view(n, -1)
+
+    def from_root(a: torch.Tensor) -> torch.Tensor:
+        return a[0].expand(n, n)
+
+    def to_root(a: torch.Tensor) -> torch.Tensor:
+        return torch.cat([a.mean(0, keepdim=True), torch.zeros(n - 1, n)])
+
+    for collective, forward, backward, again in (
+        (rt.allreduce, reduced, reduced, reduced),
+        (lambda a: rt.grouped_allreduce([a, a], "pair")[0], reduced, reduced, reduced),
+        (rt.allgather, gathered, scattered, lambda a: gathered(a) / n),
+        (lambda a: rt.broadcast(a, 0), from_root, to_root, lambda a: from_root(a) / n),
+        (rt.reducescatter, scattered, gathered, scattered),
+        (rt.alltoall, torch.t, torch.t, torch.t),
+    ):
+        y = forward(x * x)
+        w = torch.stack([weights(rank, y.shape[1]) for rank in ranks()])
+        expected = 2 * v * backward(3 * y**2 * w) + 2 * x * backward(6 * y * w * again(2 * x * v))
+        mine = x[me].clone().requires_grad_()
+        loss = (collective(mine * mine) ** 3 * w[me]).sum()
+        (gradient,) = torch.autograd.grad(loss, mine, create_graph=True)
+        (gradient * v[me]).sum().backward()
+        torch.testing.assert_close(mine.grad, expected[me])
+
+
 def check_autograd_sees_writes() -> None:
     x = torch.ones(3, requires_grad=True)
     y = x * 2

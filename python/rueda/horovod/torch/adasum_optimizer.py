@@ -102,9 +102,8 @@ def distribute_by_adasum(
     distributed._adasum_process_set = process_set
     distributed._adasum_passes = passes
     distributed._adasum_counts = {}
-    reference = weakref.ref(
-        distributed
-    )  # a model outlives its optimizers, so its hooks must not keep them
+    # A model outlives its optimizers, so its hooks must not keep them.
+    reference = weakref.ref(distributed)
 
     def on_gradient(parameter: torch.Tensor) -> None:
         watching = reference()

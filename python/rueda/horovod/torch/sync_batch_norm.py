@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rueda.horovod.basics import size
@@ -126,6 +127,7 @@ class _Normalise(torch.autograd.Function):
         return normal.to(input.dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
         """The gradient of all ranks' losses, since each x has changed the mean and variance of all."""
         normal, scale = ctx.saved_tensors
