@@ -81,6 +81,22 @@ def new_prefix(process_set: ProcessSet, what: str = "gradient") -> str:
     return f"{what}{of_set}" + ("" if number == 0 else f".{number}")
 
 
+def _is_accumulated(parameter: torch.Tensor) -> bool:
+    """In a hook of the parameter: whether its gradient comes into ``.grad``, not only out of torch.autograd.grad()."""
+    if torch._C._current_graph_task_id() < 0:  # not within torch's own engine, which is asked below
+        return True
+    with torch.enable_grad():
+        use = parameter.expand_as(parameter).grad_fn
+    assert use is not None
+    accumulator = use.next_functions[0][0]
+    assert accumulator is not None
+    try:
+        torch._C._will_engine_execute_node(accumulator)
+    except RuntimeError:  # what it does for a leaf whose gradient is returned instead
+        return False
+    return True
+
+
 def _nothing() -> None:
     """Where there is nothing to be called."""
 
@@ -390,9 +406,12 @@ class GradientReducer:
         ]
 
     def _before_accumulation(self, watched: Watched) -> None:
-        """Refuses to add to a gradient that is being reduced."""
+        """Refuses to add to a gradient that is being reduced.
+
+        Torch calls it also where torch.autograd.grad() returns the gradient and adds nothing.
+        """
         self.before_gradients()
-        if watched.passes_left <= 0:
+        if watched.passes_left <= 0 and _is_accumulated(watched.parameter):
             raise InvalidArgumentError(
                 f"the gradient of '{watched.name}' was computed more often than "
                 f"backward_passes_per_step={self.passes} before step() or synchronize(): a larger "

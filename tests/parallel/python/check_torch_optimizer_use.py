@@ -169,6 +169,27 @@ def check_misuse() -> None:
         rt.DistributedOptimizer(distributed, named)
 
 
+def check_gradients_that_are_not_accumulated() -> None:
+    """torch.autograd.grad() changes no ``.grad``, so it may be called while those are being reduced."""
+    for views in (True, False):
+        shared, distributed, alone, single = pair(sgd, gradient_as_bucket_view=views)
+        for step in range(2):
+            x, y = batch(step)
+            losses = [F.cross_entropy(m(part(x)), part(y)) for m, part in
+                      ((shared, share), (alone, lambda whole: whole))]  # fmt: skip
+            distributed.zero_grad()
+            single.zero_grad()
+            for loss in losses:
+                loss.backward(retain_graph=True)
+            gradients = torch.autograd.grad(losses[0], list(shared.parameters()), retain_graph=True)
+            assert len(gradients) == 4
+            with parallel.raises(rueda.InvalidArgumentError, "backward_passes_per_step=1"):
+                losses[0].backward(inputs=[shared[0].weight])
+            distributed.step()
+            single.step()
+            close(shared, alone)
+
+
 def check_models_that_differ() -> None:
     if rueda.size() == 1:
         return
