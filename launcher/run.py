@@ -259,7 +259,9 @@ def _run_builtin(request: RunRequest, job: Job) -> int:
 def _run_mpirun(request: RunRequest, job: Job, tool: mpirun.Mpirun) -> int:
     argv = mpirun.command_line(tool, job, request.mpirun_options)
     if THREADS in job.chosen and not job.is_local:
-        say(f"{THREADS}={job.settings[THREADS]} on all hosts, by the cores of this one; set it")
+        say(
+            f"{THREADS}={job.settings[THREADS]} on all hosts, by the cores of this one: set it where others differ"
+        )
     if _show(request, lambda: [shlex.join(argv)]):
         return 0
     provide_descriptors(job.ranks_here if job.is_local else 0, started_here=False)

@@ -32,9 +32,8 @@ class HostJob:
     reads_input: bool  # rank 0: what is piped into the launcher
     # So many processes may be started at a time, also later: it runs until it is told that the job is over.
     most: int = 0
-    cores_for: int = (
-        0  # ranks that share that host's cores, where its environment says nothing else
-    )
+    # Ranks that share that host's cores, where its environment says nothing else.
+    cores_for: int = 0
 
     @property
     def size(self) -> int:
