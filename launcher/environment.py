@@ -38,7 +38,8 @@ _IDENTITY = re.compile(
 # How many threads a rank computes with, as OpenMP, MKL and torch read it.
 THREADS = "OMP_NUM_THREADS"
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# What a variable may be called.
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def parse_forwards(arguments: Iterable[str]) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -47,7 +48,7 @@ def parse_forwards(arguments: Iterable[str]) -> tuple[tuple[str, ...], dict[str,
     settings: dict[str, str] = {}
     for argument in arguments:
         name, is_setting, value = argument.partition("=")
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise LaunchError(f"-x {argument}: write NAME or NAME=VALUE")
         if is_setting:
             settings[name] = value

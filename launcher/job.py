@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .environment import choice_of
 from .errors import LaunchError
 from .hosts import Host, total_slots
 
@@ -28,6 +29,11 @@ class Job:
     forward: tuple[str, ...] = ()
     # Of the settings, those that nobody has asked for and that follow from what this host has.
     chosen: frozenset[str] = frozenset()
+
+    @property
+    def recovers(self) -> bool:
+        """Whether the ranks go on without those that are lost."""
+        return choice_of("RUEDA_RECOVERY", {**os.environ, **self.settings}) == "on"
 
     @property
     def is_local(self) -> bool:

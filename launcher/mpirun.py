@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .cores import usable_cores
-from .environment import choice_of, forwarded_by_default, without_identity
+from .environment import forwarded_by_default, without_identity
 from .errors import LaunchError
 from .hosts import format_hosts, total_slots
 from .job import Job
@@ -127,13 +127,12 @@ def command_line(mpirun: Mpirun, job: Job, options: MpirunOptions) -> list[str]:
     argv += ["--output", "tag"] if mpirun.major >= 5 else ["--tag-output"]
     if os.geteuid() == 0:
         argv.append("--allow-run-as-root")
-    recovers = choice_of("RUEDA_RECOVERY", {**os.environ, **job.settings}) == "on"
-    if options.ulfm or recovers:
+    if options.ulfm or job.recovers:
         if mpirun.major < 5:
             what = "--ulfm" if options.ulfm else "RUEDA_RECOVERY=on"
             raise LaunchError(f"{what} needs Open MPI 5; {mpirun.path} is {mpirun.version}")
         argv += ["--with-ft", "ulfm"]
-    if recovers:
+    if job.recovers:
         argv += ["--runtime-options", "error-nonzero-status=false"]
         # Its hierarchical collectives fail after a failure (open-mpi/ompi issue 13915).
         argv += ["--mca", "coll", "^han"]

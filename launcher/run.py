@@ -117,13 +117,13 @@ def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpir
     if request.bootstrap == "rendezvous" or not (job.is_local or _asks_for_mpi(request, job)):
         return None
     insists = request.bootstrap == "mpi" or request.mpirun_path is not None
-    if _recovers(job) and _needs_mpirun(request, job):
+    if job.recovers and _needs_mpirun(request, job):
         insists = True
     if request.elastic is not None and insists:
         raise LaunchError(
             "--max-np: ranks cannot join a job that mpirun has started; leave out --mpirun, and what else asks for MPI"
         )
-    if _recovers(job) and not insists:
+    if job.recovers and not insists:
         return None  # mpirun ends all ranks when one is lost, unless it is told much
     if native.lacks_mpi and not insists and job.is_local:
         say("the MPI plug-in is not built; the ranks are started directly, see 'rueda check'")
@@ -144,11 +144,6 @@ def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpir
         )
     say("no mpirun was found; the ranks are started directly on this host")
     return None
-
-
-def _recovers(job: Job) -> bool:
-    """Whether the ranks go on without those that are lost."""
-    return choice_of("RUEDA_RECOVERY", {**os.environ, **job.settings}) == "on"
 
 
 def _needs_mpirun(request: RunRequest, job: Job) -> bool:

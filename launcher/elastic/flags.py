@@ -57,9 +57,9 @@ def elastic_of(
 def find_hosts(
     values: Mapping[str, Any], ranks: int, settings: Mapping[str, str]
 ) -> tuple[Host, ...]:
-    """What the discovery script says at the start, or nothing where there is none; checks the other flags before.
+    """What the discovery script says at the start, once the flags beside it are checked; nothing without one.
 
-    ``ranks``: of the job, which a launcher on each node has no script for.
+    ``ranks``: of the whole job, as there is no script where each node has a launcher.
     """
     if values["host_discovery_script"] is None or values["dry_run"]:
         return ()

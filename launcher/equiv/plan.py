@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from rueda.equivalence.run_settings import RunSettings
 
+from ..environment import NAME
 from ..errors import LaunchError
 
 __all__ = ["Plan", "Planned", "Way", "parse_list", "parse_strategies", "parse_variant"]
-
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def parse_variant(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     name, _, settings = text.partition(":")
     pairs = [part.partition("=") for part in settings.split(",")]
     if not re.fullmatch(r"[\w.+-]+", name) or not all(
-        _VARIABLE.fullmatch(key.strip()) and mark for key, mark, _ in pairs
+        NAME.fullmatch(key.strip()) and mark for key, mark, _ in pairs
     ):
         raise LaunchError(
             f"--variant {text}: give a name and variables, such as ring:RUEDA_ALGORITHM=ring"

@@ -97,9 +97,8 @@ class Snapshots:
                 part = part.narrow(axis, offset, extent)
         copy = self._copies.get(index)
         if copy is None or copy.shape != part.shape or copy.dtype != part.dtype:
-            with torch.inference_mode(
-                False
-            ):  # it is written by later saves, in whatever mode these are
+            # It is written by later saves, in whatever mode these are.
+            with torch.inference_mode(False):
                 copy = torch.empty(part.shape, dtype=part.dtype, device="cpu")
         return copy.copy_(part)
 

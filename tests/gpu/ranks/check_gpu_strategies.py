@@ -19,10 +19,9 @@ import torch
 from simulated import fresh, train
 from training import adam, same_bits
 
-# int8 is for tensors of the CPU.
-LEFT_OUT = {"check_diloco_with_int8"} if DEVICE.type == "cuda" else set()
-# reproducible=True is, too.
-LEFT_OUT |= {"check_a_scheduler_of_before_with_leaves"} if DEVICE.type == "cuda" else set()
+# int8 and leaves are for tensors of the CPU.
+FOR_CPU = {"check_diloco_with_int8", "check_a_scheduler_of_before_with_leaves"}
+LEFT_OUT = FOR_CPU if DEVICE.type == "cuda" else set()
 
 
 @needs_gpu
