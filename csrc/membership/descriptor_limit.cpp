@@ -1,5 +1,6 @@
 #include "membership/descriptor_limit.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <system_error>
 
 #include "core/strings.h"
+#include "core/unique_fd.h"
 
 namespace rueda {
 
@@ -39,6 +41,17 @@ Status provide_descriptors(int local_size) {
                 str(local_size, " ranks on this host need ", wanted,
                     " open files in each process, and the limit is ", limit.rlim_max,
                     ": raise it (ulimit -Hn ", wanted, ") or start fewer ranks"));
+}
+
+void grow_descriptor_table(int local_size) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t open = open_now();
+  // What the application opens meanwhile has room as well.
+  const rlim_t worlds = 2 * (for_itself + per_rank * static_cast<rlim_t>(local_size));
+  const rlim_t wanted = std::min(limit.rlim_cur, 2 * open + worlds);
+  const UniqueFd own(::open("/proc/self", O_PATH | O_CLOEXEC));
+  const UniqueFd last(::fcntl(own.get(), F_DUPFD_CLOEXEC, static_cast<int>(wanted) - 1));
 }
 
 }  // namespace rueda

@@ -10,4 +10,10 @@ namespace rueda {
 // too low: better at once than as a time-out.
 [[nodiscard]] Status provide_descriptors(int local_size);
 
+// Lets the process's table of descriptors grow now to what this world and one after it take. Linux
+// doubles the table when a descriptor does not fit, and where the process has several threads it
+// then waits for an RCU grace period: 10 ms and more (expand_fdtable() in fs/file.c), which whoever
+// forms the next world would wait for otherwise.
+void grow_descriptor_table(int local_size);
+
 }  // namespace rueda

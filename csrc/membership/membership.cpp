@@ -10,6 +10,7 @@
 #include "core/signals_blocked.h"
 #include "core/strings.h"
 #include "core/wait_fd.h"
+#include "membership/descriptor_limit.h"
 #include "onehost/process_state.h"
 #include "plan/wire.h"
 #include "transport/endpoints.h"
@@ -76,6 +77,7 @@ Membership::Membership(Connections::Settings settings, const Options& options,
 Expected<std::unique_ptr<Membership>> Membership::open(Bootstrap& bootstrap, const World& first,
                                                        const Options& options, std::uint64_t epoch,
                                                        Enter enter, Time deadline) {
+  grow_descriptor_table(first.topology.local_size);
   auto settings = exchange_endpoints(
       bootstrap, {.name = "membership", .key = "membership", .protocol = "ruedamem"},
       first.topology.host_of, options.interface, deadline);

@@ -52,6 +52,35 @@ def lose(program: str, size: int, lost: set[int], **variables: str) -> list[Ende
     return ended
 
 
+def test_the_table_of_descriptors_does_not_grow_in_a_recovery() -> None:
+    # Where a process has several threads, the kernel lets it grow only after a while.
+    lose(
+        """
+def table():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line[:6] == "FDSize")
+
+def taken():
+    return len(os.listdir("/proc/self/fd"))
+
+filling = os.open("/dev/null", os.O_RDONLY)
+while taken() < table() - 40:
+    os.dup(filling)
+before = taken()
+rueda.init()
+after_init = table()
+assert after_init - taken() >= taken() - before, (after_init, taken(), before)
+if rueda.rank() == 3:
+    die_at_work()
+until_broken()
+rueda.recover()
+whole(3)
+assert table() == after_init
+""",
+        4,
+        {3},
+    )
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize("lost", [{0}, {2}, {0, 1}, {1, 3}, {0, 2, 3}], ids=str)
 def test_those_that_are_left_go_on(lost: set[int], transport: str) -> None:
