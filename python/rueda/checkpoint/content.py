@@ -94,7 +94,8 @@ def collect(parts: Mapping[str, Any], each_rank: object, rank: int) -> Content:
             state = {**state, COMPRESSION_STATE: shared_by_ranks(kept)}
             own[name] = {kind: kept[kind] for kind in ("residuals", "velocities")}
         if isinstance(part, torch.nn.Module):
-            of_first.update(f"{name}.{buffer}" for buffer, _ in part.named_buffers())
+            buffers = part.named_buffers(remove_duplicate=False)
+            of_first.update(f"{name}.{buffer}" for buffer, _ in buffers)
         nested[name] = state
     flat, paths = _flattened(nested)
     tensors = {name: each for name, each in flat.items() if isinstance(each, torch.Tensor)}

@@ -189,11 +189,14 @@ def check_what_compression_has_lost_is_each_ranks() -> None:
 
 def check_buffers_are_those_of_rank_0() -> None:
     with folder() as path:
-        net = nn.BatchNorm1d(3)
-        net.running_mean.fill_(float(rueda.rank() + 1))
+        layer = nn.BatchNorm1d(3)
+        net = nn.Sequential(layer, layer)  # whose buffers have two names each
+        layer.running_mean.fill_(float(rueda.rank() + 1))
+        layer.running_var.fill_(float(rueda.rank() + 1))
         ck.save(path, 0, model=net).result(60)
         ck.load(path, model=net)
-        assert net.running_mean.tolist() == [1.0] * 3
+        assert layer.running_mean.tolist() == [1.0] * 3
+        assert layer.running_var.tolist() == [1.0] * 3
 
 
 def check_each_rank_writes_about_as_much() -> None:
