@@ -140,3 +140,55 @@ def test_a_state_is_what_rank_0_has_and_what_cannot_be_is_told_on_every_rank() -
         """,
         2,
     )
+
+
+def test_what_is_given_up_and_what_is_kept() -> None:
+    """Statistics of BatchNorm go back with the rest, and who only gets those keeps what its gradients have lost."""
+    check(
+        """
+        import rueda, rueda.elastic, rueda.torch, torch
+        from rueda.torch.state_exchange import exchange_state
+
+        def take_step(net, optimizer):
+            optimizer.zero_grad()
+            net(torch.rand(4, 3)).square().sum().backward()
+            optimizer.step()
+
+        rueda.init()
+        torch.manual_seed(rueda.rank())
+        net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+        inner = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer = rueda.torch.DistributedOptimizer(
+            inner, net.named_parameters(), reproducible=True, leaves=2, named_buffers=net.named_buffers()
+        )
+        state = rueda.elastic.State(net=net, optimizer=optimizer)
+        state.sync()
+        committed = net[1].running_mean.clone()
+        for leaf in optimizer.leaves():
+            net(torch.rand(4, 3)).square().sum().backward()
+        optimizer.step()
+        for leaf in optimizer.leaves():
+            net(torch.rand(4, 3)).square().sum().backward()
+            break  # as where a rank is lost meanwhile
+        assert not torch.equal(net[1].running_mean, committed)
+        state.restore()
+        state.on_reset()
+        assert torch.equal(net[1].running_mean, committed)
+
+        policy = rueda.torch.CompressionPolicy({"*": "topk:0.1"}, min_elements=0, error_feedback=True)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+        rueda.torch.broadcast_parameters(net.state_dict())
+        inner = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer = rueda.torch.DistributedOptimizer(inner, net.named_parameters(), compression=policy)
+        take_step(net, optimizer)
+        residuals = optimizer.state_dict()["rueda_compression"]["residuals"]
+        before = {name: each.clone() for name, each in residuals.items()}
+        assert any(each.any() for each in before.values())
+        exchange_state([net], optimizer, [0, 1])
+        residuals = optimizer.state_dict()["rueda_compression"]["residuals"]
+        assert all(torch.equal(each, before[name]) for name, each in residuals.items())
+        statistics = rueda.allgather_object(net[1].running_mean.tolist())
+        assert statistics[0] == statistics[1]
+        """,
+        2,
+    )
