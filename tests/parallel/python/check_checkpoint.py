@@ -201,6 +201,24 @@ def check_buffers_are_those_of_rank_0() -> None:
         assert layer.running_var.tolist() == [1.0] * 3
 
 
+def check_extra_state_is_that_of_rank_0_and_of_any_size() -> None:
+    class Extra(nn.Linear):
+        extra = torch.zeros(0, dtype=torch.uint8)
+
+        def get_extra_state(self) -> torch.Tensor:
+            return self.extra
+
+        def set_extra_state(self, state: torch.Tensor) -> None:
+            self.extra = state
+
+    with folder() as path:
+        net, again = nn.Sequential(Extra(2, 2)), nn.Sequential(Extra(2, 2))
+        net[0].extra = torch.full((200_000,), rueda.rank(), dtype=torch.uint8)
+        ck.save(path, 0, model=net).result(60)
+        ck.load(path, model=again)
+        assert again[0].extra.tolist() == [0] * 200_000
+
+
 def check_each_rank_writes_about_as_much() -> None:
     with folder() as path:
         torch.manual_seed(1)
