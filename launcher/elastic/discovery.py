@@ -36,7 +36,7 @@ class Elastic:
 
 
 class Discovery:
-    """Runs `--host-discovery-script`, which prints a line `host:slots` or `host` per host.
+    """Runs `--host-discovery-script`, which prints a line `host:slots` or `host` per host to standard output.
 
     A script that fails, hangs, or prints something else or no host at all is reported once, and what it has said
     before holds: a cluster whose list is empty for a moment has not lost its hosts. `localhost:0` says that there are
@@ -79,13 +79,13 @@ class Discovery:
                 self._script,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
+                stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )
         except OSError as error:
             raise LaunchError(f"cannot run '{self._script}': {error.strerror}") from error
         try:
-            output = await asyncio.wait_for(self._read(process), _PATIENCE)
+            output, complaints = await asyncio.wait_for(self._read(process), _PATIENCE)
         except asyncio.TimeoutError:
             raise LaunchError(f"'{self._script}' has not ended within {_PATIENCE:g} s") from None
         finally:
@@ -93,22 +93,31 @@ class Discovery:
                 os.killpg(process.pid, signal.SIGKILL)
             with contextlib.suppress(asyncio.TimeoutError):  # what it has printed, if it was ended
                 await asyncio.wait_for(process.communicate(), _LOOK)
-        text = output.decode(errors="replace")
         if process.returncode != 0:
-            raise LaunchError(
-                f"'{self._script}' has ended with {process.returncode}: {text.strip()[-_SHOWN:]}"
-            )
-        return text
+            told = (output + complaints).decode(errors="replace").strip()[-_SHOWN:]
+            raise LaunchError(f"'{self._script}' has ended with {process.returncode}: {told}")
+        return output.decode(errors="replace")
 
-    async def _read(self, process: asyncio.subprocess.Process) -> bytes:
-        """All that it prints until its end."""
+    async def _read(self, process: asyncio.subprocess.Process) -> list[bytes]:
+        """All that it prints until its end, to standard output and to standard error."""
         assert process.stdout is not None
+        assert process.stderr is not None
+        streams = (process.stdout, process.stderr)
+        parts = [asyncio.ensure_future(self._read_all(stream)) for stream in streams]
+        try:
+            output = await asyncio.gather(*parts)
+        finally:
+            for part in parts:
+                part.cancel()
+        await process.wait()
+        return output
+
+    async def _read_all(self, stream: asyncio.StreamReader) -> bytes:
         output = b""
-        while piece := await process.stdout.read(_MAX_OUTPUT):
+        while piece := await stream.read(_MAX_OUTPUT):
             output += piece
             if len(output) > _MAX_OUTPUT:
                 raise LaunchError(f"'{self._script}' has printed more than {_MAX_OUTPUT} bytes")
-        await process.wait()
         return output
 
     def _take(self, text: str) -> None:

@@ -74,6 +74,13 @@ def test_no_slots_are_an_answer(folder: Path, lines: list[str]) -> None:
     assert lines == []
 
 
+def test_what_goes_to_standard_error_is_no_answer(folder: Path, lines: list[str]) -> None:
+    warns = "echo a:1; echo 'Warning: b:2' >&2"
+    assert answers(folder, warns, f"{warns}; exit 3") == [(Host("a", 1),)] * 2
+    (line,) = lines
+    assert "has ended with 3: a:1\nWarning: b:2" in line
+
+
 def test_an_answer_of_other_hosts_alone_is_none_where_they_cannot_come(
     folder: Path, lines: list[str]
 ) -> None:
@@ -88,11 +95,12 @@ def test_an_answer_of_other_hosts_alone_is_none_where_they_cannot_come(
     ("body", "why"),
     [
         ("yes a:1", "has printed more than 1048576 bytes"),
+        ("yes >&2", "has printed more than 1048576 bytes"),
         (f"echo a:{'9' * 5000}", "which is not a host"),
         ("echo 'a:1 b'", "which is not a host"),
         ("printf '\\377\\000:1'", "which is not a host"),
     ],
-    ids=["endless", "many digits", "two", "binary"],
+    ids=["endless", "endless errors", "many digits", "two", "binary"],
 )
 def test_nonsense_leaves_what_there_was(
     folder: Path, lines: list[str], body: str, why: str

@@ -140,3 +140,130 @@ def test_a_state_is_what_rank_0_has_and_what_cannot_be_is_told_on_every_rank() -
         """,
         2,
     )
+
+
+def test_ranks_that_have_come_differently_far_are_made_alike() -> None:
+    """Also a model with a state that is no tensor."""
+    check(
+        """
+        import sys
+        import rueda, rueda.elastic, torch
+        from rueda.elastic import state as states
+
+        class Model(torch.nn.Linear):
+            of = None
+            def get_extra_state(self):
+                return {"of": self.of}
+            def set_extra_state(self, state):
+                self.of = state["of"]
+
+        def set_to(value):
+            model.of = state.step = value
+            with torch.no_grad():
+                model.weight.fill_(value)
+
+        def are_all_at(value):
+            told = rueda.allgather_object((model.of, state.step, model.weight.tolist()))
+            assert told == [(value, value, [[value] * 2])] * 2, told
+
+        def loses_a_rank():
+            raise rueda.PeerLostError("rank 2 is gone")
+
+        rueda.init(recovery="on")
+        own = rueda.rank()
+        model = Model(2, 1)
+        state = rueda.elastic.State(model=model, step=None)
+        set_to(own)
+        state.sync()
+        are_all_at(0)
+
+        # Callbacks have changed what was committed; one rank has it and the other has not got it any more.
+        set_to(1)
+        save = state.save
+        if own == 1:
+            state.save = loses_a_rank
+        try:
+            state.sync()
+        except rueda.PeerLostError:
+            state.save = save
+            state.restore()
+        state.sync()
+        are_all_at(1)
+
+        # The world was to change some steps after a commit; one rank has to go back meanwhile.
+        states.wanted = lambda: (True, False)
+        set_to(2)
+        try:
+            state.check()
+            raise AssertionError("nothing is wanted")
+        except rueda.elastic.ChangeWanted:
+            pass
+        if own == 1:
+            state.restore()
+        state.sync()
+        are_all_at(2)
+
+        # Nobody is left who has the state: that does not come back with another world.
+        states.came_late = lambda: True
+        lost = rueda.elastic.State(step=0)
+        lost.register_reset_callbacks([lambda: sys.exit("begun anew")])
+        try:
+            rueda.elastic.run(lambda state: None)(lost)
+            raise AssertionError("nothing raised")
+        except rueda.InitializationError as error:
+            assert "had not got it yet" in str(error), error
+        """,
+        2,
+    )
+
+
+def test_what_is_given_up_and_what_is_kept() -> None:
+    """Statistics of BatchNorm go back with the rest, and who only gets those keeps what its gradients have lost."""
+    check(
+        """
+        import rueda, rueda.elastic, rueda.torch, torch
+        from rueda.torch.state_exchange import exchange_state
+
+        def take_step(net, optimizer):
+            optimizer.zero_grad()
+            net(torch.rand(4, 3)).square().sum().backward()
+            optimizer.step()
+
+        rueda.init()
+        torch.manual_seed(rueda.rank())
+        net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+        inner = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer = rueda.torch.DistributedOptimizer(
+            inner, net.named_parameters(), reproducible=True, leaves=2, named_buffers=net.named_buffers()
+        )
+        state = rueda.elastic.State(net=net, optimizer=optimizer)
+        state.sync()
+        committed = net[1].running_mean.clone()
+        for leaf in optimizer.leaves():
+            net(torch.rand(4, 3)).square().sum().backward()
+        optimizer.step()
+        for leaf in optimizer.leaves():
+            net(torch.rand(4, 3)).square().sum().backward()
+            break  # as where a rank is lost meanwhile
+        assert not torch.equal(net[1].running_mean, committed)
+        state.restore()
+        state.on_reset()
+        assert torch.equal(net[1].running_mean, committed)
+
+        policy = rueda.torch.CompressionPolicy({"*": "topk:0.1"}, min_elements=0, error_feedback=True)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+        rueda.torch.broadcast_parameters(net.state_dict())
+        inner = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer = rueda.torch.DistributedOptimizer(inner, net.named_parameters(), compression=policy)
+        take_step(net, optimizer)
+        residuals = optimizer.state_dict()["rueda_compression"]["residuals"]
+        before = {name: each.clone() for name, each in residuals.items()}
+        assert any(each.any() for each in before.values())
+        exchange_state([net], optimizer, [0, 1])
+        residuals = optimizer.state_dict()["rueda_compression"]["residuals"]
+        assert all(torch.equal(each, before[name]) for name, each in residuals.items())
+        statistics = rueda.allgather_object(net[1].running_mean.tolist())
+        assert statistics[0] == statistics[1]
+        """,
+        2,
+    )

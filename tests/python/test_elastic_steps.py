@@ -16,7 +16,8 @@ from launching import check
 pytest.importorskip("rueda._native")
 pytest.importorskip("torch")
 
-# Ends with the hash of the parameters. KILL: "process:step:phase" where a process kills itself.
+# Ends with the hash of the parameters and with the learning rate. KILL: "process:step:phase" where a process kills
+# itself. CUT: "process:step" where it waits for the others behind the optimizer's step, who do not come.
 PROGRAM = """
 import hashlib, os, signal, time
 import rueda, rueda.elastic, rueda.torch, torch
@@ -40,6 +41,7 @@ else:
     optimizer = rueda.torch.DistributedOptimizer(
         optimizer, named, check_every=int(os.environ.get("CHECK_EVERY", "0"))
     )
+scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
 kills = [each.split(":") for each in os.environ.get("KILL", "").split()]
 
 def moment(step, phase):
@@ -58,7 +60,9 @@ gate = os.environ.get("GATE")  # until which the ranks wait, for those that are 
 while gate and not os.path.exists(gate):
     time.sleep(0.01)
 steps = int(os.environ.get("STEPS", 12))
-for step in rueda.elastic.steps(steps, model, optimizer, every=int(os.environ.get("EVERY", 1))):
+for step in rueda.elastic.steps(
+    steps, model, optimizer, scheduler, every=int(os.environ.get("EVERY", 1))
+):
     with step:
         moment(step.number, "begin")
         if reproducible:
@@ -71,12 +75,16 @@ for step in rueda.elastic.steps(steps, model, optimizer, every=int(os.environ.ge
         moment(step.number, "reducing")
         optimizer.step()
         moment(step.number, "stepped")
+        if f"{number}:{step.number}" == os.environ.get("CUT"):
+            rueda.barrier()
+        scheduler.step()
         print("step", step.number, "of", rueda.size(), flush=True)
 values = model.state_dict() if reproducible else dict(model.named_parameters())  # buffers are each rank's
 if not reproducible:
     print("buckets", len(optimizer.gradient_buckets().names), flush=True)
 bits = b"".join(v.detach().reshape(-1).view(torch.uint8).numpy().tobytes() for v in values.values())
 print("parameters", hashlib.sha256(bits).hexdigest()[:16], flush=True)
+print("rate", scheduler.get_last_lr(), flush=True)
 """
 
 
@@ -116,10 +124,14 @@ def test_a_killed_rank_does_not_change_the_bits(lost: int, phase: str) -> None:
 
 
 def test_without_leaves_all_that_are_left_have_the_same_parameters() -> None:
-    with ElasticJob(PROGRAM, 4, STEPS=str(STEPS), KILL="1:3:reducing 3:7:stepped") as job:
+    """And the same scheduler, also where one of them has not come to its end of a step, but behind the optimizer's."""
+    kills = {"KILL": "1:3:reducing 3:7:stepped", "CUT": "0:7"}
+    with ElasticJob(PROGRAM, 4, STEPS=str(STEPS), **kills) as job:
         ended = job.ended()
         assert [ended[n].returncode for n in (0, 2)] == [0, 0], job.outputs()
         assert len(hashes_of({n: ended[n].output for n in (0, 2)})) == 1, job.outputs()
+        first, second = (re.findall(r"^rate .*", ended[n].output, re.M) for n in (0, 2))
+        assert first == second != [], job.outputs()
 
 
 @pytest.mark.parametrize("layouts", [0, 1])

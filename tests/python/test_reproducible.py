@@ -94,13 +94,15 @@ assert torch.equal(model.weight.grad, torch.ones(2, 3)), model.weight.grad
 rueda.shutdown()
 """
 
-# A layer that only some leaves use, as of an expert.
+# A layer that only some leaves use, as of an expert; and two parameters whose gradients are one piece of memory, as
+# autograd hands them over.
 UNUSED = """
 import rueda.torch as rueda, torch
 rueda.init()
 torch.manual_seed(0)
 used, rare = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
-named = [*used.named_parameters("used"), *rare.named_parameters("rare")]
+flat, tall = torch.nn.Parameter(torch.zeros(1, 3)), torch.nn.Parameter(torch.zeros(3, 1))
+named = [*used.named_parameters("used"), *rare.named_parameters("rare"), ("flat", flat), ("tall", tall)]
 inner = torch.optim.SGD([p for _, p in named], lr=0.1)
 optimizer = rueda.DistributedOptimizer(inner, named, reproducible=True, leaves=8)
 for step in range(3):
@@ -109,7 +111,8 @@ for step in range(3):
         output = used(torch_random)
         if leaf.number == 5:
             output = output + rare(torch_random)
-        output.square().sum().backward()
+        together = (flat.view(-1) + tall.view(-1)) @ torch_random.view(-1)
+        (output.square().sum() + together).backward()
     optimizer.step()
 import hashlib
 print("parameters", hashlib.sha256(b"".join(p.detach().numpy().tobytes() for _, p in named)).hexdigest()[:16])

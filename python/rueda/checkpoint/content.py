@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 
 from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.torch.compression_state import COMPRESSION_STATE, shared_by_ranks
@@ -94,7 +95,9 @@ def collect(parts: Mapping[str, Any], each_rank: object, rank: int) -> Content:
             state = {**state, COMPRESSION_STATE: shared_by_ranks(kept)}
             own[name] = {kind: kept[kind] for kind in ("residuals", "velocities")}
         if isinstance(part, torch.nn.Module):
-            of_first.update(f"{name}.{buffer}" for buffer, _ in part.named_buffers())
+            buffers = part.named_buffers(remove_duplicate=False)
+            of_first.update(f"{name}.{buffer}" for buffer, _ in buffers)
+            of_first.update(f"{name}.{key}" for key in state if _is_extra(key))
         nested[name] = state
     flat, paths = _flattened(nested)
     tensors = {name: each for name, each in flat.items() if isinstance(each, torch.Tensor)}
@@ -272,6 +275,8 @@ def _difference_of_modules(
         key: _told(*shapes[slot.name]) if isinstance(slot, Slot) else "no tensor"
         for key, slot in state.items()
     }
+    for each in (mine, saved):
+        each.update({key: "extra state" for key in each if _is_extra(key)})
     differing = [
         key for key in [*mine, *(set(saved) - set(mine))] if mine.get(key) != saved.get(key)
     ]
@@ -283,6 +288,11 @@ def _difference_of_modules(
     ]
     more = f"; {len(differing) - 3} more differ" if len(differing) > 3 else ""
     return f"{name}: {'; '.join(told_of)}{more}"
+
+
+def _is_extra(key: object) -> bool:
+    """Whether a module has made it by get_extra_state(): it may be of any kind and size, a tensor of bytes, say."""
+    return str(key).rpartition(".")[2] == _EXTRA_STATE_KEY_SUFFIX
 
 
 def _told(extents: Any, dtype: Any) -> str:

@@ -35,7 +35,7 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Draws go on as they would have after :func:`random_states`.
+    """Draws go on as they would have after :func:`random_states`. A GPU's state is left out where there is none.
 
     Example::
 
@@ -44,5 +44,5 @@ def set_random_states(states: dict[str, Any]) -> None:
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.set_rng_state(states["torch"])
-    if "cuda" in states:
+    if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])

@@ -91,8 +91,8 @@ def save(
       missing. One job at a time may write there: what killed ones have left is removed.
     - ``step``: how many steps have been taken; not negative.
     - ``state``: what all ranks have alike, objects with ``state_dict()`` and ``load_state_dict()``, by names such as
-      ``model`` and ``optimizer``. Buffers of modules, which may differ, are rank 0's, and so is what is no tensor. What
-      compressed gradients have lost is saved for each rank.
+      ``model`` and ``optimizer``. Buffers of modules, which may differ, are rank 0's, and so is their extra state and
+      what is no tensor. What compressed gradients have lost is saved for each rank.
     - ``extra``: anything that pickle takes, of rank 0, such as an epoch.
     - ``each_rank``: anything that pickle takes, of each rank, such as :func:`random_states`.
     - ``keep``: how many checkpoints to keep, this one among them; older ones are removed once it is complete. All by

@@ -7,7 +7,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rueda.elastic.changes import change
 from rueda.elastic.rerun import LASTING, begun_anew
-from rueda.elastic.state import ChangeWanted
+from rueda.elastic.state import ChangeWanted, StateIsLost
 from rueda.errors import PeerLostError, RuedaError
 from rueda.recovery import can_recover, recover
 
@@ -55,7 +55,7 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
 
 
 def _check(error: Exception) -> None:
-    if isinstance(error, LASTING) or not can_recover():
+    if isinstance(error, (*LASTING, StateIsLost)) or not can_recover():
         raise error
 
 

@@ -65,9 +65,11 @@ class SharedState:
         self._stepped = True
 
     def give_up_step(self) -> None:
-        """Forgets gradients that were being reduced."""
+        """Forgets gradients that were being reduced, and what leaves have made of buffers."""
         optimizer = self._optimizer
-        if optimizer is not None and not hasattr(optimizer, "divide_anew"):
+        if hasattr(optimizer, "divide_anew"):
+            optimizer.give_up_step()
+        elif optimizer is not None:
             optimizer.load_state_dict(optimizer.state_dict())
 
     def take_world(self) -> None:
@@ -148,8 +150,10 @@ def _difference(
 def _outline(part: Any) -> dict[str, str]:
     outline = {"its type": type(part).__name__}
     if _is_module(part):
-        for name, tensor in part.state_dict().items():
-            outline[f"'{name}'"] = f"{tuple(tensor.shape)} of {tensor.dtype}"
+        for name, value in part.state_dict().items():
+            outline[f"'{name}'"] = (
+                f"{tuple(value.shape)} of {value.dtype}" if _is_tensor(value) else "no tensor"
+            )
     elif _is_optimizer(part):
         for number, group in enumerate(part.param_groups):
             outline[f"the number of parameters in group {number}"] = str(len(group["params"]))
@@ -157,13 +161,19 @@ def _outline(part: Any) -> dict[str, str]:
 
 
 def _is_module(part: Any) -> bool:
-    return _is_torch(part, "nn", "Module")
+    torch = _torch()
+    return torch is not None and isinstance(part, torch.nn.Module)
 
 
 def _is_optimizer(part: Any) -> bool:
-    return _is_torch(part, "optim", "Optimizer")
+    torch = _torch()
+    return torch is not None and isinstance(part, torch.optim.Optimizer)
 
 
-def _is_torch(part: Any, module: str, name: str) -> bool:
-    torch = sys.modules.get("torch")  # nothing is of its classes before it is imported
-    return torch is not None and isinstance(part, getattr(getattr(torch, module), name))
+def _is_tensor(value: Any) -> bool:
+    torch = _torch()
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _torch() -> Any:
+    return sys.modules.get("torch")  # nothing is of its classes before it is imported

@@ -14,7 +14,9 @@ from rueda.errors import InitializationError, InvalidArgumentError
 from rueda.lifecycle import rank
 from rueda.objects import allgather_object, broadcast_object
 
-__all__ = ["ChangeWanted", "State"]
+__all__ = ["ChangeWanted", "State", "StateIsLost"]
+
+_WHY = "processes wait to join, or are to leave"
 
 
 class ChangeWanted(Exception):
@@ -25,6 +27,10 @@ class ChangeWanted(Exception):
         >>> issubclass(rueda.elastic.ChangeWanted, rueda.RuedaError)
         False
     """
+
+
+class StateIsLost(InitializationError):
+    """Nobody is left who has the training's state, which no other world brings back."""
 
 
 class State:
@@ -82,18 +88,27 @@ class State:
 
     def commit(self) -> None:
         """:meth:`save`, then :meth:`check`: what is saved is what restore() brings back. Collective."""
-        self.save()
-        self._commits += 1
-        self.check()
+        self._count_commit()
+        if self._is_change_wanted():
+            raise ChangeWanted(_WHY)
 
     def check(self) -> None:
         """Raises :class:`ChangeWanted` on every rank where processes wait to join or are to leave; collective.
 
-        Also raises what :func:`rueda.allreduce` raises.
+        What there is by then is committed before. Also raises what :func:`rueda.allreduce` raises.
         """
+        if self._is_change_wanted():
+            # Where a rank is lost while the world changes, some go back and others may have what there is now.
+            self._count_commit()
+            raise ChangeWanted(_WHY)
+
+    def _count_commit(self) -> None:
+        self.save()
+        self._commits += 1
+
+    def _is_change_wanted(self) -> bool:
         self._question.ask(*wanted())
-        if any(self._question.answer()):
-            raise ChangeWanted("processes wait to join, or are to leave")
+        return any(self._question.answer())
 
     def restore(self) -> None:
         """Brings back what was saved last. Gradients that are being reduced are forgotten."""
@@ -109,8 +124,9 @@ class State:
     def sync(self) -> None:
         """Makes it the same on every rank, and saves it; collective over the world.
 
-        All get what those have who have committed most often; models and optimizers come from all of these at once,
-        checked, and nothing travels that a rank has already. At the start of the job all get what rank 0 has.
+        All get what those have who have committed most often, or synchronised since; models and optimizers come from
+        all of these at once, checked, and nothing travels that a rank has already. At the start of the job all get what
+        rank 0 has.
 
         Raises :class:`rueda.InvalidArgumentError` where the ranks' states are of different kinds: on every rank at the
         start of the job, and later on the newcomer, without which the others go on,
@@ -138,7 +154,8 @@ class State:
             for name, value in values.items():
                 setattr(self, name, value)
         self.save()
-        self._commits = every[sources[0]][2]
+        # Counts as a commit: callbacks may have changed what was committed, and who has not come here has not got it.
+        self._commits = every[sources[0]][2] + 1
         self._has_state = True
 
     def _misfits(self, names: list[list[str]], source: int) -> dict[int, str]:
@@ -177,7 +194,7 @@ def _sources_of(every: list[tuple[list[str], bool, int, bool]]) -> list[int]:
         return sources
     sources = [number for number, (*_, is_newcomer) in enumerate(every) if not is_newcomer][:1]
     if not sources:
-        raise InitializationError(
+        raise StateIsLost(
             "all ranks that had the training's state are lost, and those that are left had not got it yet"
         )
     return sources

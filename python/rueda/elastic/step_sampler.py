@@ -57,7 +57,10 @@ class StepSampler:
         return np.array_split(self._all(step), size())[rank()]
 
     def weight(self, step: int) -> float:
-        """By what this rank's mean loss is multiplied, so that ranks' average is that over samples; 1 if even."""
+        """By what this rank's mean loss is multiplied, so that ranks' average is that over samples; 1 if even.
+
+        Without samples it is 0, and a mean would be NaN: take ``losses.sum() / max(1, len(samples))`` for it.
+        """
         return len(self.samples(step)) * size() / len(self._all(step))
 
     def _all(self, step: int) -> npt.NDArray[np.int64]:

@@ -211,7 +211,8 @@ class _Course:
         if step.lost is None:
             self.number += 1
         else:
-            self._recover(step.lost, self.number + self._state.has_stepped)
+            stepped = self._state.has_stepped
+            self._recover(step.lost, self.number + stepped, is_cut=stepped)
 
     def _restore(self) -> None:
         if self._begin is not None:
@@ -236,8 +237,11 @@ class _Course:
         self._state.copy_from(sources, received)
         self.number = every[sources[0]][1]
 
-    def _recover(self, error: PeerLostError, done: int) -> None:
-        """Until a world is formed in which all have done equally many steps; this rank has done ``done``."""
+    def _recover(self, error: PeerLostError, done: int, is_cut: bool = False) -> None:
+        """Until a world is formed in which all have done equally many steps; this rank has done ``done``.
+
+        ``is_cut``: whether the last of them broke off behind the optimizer's step, before a scheduler's, say.
+        """
         while True:
             if not can_recover():
                 raise error
@@ -247,18 +251,20 @@ class _Course:
             _log.info("step %d goes on without %s", self.number, recovery.lost)
             self._state.take_world()
             try:
-                told = allgather_object((done, self._is_newcomer), "elastic.done")
-                every = [each for each, _ in told]
-                furthest = max(every)
-                if furthest == _NOTHING and all(is_newcomer for _, is_newcomer in told):
+                told = allgather_object((done, is_cut, self._is_newcomer), "elastic.done")
+                every = [(each, not cut) for each, cut, _ in told]
+                best = max(every)
+                furthest = best[0]
+                if furthest == _NOTHING and all(is_newcomer for *_, is_newcomer in told):
                     raise InitializationError(
                         "all ranks that had the training's state are lost, and those that are left had not got it yet"
                     ) from error
                 self.number = max(done, 0)
                 if furthest == _NOTHING:  # the job has just been started: nobody has come to it
                     self._restore()
-                if min(every) < furthest or furthest == _NOTHING:
-                    self._share(has_state=done == furthest != _NOTHING)
+                has_state = (done, not is_cut) == best and furthest != _NOTHING
+                if min(every) < (furthest, True) or furthest == _NOTHING:
+                    self._share(has_state)
                 self._looked_at = -1
                 return
             except PeerLostError as again:

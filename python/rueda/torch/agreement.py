@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -248,16 +248,22 @@ def _state_of(
 ) -> list[tuple[str, torch.Tensor]]:
     names = {id(tensor): name for name, tensor in named}
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    found = []
+    found: list[tuple[str, torch.Tensor]] = []
     for number, parameter in enumerate(parameters):
         owner = names.get(id(parameter), str(number))
         state: dict[str, Any] = optimizer.state.get(parameter, {})
-        found += [
-            (f"{owner}/{key}", value)
-            for key, value in sorted(state.items())
-            if isinstance(value, torch.Tensor)
-        ]
+        for key, value in sorted(state.items()):
+            found += _tensors_in(f"{owner}/{key}", value)
     return found
+
+
+def _tensors_in(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Of what an optimizer keeps, as LBFGS does in lists."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, (list, tuple)):
+        for number, each in enumerate(value):
+            yield from _tensors_in(f"{name}/{number}", each)
 
 
 def _kind(tensor: torch.Tensor) -> str:

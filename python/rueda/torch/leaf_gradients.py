@@ -119,8 +119,10 @@ class LeafSum:
         stack = self._stack
         place = self._completes.get(position)
         merges = self._merges[position]
-        for _ in range(merges if place is None else merges - 1):
-            value = stack.pop().add_(value)
+        for number in range(merges if place is None else merges - 1):
+            other = stack.pop()
+            # Autograd may have handed over memory in which other gradients lie as well; a sum has its own.
+            value = other.add_(value) if number else torch.add(other, value)
         if place is None:
             stack.append(value)
         elif merges == 0:

@@ -149,7 +149,7 @@ class Shadow:
                 for (owner, name), tensor in zip(self._outset.names, self._tensors, strict=False)
                 if owner == number
             }
-            module.load_state_dict(values)
+            module.load_state_dict(values, strict=False)  # what is no tensor comes with the rest
         own = self._optimizer.state_dict()
         optimizer.load_state_dict({**optimizer.state_dict(), **own})
         return True

@@ -132,10 +132,15 @@ class Reproducible(torch.optim.Optimizer):
                 f"{leaves.count} leaves were given, and the optimizer has {self._rueda_leaves.count}"
             )
         self._rueda_gradients.abandon()
-        with torch.no_grad():
-            for each, old in zip(self._rueda_buffers, self._rueda_before, strict=False):
-                each.tensor.copy_(old)
+        self.give_up_step()
         self._rueda_take(leaves)
+
+    def give_up_step(self) -> None:
+        """Where leaves of a step are under way: buffers are as they were before it. Other ranks are not asked."""
+        before, self._rueda_before = self._rueda_before, []
+        with torch.no_grad():
+            for each, old in zip(self._rueda_buffers, before, strict=False):
+                each.tensor.copy_(old)
 
     def _rueda_take(self, leaves: Leaves) -> None:
         if not takes_part(leaves.process_set):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -55,7 +56,7 @@ def exchange_state(
     plan = _Plan(modules, optimizer, sources)
     received = plan.transfer()
     plan.check(received)
-    if plan.is_receiver or received:
+    if plan.is_receiver or received or plan.takes_others:
         plan.apply(received)
     size = sum(content.numel() for content in received.values())
     _log.info("%d bytes of state have come from ranks %s", size, list(sources))
@@ -74,7 +75,10 @@ class _Plan:
         self._optimizer = optimizer
         state = TensorState(modules, optimizer)
         first = sources[0]
-        self._outline = broadcast_object(state.outline, first, "elastic.optimizer")
+        self._outline, others = broadcast_object(
+            (state.outline, state.others), first, "elastic.optimizer"
+        )
+        self._others: list[dict[str, Any]] = others if rank() != first else [{} for _ in modules]
         known = self._take_outline(state)
         signatures = allgather(np.array([_signature(state)], np.int64), "elastic.signatures")
         # Of a source with other tensors nobody can take a part.
@@ -102,6 +106,11 @@ class _Plan:
         self._needs = (table[:, 0] == _MISSING) | (
             (table[:, 0] == _KNOWN) & (table[:, 1] != self._digests)
         )
+
+    @property
+    def takes_others(self) -> bool:
+        """Whether modules have what is no tensor, of which this rank gets the first source's."""
+        return any(self._others)
 
     def _take_outline(self, state: TensorState) -> bool:
         """Gives this rank tensors for the optimizer's state; whether it had those already."""
@@ -198,9 +207,12 @@ class _Plan:
             contents[piece.tensor][piece.begin : piece.end].copy_(content)
         for number, module in enumerate(self._modules):
             mine = [n for n, (owner, _) in enumerate(self._state.names) if owner == number]
-            if not contents.keys().isdisjoint(mine):
-                module.load_state_dict({self._state.names[n][1]: tensors[n] for n in mine})
-        if self._optimizer is not None and self._outline is not None:
+            others = self._others[number]
+            if others or not contents.keys().isdisjoint(mine):
+                values = {self._state.names[n][1]: tensors[n] for n in mine}
+                module.load_state_dict({**values, **others})
+        # A source has it all; the outline lacks what is a rank's own, such as what its gradients have lost.
+        if self.is_receiver and self._optimizer is not None and self._outline is not None:
             of_optimizer = tensors[self._state.of_modules() :]
             self._optimizer.load_state_dict(filled(self._outline, of_optimizer))
 

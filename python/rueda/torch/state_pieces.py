@@ -61,7 +61,7 @@ class TensorState:
     ``tensors``: first all of the modules' ``state_dict()``, then those of the optimizer's. ``outline``: of the
     optimizer's state, see :func:`rueda.torch.state.outline_of`. ``trained``: for each parameter of the optimizer its
     number among the tensors, or nothing where it belongs to none of the modules. ``names``: of the modules' tensors,
-    with the module's number.
+    with the module's number. ``others``: of each module what its ``state_dict()`` has besides tensors (extra state).
     """
 
     def __init__(
@@ -69,9 +69,16 @@ class TensorState:
     ) -> None:
         self.names: list[tuple[int, str]] = []
         self.tensors: list[torch.Tensor] = []
+        self.others: list[dict[str, Any]] = []
         numbers: dict[int, int] = {}
         for number, module in enumerate(modules):
-            for name, tensor in module.state_dict(keep_vars=True).items():
+            state = module.state_dict(keep_vars=True)
+            self.others.append(
+                {name: each for name, each in state.items() if not isinstance(each, torch.Tensor)}
+            )
+            for name, tensor in state.items():
+                if name in self.others[number]:
+                    continue
                 numbers.setdefault(id(tensor), len(self.tensors))
                 self.names.append((number, name))
                 self.tensors.append(tensor.detach())

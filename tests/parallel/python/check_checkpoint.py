@@ -153,7 +153,9 @@ def check_training_goes_on_as_if_nothing_had_happened() -> None:
             assert loaded is not None
             assert loaded.step == 3
             assert schedule.state_dict() == scheduler.state_dict()
-            ck.set_random_states(loaded.each_rank[rueda.rank()])
+            # As where there was a GPU: here there may be none.
+            states = {"cuda": torch.zeros(16, dtype=torch.uint8), **loaded.each_rank[rueda.rank()]}
+            ck.set_random_states(states)
             assert torch.equal(torch.rand(3), drawn[0])
             assert random.random() == drawn[1]
             train(again, other, range(3, 6))
@@ -189,11 +191,32 @@ def check_what_compression_has_lost_is_each_ranks() -> None:
 
 def check_buffers_are_those_of_rank_0() -> None:
     with folder() as path:
-        net = nn.BatchNorm1d(3)
-        net.running_mean.fill_(float(rueda.rank() + 1))
+        layer = nn.BatchNorm1d(3)
+        net = nn.Sequential(layer, layer)  # whose buffers have two names each
+        layer.running_mean.fill_(float(rueda.rank() + 1))
+        layer.running_var.fill_(float(rueda.rank() + 1))
         ck.save(path, 0, model=net).result(60)
         ck.load(path, model=net)
-        assert net.running_mean.tolist() == [1.0] * 3
+        assert layer.running_mean.tolist() == [1.0] * 3
+        assert layer.running_var.tolist() == [1.0] * 3
+
+
+def check_extra_state_is_that_of_rank_0_and_of_any_size() -> None:
+    class Extra(nn.Linear):
+        extra = torch.zeros(0, dtype=torch.uint8)
+
+        def get_extra_state(self) -> torch.Tensor:
+            return self.extra
+
+        def set_extra_state(self, state: torch.Tensor) -> None:
+            self.extra = state
+
+    with folder() as path:
+        net, again = nn.Sequential(Extra(2, 2)), nn.Sequential(Extra(2, 2))
+        net[0].extra = torch.full((200_000,), rueda.rank(), dtype=torch.uint8)
+        ck.save(path, 0, model=net).result(60)
+        ck.load(path, model=again)
+        assert again[0].extra.tolist() == [0] * 200_000
 
 
 def check_each_rank_writes_about_as_much() -> None:

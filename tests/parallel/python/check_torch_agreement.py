@@ -141,6 +141,25 @@ def check_an_optimizers_state_is_compared() -> None:
         rt.check_agreement(model, optimizer)
 
 
+def check_what_an_optimizer_keeps_in_lists_is_compared() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 4)).square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert rt.check_agreement(model, optimizer) == []
+    if rueda.rank() == 1:
+        optimizer.state[model.weight]["old_dirs"][0][5] += 1
+    with parallel.raises(rt.DivergenceError, "'weight/old_dirs/0'", "element [5]"):
+        rt.check_agreement(model, optimizer)
+
+
 def check_a_distributed_optimizer_repairs_what_diverges() -> None:
     torch.manual_seed(0)
     model = nn.Linear(6, 2)
