@@ -313,7 +313,9 @@ def test_recordings_of_different_runs_are_refused(tmp_path, second, says):
 
 def test_a_missing_rank_a_damaged_and_a_cut_file_are_told_and_the_rest_is_read(tmp_path):
     whole = [row(Kind.BEGIN, 0), row(Kind.STEP, 10), row(Kind.END, 20)]
-    recording(whole, tmp_path, size=4)
+    # Rows are written when a second is over, also with the last of them.
+    recording([*whole, row(Kind.OWN, 20, 21)], tmp_path, size=4)
+    recording([], tmp_path, rank=1, size=4)
     recording(whole[:2], tmp_path, rank=2, size=4)
     cut = file_of(tmp_path, 2)
     cut.write_bytes(cut.read_bytes()[:-7])
@@ -321,7 +323,9 @@ def test_a_missing_rank_a_damaged_and_a_cut_file_are_told_and_the_rest_is_read(t
     found, notes = read_folder(tmp_path)
     assert [each.header.rank for each in found] == [0, 2]
     assert len(found[1].rows) == 1
-    assert "rank3.report' is not a recording" in notes[0]
-    assert "no recording of ranks 1 and 3" in notes[1]
-    assert "rank 2 is cut short" in notes[2]
+    assert "rank1.report' has nothing but its head" in notes[0]
+    assert "rank3.report' is not a recording" in notes[1]
+    assert "no recording of ranks 1 and 3" in notes[2]
+    assert "rank 2 is cut short" in notes[3]
+    assert len(notes) == 4
     assert len(split(found)) == 2
