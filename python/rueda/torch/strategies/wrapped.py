@@ -155,7 +155,9 @@ class Wrapped(torch.optim.Optimizer):
         if not old.ranks_stay_equal:
             take_rest(replica, average_state(replica))
         old.stop()
-        replica.begin()
+        # An epoch that has begun goes on.
+        replica.begin(batches=replica.batches % (self._rueda_steps_per_epoch or 1))
+        self._rueda_takes_step = None  # the new one has not been asked
         new.start(replica)
         self._rueda_strategy = new
 
