@@ -62,6 +62,7 @@ class Wrapped(torch.optim.Optimizer):
             self.synchronize()
             takes_step, self._rueda_takes_step = bool(self._rueda_takes_step), None
             if takes_step:
+                strategy.before_update()
                 super().step()
         replica.batches += 1
         if takes_step:
