@@ -12,6 +12,11 @@ namespace {
 
 constexpr std::chrono::microseconds look_again_after{200};
 
+// Of a result that is counted, as it does not travel with its header.
+std::size_t counted(std::size_t result_bytes) {
+  return result_bytes > table_inline_bytes ? result_bytes : 0;
+}
+
 }  // namespace
 
 Status TableOwner::closed_table() {
@@ -68,12 +73,14 @@ bool TableOwner::admit(const ServedTable* table, int peer, TableJob& job) {
   const TableRequest& request = job.request;
   if (!request.is_inline) {
     const auto bytes = static_cast<std::size_t>(request.payload_bytes);
-    if (job.status.ok() && !has_room(request.is_replica, bytes)) return false;
+    // With room for the result as well: two that have the one would wait for the other for ever.
+    const std::size_t both = bytes + (job.status.ok() ? counted(table->result_bytes(request)) : 0);
+    if (job.status.ok() && !has_room(request.is_replica, both)) return false;
     if (job.status.ok()) job.status = make_room(job.payload, bytes);
     if (!job.status.ok()) {
       refuse_mail(messages_, peer, request.number, MailOf::request);
     } else {
-      stage(job, bytes);
+      stage(job, both);
       job.arriving =
           mail(messages_, false, peer, request.number, MailOf::request, job.payload.data(), bytes);
     }
@@ -131,7 +138,7 @@ bool TableOwner::start(ServedTable& table, int peer, TableJob& job) {
 
 bool TableOwner::make_room_for_result(TableJob& job, std::size_t bytes) {
   if (!job.status.ok() || job.request.verb != TableVerb::get) return true;
-  if (bytes > table_inline_bytes) {
+  if (job.request.is_inline && counted(bytes) > 0) {  // otherwise there is room since its payload
     if (!has_room(false, bytes)) return false;
     stage(job, bytes);
   }
@@ -234,12 +241,11 @@ void TableOwner::answer(int peer, TableJob job, std::uint64_t version) {
   answer.staleness = job.staleness;
   if (job.status.ok()) answer.payload_bytes = job.result.size();
   answer.is_inline = answer.payload_bytes <= table_inline_bytes;
+  unstage(job);
   if (answer.is_inline) {
-    unstage(job);
     return post_(peer, encode(answer, job.status.ok() ? std::span<const std::byte>(job.result)
                                                       : std::span<const std::byte>()));
   }
-  unstage(job);
   Departing& departing = departing_.emplace_back();
   departing.peer = peer;
   departing.bytes = std::move(job.result);

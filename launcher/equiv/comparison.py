@@ -188,7 +188,7 @@ def _notes(
             "each step"
         )
     last = baseline.last_testable_step()
-    if last is not None:
+    if last is not None and not baseline.seeds_are_alike:
         notes.append(
             "rounding alone moves the reference nearly as far as another seed"
             + (f" after step {last}" if last > 0 else "")

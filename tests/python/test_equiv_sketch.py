@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from rueda.torch.equiv.sketch import SKETCH, Signs, hash_of, perturb, values_of  # noqa: E402
+from rueda.torch.equiv.sketch import (  # noqa: E402
+    SKETCH,
+    Signs,
+    hash_of,
+    norm_of,
+    perturb,
+    values_of,
+)
 
 few = settings(max_examples=20, deadline=None)
 
@@ -84,3 +91,13 @@ def test_whole_numbers_are_not_moved() -> None:
     counts = torch.arange(10)
     perturb(counts, 1)
     assert torch.equal(counts, torch.arange(10))
+
+
+def test_a_mask_stays_as_it_is() -> None:
+    """And has no size beside which rounding were nothing."""
+    mask = torch.full((8, 8), -torch.inf).triu(1)
+    moved = mask.clone()
+    perturb(moved, 1)
+    assert torch.equal(moved, mask)
+    assert norm_of(values_of(mask)) == 0
+    assert norm_of(torch.tensor([3.0, torch.inf, 4.0])) == 5

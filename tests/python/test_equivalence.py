@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from rueda.equivalence.judge import Baseline, Measure, judge
 from rueda.equivalence.quality import judge_quality, spread_margin
 from rueda.equivalence.record_files import Layout, RecordError, Writer, read_rank
 from rueda.equivalence.rounding import MARGIN, judge_rounding
-from rueda.equivalence.targets import reached, smooth
+from rueda.equivalence.targets import losses, reached, smooth
 
 EPS = 2.0**-23
 SEEDS = 5
@@ -167,6 +168,41 @@ def test_equal_records_are_the_same_bits() -> None:
     assert verdict({seed: training(seed) for seed in range(SEEDS)}).level == "same bits"
 
 
+def changed(change: Callable[[dict[str, np.ndarray]], None], moved: float = 0.0, by: int = 0):  # type: ignore[no-untyped-def]
+    """Of each seed a training, with a change."""
+    states = {seed: training(seed, moved=moved, by=by) for seed in range(SEEDS)}
+    for each in states.values():
+        change(each)
+    return {seed: [recorded(each)] for seed, each in states.items()}
+
+
+def test_bits_that_no_sketch_tells_apart_are_not_the_same() -> None:
+    def zeros(sign: float) -> Callable[[dict[str, np.ndarray]], None]:
+        return lambda states: states["bias"].__setitem__((slice(None), 0), sign * 0.0)
+
+    base = Baseline(changed(zeros(1)), changed(zeros(1), EPS, 1))
+    assert judge(changed(zeros(1)), base, Measure(), 0.05).level == "same bits"
+    assert judge(changed(zeros(-1)), base, Measure(), 0.05).level == "same state"
+
+
+def test_seeds_may_begin_with_the_same_model() -> None:
+    def alike(states: dict[str, np.ndarray]) -> None:
+        for rows in states.values():
+            rows[0] = 0.5
+
+    base = Baseline(changed(alike), changed(alike, EPS, 1))
+    assert judge(changed(alike, EPS, 2), base, Measure(), 0.05).level == "same state"
+
+
+def test_of_seeds_that_are_all_the_same_no_state_is_called_the_same() -> None:
+    same = {seed: [recorded(training(0))] for seed in range(SEEDS)}
+    twins = {seed: [recorded(training(0, moved=EPS, by=1))] for seed in range(SEEDS)}
+    ours = {seed: [recorded(training(0, moved=EPS, by=2))] for seed in range(SEEDS)}
+    found = judge(ours, Baseline(same, twins), Measure(), 0.05)
+    assert found.level == "undecided"
+    assert "all seeds of the reference are the same" in found.notes[0]
+
+
 @settings(max_examples=25)
 @given(
     st.integers(0, 20), st.sampled_from(["weight", "bias"]), st.floats(-4, -1), st.integers(0, 2)
@@ -229,6 +265,14 @@ def test_other_numbers_of_steps_leave_the_question_of_quality() -> None:
     assert "it took 9 steps, the reference 20" in found.notes[0]
 
 
+def test_seeds_of_the_reference_may_take_other_numbers_of_steps() -> None:
+    runs = {s: [recorded(training(s, 20 + s // 2))] for s in range(4)}
+    base = Baseline(runs, {s: [recorded(training(s, 20 + s // 2, EPS, 1))] for s in range(4)})
+    moved = {s: [recorded(training(s, 20 + s // 2, EPS, 2))] for s in range(4)}
+    found = judge(moved, base, Measure(), 0.05)
+    assert found.notes == ("the reference's own steps differ between seeds",)
+
+
 def test_where_rounding_goes_as_far_as_a_seed_no_state_is_called_the_same() -> None:
     chaotic = Baseline(
         BASELINE.references, {s: [recorded(training(s, moved=0.5, by=1))] for s in range(SEEDS)}
@@ -283,6 +327,27 @@ def test_distances_are_zero_for_equal_bits_and_infinite_for_nan() -> None:
     assert apart.sum(where=np.isfinite(apart)) == pytest.approx(5)
     assert apart[3, 0] == np.inf
     assert not same_layout(recorded(states), recorded({"weight": states["weight"]}))
+
+
+def test_a_smoothed_loss_is_of_its_window_alone() -> None:
+    """Whatever the losses were before: a first step with a scale that was too large, say."""
+    for first in (np.nan, np.inf, 1e300):
+        found = smooth(np.array([first, *[0.5] * 99]))
+        assert (found[5:] == 0.5).all()
+
+
+def test_of_losses_those_ranks_count_that_tell() -> None:
+    told, silent = recorded(training(0, 2), [1.0, 2.0]), recorded(training(0, 2), [np.nan] * 2, 1)
+    assert losses([told, silent]).tolist() == [1.0, 2.0]
+    assert np.isnan(losses([silent])).all()
+    lost = recorded(training(0, 2), [1.0, np.nan], 1)
+    assert np.isnan(losses([told, lost])[1])
+
+
+def test_a_loss_that_is_a_result_counts() -> None:
+    ranks = [recorded(training(0), rank=rank, results={"loss": rank}) for rank in range(2)]
+    assert Measure().of(ranks) == 0.5
+    assert Measure().of([recorded(training(0))]) == 1.0
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=200), st.floats(0, 10))

@@ -111,8 +111,9 @@ def consolidated():
 going_on = training("noloco:1,timeout=0.3")  # which may wait that long where rounds differ after the loss
 waiting = [training("adpsgd:1"), training("noloco:5")]
 served = [training("adag:3"), training("dynsgd:2")]
+adagrad = training("downpour:1,server=adagrad,rate=0.3")
 every = [going_on, *waiting]
-train(every + served, 10)
+train([*every, *served, adagrad], 10)
 saved = states()
 try:
     train(every, 7)  # with the last of each
@@ -123,6 +124,12 @@ try:
 except rueda.PeerLostError:
     recover()
 assert rueda.size() == 3
+held = adagrad[1].strategy.table.parts()[0]
+adagrad[1].consolidate()  # in the new world; nothing is left to be pushed
+kept = adagrad[1].strategy.state_dict()
+sums = torch.cat([each for _, each in sorted(rueda.allgather_object((kept["part"], kept["kept_by_rule"])))])
+for begin, state in rueda.allgather_object((held.begin, torch.tensor(held.state))):
+    assert state.any() and torch.equal(sums[begin : begin + len(state)], state)  # of who is left
 for each in waiting:  # who has come to which exchange is not known; also who meets nobody in this step refuses
     try:
         train([each], 1)

@@ -118,6 +118,25 @@ def test_each_part_is_where_it_was_whatever_the_clocks(tmp_path, shift):
     assert first.waited_for[0] == 0
 
 
+def test_ranks_of_one_machine_are_beside_each_other_to_the_nanosecond(tmp_path):
+    """Whatever they tell of another machine's clock: one of them always hears late of what is done."""
+    shift = 3_600_000 * MS
+    rows = {}
+    for rank, (late, hears) in enumerate([(0, 0), (0, 0), (20, 4)]):
+        ahead = shift if rank else 0
+        rows[rank] = [row(Kind.BEGIN, ahead)]
+        for step in range(12):
+            ready = (100 * step + 10 + late) * MS + ahead
+            done = (100 * step + 35 + hears) * MS + ahead
+            rows[rank] += [row(Kind.SUBMIT, ready, ready, 7, 64), row(Kind.WAIT, ready, done, 7)]
+            rows[rank].append(row(Kind.STEP, done))
+    made = [
+        recording(each, tmp_path, rank=rank, size=3, clock="there" if rank else "here")
+        for rank, each in rows.items()
+    ]
+    assert split(made)[1].training[STRAGGLER] == pytest.approx(11 * 0.02, abs=1e-9)
+
+
 @given(st.integers(-(10**15), 10**15), st.lists(st.integers(0, 10**9), min_size=1, max_size=30))
 @settings(deadline=None)
 def test_the_difference_of_two_clocks_is_within_its_bounds(shift, gaps):
@@ -313,7 +332,9 @@ def test_recordings_of_different_runs_are_refused(tmp_path, second, says):
 
 def test_a_missing_rank_a_damaged_and_a_cut_file_are_told_and_the_rest_is_read(tmp_path):
     whole = [row(Kind.BEGIN, 0), row(Kind.STEP, 10), row(Kind.END, 20)]
-    recording(whole, tmp_path, size=4)
+    # Rows are written when a second is over, also with the last of them.
+    recording([*whole, row(Kind.OWN, 20, 21)], tmp_path, size=4)
+    recording([], tmp_path, rank=1, size=4)
     recording(whole[:2], tmp_path, rank=2, size=4)
     cut = file_of(tmp_path, 2)
     cut.write_bytes(cut.read_bytes()[:-7])
@@ -321,7 +342,9 @@ def test_a_missing_rank_a_damaged_and_a_cut_file_are_told_and_the_rest_is_read(t
     found, notes = read_folder(tmp_path)
     assert [each.header.rank for each in found] == [0, 2]
     assert len(found[1].rows) == 1
-    assert "rank3.report' is not a recording" in notes[0]
-    assert "no recording of ranks 1 and 3" in notes[1]
-    assert "rank 2 is cut short" in notes[2]
+    assert "rank1.report' has nothing but its head" in notes[0]
+    assert "rank3.report' is not a recording" in notes[1]
+    assert "no recording of ranks 1 and 3" in notes[2]
+    assert "rank 2 is cut short" in notes[3]
+    assert len(notes) == 4
     assert len(split(found)) == 2

@@ -22,8 +22,8 @@ def same_layout(one: RankRecord, other: RankRecord) -> bool:
 def distances(one: RankRecord, other: RankRecord) -> Array:
     """(R+1, N): Euclidean distances of the tensors in each recorded state, from their sketches.
 
-    Exactly 0 where the bits are the same, infinite where a number is not finite in one of them only. They must have
-    :func:`same_layout`.
+    Exactly 0 where the bits are the same and nowhere else, infinite where a number is not finite in one of them only.
+    They must have :func:`same_layout`.
     """
     columns = []
     for number, (a, b) in enumerate(zip(one.sketches, other.sketches, strict=True)):
@@ -31,7 +31,8 @@ def distances(one: RankRecord, other: RankRecord) -> Array:
             apart = np.sqrt(((a - b) ** 2).sum(1))
         apart = np.where(np.isnan(apart), np.inf, apart)
         same = one.hashes[:, number] == other.hashes[:, number]
-        columns.append(np.where(same, 0.0, apart))
+        # Sketches may not tell what bits do: 0 and -0, or what is lost in a sum.
+        columns.append(np.where(same, 0.0, np.maximum(apart, np.finfo(float).tiny)))
     if not columns:
         return np.zeros((len(one.state_steps), 0))
     return np.stack(columns, 1)

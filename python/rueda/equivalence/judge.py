@@ -41,9 +41,9 @@ LEVELS = (
 
 @dataclass(frozen=True)
 class Measure:
-    """By which number quality is judged: "loss", the last losses, or a name.
+    """By which number quality is judged: what the script has given to result() by that name, or last to record().
 
-    That is what the script has given to result() by it or else, last, to record().
+    "loss": where result() was given none, the mean of the last ones of record().
 
     ``margin``: what counts as the same, in its units; None: what the reference's seeds differ by.
     """
@@ -54,10 +54,10 @@ class Measure:
 
     def of(self, run: Run) -> float:
         """Of one run, the mean over the ranks that tell; NaN where none does."""
-        if self.name == "loss":
-            return final_loss(run)
         given = [_given(rank, self.name) for rank in run]
         found = [value for value in given if value is not None]
+        if not found and self.name == "loss":
+            return final_loss(run)
         return float(np.mean(found)) if found else float("nan")
 
 
@@ -102,7 +102,8 @@ class Baseline:
         self.seeds = sorted(references)
         firsts = [references[seed][0] for seed in self.seeds]
         self.first = firsts[0]
-        pairs = [(a, b) for a, b in combinations(firsts, 2) if same_layout(a, b)]
+        alike = [each for each in firsts if same_layout(each, self.first)]
+        pairs = list(combinations(alike, 2))
         between = [distances(a, b) for a, b in pairs]
         self.seeds_apart = np.median(between, axis=0) if between else None
         self.seeds_are_alike = bool(between) and not any(apart.any() for apart in between)
@@ -111,8 +112,7 @@ class Baseline:
             for seed in self.seeds
             if seed in twins and same_layout(twins[seed][0], self.first)
         ]
-        comparable = all(same_layout(first, self.first) for first in firsts)
-        comparable = comparable and len(of_twins) == len(self.seeds)
+        comparable = len(alike) == len(of_twins) == len(self.seeds)
         self.envelope = envelope(np.stack(of_twins), firsts) if comparable else None
 
     def seed_distance(self) -> float:
@@ -122,14 +122,17 @@ class Baseline:
         return float(total(self.seeds_apart)[-1]) / _norm(self.first)
 
     def last_testable_step(self) -> int | None:
-        """Up to which step rounding is far from explaining what seeds differ by; None: to the end."""
+        """Up to which step rounding is far from explaining what seeds differ by; None: to the end.
+
+        That is asked once seeds have come apart: they may begin with the same model.
+        """
         if self.envelope is None or self.seeds_apart is None:
             return None
         open_rows = testable(self.envelope, self.seeds_apart)
-        if open_rows.all():
-            return None
-        row = int(np.flatnonzero(~open_rows)[0])
-        return int(self.first.state_steps[row - 1]) if row else -1
+        if not open_rows.any():
+            return -1
+        ends = np.flatnonzero(open_rows[:-1] & ~open_rows[1:])
+        return int(self.first.state_steps[ends[0]]) if len(ends) else None
 
 
 def _norm(record: RankRecord) -> float:
@@ -211,7 +214,9 @@ def _by_state(
     if last is None:
         why = f"at most {rounding.high:.2g} times what rounding does, where {MARGIN:g} would be too much"
         return Verdict("same state", why, **known)  # type: ignore[arg-type]
-    if last < 1:
+    if baseline.seeds_are_alike:
+        note = "all seeds of the reference are the same: how far a state may go is not known"
+    elif last < 1:
         note = "rounding alone moves this training as far as another seed from the first step on"
     else:
         note = (

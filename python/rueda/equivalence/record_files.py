@@ -100,7 +100,7 @@ class RankRecord:
 
     - ``steps``: (S, 4), as in the file: step, loss, seconds and bytes. Step 0, the beginning, is among them.
     - ``state_steps``: (R+1,) of which step each state is; the last is that of the end.
-    - ``hashes``, ``norms``: (R+1, N).
+    - ``hashes``, ``norms`` (of what is finite): (R+1, N).
     - ``sketches``: of each tensor, (R+1, k).
     - ``metrics``: by name the (step, value) that record() was given; ``results``: what result() was given.
     - ``used``: what the script has asked for, "seed" and "strategy".

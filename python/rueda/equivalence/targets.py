@@ -22,17 +22,24 @@ class Reached:
 
 
 def losses(run: Sequence[RankRecord]) -> Array:
-    """(T,) of steps 1 to T: the mean over the ranks, each of which has its share of a batch."""
-    return np.asarray(np.stack([rank.steps[1:, Layout.LOSS] for rank in run]).mean(0))
+    """(T,) of steps 1 to T: the mean over the ranks that tell any, each of which has its share of a batch."""
+    found = np.stack([rank.steps[1:, Layout.LOSS] for rank in run])
+    telling = found[~np.isnan(found).all(1)]
+    return np.asarray((telling if len(telling) else found).mean(0))
 
 
 def smooth(values: Array) -> Array:
-    """The mean of the last twentieth of all steps up to each, or of as many as there are."""
+    """The mean of the last twentieth of all steps up to each, or of as many as there are.
+
+    Nothing but these counts, be others huge or not finite: sums are formed from the edges of blocks as long as the
+    window, of which it has the end of one and the beginning of the next.
+    """
     window = max(1, len(values) // 20)
-    sums = np.cumsum(np.concatenate([[0.0], values]))
-    counts = np.minimum(np.arange(1, len(values) + 1), window)
-    ends = np.arange(1, len(values) + 1)
-    return np.asarray((sums[ends] - sums[ends - counts]) / counts)
+    blocks = np.concatenate([values, np.zeros(-len(values) % window)]).reshape(-1, window)
+    ends = np.cumsum(blocks[:, ::-1], 1)[:, ::-1]
+    sums = np.cumsum(blocks, 1)
+    sums[1:, :-1] += ends[:-1, 1:]
+    return sums.reshape(-1)[: len(values)] / np.minimum(np.arange(1, len(values) + 1), window)
 
 
 def final_loss(run: Sequence[RankRecord]) -> float:

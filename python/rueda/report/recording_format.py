@@ -140,7 +140,7 @@ def read_recording(path: Path) -> Recording:
     table = np.frombuffer(rows[: len(rows) // ROW.size * ROW.size], _TYPE)
     if not np.isin(table["kind"], list(Kind)).all():
         raise RecordingError(f"'{path}' is damaged: it has rows of an unknown kind")
-    is_whole = bool(len(table)) and table["kind"][-1] == Kind.END
+    is_whole = bool((table["kind"] == Kind.END).any())  # writing it may be told behind it
     table = _calls_in_two(table)
     return Recording(header, table, is_whole)
 
@@ -180,6 +180,11 @@ def read_folder(folder: Path) -> tuple[list[Recording], list[str]]:
             recording = read_recording(path)
         except RecordingError as error:
             notes.append(str(error))
+            continue
+        if not len(recording.rows):
+            notes.append(
+                f"'{path}' has nothing but its head: its process was killed, or could not write, in its first second"
+            )
             continue
         found[recording.header.rank] = recording
     if not found:

@@ -119,13 +119,14 @@ def split(recordings: Sequence[Recording]) -> list[RankSplit]:
 
 
 def _offsets(recordings: Sequence[Recording], operations: Sequence[Operations]) -> list[Offset]:
-    """To the clock of the first."""
-    first = recordings[0].header.clock
-    found = []
-    for recording, own in zip(recordings, operations, strict=True):
-        offset = None if recording.header.clock == first else offset_between(operations[0], own)
-        found.append(offset or SAME)
-    return found
+    """To the clock of the first: of each clock one, by that of its ranks whose operations tell it best."""
+    clocks = [recording.header.clock for recording in recordings]
+    found = {clocks[0]: SAME}
+    for clock, own in zip(clocks, operations, strict=True):
+        offset = None if clock == clocks[0] else offset_between(operations[0], own)
+        if offset and (clock not in found or offset.uncertainty < found[clock].uncertainty):
+            found[clock] = offset
+    return [found.get(clock, SAME) for clock in clocks]
 
 
 def _steps(recording: Recording) -> Times:

@@ -74,7 +74,7 @@ class RowTable(OpenTable):
                 whole("width", width),
                 real("initial", initial),
                 real("spread", spread),
-                whole("seed", seed),
+                whole("seed", seed) % 2**64,
                 [],
                 str(rule),
                 numbers("parameters", parameters, real),

@@ -71,6 +71,15 @@ def check_rows_come_in_the_order_in_which_they_are_asked_for() -> None:
             assert table.get([]).result().shape == (0, 16)
 
 
+def check_a_seed_may_be_any_whole_number() -> None:
+    with (
+        RowTable("below", 4, spread=1.0, seed=-1) as below,
+        RowTable("one", 4, spread=1.0, seed=1) as one,
+    ):
+        assert not np.array_equal(below.get([7]).result(), one.get([7]).result())
+        rueda.barrier()
+
+
 def check_the_order_of_the_ring_has_the_bits_of_an_allreduce() -> None:
     random = np.random.default_rng(rank())
     weights = np.zeros(10_001, np.float32)

@@ -220,6 +220,28 @@ def check_switching() -> None:
     same_bits(*trained.parameters())
 
 
+def check_switching_between_gradients_and_their_step() -> None:
+    """The new strategy decides what becomes of them."""
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer)
+    x, y = batch(0)
+    F.cross_entropy(trained(share(x)), share(y)).backward()
+    wrapped.synchronize()
+    wrapped.switch("accumulate:2")
+    before = copy.deepcopy(trained.state_dict())
+    wrapped.step()  # takes them in
+    assert all(torch.equal(each, before[name]) for name, each in trained.state_dict().items())
+
+
+def check_an_epoch_goes_on_through_a_switch() -> None:
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer, steps_per_epoch=5)
+    train(trained, wrapped, 0, 7)
+    wrapped.switch("oneshot")
+    train(trained, wrapped, 7, 3)
+    same_bits(*trained.parameters())
+
+
 RESUMED = [
     "sync",
     "accumulate:3",

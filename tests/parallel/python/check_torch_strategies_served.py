@@ -205,6 +205,24 @@ def check_switching_and_states() -> None:
     same_bits(*trained.parameters())
 
 
+def check_what_the_rule_keeps_is_in_a_state() -> None:
+    trained, optimizer = fresh()
+    wrapped = rt.wrap(trained, optimizer, strategy="downpour:1,server=adagrad")
+    states = []
+    for _ in range(2):
+        train(trained, wrapped, 0, 3)
+        rueda.barrier()
+        states.append(wrapped.state_dict())
+        rueda.barrier()
+    sums = [state["rueda_strategy"]["kept"]["kept_by_rule"] for state in states]
+    assert (sums[1] > sums[0]).any() or not len(sums[0])
+    wrapped.load_state_dict(states[0])
+    rueda.barrier()
+    again = wrapped.state_dict()["rueda_strategy"]["kept"]["kept_by_rule"]
+    assert torch.equal(again, sums[0])
+    wrapped.close()
+
+
 def check_switching_where_a_rank_has_taken_no_step() -> None:
     """What its optimizer keeps counts as zeros, and counts of steps come from one that has taken some."""
     if rueda.size() == 1:
@@ -311,8 +329,11 @@ def check_bad_input() -> None:
 # --- One rank: what comes when is known, and so is the result
 
 
-def alone(strategy: Strategy, steps: int, momentum: float = 0.0) -> torch.Tensor:
+def alone(
+    strategy: Strategy, steps: int, momentum: float = 0.0, foreach: bool | None = None
+) -> torch.Tensor:
     trained, optimizer = fresh(momentum)
+    optimizer.param_groups[0]["foreach"] = foreach
     wrapped = rt.wrap(trained, optimizer, strategy=strategy)
     train(trained, wrapped, 0, steps)
     reached = vector(trained)
@@ -352,8 +373,28 @@ def check_one_rank_adagrad_at_the_server() -> None:
         squares += gradient**2
         moved = vector(trained) - 0.05 * gradient / (squares.sqrt() + 1e-8)
         vector_to_parameters(moved, trained.parameters())
-    reached = alone(Downpour(1, server="adagrad", rate=0.05), 8)
-    torch.testing.assert_close(reached, vector(trained), **CLOSE)
+    for momentum in (0.0, 0.9):  # with which the optimizer writes over the gradients
+        reached = alone(Downpour(1, server="adagrad", rate=0.05), 8, momentum, foreach=True)
+        torch.testing.assert_close(reached, vector(trained), **CLOSE)
+
+
+def check_one_rank_adagrad_gets_gradients_that_a_fused_optimizer_unscales() -> None:
+    if rueda.size() > 1:
+        return
+    pushed = []
+    for scales in (False, True):
+        trained = model().float()
+        optimizer = torch.optim.SGD(trained.parameters(), lr=0.1, fused=scales)
+        wrapped = rt.wrap(trained, optimizer, strategy=Downpour(9, server="adagrad"))
+        scaler = torch.amp.GradScaler(DEVICE.type, init_scale=64.0, enabled=scales)
+        for _ in range(2):
+            wrapped.zero_grad()
+            scaler.scale(trained(torch.ones(2, 6, device=DEVICE)).square().sum()).backward()
+            scaler.step(wrapped)
+            scaler.update()
+        pushed.append(wrapped.strategy.unpushed().clone())
+        wrapped.close()
+    torch.testing.assert_close(*pushed, **CLOSE)
 
 
 def check_one_rank_hogwild_reads_what_it_had_not_pushed_yet() -> None:

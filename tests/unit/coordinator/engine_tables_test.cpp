@@ -305,6 +305,27 @@ TEST_CASE("more than an owner takes at once is taken in the end, also by replica
       nullptr, sharing);
 }
 
+TEST_CASE("rows that are more than an owner takes at once come in the end, to all that ask") {
+  const auto sharing = GENERATE(Sharing::nothing, Sharing::memory);
+  constexpr std::int64_t width = 8192;  // which is not read in place
+  constexpr std::size_t count = TableOwner::staging_bytes / (width * sizeof(float)) + 8;
+  static_assert(count * sizeof(std::int64_t) > table_inline_bytes);
+  run_engines(
+      2, {},
+      [&](int /*rank*/, Runtime& engine) {
+        Table table = open(engine, {.name = "wide", .width = width, .initial = {.value = 3}});
+        std::vector<std::int64_t> rows(count);
+        std::iota(rows.begin(), rows.end(), 0);
+        const std::vector<int> owners(count, 0);
+        Floats out(count * width);
+        finish(table.get_rows(rows, out, owners));
+        expect(out.front() == 3 && out.back() == 3, "what rows have to begin with");
+        meet(engine);
+        table.close();
+      },
+      nullptr, sharing);
+}
+
 TEST_CASE("many small requests at once come in their order") {
   run_engines(2, {}, [](int rank, Runtime& engine) {
     Table table = open(engine, {.name = "small", .size = 2});

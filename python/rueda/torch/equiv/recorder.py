@@ -14,7 +14,7 @@ import torch
 from rueda.equivalence.record_files import Layout, Writer
 from rueda.equivalence.run_settings import RunSettings, settings_of_environment
 from rueda.errors import InvalidArgumentError, RuedaError
-from rueda.torch.equiv.sketch import Signs, hash_of, perturb, values_of
+from rueda.torch.equiv.sketch import Signs, hash_of, norm_of, perturb, values_of
 
 __all__ = [
     "Recorder",
@@ -226,7 +226,7 @@ class Recorder:
             values = values_of(tensor)
             sketch = self._signs[name].sketch(values)
             row.view(np.int64)[place.start] = hash_of(tensor)
-            row[place.start + 1] = float(torch.linalg.vector_norm(values))
+            row[place.start + 1] = norm_of(values)
             row[place.start + 2 : place.stop] = sketch.numpy()
         return row
 

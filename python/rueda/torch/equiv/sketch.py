@@ -9,6 +9,7 @@ Farach-Colton, "Finding frequent items in data streams", 2002; Thorup, Zhang, "T
 
 from __future__ import annotations
 
+import math
 import zlib
 
 import torch
@@ -16,7 +17,7 @@ import torch
 from rueda.equivalence.record_files import MAX_SKETCH
 from rueda.torch.fingerprints import number_of
 
-__all__ = ["SKETCH", "Signs", "hash_of", "perturb", "values_of"]
+__all__ = ["SKETCH", "Signs", "hash_of", "norm_of", "perturb", "values_of"]
 
 # k: a distance is within 13% of the estimate, in one standard deviation.
 SKETCH = MAX_SKETCH
@@ -33,6 +34,14 @@ def values_of(tensor: torch.Tensor) -> torch.Tensor:
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
     return flat.to("cpu", torch.float64)
+
+
+def norm_of(values: torch.Tensor) -> float:
+    """Of :func:`values_of` a tensor, of which what is not finite does not count: a mask has no size."""
+    norm = float(torch.linalg.vector_norm(values))
+    if math.isfinite(norm):
+        return norm
+    return float(torch.linalg.vector_norm(values[values.isfinite()]))
 
 
 def _generator(*words: object) -> torch.Generator:
@@ -68,7 +77,10 @@ class Signs:
 
 
 def perturb(tensor: torch.Tensor, *words: object) -> None:
-    """Moves each element by one unit in the last place or none, as ``words`` decide: alike on all ranks."""
+    """Moves each element by one unit in the last place or none, as ``words`` decide: alike on all ranks.
+
+    What is not finite, as in a mask, stays as it is.
+    """
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return
     moves = torch.randint(
@@ -81,4 +93,5 @@ def perturb(tensor: torch.Tensor, *words: object) -> None:
     )
     eps = torch.finfo(tensor.dtype).eps
     with torch.no_grad():
-        tensor.add_(tensor * moves.to(tensor.device, tensor.dtype) * eps)
+        steps = tensor * moves.to(tensor.device, tensor.dtype) * eps
+        tensor.add_(steps.masked_fill_(~tensor.isfinite(), 0))

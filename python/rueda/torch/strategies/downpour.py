@@ -77,18 +77,23 @@ class Downpour(Served):
     def _new_guard(self) -> Guard | None:
         return None if self.guard == "off" else Guard(self.replica.process_set.size(), self.window)
 
-    def after_step(self) -> None:
+    def before_update(self) -> None:
         if self._gradients is not None:
             self._accumulate(self._gradients)
+
+    def after_step(self) -> None:
         if isinstance(self.window, int) and self.replica.steps % self.window == 0:
             self.attempt(self.exchange)
 
     @torch.no_grad()
     def _accumulate(self, gradients: torch.Tensor) -> None:
-        """Takes in what the optimizer has used, clipped and unscaled as that was."""
+        """Takes in what the optimizer is going to use, before that writes over it, as SGD with momentum may do."""
+        # Of a fused one a gradient scaler leaves to the optimizer what it otherwise does before.
+        scale = getattr(self.replica.optimizer, "grad_scale", None)
+        factor = 1.0 if scale is None else 1.0 / float(scale)
         for each, part in self.in_parts(gradients):
             if each.grad is not None:
-                part.add_(each.grad.to_dense().cpu())
+                part.add_(each.grad.to_dense().cpu(), alpha=factor)
 
     def after_epoch(self) -> None:
         if self.window == "epoch":

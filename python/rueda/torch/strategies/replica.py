@@ -90,7 +90,8 @@ class Replica:
     - ``parameters``: those of the optimizer, by their names in the model.
     - ``optimizer``: the one that wrap() has returned.
     - ``steps``: how many steps the optimizer has taken since the strategy began, ``batches`` how often step() was
-      called: strategies may let the optimizer take fewer. The same on all ranks.
+      called, from the beginning of the epoch on in which it began: strategies may let the optimizer take fewer. The
+      same on all ranks.
     - ``process_set``: who trains together.
 
     Example::

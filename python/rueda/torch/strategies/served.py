@@ -16,7 +16,7 @@ from rueda.lifecycle import rank, world_number
 from rueda.objects import allgather_object
 from rueda.process_sets import global_process_set
 from rueda.recovery import can_recover, recover
-from rueda.server import Table
+from rueda.server import Part, Table
 from rueda.torch.strategies.agreed import agree
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy
@@ -111,10 +111,20 @@ class Served(Strategy):
         rank = self.replica.process_set.rank()
         return self.table.bounds[rank], self.table.bounds[rank + 1]
 
-    def _put_part(self, values: torch.Tensor) -> None:
-        """Every rank puts its own part; collective, so that nobody reads before all have."""
-        self.table.put(values.numpy(), self._part()[0]).result()
+    def _put_part(self, values: torch.Tensor, kept: torch.Tensor | None = None) -> None:
+        """Every rank puts its own part, with what the rule keeps of it; collective: nobody reads before all have."""
+        begin = self._part()[0]
+        if kept is None:
+            self.table.put(values.numpy(), begin).result()
+        else:
+            both = values.numpy().tobytes(), kept.cpu().numpy().tobytes()
+            _put(self.table, Part(self.table.rank, True, 0, begin, b"", *both))
         self._meet("begins")
+
+    def _kept_by_rule(self) -> torch.Tensor | None:
+        """Of this rank's part, such as Adagrad's sums. It is not worked on in place by other ranks from then on."""
+        own = next((part for part in self.table.parts() if part.is_own), None)
+        return None if own is None else torch.from_numpy(own.state.copy())
 
     def _meet(self, when: str) -> None:
         barrier(self.replica.process_set, f"{self.replica.prefix}/centre {when}")
@@ -184,7 +194,7 @@ class Served(Strategy):
             table.put(self.pulled.numpy()).result()
         self._meet("is what was pulled")
         for part in self.table.parts():
-            table.put(part.values, part.begin).result()
+            _put(table, part)
         if rank() == first:
             lost = self.table.owners - len(told)
             _log.warning(
@@ -241,7 +251,8 @@ class Served(Strategy):
         begin, end = self._part()
         part = torch.empty(end - begin, dtype=torch.float32, device="cpu")
         self.table.get(part.numpy(), begin).result()
-        return {"centre": part, "pulled": self.pulled.clone(), "part": [begin, end]}
+        state = {"centre": part, "pulled": self.pulled.clone(), "part": [begin, end]}
+        return state if self.rule()[0] == "sum" else {**state, "kept_by_rule": self._kept_by_rule()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises, on every rank, :class:`rueda.InvalidArgumentError` where one has another's state."""
@@ -258,4 +269,9 @@ class Served(Strategy):
 
         agree(f"{self.replica.prefix}/centre is loaded", self.replica.process_set, prepare)
         self.pulled.copy_(state["pulled"])
-        self._put_part(state["centre"].cpu())
+        self._put_part(state["centre"].cpu(), state.get("kept_by_rule"))
+
+
+def _put(table: Table, part: Part) -> None:
+    for handle in table.put_part(part):
+        handle.result()

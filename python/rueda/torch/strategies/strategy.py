@@ -20,9 +20,9 @@ class Strategy:
     attributes, made in :meth:`start`: wrap() works on a copy, so that one object may describe several trainings.
     All methods are called on every rank of the set alike, so each may call collectives.
 
-    In a loop of ``zero_grad()``, ``backward()``, ``step()``, the wrapped optimizer's step() is: ``before_step()``, the
-    optimizer's own step, ``after_step()``. ``self.replica`` is this rank's model, with what moves tensors between
-    ranks. Of the methods, a strategy defines those that it needs.
+    In a loop of ``zero_grad()``, ``backward()``, ``step()``, the wrapped optimizer's step() is: ``before_step()``,
+    ``before_update()``, the optimizer's own step, ``after_step()``. ``self.replica`` is this rank's model, with what
+    moves tensors between ranks. Of the methods, a strategy defines those that it needs.
 
     Example::
 
@@ -83,6 +83,9 @@ class Strategy:
     def before_step(self) -> bool:
         """After backward(), before the optimizer's step; ``False`` where that is to be left out."""
         return True
+
+    def before_update(self) -> None:
+        """Before the optimizer's step, with the gradients that it uses, clipped and all; not with a closure."""
 
     def after_step(self) -> None:
         """After the optimizer's step; ``replica.steps`` counts it already."""

@@ -62,6 +62,7 @@ class Wrapped(torch.optim.Optimizer):
             self.synchronize()
             takes_step, self._rueda_takes_step = bool(self._rueda_takes_step), None
             if takes_step:
+                strategy.before_update()
                 super().step()
         replica.batches += 1
         if takes_step:
@@ -155,7 +156,9 @@ class Wrapped(torch.optim.Optimizer):
         if not old.ranks_stay_equal:
             take_rest(replica, average_state(replica))
         old.stop()
-        replica.begin()
+        # An epoch that has begun goes on.
+        replica.begin(batches=replica.batches % (self._rueda_steps_per_epoch or 1))
+        self._rueda_takes_step = None  # the new one has not been asked
         new.start(replica)
         self._rueda_strategy = new
 
