@@ -14,7 +14,7 @@ from jax.interpreters import batching, mlir
 import rueda
 from rueda import _native, dtypes
 from rueda.errors import InvalidArgumentError, UnsupportedError
-from rueda.jax.in_place import Kind, Spec, in_place_p
+from rueda.jax.in_place import Kind, Spec, in_place_p, register_lowering
 from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet, global_process_set, identify
 
@@ -125,10 +125,8 @@ def _refuse(*_: Any, **__: Any) -> Any:
 
 collective_p.def_abstract_eval(_abstract)
 collective_p.def_impl(_now)
-mlir.register_lowering(collective_p, _refuse)
-mlir.register_lowering(
-    collective_p, mlir.lower_fun(_compiled, multiple_results=True), platform="cpu"
-)
+register_lowering(collective_p, _refuse)
+register_lowering(collective_p, mlir.lower_fun(_compiled, multiple_results=True), platform="cpu")
 
 
 def _refuse_batching(*_: Any, **__: Any) -> Any:

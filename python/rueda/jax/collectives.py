@@ -6,8 +6,11 @@ import itertools
 from typing import Any
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 
+from rueda.adapter import Refusal
+from rueda.arguments import reduction_of, text_of
 from rueda.errors import InvalidArgumentError
 from rueda.jax import derivatives as _derivatives  # noqa: F401 - gives the primitive its derivatives
 from rueda.jax.collective import run
@@ -19,6 +22,12 @@ __all__ = ["allgather", "allreduce", "alltoall", "broadcast", "reduce_scatter"]
 
 # Of traced collectives without a name.
 _numbers = itertools.count()
+
+# JAX 0.6 has it in jax.core.
+_home = jax.extend.core if hasattr(jax.extend.core, "get_opaque_trace_state") else jax.core
+_trace_state = _home.get_opaque_trace_state
+# Where nothing is traced.
+_outside = _trace_state()
 
 
 def allreduce(
@@ -126,12 +135,17 @@ def _on_tree(
     root: int = 0,
 ) -> Any:
     size = process_set.size()  # raises where there is no world
+    try:
+        text, number = text_of(name), reduction_of(op)
+    except Refusal as refusal:
+        raise InvalidArgumentError(str(refusal)) from None
     found, structure = jax.tree_util.tree_flatten_with_path(tree)
     if not found:
         return tree
-    if name is None and any(isinstance(leaf, jax.core.Tracer) for _, leaf in found):
-        name = f"jax.{kind}.{next(_numbers)}"
+    # Not by the leaves: arrays that a function closes over are none of its tracers.
+    if name is None and _trace_state() != _outside:
+        text = f"jax.{kind}.{next(_numbers)}"
     paths = "".join(jax.tree_util.keystr(path).replace("\n", " ") + "\n" for path, _ in found)
-    spec = Spec(kind, name or "", paths, int(op), root, identify(process_set), size)
+    spec = Spec(kind, text, paths, int(number), root, identify(process_set), size)
     results = run(spec, [jnp.asarray(leaf) for _, leaf in found])
     return jax.tree_util.tree_unflatten(structure, results)

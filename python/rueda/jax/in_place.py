@@ -13,6 +13,8 @@ must then be free to begin them all before any of them has ended, and XLA's CPU 
 
 from __future__ import annotations
 
+import inspect
+from collections import Counter
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +28,7 @@ from rueda.heap import keep_in_heap
 from rueda.jax.draining import drain
 from rueda.jax.library import COLLECTIVE, NOTHING
 
-__all__ = ["Kind", "Spec", "in_place_p"]
+__all__ = ["Kind", "Spec", "in_place_p", "register_lowering"]
 
 _IDLE_STEPS = 4
 _IDLE = jax.core.ShapedArray((1024,), np.dtype(np.uint8))
@@ -61,8 +63,42 @@ in_place_p.multiple_results = True
 in_place_p.def_abstract_eval(lambda *avals, spec: list(avals))
 
 
+class _Names(Counter[str]):
+    """How often each name has come in a module."""
+
+
+def _name_in(module_context: Any, name: str) -> str:
+    """Another for each time that it comes in a module, as for what ``jax.checkpoint`` computes again.
+
+    Both may be under way at once. Ranks count alike, as they do for what has no name.
+    """
+    kept = module_context.keepalives  # a list of each module's own, in all of its contexts
+    names = next((each for each in kept if isinstance(each, _Names)), None)
+    if names is None:
+        names = _Names()
+        kept.append(names)
+    names[name] += 1
+    return name if names[name] == 1 else f"{name}@{names[name]}"
+
+
+def register_lowering(primitive: Any, rule: Any, platform: str | None = None) -> None:
+    """``mlir.register_lowering`` of what has to be lowered each time that it comes, as it has a name of its own."""
+    can_be_told = "cacheable" in inspect.signature(mlir.register_lowering).parameters
+    told = {"cacheable": False} if can_be_told else {}  # JAX 0.6 always does
+    mlir.register_lowering(primitive, rule, platform=platform, **told)
+
+
+def _devices_of(axis_context: Any) -> int:
+    """By how many devices a function is computed: of ``jit``, ``shard_map`` or JAX 0.6's ``pmap``."""
+    if hasattr(axis_context, "mesh"):
+        return int(axis_context.mesh.size)
+    if hasattr(axis_context, "num_devices"):
+        return int(axis_context.num_devices)
+    return int(axis_context.axis_env.nreps)
+
+
 def _lower(context: Any, *operands: Any, spec: Spec) -> Any:
-    devices = getattr(context.module_context.axis_context, "num_devices", 1)
+    devices = _devices_of(context.module_context.axis_context)
     if devices > 1:
         raise UnsupportedError(
             f"a function that {devices} devices of one process compute cannot call Rueda, to which a process is one "
@@ -85,7 +121,7 @@ def _lower(context: Any, *operands: Any, spec: Spec) -> Any:
         context,
         *operands,
         kind=spec.kind,
-        name=spec.name,
+        name=_name_in(context.module_context, spec.name),
         paths=spec.paths,
         op=np.int32(spec.op),
         root=np.int32(spec.root),
@@ -93,4 +129,4 @@ def _lower(context: Any, *operands: Any, spec: Spec) -> Any:
     )
 
 
-mlir.register_lowering(in_place_p, _lower, platform="cpu")
+register_lowering(in_place_p, _lower, platform="cpu")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rueda.errors import MismatchError
+from rueda.lifecycle import rank
 from rueda.objects import allgather_object
 from rueda.process_sets import ProcessSet
 
@@ -43,20 +44,19 @@ def agree_on_presence(
     ``possible``: those for which this rank can take a result. What a rank has must be possible on all of them.
     Raises :class:`rueda.MismatchError`, the same on every rank, where models differ or that is not so.
     """
-    mine = (_digest(layout), bytes(present), bytes(possible))
+    mine = (rank(), _digest(layout), bytes(present), bytes(possible))
     everyone = allgather_object(mine, f"{label}.presence", process_set)
-    if len({digest for digest, _, _ in everyone}) > 1:
+    if len({digest for _, digest, _, _ in everyone}) > 1:
         _raise_difference(label, layout, process_set)
-    union = [any(there) for there in zip(*(has for _, has, _ in everyone), strict=True)]
+    union = [any(there) for there in zip(*(has for _, _, has, _ in everyone), strict=True)]
     for index, wanted in enumerate(union):
-        unable = [rank for rank, each in enumerate(everyone) if not each[2][index]]
+        unable = [each[0] for each in everyone if not each[3][index]]
         if wanted and unable:
-            owners = [rank for rank, each in enumerate(everyone) if each[1][index]]
+            owners = [each[0] for each in everyone if each[2][index]]
             _fail(
                 label,
-                f"gradient {index} ({layout[index]}) exists on {_ranks(owners, process_set)} and was None on "
-                f"{_ranks(unable, process_set)} when the step was compiled: compute it there too, or train with "
-                f"run_eagerly=True",
+                f"gradient {index} ({layout[index]}) exists on {_ranks(owners)} and was None on {_ranks(unable)} "
+                f"when the step was compiled: compute it there too, or train with run_eagerly=True",
             )
     return union
 
@@ -67,11 +67,12 @@ def _digest(layout: Sequence[Entry]) -> bytes:
 
 
 def _raise_difference(label: str, layout: Sequence[Entry], process_set: ProcessSet) -> None:
-    layouts = allgather_object([tuple(entry) for entry in layout], f"{label}.entries", process_set)
-    first = [Entry(*entry) for entry in layouts[0]]
-    for position, entries in enumerate(layouts):
+    mine = (rank(), [tuple(entry) for entry in layout])
+    layouts = allgather_object(mine, f"{label}.entries", process_set)
+    first = [Entry(*entry) for entry in layouts[0][1]]
+    for number, entries in layouts:
         other = [Entry(*entry) for entry in entries]
-        here, there = _ranks([0], process_set), _ranks([position], process_set)
+        here, there = _ranks([layouts[0][0]]), _ranks([number])
         what = ""
         for index, (one, two) in enumerate(zip(first, other, strict=False)):
             if one[1:] != two[1:]:
@@ -83,9 +84,8 @@ def _raise_difference(label: str, layout: Sequence[Entry], process_set: ProcessS
             _fail(label, f"the models differ: {what}; every rank must build and train the same")
 
 
-def _ranks(positions: Sequence[int], process_set: ProcessSet) -> str:
-    numbers = [str(process_set.ranks[position]) for position in positions]
-    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+def _ranks(numbers: Sequence[int]) -> str:
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def _fail(label: str, why: str) -> None:

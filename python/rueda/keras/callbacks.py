@@ -79,12 +79,11 @@ class JoinCallback(keras.callbacks.Callback):  # type: ignore[misc]
         if not self._is_training:
             return
         self._is_training = False
-        rueda.join(self._process_set)
-        # Not the numbers of batches that Keras tells, which count those that an execution of several has not had.
-        mine = int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
-        steps = rueda.allgather(np.array([mine]), "keras.steps", self._process_set)
-        if steps.min() != steps.max():
-            last = self._process_set.ranks[int(steps.argmax())]
+        # Before it joins: JAX may still be at work on the last step, which takes part in the others'.
+        mine = _progress_of(self.model.optimizer)
+        last = rueda.join(self._process_set)  # a rank that has had most batches
+        everyone = rueda.allgather(mine[None], "keras.steps", self._process_set)
+        if (everyone != everyone[0]).any():
             _broadcast(_state_of(self.model), last, self._process_set)
 
 
@@ -124,8 +123,9 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
 
     It grows with each step, linearly: Goyal et al., "Accurate, large minibatch SGD", 2017, section 2.2.
     ``initial_lr``: the rate for all ranks together, above 0. ``warmup_epochs``: 5 by default, above 0.
-    ``steps_per_epoch``: by default what ``fit()`` knows. Raises :class:`rueda.InvalidArgumentError` when training
-    begins where that is unknown or the optimizer follows a schedule.
+    ``steps_per_epoch``: by default what ``fit()`` knows. Training that begins behind these epochs keeps its rate.
+    Raises :class:`rueda.InvalidArgumentError` when training begins where that is unknown or the optimizer follows a
+    schedule.
 
     Example::
 
@@ -144,6 +144,7 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
         self._warmup_epochs = warmup_epochs
         self._steps_per_epoch = steps_per_epoch
         self._epoch = 0
+        self._begun = False
         self._ended = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -160,7 +161,7 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
                 "warm-up, or a fixed learning rate"
             )
         self._steps = steps
-        self._ended = False
+        self._begun = self._ended = False
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch = epoch
@@ -170,6 +171,10 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
             return
         done = (self._epoch * self._steps + batch) / (self._warmup_epochs * self._steps)
         self._ended = done >= 1
+        # A rate that was loaded, or lowered since, is not to be changed.
+        if done > 1 and not self._begun:
+            return
+        self._begun = True
         share = 1 / rueda.size()
         set_learning_rate(self.model, self._initial_lr * (share + (1 - share) * min(done, 1.0)))
 
@@ -177,6 +182,18 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
 def _state_of(model: Any) -> list[Any]:
     """What ranks have in common: weights and the optimizer's variables, and no states of random generators."""
     return [*model.weights, *model.optimizer.variables]
+
+
+def _progress_of(optimizer: Any) -> Any:
+    """What each batch changes, also one of several that are accumulated, or one that loss scaling skips.
+
+    Not the numbers of batches that Keras tells, which count those that an execution of several has not had.
+    """
+    proper = getattr(optimizer, "inner_optimizer", optimizer)
+    counters = [proper._iterations]  # the property's are divided by gradient_accumulation_steps
+    if proper is not optimizer:
+        counters += [optimizer.step_counter, optimizer.dynamic_scale]
+    return np.array([float(keras.ops.convert_to_numpy(each)) for each in counters])
 
 
 def _broadcast(variables: list[Any], root_rank: int, process_set: ProcessSet) -> None:

@@ -83,13 +83,10 @@ def _applying(optimizer: Any, reduction: Callable[..., list[Any]]) -> Callable[.
     plain = optimizer.apply
 
     def apply(grads: Any, trainable_variables: Any = None) -> Any:
-        variables = trainable_variables
-        if variables is None:
-            variables = optimizer._trainable_variables
-        variables = list(variables)
-        return plain(
-            reduction(keras.backend.backend(), list(grads), variables), trainable_variables
-        )
+        # Once only: iterators are taken, too.
+        given = None if trainable_variables is None else list(trainable_variables)
+        variables = list(optimizer._trainable_variables) if given is None else given
+        return plain(reduction(keras.backend.backend(), list(grads), variables), given)
 
     return apply
 

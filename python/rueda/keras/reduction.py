@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 import rueda
-from rueda.errors import UnsupportedError
+from rueda.errors import RuedaError, UnsupportedError
 from rueda.keras.agreement import Entry, agree_on_presence
+from rueda.keras.tracing import TracedStep
 from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet
 
@@ -23,7 +24,8 @@ class Reduction:
     (JAX, TensorFlow), which exist is agreed on once, when the first step is traced, and checked in each step;
     ``agree=False`` demands that all ranks have the same instead, and then tracing needs no other rank.
     ``factors``: by which gradients are multiplied before and after they are reduced. ``half``: floating-point numbers
-    travel, and are reduced, as float16.
+    travel, and are reduced, as float16. ``translate``: gives what TensorFlow is to see in a compiled step in place of
+    an error of Rueda's.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Reduction:
         agree: bool = True,
         factors: tuple[float, float] = (1.0, 1.0),
         half: bool = False,
+        translate: Callable[[RuedaError], Exception] | None = None,
     ):
         self.label = label
         self._op = op
@@ -41,7 +44,8 @@ class Reduction:
         self._agree = agree
         self._factors = factors
         self._half = half
-        self._possible: list[bool] | None = None
+        self._translate = translate
+        self._traced: dict[tuple[Entry, ...], TracedStep] = {}
 
     def __call__(
         self, backend: str, gradients: Sequence[Any], variables: Sequence[Any]
@@ -49,7 +53,7 @@ class Reduction:
         """The reduced gradients, for ``variables``, which give paths and the shapes of missing ones.
 
         Raises :class:`rueda.MismatchError` on every rank where they differ in number, shape or dtype, and as
-        :func:`rueda.grouped_allreduce`; JAX and TensorFlow raise their own error with its text.
+        :func:`rueda.grouped_allreduce`; in compiled steps JAX and TensorFlow raise their own error with its text.
         """
         if not gradients:
             return []
@@ -65,22 +69,18 @@ class Reduction:
 
         import rueda.torch
 
-        layout = [_entry(v) for v in variables]
-        present = [g is not None for g in gradients]
-        everything = [True] * len(gradients)
-        union = agree_on_presence(self.label, layout, present, everything, self._process_set)
-        chosen = [
-            torch.zeros_like(v.value if hasattr(v, "value") else v) if g is None else g
-            for g, v, wanted in zip(gradients, variables, union, strict=True)
-            if wanted
-        ]
-        with torch.no_grad():
-            sent = [g.half() if self._half and g.is_floating_point() else g for g in chosen]
-            found = rueda.torch.grouped_allreduce(
-                sent, self.label, self._op, *self._factors, self._process_set
-            )
-            reduced = iter([r.to(g.dtype) for r, g in zip(found, chosen, strict=True)])
-        return [next(reduced) if wanted else None for wanted in union]
+        def zeros(variable: Any) -> Any:
+            return torch.zeros_like(variable.value if hasattr(variable, "value") else variable)
+
+        def reduced(chosen: list[Any]) -> list[Any]:
+            with torch.no_grad():
+                sent = [g.half() if self._half and g.is_floating_point() else g for g in chosen]
+                found = rueda.torch.grouped_allreduce(
+                    sent, self.label, self._op, *self._factors, self._process_set
+                )
+                return [r.to(g.dtype) for r, g in zip(found, chosen, strict=True)]
+
+        return self._at_once(gradients, variables, zeros, reduced)
 
     def _of_jax(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         import jax
@@ -102,21 +102,55 @@ class Reduction:
 
         _refuse_xla(tf)
 
-        def on_host(tensors: list[Any], on_arrays: Callable[..., list[Any]]) -> list[Any]:
-            types = [tensor.dtype for tensor in tensors]
-            results = tf.numpy_function(on_arrays, tensors, types, stateful=True)
-            # The eager form gives a lone result as it is, not in a list.
-            results = tf.nest.flatten(results)
-            for result, tensor in zip(results, tensors, strict=True):
-                result.set_shape(tensor.shape)
-            return list(results)
-
         def zeros(variable: Any) -> Any:
             return tf.zeros(variable.shape, variable.dtype)
 
         # tf.convert_to_tensor: gradients of embeddings are IndexedSlices.
         dense = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
+        if tf.executing_eagerly():
+
+            def reduced(chosen: list[Any]) -> list[Any]:
+                found = self._reduced([np.asarray(tensor.numpy()) for tensor in chosen])
+                return [tf.convert_to_tensor(array) for array in found]
+
+            return self._at_once(dense, variables, zeros, reduced)
+
+        def on_host(tensors: list[Any], on_arrays: Callable[..., list[Any]]) -> list[Any]:
+            def translated(*arrays: Any) -> list[Any]:
+                try:
+                    return on_arrays(*arrays)
+                except RuedaError as error:
+                    if self._translate is None:
+                        raise
+                    raise self._translate(error) from error
+
+            types = [tensor.dtype for tensor in tensors]
+            results = tf.nest.flatten(tf.numpy_function(translated, tensors, types, stateful=True))
+            for result, tensor in zip(results, tensors, strict=True):
+                result.set_shape(tensor.shape)
+            return list(results)
+
         return self._compiled(dense, variables, zeros, on_host)
+
+    def _at_once(
+        self,
+        gradients: list[Any],
+        variables: list[Any],
+        zeros: Callable[[Any], Any],
+        reduced: Callable[[list[Any]], list[Any]],
+    ) -> list[Any]:
+        """Where nothing is compiled: which gradients exist may be another in each step."""
+        layout = [_entry(v) for v in variables]
+        present = [g is not None for g in gradients]
+        possible = [True] * len(present) if self._agree else present
+        union = agree_on_presence(self.label, layout, present, possible, self._process_set)
+        chosen = [
+            zeros(v) if g is None else g
+            for g, v, wanted in zip(gradients, variables, union, strict=True)
+            if wanted
+        ]
+        results = iter(reduced(chosen) if chosen else [])
+        return [next(results) if wanted else None for wanted in union]
 
     def _compiled(
         self,
@@ -126,9 +160,10 @@ class Reduction:
         on_host: Callable[[list[Any], Callable[..., list[Any]]], list[Any]],
     ) -> list[Any]:
         """While a step is traced: puts one call of the host into it, for all gradients at once."""
-        layout = [_entry(v) for v in variables]
+        layout = tuple(_entry(v) for v in variables)
         present = [g is not None for g in gradients]
-        possible = self._possible_of(layout, present)
+        traced = self._trace(layout, present) if self._agree else None
+        possible = traced.possible if traced else present
         here = [p or q for p, q in zip(present, possible, strict=True)]
         arrays = [
             zeros(v) if g is None else g
@@ -137,36 +172,47 @@ class Reduction:
         ]
 
         def on_arrays(*values: Any) -> list[Any]:
-            union = agree_on_presence(self.label, layout, present, possible, self._process_set)
+            if traced:
+                traced.begin()
+            union = agree_on_presence(self.label, layout, present, here, self._process_set)
             places = [index for index, taken in enumerate(here) if taken]
             wanted = [place for place, index in enumerate(places) if union[index]]
             results = [np.asarray(value) for value in values]
-            sent = [self._sent(results[place]) for place in wanted]
-            reduced = rueda.grouped_allreduce(
-                sent, self.label, self._op, *self._factors, self._process_set
-            )
+            reduced = self._reduced([results[place] for place in wanted])
             for place, value in zip(wanted, reduced, strict=True):
-                results[place] = value.astype(results[place].dtype, copy=False)
+                results[place] = value
             return results
 
         # Without a gradient of its own a rank calls the host all the same: others may have one, and would wait.
         results = iter(on_host(arrays or [zeros(variables[0])], on_arrays))
         return [next(results) if taken else None for taken in here]
 
+    def _trace(self, layout: tuple[Entry, ...], present: list[bool]) -> TracedStep:
+        """Of these variables' step; another trace of it, which other ranks may not need, asks them nothing."""
+        found = self._traced.get(layout)
+        if found is not None:
+            found.begin()
+            return found
+        everything = [True] * len(present)
+        label = f"{self.label}.traced"
+        step = TracedStep(
+            lambda: agree_on_presence(label, layout, present, everything, self._process_set)
+        )
+        self._traced[layout] = step
+        return step
+
+    def _reduced(self, arrays: list[Any]) -> list[Any]:
+        if not arrays:
+            return []
+        sent = [self._sent(array) for array in arrays]
+        found = rueda.grouped_allreduce(
+            sent, self.label, self._op, *self._factors, self._process_set
+        )
+        return [f.astype(a.dtype, copy=False) for f, a in zip(found, arrays, strict=True)]
+
     def _sent(self, array: Any) -> Any:
         floats = self._half and np.issubdtype(array.dtype, np.floating)
         return array.astype(np.float16) if floats else array
-
-    def _possible_of(self, layout: list[Entry], present: list[bool]) -> list[bool]:
-        if not self._agree:
-            return present
-        if self._possible is None or len(self._possible) != len(present):
-            everything = [True] * len(present)
-            label = f"{self.label}.traced"
-            self._possible = agree_on_presence(
-                label, layout, present, everything, self._process_set
-            )
-        return self._possible
 
 
 def _entry(variable: Any) -> Entry:

@@ -121,6 +121,9 @@ def check_numbered_where_there_is_no_name():
     total = jax.jit(lambda x: rueda.jax.allreduce(rueda.jax.allreduce(x, op=rueda.Sum)))(1.0)
     assert total == 2.0
     assert rueda.jax.allreduce(1.0, op=rueda.Sum) == 2.0
+    closed_over = jnp.ones(2)
+    traced = jax.make_jaxpr(lambda: rueda.jax.allreduce(closed_over))()
+    assert "name='jax.allreduce." in str(traced), traced
 
 
 def check_a_mismatch_is_told_on_every_rank():
@@ -154,10 +157,18 @@ def check_what_cannot_work_is_told():
         rueda.jax.allreduce(x.astype(jnp.float8_e5m2))
     with raises(rueda.UnsupportedError, "vmap"):
         jax.vmap(lambda x: rueda.jax.allreduce(x, "batched"))(x)
+    with raises(rueda.InvalidArgumentError, "op='mean'"):
+        rueda.jax.allreduce(x, op="mean")
     with raises(rueda.InvalidArgumentError, "root_rank=2"):
         rueda.jax.broadcast(x, 2)
     with raises(rueda.UnsupportedError, "'largest'", "MAX has no derivative"):
         jax.grad(lambda x: rueda.jax.allreduce(x, "largest", rueda.Max).sum())(x)
+    with raises(rueda.UnsupportedError, "2 devices of one process"):
+        spec = jax.sharding.PartitionSpec("i")
+        mesh = jax.sharding.AbstractMesh((2,), ("i",))
+        parts = {"in_specs": spec, "out_specs": spec, "check_vma": False}
+        shards = jax.shard_map(lambda x: rueda.jax.allreduce(x, "shards"), mesh=mesh, **parts)
+        jax.jit(shards).trace(jnp.ones(4)).lower(lowering_platforms=("cpu",))
     with raises(rueda.InvalidArgumentError, "not a float"):
         rueda.jax.DistributedOptimizer(0.1)
     with raises(jax.errors.JaxRuntimeError, "average", "bool"):
@@ -213,6 +224,29 @@ def check_within_control_flow():
     np.testing.assert_allclose(gradient, np.full(5, 4 * total))
     sized = jax.jit(lambda x: rueda.jax.allreduce(x, "donated", rueda.Sum), donate_argnums=0)
     np.testing.assert_array_equal(sized(jnp.full(1000, 1.0 + RANK)), np.full(1000, 3.0))
+
+
+def check_a_name_that_comes_again_in_a_function():
+    def layer(x):
+        return jnp.tanh(rueda.jax.allreduce(x, "layer"))
+
+    # What is computed again for the gradient depends on nothing that the first operation of the name has given.
+    x = jnp.full(100_000, 0.1 * (RANK + 1))
+    plain = jax.jit(jax.grad(lambda x: (layer(x) ** 2).sum()))
+    again = jax.jit(jax.grad(lambda x: (jax.checkpoint(layer)(x) ** 2).sum()))
+    # And two optimizers of one function, neither of which has been given a name.
+    parts = [rueda.jax.DistributedOptimizer(optax.sgd(rate)) for rate in (1.0, 2.0)]
+    both = optax.multi_transform(
+        dict(zip("ab", parts, strict=True)), dict(zip("pq", "ab", strict=True))
+    )
+    gradients = {"p": x, "q": -x}
+    update = jax.jit(lambda state: both.update(gradients, state)[0])
+    state = both.init(gradients)
+    for _ in range(10):
+        np.testing.assert_allclose(again(x), plain(x), rtol=1e-5)
+        found = update(state)
+        np.testing.assert_allclose(found["p"], np.full(100_000, -0.15), rtol=1e-5)
+        np.testing.assert_allclose(found["q"], np.full(100_000, 0.3), rtol=1e-5)
 
 
 def check_two_functions_in_flight():

@@ -119,6 +119,9 @@ def check_operations():
         assert part.numpy().tolist() == [[[3, 6]], [[9, 12]]][RANK]
         one, two = both(lambda x: hvd.grouped_allreduce([x, x * 2], op=hvd.Max))(x)
         assert (one.numpy() * 2).tolist() == two.numpy().tolist() == [[4, 8], [12, 16]]
+        slices = tf.IndexedSlices(x, tf.constant([0, 1]), tf.constant([2, 2]))
+        reduce = both(lambda x, s=slices: hvd.grouped_allreduce([x, s], prescale_factor=2.0))
+        assert "dense tensors" in raised(NotImplementedError, lambda r=reduce, x=x: r(x))
         assert int(both(hvd.size_op)()) == 2
         assert int(both(hvd.rank_op)()) == RANK
         assert int(both(lambda: hvd.process_set_included_op(17))()) == -2
@@ -199,10 +202,11 @@ def check_two_ranks_train_as_one():
     fit = {"epochs": 2, "shuffle": False, "verbose": 0}
     whole = model_of(keras.optimizers.SGD(0.05, momentum=0.9))
     whole.fit(x, y, batch_size=16, **fit)
+    # Gradients are not clipped here, so what is rounded differently grows more than elsewhere.
     options = {
-        "plain": ({}, 1e-6),
+        "plain": ({}, 1e-5),
         "fp16": ({"compression": hvd.Compression.fp16}, 1e-2),
-        "predivided": ({"gradient_predivide_factor": 4.0}, 1e-6),
+        "predivided": ({"gradient_predivide_factor": 4.0}, 1e-5),
     }
     for name, (option, bound) in options.items():
         optimizer = hvd_tf_keras.DistributedOptimizer(
@@ -303,26 +307,34 @@ def check_batches_are_normalised_together():
 
 @tensorflow_only
 def check_elastic_training_begins_anew():
-    model = model_of(keras.optimizers.SGD(0.05), seed=RANK)
+    model = model_of(hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)), seed=RANK)
+    model.seed = keras.random.SeedGenerator(RANK)
+    x, y = samples()
     failed = []
     step = tf.function(lambda x: hvd.allreduce(x, name="of a step"))
 
     @hvd.elastic.run
     def train(state):
         same = same_everywhere(weights_of(state.model))
-        if not failed:
+        if len(failed) < 2:
             failed.append(True)
+            state.model.fit(x[MINE], y[MINE], verbose=0)
             state.model.layers[0].kernel.assign(np.full((4, 8), 9.0))
             if RANK == 1:
                 hvd.shutdown()
                 raise hvd.HorovodInternalError("as if a rank had been lost")
-            step(tf.ones(2))  # the other rank has left
+            # The other rank has left.
+            if len(failed) == 1:
+                step(tf.ones(2))
+            else:
+                state.model.fit(x[MINE], y[MINE], verbose=0)
         return same, state.epoch, float(step(tf.ones(2))[0])
 
     state = hvd_tf_keras.elastic.KerasState(model, epoch=5 + RANK)
     assert train(state) == (True, 5, 1.0)
-    assert failed
+    assert len(failed) == 2
     assert float(model.layers[0].kernel[0, 0]) != 9.0
+    assert model.seed.state.numpy().tolist() == [RANK, 0]  # of a random generator: each rank's own
 
 
 def check_objects():

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import rueda
 import rueda.keras
+from rueda.keras.tracing import TracedStep
 
 BACKEND = keras.backend.backend()
 STEPS, BATCH = 6, 16
@@ -111,6 +112,26 @@ def check_they_join_within_an_execution_and_before_validation():
     assert same_everywhere(history["val_loss"])
 
 
+def check_what_ranks_join_with_becomes_the_same():
+    """A batch that only rank 0 has, too: one whose gradient is only accumulated, and one that loss scaling skips."""
+    x, y = samples()
+    rows = BATCH // 2 * (3 - rueda.rank())
+    x, y = x[MINE][:rows], y[MINE][:rows]
+    optimizers = keras.optimizers
+    accumulating = optimizers.SGD(0.05, gradient_accumulation_steps=2)
+    scaling = optimizers.LossScaleOptimizer(optimizers.SGD(0.01), initial_scale=8.0)
+    for plain in (accumulating, scaling):
+        model = model_of(0, optimizer=rueda.keras.DistributedOptimizer(plain))
+        if plain is scaling and rueda.rank() == 0:
+            y[-BATCH // 2 :] = 3e38  # times the scale: an infinity
+        fit = {"batch_size": BATCH // 2, "shuffle": False, "verbose": 0}
+        model.fit(x, y, callbacks=[rueda.keras.JoinCallback()], **fit)
+        for variable in [*model.weights, *model.optimizer.variables]:
+            value = keras.ops.convert_to_numpy(variable)
+            assert np.isfinite(value).all(), variable.path
+            assert same_everywhere(value), variable.path
+
+
 def check_many_parameters():
     """More than what fits into anything's small buffers: a million."""
     optimizer = rueda.keras.DistributedOptimizer(keras.optimizers.Adam())
@@ -149,7 +170,8 @@ def check_loss_scaling_the_wrong_way_round_is_refused():
 
 
 def apply_as_trainers_do(optimizer, gradients, variables):
-    optimizer.build(variables)
+    if not optimizer.built:
+        optimizer.build(variables)
     if BACKEND == "torch":
         import torch
 
@@ -168,7 +190,8 @@ def apply_as_trainers_do(optimizer, gradients, variables):
     else:
         import jax
 
-        step = jax.jit(optimizer.stateless_apply)
+        # Another function for each trace.
+        step = jax.jit(lambda *state: optimizer.stateless_apply(*state))
         values, _ = step(
             [v.value for v in optimizer.variables], gradients, [v.value for v in variables]
         )
@@ -185,6 +208,60 @@ def check_a_gradient_that_one_rank_lacks_counts_as_zeros():
     values = [float(keras.ops.convert_to_numpy(v)[0]) for v in variables]
     # One without a gradient anywhere does not decay either.
     assert values == [0.5 - 3, 0.5 - 2, 1], values
+
+
+def check_a_gradient_that_comes_up_later():
+    def ones():
+        return [keras.Variable(np.ones(3, "float32"), name=f"w{i}") for i in range(3)]
+
+    def values(variables):
+        return [float(keras.ops.convert_to_numpy(v)[0]) for v in variables]
+
+    variables, gradient = ones(), np.full(3, 1.0 + rueda.rank(), "float32")
+    optimizer = rueda.keras.DistributedOptimizer(keras.optimizers.SGD(1.0, name="later"))
+    apply_as_trainers_do(optimizer, [gradient, None, None], variables)
+    apply_as_trainers_do(optimizer, [gradient, gradient, None], variables)  # traced anew
+    assert values(variables) == [1 - 3, 1 - 1.5, 1]
+    if BACKEND == "jax":
+        return  # which knows no step that is not compiled
+
+    # What is not compiled agrees in each step.
+    variables = ones()
+    optimizer = rueda.keras.DistributedOptimizer(keras.optimizers.SGD(1.0, name="at once"))
+    for only_here in (None, gradient if rueda.rank() == 1 else None):
+        given = [gradient, only_here, None]
+        given = [g if g is None else keras.ops.convert_to_tensor(g) for g in given]
+        optimizer.apply(iter(given), iter(variables))
+    assert values(variables) == [1 - 3, 1 - 1, 1]
+
+
+def check_a_rank_that_traces_its_step_in_a_later_world():
+    """As one that joins an elastic job, whose others have traced theirs before."""
+
+    def new_model(seed):
+        optimizer = keras.optimizers.SGD(0.05, name="elastic")
+        return model_of(seed, optimizer=rueda.keras.DistributedOptimizer(optimizer))
+
+    x, y = samples()
+    model = new_model(0)
+    model.fit(x[MINE], y[MINE], verbose=0)
+    weights = model.get_weights()
+    # Two optimizers in one function are traced one after the other, before either step runs.
+    names = ["one", "two"]
+    steps = [TracedStep(lambda name=name: rueda.allgather_object(name, name)) for name in names]
+    for step in steps:
+        step.begin()
+    rueda.shutdown()
+    rueda.init()
+    if rueda.rank() == 1:
+        model = new_model(1)
+        model.set_weights(weights)
+        steps = [TracedStep(lambda name=name: rueda.allgather_object(name, name)) for name in names]
+    for name, step in zip(names, steps, strict=True):
+        step.begin()
+        rueda.allgather_object(None, f"{name} runs")
+    model.fit(x[MINE], y[MINE], verbose=0)
+    assert same_everywhere(weights_of(model))
 
 
 def check_what_is_saved_is_the_plain_optimizer():
@@ -226,6 +303,11 @@ def check_the_rate_warms_up():
     model.fit(x[MINE], y[MINE], callbacks=callbacks, **fit)
     expected = [0.2 + 0.2 * min(step / (2 * STEPS), 1) for step in range(3 * STEPS)]
     np.testing.assert_allclose(seen, expected, rtol=1e-6)
+    # Training that goes on behind the warm-up keeps the rate that it has come to.
+    seen.clear()
+    model.optimizer.learning_rate = 0.01
+    model.fit(x[MINE], y[MINE], callbacks=callbacks, **{**fit, "initial_epoch": 3, "epochs": 4})
+    np.testing.assert_allclose(seen, [0.01] * STEPS, rtol=1e-6)
 
 
 def check_what_is_no_plain_optimizer_is_refused():

@@ -90,5 +90,6 @@ class TensorFlowKerasState(TensorFlowState):
         super().__init__((), **kwargs)
 
     def _watched(self) -> list[Any]:
+        # Not the model's variables, to which states of random generators belong: each rank keeps its own.
         optimizer = [] if self.optimizer is None else self.optimizer.variables
-        return [*self.model.variables, *optimizer]
+        return [*self.model.weights, *optimizer]

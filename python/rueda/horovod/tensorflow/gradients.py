@@ -8,6 +8,7 @@ from typing import Any
 from rueda.errors import UnsupportedError
 from rueda.horovod.process_sets import ProcessSet
 from rueda.horovod.tensorflow.compression import Compression
+from rueda.horovod.tensorflow.host import in_graph
 from rueda.horovod.tensorflow.reduce_ops import Average, element_wise
 from rueda.keras.reduction import Reduction
 
@@ -52,7 +53,7 @@ class Gradients:
             )
         half = compression is Compression.fp16
         factors = 1.0 / predivide, predivide * factor
-        self._reduction = Reduction(label, wanted, process_set, agree, factors, half)
+        self._reduction = Reduction(label, wanted, process_set, agree, factors, half, in_graph)
         self._process_set = process_set
         self._factor = factor
         self._scale_local = scale_local

@@ -19,7 +19,7 @@ from rueda.horovod.exceptions import (
     translation_of,
 )
 
-__all__ = ["call", "in_place_of_tensorflow", "recovered", "translated"]
+__all__ = ["call", "in_graph", "in_place_of_tensorflow", "recovered", "translated"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,6 +59,14 @@ def in_place_of_tensorflow(error: RuedaError) -> Exception:
     if isinstance(error, MismatchError):
         return _Mismatch(str(found))
     return _Internal(str(found)) if type(found) is HorovodInternalError else found
+
+
+def in_graph(error: RuedaError) -> Exception:
+    """The same for a failure in a ``tf.function``, of which :func:`recovered` is to know."""
+    found = in_place_of_tensorflow(error)
+    if isinstance(found, _Internal):
+        _failed.set()
+    return found
 
 
 def translated(function: Callable[P, T]) -> Callable[P, T]:
@@ -108,10 +116,7 @@ def call(
         try:
             return list(function(*arrays))
         except RuedaError as error:
-            found = in_place_of_tensorflow(error)
-            if isinstance(found, _Internal):
-                _failed.set()
-            raise found from error
+            raise in_graph(error) from error
 
     results = tf.nest.flatten(tf.numpy_function(on_host, list(tensors), list(dtypes)))
     for result, shape in zip(results, shapes or (), strict=False):

@@ -78,7 +78,13 @@ def grouped_allreduce(
 ) -> list[Any]:
     """:func:`allreduce` of each tensor, all at once."""
     wanted = chosen(op, average)
-    options = {"compression": compression, "op": wanted, "process_set": process_set}
+    options = {
+        "compression": compression,
+        "op": wanted,
+        "prescale_factor": prescale_factor,
+        "postscale_factor": postscale_factor,
+        "process_set": process_set,
+    }
     dense = [index for index, t in enumerate(tensors) if not isinstance(t, tf.IndexedSlices)]
     results = [
         None if index in dense else allreduce(t, name=name and f"{name}.{index}", **options)
