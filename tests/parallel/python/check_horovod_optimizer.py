@@ -46,12 +46,39 @@ class Whole(Compressor):
         return tensor
 
 
+class Folded(Compressor):
+    """Sends a gradient in another shape."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
+        return F.pad(tensor.flatten(), (0, 3)), tensor.shape
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: object) -> torch.Tensor:
+        return tensor[:-3].view(ctx)
+
+
+class Scaled(Compressor):
+    """Changes the gradient's own memory."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
+        return tensor.mul_(8), 8
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: object) -> torch.Tensor:
+        return tensor.div_(ctx)
+
+
 def check_each_argument() -> None:
     for options in (
         {},
         {"gradient_predivide_factor": 2.0},
         {"groups": 2},
         {"groups": 3, "compression": Whole},
+        {"groups": 2, "compression": Folded},
+        {"compression": Folded},
+        {"compression": Scaled},
         {"compression": NoneCompressor},
         {"sparse_as_dense": True},
         {"process_set": hvd.global_process_set},
