@@ -8,6 +8,7 @@ from typing import Any
 import rueda.process_sets
 from rueda import _native
 from rueda.horovod.exceptions import translated
+from rueda.horovod.forks import known_rank
 
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
 
@@ -69,7 +70,7 @@ class ProcessSet(rueda.process_sets.ProcessSet):
     def included(self) -> bool | None:  # type: ignore[override]  # as Horovod has it
         """Whether this process is a member; ``None`` where the set's ranks are not known."""
         ranks = self.ranks
-        return None if ranks is None else _native.rank() in ranks
+        return None if ranks is None else known_rank() in ranks
 
     def __str__(self) -> str:
         return (

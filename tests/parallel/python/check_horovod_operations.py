@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import traceback
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import parallel
@@ -26,6 +28,45 @@ def check_who_is_there() -> None:
     for is_built in (hvd.rocm_built, hvd.ccl_built, hvd.ddl_built):
         assert not is_built()
     assert hvd.cuda_built() or not hvd.nccl_built()
+
+
+def check_a_forked_child() -> None:
+    """A data loader's worker knows for which rank it works. It is none itself, and is told so."""
+    questions = (
+        hvd.rank,
+        hvd.size,
+        hvd.local_rank,
+        hvd.local_size,
+        hvd.cross_rank,
+        hvd.cross_size,
+        hvd.is_homogeneous,
+        hvd.is_initialized,
+        hvd.ProcessSet([hvd.rank()]).included,
+    )
+    expected = [ask() for ask in questions]
+
+    def forked(work: Callable[[], object]) -> None:
+        child = os.fork()
+        if child == 0:
+            try:
+                work()
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def work() -> None:
+        hvd.init()
+        assert [ask() for ask in questions] == expected
+        with parallel.raises(ValueError, "has not been initialized in this process", "forked"):
+            hvd.allreduce(torch.ones(2))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking where threads are
+        forked(work)
+        forked(lambda: forked(work))
+    parallel.still_works()
 
 
 def mine(*shape: int) -> torch.Tensor:
