@@ -217,6 +217,30 @@ def check_gradients() -> None:
         (3 * operation(tensor)).sum().backward()
         assert tensor.grad is not None
         assert torch.equal(tensor.grad, torch.full((2 * n,), 3.0 * factor)), name
+    for group in (False, True):
+        tensor = torch.ones(2, requires_grad=True)
+        if group:
+            (result,) = hvd.grouped_allreduce([tensor], op=hvd.Adasum)
+        else:
+            result = hvd.allreduce(tensor, op=hvd.Adasum)
+        with parallel.raises(rueda.UnsupportedError, "through adasum"):
+            result.sum().backward()
+
+
+def check_gradients_beside_whole_numbers() -> None:
+    """A group's whole numbers are averaged apart; the others have their gradients as without them."""
+    n, me = hvd.size(), hvd.rank()
+    whole, tensor = torch.full((n,), -me), torch.full((2 * n,), float(me), requires_grad=True)
+    for name in ("mixed", None):
+        for operation in (hvd.grouped_allreduce, hvd.grouped_reducescatter):
+            tensor.grad = None
+            of_whole, result, of_others = operation([whole, tensor, whole.float()], name=name)
+            assert (of_whole == -((n - 1) // 2)).all()
+            assert (of_others == -(n - 1) / 2).all()
+            assert (result == (n - 1) / 2).all()
+            assert not of_whole.requires_grad
+            (3 * result).sum().backward()
+            assert torch.equal(tensor.grad, torch.full((2 * n,), 3.0))
 
 
 def check_grouped_reducescatter() -> None:
