@@ -61,10 +61,16 @@ class ProcessSet(rueda.process_sets.ProcessSet):
         return super().size()
 
     def rank(self) -> int | None:  # type: ignore[override]  # as Horovod has it
-        """This process's number within the set, -1 outside of it; ``None`` before the set has been added."""
+        """This process's number within the set; ``None`` before the set has been added.
+
+        Raises ``ValueError`` where this process is no member.
+        """
         if self.process_set_id is None or not _native.is_initialized():
             return None
-        return super().rank()
+        number = super().rank()
+        if number < 0:
+            raise ValueError(f"rank {_native.rank()} is not part of {self}")
+        return number
 
     @translated
     def included(self) -> bool | None:  # type: ignore[override]  # as Horovod has it

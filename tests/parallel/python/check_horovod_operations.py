@@ -359,6 +359,9 @@ def check_process_sets() -> None:
     with parallel.raises(ValueError, "already"):
         hvd.add_process_set(range(n - 1))
     assert most.included() == (me < n - 1)
+    if not most.included():
+        with parallel.raises(ValueError, f"rank {me} is not part of"):
+            most.rank()
     if most.included():
         assert most.rank() == me
         total = hvd.allreduce(mine(2), op=hvd.Sum, process_set=most)
