@@ -30,6 +30,7 @@ from rueda.horovod.exceptions import (  # noqa: E402
     HorovodInvalidArgumentError,
     translation_of,
 )
+from rueda.horovod.membership import world_of  # noqa: E402
 from rueda.horovod.torch.adasum import combined  # noqa: E402
 
 needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
@@ -185,6 +186,14 @@ def test_errors(error: rueda.RuedaError, kind: type[Exception], text: str) -> No
     translated = translation_of(error)
     assert type(translated) is kind
     assert text in str(translated)
+
+
+def test_all_ranks_in_order_are_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So they may be on several hosts, as a part of the processes may not."""
+    monkeypatch.setenv("RUEDA_RANK", "1")
+    monkeypatch.setenv("RUEDA_SIZE", "2")
+    with world_of(range(2)) as bootstrap:
+        assert bootstrap == {}
 
 
 @pytest.mark.parametrize("count", range(1, 8))
