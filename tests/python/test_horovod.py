@@ -24,10 +24,12 @@ torch = pytest.importorskip("torch")
 
 import rueda  # noqa: E402
 from rueda.horovod import settings  # noqa: E402
+from rueda.horovod.elastic_state import ObjectState, run_fn  # noqa: E402
 from rueda.horovod.exceptions import (  # noqa: E402
     HorovodInitializationError,
     HorovodInternalError,
     HorovodInvalidArgumentError,
+    HorovodUsageError,
     translation_of,
 )
 from rueda.horovod.membership import world_of  # noqa: E402
@@ -194,6 +196,17 @@ def test_all_ranks_in_order_are_the_world(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("RUEDA_SIZE", "2")
     with world_of(range(2)) as bootstrap:
         assert bootstrap == {}
+
+
+def test_a_misuse_is_not_tried_again() -> None:
+    def train(state: ObjectState) -> None:
+        raise HorovodUsageError("skip_synchronize() does not work with op=hvd.Adasum")
+
+    def reset() -> None:
+        pytest.fail("it would only come back")
+
+    with pytest.raises(HorovodUsageError):
+        run_fn(train, reset)(ObjectState(lambda sent: sent, lambda: 0))
 
 
 @pytest.mark.parametrize("count", range(1, 8))

@@ -215,6 +215,19 @@ def check_adasum_optimizer() -> None:
     for before, after, *steps in zip(start.parameters(), shared.parameters(), *deltas, strict=True):
         torch.testing.assert_close(after, before + combined(steps), **CLOSE)
     same_bits(*shared.parameters())
+    added = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    distributed.add_param_group({"params": [added]})
+    for is_loaded in (False, True):
+        if n > 1:  # nothing is on its way before step()
+            (added * (hvd.rank() + 1)).sum().backward()
+            if is_loaded:
+                distributed.load_state_dict(distributed.state_dict())
+            else:
+                distributed.zero_grad()
+        (added * (hvd.rank() + 1)).sum().backward()
+        distributed.step()
+        assert added.detach().abs().min() > 0
+        same_bits(added)
     # A model outlives its optimizers: one that is gone must not count gradients any more.
     del distributed
     gc.collect()
