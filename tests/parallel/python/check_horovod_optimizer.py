@@ -113,6 +113,77 @@ def check_sum_and_accumulation() -> None:
     close(shared, alone)
 
 
+def check_attributes() -> None:
+    """Those that Horovod's optimizer has; the number of passes can be set."""
+    _, distributed, _, _ = pair(op=hvd.Sum, sparse_as_dense=True)
+    assert (distributed.op, distributed.gradient_predivide_factor) == (hvd.Sum, 1.0)
+    assert (distributed.sparse_as_dense, distributed.process_set) == (True, hvd.global_process_set)
+    for op in (hvd.Average, hvd.Adasum):
+        shared, distributed, _, _ = pair(op=op)
+        assert distributed.backward_passes_per_step == 1
+        distributed.backward_passes_per_step = 2
+        assert distributed.backward_passes_per_step == 2
+        for part in range(2):
+            x, y = batch(part)
+            F.cross_entropy(shared(share(x)), share(y)).backward()
+        distributed.step()
+
+
+def check_a_closure_without_a_result() -> None:
+    """It has computed the gradients, and they are reduced."""
+    shared, distributed, alone, single = pair()
+    for step in range(2):
+        x, y = batch(step)
+
+        def closure(x: torch.Tensor = x, y: torch.Tensor = y) -> None:
+            distributed.zero_grad()
+            F.cross_entropy(shared(share(x)), share(y)).backward()
+
+        assert distributed.step(closure) is None
+        single.zero_grad()
+        F.cross_entropy(alone(x), y).backward()
+        single.step()
+    close(shared, alone)
+
+
+def check_an_own_state_handler() -> None:
+    """As with Horovod's base class, save() may use what the constructor sets after the base class's."""
+    handlers = hvd.elastic.state
+
+    class Counter:
+        def __init__(self) -> None:
+            self.count = 0
+
+    class CounterHandler(handlers.StateHandler):
+        def __init__(self, value: Counter) -> None:
+            super().__init__(value)
+            self.counts = [value.count]
+
+        def save(self) -> None:
+            self.counts.append(self.value.count)
+
+        def restore(self) -> None:
+            self.value.count = self.counts[-1]
+
+        def sync(self) -> None:
+            self.value.count = hvd.broadcast_object(self.value.count)
+
+    before = list(handlers.get_handler_registry())
+    handlers.get_handler_registry().append((Counter, CounterHandler))
+    counter = Counter()
+    state = hvd.elastic.TorchState(counter=counter, layer=nn.Linear(2, 1))
+    counter.count = 3 + hvd.rank()
+    state.restore()
+    assert counter.count == 0
+    counter.count = 3 + hvd.rank()
+    state.save()
+    counter.count = 9
+    state.restore()
+    state.sync()
+    assert counter.count == 3
+    handlers.set_handler_registry(before)
+
+
 def check_clipping() -> None:
     def clip(module: nn.Module, optimizer: Optimizer | None) -> None:
         if optimizer is not None:
@@ -250,6 +321,8 @@ def check_process_set() -> None:
         F.cross_entropy(shared(share(x)), share(y)).backward()
         distributed.synchronize()
         distributed.step()
+    x, _ = batch(0)
+    distributed.step(partial(loss_of, shared, share(x), distributed))
     digests = hvd.allgather_object([p.detach().numpy().tobytes() for p in shared.parameters()])
     assert all(digest == digests[0] for digest in digests[: n - 1])
     assert digests[n - 1] != digests[0]  # went its own way
