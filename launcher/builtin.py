@@ -31,7 +31,7 @@ MOMENT = 2.0
 
 def rank_variables(rank: int, job: Job, rendezvous: str) -> dict[str, str]:
     """Who the rank is, of a job on this host, and where the ranks meet."""
-    return {**identity(place(job.ranks, ()), rank), "RUEDA_RENDEZVOUS": rendezvous}
+    return {**job.told(identity(place(job.ranks, ()), rank)), "RUEDA_RENDEZVOUS": rendezvous}
 
 
 def new_rendezvous() -> str:

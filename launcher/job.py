@@ -17,6 +17,9 @@ from .hosts import Host, total_slots
 
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 
+# What horovodrun tells a rank as well.
+_WHO = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+
 
 @dataclass(frozen=True)
 class Job:
@@ -29,6 +32,13 @@ class Job:
     forward: tuple[str, ...] = ()
     # Of the settings, those that nobody has asked for and that follow from what this host has.
     chosen: frozenset[str] = frozenset()
+    # Whether scripts are Horovod's, and look for variables of horovodrun's.
+    for_horovod: bool = False
+
+    def told(self, who: Mapping[str, str]) -> dict[str, str]:
+        """The variables that say who a rank is, by the names that its script may look for."""
+        names = [name for name in _WHO if self.for_horovod and f"RUEDA_{name}" in who]
+        return {**who, **{f"HOROVOD_{name}": who[f"RUEDA_{name}"] for name in names}}
 
     @property
     def recovers(self) -> bool:

@@ -109,7 +109,8 @@ def _make_job(
     command = check_command(values["command"], draft.is_local)
     defaults = _default_settings(draft, settings)
     chosen = frozenset(defaults) & {THREADS}
-    return Job(ranks, command, hosts, {**defaults, **settings}, forward, chosen)
+    for_horovod = bool(values["horovod"])
+    return Job(ranks, command, hosts, {**defaults, **settings}, forward, chosen, for_horovod)
 
 
 def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpirun | None:

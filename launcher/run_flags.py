@@ -51,7 +51,8 @@ answers there, on several hosts its process on that of rank 0, which is what
 RUEDA_RENDEZVOUS_STORE, the same address, says. RUEDA_LAUNCHER is where the
 library tells that a rank has come to init(). With --max-np ranks have
 RUEDA_ELASTIC=1, and one that joins later has RUEDA_JOINER, its number, in the
-place of RUEDA_RANK.
+place of RUEDA_RANK. With --horovod the first six are there as HOROVOD_RANK and so
+on, too.
 
 \b
 Other hosts, without MPI: each is reached once, by 'ssh HOST', which must get in

@@ -206,7 +206,7 @@ def _meeting(nodes: Nodes, said: dict[str, Any]) -> dict[str, str]:
 def _part(job: Job, placed: dict[str, Any], address: str, grace: float, silence: float) -> HostJob:
     """What runs here is what was started here; node 0 only says which ranks these are."""
     identities = [
-        {name: str(value) for name, value in identity.items() if name.startswith("RUEDA_")}
+        job.told({name: str(v) for name, v in identity.items() if name.startswith("RUEDA_")})
         for identity in placed["identities"]
     ]
     variables = {**os.environ, **job.settings}

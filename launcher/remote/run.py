@@ -63,7 +63,7 @@ def dry_run(job: Job, reach: Reach) -> list[str]:
         lines.append(f"# {share.host.name}: {' '.join(reach.command_line(share))}")
         for rank in share.ranks:
             meeting = {"RUEDA_RENDEZVOUS": f"tcp:{shares[0].host.name}:PORT"}
-            lines.append(line_of(job, {**identity(shares, rank), **meeting}))
+            lines.append(line_of(job, {**job.told(identity(shares, rank)), **meeting}))
     return lines
 
 
@@ -256,7 +256,7 @@ class RemoteRun(BuiltinRun):
 
     def _identity(self, rank: int) -> dict[str, str]:
         """Who the rank is."""
-        return identity(self._shares, rank)
+        return self._job.told(identity(self._shares, rank))
 
     def _begin_input(self) -> None:
         if not os.isatty(0):

@@ -115,6 +115,26 @@ def test_horovod_is_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "horovod/alias/path:/else" in result.output
 
 
+def test_ranks_are_told_who_they_are_as_by_horovodrun() -> None:
+    """Scripts and libraries look at these variables before they import anything."""
+    told = {
+        "RANK": "1",
+        "SIZE": "2",
+        "LOCAL_RANK": "1",
+        "LOCAL_SIZE": "2",
+        "CROSS_RANK": "0",
+        "CROSS_SIZE": "1",
+    }
+    for flags in ([], ["-H", "localhost:2"]):
+        (line,) = (
+            line
+            for line in run("--gloo", "--horovod", *flags).output.splitlines()
+            if "RUEDA_RANK=1" in line
+        )
+        assert {f"HOROVOD_{name}={value}" for name, value in told.items()} <= {*line.split()}
+        assert "HOROVOD_RANK" not in run("--gloo", *flags).output
+
+
 def test_help_lists_those_that_do_something() -> None:
     result = click.testing.CliRunner().invoke(build(NATIVE), ["run", "--help"])
     assert "--fusion-threshold-mb" in result.output

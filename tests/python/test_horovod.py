@@ -24,12 +24,15 @@ torch = pytest.importorskip("torch")
 
 import rueda  # noqa: E402
 from rueda.horovod import settings  # noqa: E402
+from rueda.horovod.elastic_state import ObjectState, run_fn  # noqa: E402
 from rueda.horovod.exceptions import (  # noqa: E402
     HorovodInitializationError,
     HorovodInternalError,
     HorovodInvalidArgumentError,
+    HorovodUsageError,
     translation_of,
 )
+from rueda.horovod.membership import world_of  # noqa: E402
 from rueda.horovod.torch.adasum import combined  # noqa: E402
 
 needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
@@ -185,6 +188,25 @@ def test_errors(error: rueda.RuedaError, kind: type[Exception], text: str) -> No
     translated = translation_of(error)
     assert type(translated) is kind
     assert text in str(translated)
+
+
+def test_all_ranks_in_order_are_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So they may be on several hosts, as a part of the processes may not."""
+    monkeypatch.setenv("RUEDA_RANK", "1")
+    monkeypatch.setenv("RUEDA_SIZE", "2")
+    with world_of(range(2)) as bootstrap:
+        assert bootstrap == {}
+
+
+def test_a_misuse_is_not_tried_again() -> None:
+    def train(state: ObjectState) -> None:
+        raise HorovodUsageError("skip_synchronize() does not work with op=hvd.Adasum")
+
+    def reset() -> None:
+        pytest.fail("it would only come back")
+
+    with pytest.raises(HorovodUsageError):
+        run_fn(train, reset)(ObjectState(lambda sent: sent, lambda: 0))
 
 
 @pytest.mark.parametrize("count", range(1, 8))

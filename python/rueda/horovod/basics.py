@@ -10,10 +10,11 @@ from typing import Any
 import rueda.lifecycle
 from rueda import _native
 from rueda.horovod.exceptions import translated
+from rueda.horovod.forks import answering_in_children, is_child
 from rueda.horovod.membership import world_of
 from rueda.horovod.process_sets import ProcessSet
 from rueda.horovod.settings import defaults, understood, warn_of_unused
-from rueda.lifecycle import is_initialized, world_number
+from rueda.lifecycle import world_number
 from rueda.objects import allgather_object
 from rueda.process_sets import add_process_set, end_process_sets
 
@@ -40,19 +41,30 @@ __all__ = [
     "size",
 ]
 
-cross_rank = translated(rueda.lifecycle.cross_rank)
-cross_size = translated(rueda.lifecycle.cross_size)
-is_homogeneous = translated(rueda.lifecycle.is_homogeneous)
-local_rank = translated(rueda.lifecycle.local_rank)
-local_size = translated(rueda.lifecycle.local_size)
-rank = translated(rueda.lifecycle.rank)
-size = translated(rueda.lifecycle.size)
+cross_rank = translated(answering_in_children(rueda.lifecycle.cross_rank))
+cross_size = translated(answering_in_children(rueda.lifecycle.cross_size))
+is_homogeneous = translated(answering_in_children(rueda.lifecycle.is_homogeneous))
+local_rank = translated(answering_in_children(rueda.lifecycle.local_rank))
+local_size = translated(answering_in_children(rueda.lifecycle.local_size))
+rank = translated(answering_in_children(rueda.lifecycle.rank))
+size = translated(answering_in_children(rueda.lifecycle.size))
 shutdown = translated(rueda.lifecycle.shutdown)
+
+
+def is_initialized() -> bool:
+    """Whether this process is in a world, or was forked off one that is: then ``rank()`` and the like are its.
+
+    Example::
+
+        >>> hvd.is_initialized()
+        True
+    """
+    return is_child() or rueda.lifecycle.is_initialized()
 
 
 @translated
 def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
-    """Forms the world; does nothing where it exists already.
+    """Forms the world; does nothing where it exists already, nor in a child that a rank has forked.
 
     ``comm``: ``None`` for all processes that the launcher has started; a list of some of their ranks, or a
     communicator of mpi4py, for a world of those, numbered in that order. ``process_sets``: sets to add, the same on
@@ -71,6 +83,8 @@ def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = Non
     wanted = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
     if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
         raise ValueError(f"process_sets={process_sets!r} is neither a list nor 'dynamic'")
+    if is_child():
+        return
     if not is_initialized():
         # As everybody's: a world that begins anew has no sets, and the others are not in init().
         if os.environ.get("RUEDA_JOINER") and world_number() == 0:
@@ -138,7 +152,7 @@ def mpi_enabled() -> bool:
         >>> hvd.mpi_enabled() != hvd.gloo_enabled()
         True
     """
-    return is_initialized() and _launched_by_mpi()
+    return rueda.lifecycle.is_initialized() and _launched_by_mpi()
 
 
 def _launched_by_mpi() -> bool:
@@ -168,7 +182,7 @@ def gloo_enabled() -> bool:
         >>> hvd.mpi_enabled() != hvd.gloo_enabled()
         True
     """
-    return is_initialized() and not _launched_by_mpi()
+    return rueda.lifecycle.is_initialized() and not _launched_by_mpi()
 
 
 def nccl_built() -> int:

@@ -17,6 +17,7 @@ from rueda.elastic.rerun import LASTING, begun_anew
 from rueda.errors import RuedaError
 from rueda.horovod.exceptions import (
     HorovodInternalError,
+    HorovodInvalidArgumentError,
     HostsUpdatedInterrupt,
     translated,
     translation_of,
@@ -171,7 +172,7 @@ class ObjectState(State):
 def _check(error: Exception) -> None:
     """Raises what a new world does not help against: the cause would only come back."""
     cause = error.__cause__ if isinstance(error, HorovodInternalError) else error
-    if not isinstance(cause, LASTING):
+    if not isinstance(cause, LASTING) and not isinstance(error, HorovodInvalidArgumentError):
         return
     if isinstance(error, RuedaError):
         raise translation_of(error) from error

@@ -19,6 +19,7 @@ from rueda.errors import (
     StalledError,
     UnsupportedError,
 )
+from rueda.horovod.forks import is_child
 
 __all__ = [
     "HorovodInitializationError",
@@ -111,6 +112,8 @@ def translation_of(error: RuedaError) -> Exception:
         >>> translation_of(ShutdownError("rank 1 has shut down"))
         HorovodInternalError('Horovod has been shut down: rank 1 has shut down')
     """
+    if isinstance(error, NotInitializedError) and is_child():
+        return ValueError(f"Horovod has not been initialized in this process: {error}")
     if isinstance(error, NotInitializedError):
         return ValueError("Horovod has not been initialized; use hvd.init().")
     if isinstance(error, InitializationError):

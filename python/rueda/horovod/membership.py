@@ -20,8 +20,9 @@ _OWN = ("RUEDA_RANK", "RUEDA_SIZE", "RUEDA_RENDEZVOUS", "RUEDA_SECRET")
 def world_of(comm: Any) -> Iterator[dict[str, str]]:
     """Within it ``rueda.init()``, with the options that this gives, forms the world that ``comm`` describes.
 
-    ``comm``: ``None`` or an empty list for all processes; ranks among those that the launcher has started, of which
-    this process must be one; or a communicator of mpi4py. The ranks of a part of the processes must be on one host.
+    ``comm``: ``None``, an empty list or all ranks in order for all processes; ranks among those that the launcher has
+    started, of which this process must be one; or a communicator of mpi4py. The ranks of a part of the processes must
+    be on one host.
 
     Raises ``ValueError`` for anything else.
     """
@@ -35,7 +36,8 @@ def world_of(comm: Any) -> Iterator[dict[str, str]]:
         rank, size, meeting = _of_communicator(comm)
     elif isinstance(comm, Iterable) and not isinstance(comm, str):
         ranks = list(comm)
-        if not ranks:
+        size = _launched()[1]
+        if not ranks or (size > 1 and ranks == list(range(size))):
             yield {}
             return
         rank, size, meeting = _of_ranks(ranks)

@@ -8,6 +8,7 @@ from typing import Any
 import rueda.process_sets
 from rueda import _native
 from rueda.horovod.exceptions import translated
+from rueda.horovod.forks import known_rank
 
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
 
@@ -60,16 +61,22 @@ class ProcessSet(rueda.process_sets.ProcessSet):
         return super().size()
 
     def rank(self) -> int | None:  # type: ignore[override]  # as Horovod has it
-        """This process's number within the set, -1 outside of it; ``None`` before the set has been added."""
+        """This process's number within the set; ``None`` before the set has been added.
+
+        Raises ``ValueError`` where this process is no member.
+        """
         if self.process_set_id is None or not _native.is_initialized():
             return None
-        return super().rank()
+        number = super().rank()
+        if number < 0:
+            raise ValueError(f"rank {_native.rank()} is not part of {self}")
+        return number
 
     @translated
     def included(self) -> bool | None:  # type: ignore[override]  # as Horovod has it
         """Whether this process is a member; ``None`` where the set's ranks are not known."""
         ranks = self.ranks
-        return None if ranks is None else _native.rank() in ranks
+        return None if ranks is None else known_rank() in ranks
 
     def __str__(self) -> str:
         return (

@@ -15,7 +15,7 @@ from rueda.compression import Codec
 from rueda.errors import InvalidArgumentError
 from rueda.leaves import Leaves
 from rueda.operations import Average, ReduceOp, Sum
-from rueda.process_sets import ProcessSet, global_process_set
+from rueda.process_sets import ProcessSet, global_process_set, takes_part
 from rueda.torch.agreement import PeriodicCheck
 from rueda.torch.buckets import DEFAULT_BUCKET_BYTES, GradientBuckets
 from rueda.torch.compression import CompressionPolicy, Compressor, Rules, policy_of
@@ -221,17 +221,20 @@ class Distributed(torch.optim.Optimizer):
             reducer.compression_state(),
         )
 
-    def _reduced(self, closure: Callable[[], Loss]) -> Loss:
+    def _reduced(self, closure: Callable[[], Loss | None]) -> Loss | None:
         with torch.enable_grad():
             loss = closure()
         if self._rueda_synchronizes:
             self.synchronize()
+        process_set = self._rueda.options.process_set
+        if loss is None or not takes_part(process_set):
+            return loss
         local = (
             loss.detach()
             if isinstance(loss, torch.Tensor)
             else torch.tensor(loss, dtype=torch.float64, device="cpu")
         )
-        average = allreduce(local, op=Average, process_set=self._rueda.options.process_set)
+        average = allreduce(local, op=Average, process_set=process_set)
         return average if isinstance(loss, torch.Tensor) else float(average)
 
 

@@ -103,6 +103,7 @@ class InFlight:
     wire: torch.Tensor | None  # what is reduced in place; None where the result is the handle's
     dtype: Any  # what the compression has to know
     sparse_dimensions: int = 0  # of a gradient that travels dense
+    shape: torch.Size | None = None  # of the gradient, which `wire` may have another than
 
 
 class Watched:
@@ -199,14 +200,17 @@ class SeparateGradients:
         handle = self._reduction.start(
             wire, name, self._codec(watched), self._feedback(watched), self._priority_of([watched])
         )
-        watched.in_flight = InFlight(watched.name, watched.parameter, handle, wire, dtype, sparse)
+        watched.in_flight = InFlight(
+            watched.name, watched.parameter, handle, wire, dtype, sparse, gradient.shape
+        )
 
     def submit_group(self, group: Group) -> None:
         """Begins to reduce the gradients of a group at once; those that are not there count as zeros."""
         name = f"{self._prefix}/group/{group.name}"
-        wires = []
+        wires, shapes = [], []
         for member in group.members:
             gradient = self._gradient_of(member)
+            shapes.append(gradient.shape)
             try:
                 if gradient.layout == torch.sparse_coo and not self._sparse_as_dense:
                     raise _Unfit(
@@ -226,8 +230,10 @@ class SeparateGradients:
         handle = self._reduction.start_group(
             [wire for wire, _, _ in wires], name, codec, feedback, self._priority_of(group.members)
         )
-        for member, (wire, dtype, sparse) in zip(group.members, wires, strict=True):
-            member.in_flight = InFlight(member.name, member.parameter, handle, wire, dtype, sparse)
+        for member, shape, (wire, dtype, sparse) in zip(group.members, shapes, wires, strict=True):
+            member.in_flight = InFlight(
+                member.name, member.parameter, handle, wire, dtype, sparse, shape
+            )
 
     def receive(self, gradients: Iterable[InFlight]) -> list[Exception]:
         """Waits for all of them, also after an error; returns what went wrong."""
@@ -310,14 +316,15 @@ class SeparateGradients:
             return
         if parameter.grad is None:  # taken away meanwhile
             parameter.grad = torch.zeros_like(parameter)
-        if parameter.grad.shape != wire.shape:
-            change = f"was resized from {list(wire.shape)} to {list(parameter.grad.shape)}"
+        if gradient.shape is not None and parameter.grad.shape != gradient.shape:
+            change = f"was resized from {list(gradient.shape)} to {list(parameter.grad.shape)}"
             raise changed_in_flight(f"the gradient of '{gradient.name}'", change)
         is_dense = parameter.grad.layout == torch.strided
-        if is_dense and wire.numel() and wire.data_ptr() == parameter.grad.data_ptr():
-            return  # was reduced in place
         with torch.no_grad():
-            parameter.grad.copy_(self._compression.decompress(wire, gradient.dtype))
+            reduced = self._compression.decompress(wire, gradient.dtype)
+            if is_dense and reduced.numel() and reduced.data_ptr() == parameter.grad.data_ptr():
+                return  # was reduced in place
+            parameter.grad.copy_(reduced)
 
 
 def _explained(error: MismatchError) -> MismatchError:

@@ -105,6 +105,10 @@ def check_operations():
         assert reduce(x).numpy().tolist() == [[1.5, 3], [4.5, 6]]
         whole = both(lambda x: hvd.allreduce(x))(tf.constant([-2 - RANK, 2 + RANK]))
         assert whole.numpy().tolist() == [-2, 2]  # towards zero
+        mixed = both(lambda x, y, way=way: hvd.grouped_allreduce([x, y], name=f"mixed {way}"))
+        whole, others = mixed(tf.constant([-2 - RANK, 2 + RANK]), x)
+        assert whole.numpy().tolist() == [-2, 2]
+        assert others.numpy().tolist() == [[1.5, 3], [4.5, 6]]
         half = both(lambda x: hvd.allreduce(x, op=hvd.Sum, compression=hvd.Compression.fp16))(x)
         assert half.dtype == tf.float32
         assert half.numpy().tolist() == [[3, 6], [9, 12]]
@@ -195,6 +199,25 @@ def check_tapes():
                 assert dense.tolist() == [0.5, 0.5, 0, 1]
                 wanted = kernel or (RANK + 1) / 2  # a local one is divided by the number of ranks
                 assert np.allclose(of_kernel, wanted)
+
+
+@tensorflow_only
+def check_sparse_gradients_of_local_layers():
+    """They are scaled as what they are: the tables of local embeddings may be large."""
+    table = keras.layers.Embedding(4, 2, embeddings_initializer="ones")
+    table.build((None,))
+
+    def gradients():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(table(tf.constant([RANK, 3])))
+        tape = hvd.PartialDistributedGradientTape(tape, local_layers=table)
+        return tape.gradient(loss, table.trainable_weights)
+
+    for way in each_way(gradients):
+        (found,) = way()
+        assert isinstance(found, tf.IndexedSlices)
+        assert found.indices.numpy().tolist() == [RANK, 3]
+        assert found.values.numpy().tolist() == [[0.5, 0.5]] * 2
 
 
 def check_two_ranks_train_as_one():

@@ -52,6 +52,10 @@ def check_operations() -> None:
     device.equal(hvd.broadcast(tensor, 0, name="b"), torch.arange(17.0))
     compressed = hvd.allreduce(tensor, name="c", compression=hvd.Compression.fp16)
     torch.testing.assert_close(compressed, average, rtol=1e-3, atol=1e-3)
+    splits = torch.ones(hvd.size(), dtype=torch.int64, device=DEVICE)
+    received, counts = hvd.alltoall(tensor[: hvd.size()].clone(), splits, name="splits")
+    assert received.tolist() == [float(hvd.rank() + r) for r in range(hvd.size())]
+    assert (counts.device, counts.dtype) == (splits.device, splits.dtype)
 
 
 def check_optimizer() -> None:

@@ -26,6 +26,10 @@ def check_init_twice() -> None:
         _ = lazy.nonsense
     hvd.shutdown()
     assert not hvd.is_initialized()
+    child = os.fork()
+    if child == 0:
+        os._exit(hvd.is_initialized())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     with parallel.raises(ValueError, "use hvd.init()"):
         hvd.size()
 

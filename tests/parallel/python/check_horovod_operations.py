@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import traceback
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import parallel
@@ -26,6 +28,45 @@ def check_who_is_there() -> None:
     for is_built in (hvd.rocm_built, hvd.ccl_built, hvd.ddl_built):
         assert not is_built()
     assert hvd.cuda_built() or not hvd.nccl_built()
+
+
+def check_a_forked_child() -> None:
+    """A data loader's worker knows for which rank it works. It is none itself, and is told so."""
+    questions = (
+        hvd.rank,
+        hvd.size,
+        hvd.local_rank,
+        hvd.local_size,
+        hvd.cross_rank,
+        hvd.cross_size,
+        hvd.is_homogeneous,
+        hvd.is_initialized,
+        hvd.ProcessSet([hvd.rank()]).included,
+    )
+    expected = [ask() for ask in questions]
+
+    def forked(work: Callable[[], object]) -> None:
+        child = os.fork()
+        if child == 0:
+            try:
+                work()
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def work() -> None:
+        hvd.init()
+        assert [ask() for ask in questions] == expected
+        with parallel.raises(ValueError, "has not been initialized in this process", "forked"):
+            hvd.allreduce(torch.ones(2))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking where threads are
+        forked(work)
+        forked(lambda: forked(work))
+    parallel.still_works()
 
 
 def mine(*shape: int) -> torch.Tensor:
@@ -176,6 +217,30 @@ def check_gradients() -> None:
         (3 * operation(tensor)).sum().backward()
         assert tensor.grad is not None
         assert torch.equal(tensor.grad, torch.full((2 * n,), 3.0 * factor)), name
+    for group in (False, True):
+        tensor = torch.ones(2, requires_grad=True)
+        if group:
+            (result,) = hvd.grouped_allreduce([tensor], op=hvd.Adasum)
+        else:
+            result = hvd.allreduce(tensor, op=hvd.Adasum)
+        with parallel.raises(rueda.UnsupportedError, "through adasum"):
+            result.sum().backward()
+
+
+def check_gradients_beside_whole_numbers() -> None:
+    """A group's whole numbers are averaged apart; the others have their gradients as without them."""
+    n, me = hvd.size(), hvd.rank()
+    whole, tensor = torch.full((n,), -me), torch.full((2 * n,), float(me), requires_grad=True)
+    for name in ("mixed", None):
+        for operation in (hvd.grouped_allreduce, hvd.grouped_reducescatter):
+            tensor.grad = None
+            of_whole, result, of_others = operation([whole, tensor, whole.float()], name=name)
+            assert (of_whole == -((n - 1) // 2)).all()
+            assert (of_others == -(n - 1) / 2).all()
+            assert (result == (n - 1) / 2).all()
+            assert not of_whole.requires_grad
+            (3 * result).sum().backward()
+            assert torch.equal(tensor.grad, torch.full((2 * n,), 3.0))
 
 
 def check_grouped_reducescatter() -> None:
@@ -294,6 +359,9 @@ def check_process_sets() -> None:
     with parallel.raises(ValueError, "already"):
         hvd.add_process_set(range(n - 1))
     assert most.included() == (me < n - 1)
+    if not most.included():
+        with parallel.raises(ValueError, f"rank {me} is not part of"):
+            most.rank()
     if most.included():
         assert most.rank() == me
         total = hvd.allreduce(mine(2), op=hvd.Sum, process_set=most)

@@ -46,12 +46,39 @@ class Whole(Compressor):
         return tensor
 
 
+class Folded(Compressor):
+    """Sends a gradient in another shape."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
+        return F.pad(tensor.flatten(), (0, 3)), tensor.shape
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: object) -> torch.Tensor:
+        return tensor[:-3].view(ctx)
+
+
+class Scaled(Compressor):
+    """Changes the gradient's own memory."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
+        return tensor.mul_(8), 8
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: object) -> torch.Tensor:
+        return tensor.div_(ctx)
+
+
 def check_each_argument() -> None:
     for options in (
         {},
         {"gradient_predivide_factor": 2.0},
         {"groups": 2},
         {"groups": 3, "compression": Whole},
+        {"groups": 2, "compression": Folded},
+        {"compression": Folded},
+        {"compression": Scaled},
         {"compression": NoneCompressor},
         {"sparse_as_dense": True},
         {"process_set": hvd.global_process_set},
@@ -84,6 +111,77 @@ def check_sum_and_accumulation() -> None:
         distributed.step()
         single.step()
     close(shared, alone)
+
+
+def check_attributes() -> None:
+    """Those that Horovod's optimizer has; the number of passes can be set."""
+    _, distributed, _, _ = pair(op=hvd.Sum, sparse_as_dense=True)
+    assert (distributed.op, distributed.gradient_predivide_factor) == (hvd.Sum, 1.0)
+    assert (distributed.sparse_as_dense, distributed.process_set) == (True, hvd.global_process_set)
+    for op in (hvd.Average, hvd.Adasum):
+        shared, distributed, _, _ = pair(op=op)
+        assert distributed.backward_passes_per_step == 1
+        distributed.backward_passes_per_step = 2
+        assert distributed.backward_passes_per_step == 2
+        for part in range(2):
+            x, y = batch(part)
+            F.cross_entropy(shared(share(x)), share(y)).backward()
+        distributed.step()
+
+
+def check_a_closure_without_a_result() -> None:
+    """It has computed the gradients, and they are reduced."""
+    shared, distributed, alone, single = pair()
+    for step in range(2):
+        x, y = batch(step)
+
+        def closure(x: torch.Tensor = x, y: torch.Tensor = y) -> None:
+            distributed.zero_grad()
+            F.cross_entropy(shared(share(x)), share(y)).backward()
+
+        assert distributed.step(closure) is None
+        single.zero_grad()
+        F.cross_entropy(alone(x), y).backward()
+        single.step()
+    close(shared, alone)
+
+
+def check_an_own_state_handler() -> None:
+    """As with Horovod's base class, save() may use what the constructor sets after the base class's."""
+    handlers = hvd.elastic.state
+
+    class Counter:
+        def __init__(self) -> None:
+            self.count = 0
+
+    class CounterHandler(handlers.StateHandler):
+        def __init__(self, value: Counter) -> None:
+            super().__init__(value)
+            self.counts = [value.count]
+
+        def save(self) -> None:
+            self.counts.append(self.value.count)
+
+        def restore(self) -> None:
+            self.value.count = self.counts[-1]
+
+        def sync(self) -> None:
+            self.value.count = hvd.broadcast_object(self.value.count)
+
+    before = list(handlers.get_handler_registry())
+    handlers.get_handler_registry().append((Counter, CounterHandler))
+    counter = Counter()
+    state = hvd.elastic.TorchState(counter=counter, layer=nn.Linear(2, 1))
+    counter.count = 3 + hvd.rank()
+    state.restore()
+    assert counter.count == 0
+    counter.count = 3 + hvd.rank()
+    state.save()
+    counter.count = 9
+    state.restore()
+    state.sync()
+    assert counter.count == 3
+    handlers.set_handler_registry(before)
 
 
 def check_clipping() -> None:
@@ -188,6 +286,19 @@ def check_adasum_optimizer() -> None:
     for before, after, *steps in zip(start.parameters(), shared.parameters(), *deltas, strict=True):
         torch.testing.assert_close(after, before + combined(steps), **CLOSE)
     same_bits(*shared.parameters())
+    added = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    distributed.add_param_group({"params": [added]})
+    for is_loaded in (False, True):
+        if n > 1:  # nothing is on its way before step()
+            (added * (hvd.rank() + 1)).sum().backward()
+            if is_loaded:
+                distributed.load_state_dict(distributed.state_dict())
+            else:
+                distributed.zero_grad()
+        (added * (hvd.rank() + 1)).sum().backward()
+        distributed.step()
+        assert added.detach().abs().min() > 0
+        same_bits(added)
     # A model outlives its optimizers: one that is gone must not count gradients any more.
     del distributed
     gc.collect()
@@ -210,6 +321,8 @@ def check_process_set() -> None:
         F.cross_entropy(shared(share(x)), share(y)).backward()
         distributed.synchronize()
         distributed.step()
+    x, _ = batch(0)
+    distributed.step(partial(loss_of, shared, share(x), distributed))
     digests = hvd.allgather_object([p.detach().numpy().tobytes() for p in shared.parameters()])
     assert all(digest == digests[0] for digest in digests[: n - 1])
     assert digests[n - 1] != digests[0]  # went its own way

@@ -91,8 +91,9 @@ class Gradients:
     def _scaled(gradient: Any, factor: float) -> Any:
         if gradient is None or factor == 1.0:
             return gradient
-        if hasattr(gradient, "indices") and hasattr(gradient, "values"):
-            import tensorflow as tf
-
-            gradient = tf.convert_to_tensor(gradient)
+        if (
+            type(gradient).__name__ == "IndexedSlices"
+        ):  # a tensor of torch has indices and values, too
+            kind, values = type(gradient), gradient.values * factor
+            return kind(values, gradient.indices, gradient.dense_shape)
         return gradient * factor

@@ -71,10 +71,22 @@ def reduced(
     process_set: ProcessSet,
 ) -> list[Any]:
     """The arrays, reduced over the ranks, as one operation for each kind; averages of whole numbers are cut off."""
-    whole = op == Average and all(np.issubdtype(a.dtype, np.integer) for a in arrays)
-    options = (prescale_factor, 1.0 if whole else postscale_factor, process_set)
-    found = rueda.grouped_allreduce(list(arrays), name, Sum if whole else op, *options)
-    return [divided(a, postscale_factor, process_set.size()) for a in found] if whole else found
+    is_whole = [op == Average and np.issubdtype(a.dtype, np.integer) for a in arrays]
+    whole = [index for index, cut_off in enumerate(is_whole) if cut_off]
+    others = [index for index, cut_off in enumerate(is_whole) if not cut_off]
+    results: dict[int, Any] = {}
+    if whole:
+        totals = rueda.grouped_allreduce(
+            [arrays[i] for i in whole], name, Sum, prescale_factor, 1.0, process_set
+        )
+        averages = [divided(total, postscale_factor, process_set.size()) for total in totals]
+        results.update(zip(whole, averages, strict=True))
+    if others:
+        of_others = f"{name}.others" if name and whole else name
+        options = (prescale_factor, postscale_factor, process_set)
+        found = rueda.grouped_allreduce([arrays[i] for i in others], of_others, op, *options)
+        results.update(zip(others, found, strict=True))
+    return [results[index] for index in range(len(arrays))]
 
 
 def divided(total: Any, postscale: float, ranks: int) -> Any:

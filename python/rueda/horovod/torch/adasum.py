@@ -17,17 +17,19 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from rueda.adapter import Refusal
+from rueda.errors import UnsupportedError
 from rueda.handles import Handle, transformed
 from rueda.process_sets import ProcessSet
 from rueda.submission import Collectives, refuse
 from rueda.torch.tensors import TorchAdapter
 
-__all__ = ["adasum_async", "combined"]
+__all__ = ["adasum_async", "combined", "without_gradient"]
 
 _collectives = Collectives(TorchAdapter(gpus=True))
 # Below this a square may have lost its digits; such a gradient is as good as zero.
@@ -68,6 +70,39 @@ def adasum_async(
         return target
 
     return transformed(gathered, finish)
+
+
+class _WithoutGradient(torch.autograd.Function):
+    """What its results are in the eyes of backward(): no constants, and nothing that has a derivative."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, reduce: Callable[[], list[torch.Tensor]], *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """Reduces."""
+        return tuple(reduce())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Raises UnsupportedError."""
+        raise UnsupportedError(
+            "no gradient is defined through adasum: use Sum or Average, or detach()"
+        )
+
+
+def without_gradient(
+    reduce: Callable[[], list[torch.Tensor]], tensors: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """What ``reduce`` makes of ``tensors``: where one of them needs a gradient backward() raises, at these results.
+
+    Otherwise they would pass for constants, and training would go on without a part of its gradient.
+
+    Example::
+
+        (delta,) = without_gradient(lambda: [adasum_async(...).result()], [delta])
+    """
+    results: tuple[torch.Tensor, ...] = _WithoutGradient.apply(reduce, *tensors)  # type: ignore[no-untyped-call]
+    return list(results)
 
 
 def combined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ __all__ = ["distribute_by_adasum"]
 class _Adasum(torch.optim.Optimizer):
     """The methods that are laid over the class of the optimizer."""
 
-    _adasum_names: Mapping[torch.Tensor, str]
+    _adasum_names: dict[torch.Tensor, str]
     _adasum_compression: Any
     _adasum_process_set: ProcessSet
     _adasum_passes: int
@@ -34,10 +34,10 @@ class _Adasum(torch.optim.Optimizer):
         """
         self._adasum_counts.clear()
         if not takes_part(self._adasum_process_set):
-            return super().step(closure)
+            return self._own_step(closure)
         wanted = [p for p in self._adasum_names if p.requires_grad]
         before = [p.detach().clone(memory_format=torch.contiguous_format) for p in wanted]
-        loss = super().step(closure)
+        loss = self._own_step(closure)
         handles = []
         for parameter, start in zip(wanted, before, strict=True):
             sent, context = self._adasum_compression.compress(parameter.detach() - start)
@@ -50,6 +50,29 @@ class _Adasum(torch.optim.Optimizer):
                 parameter.copy_(start + delta)
         return loss
 
+    def _own_step(self, closure: Callable[[], Any] | None) -> Any:
+        loss = super().step(closure)
+        self._adasum_counts.clear()  # what the closure has counted
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads a state. Backward passes are counted anew, as after a step that failed."""
+        self._adasum_counts.clear()
+        super().load_state_dict(state_dict)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears gradients, of which nothing is on its way; backward passes are counted anew."""
+        self._adasum_counts.clear()
+        super().zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group; its parameters are named by their position."""
+        super().add_param_group(param_group)
+        positions = names_of(self, None)
+        for parameter in self.param_groups[-1]["params"]:
+            self._adasum_names[parameter] = positions[parameter]
+            self._watch(parameter)
+
     def synchronize(self) -> None:
         """Does nothing: what is combined is known only after the step."""
 
@@ -59,11 +82,33 @@ class _Adasum(torch.optim.Optimizer):
         raise HorovodUsageError("skip_synchronize() does not work with op=hvd.Adasum")
         yield
 
+    @property
+    def backward_passes_per_step(self) -> int:
+        """How many backward passes make a step; setting it is set_backward_passes_per_step()."""
+        return self._adasum_passes
+
+    @backward_passes_per_step.setter
+    def backward_passes_per_step(self, passes: int) -> None:
+        self.set_backward_passes_per_step(passes)
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Changes the number of backward passes that make a step."""
         if passes < 1:
             raise ValueError(f"backward_passes_per_step={passes} is less than 1")
         self._adasum_passes = passes
+
+    def _watch(self, parameter: torch.Tensor) -> None:
+        """Counts the parameter's gradients. A model outlives its optimizers, so its hooks must not keep them."""
+        if not parameter.requires_grad:
+            return
+        reference = weakref.ref(self)
+
+        def on_gradient(parameter: torch.Tensor) -> None:
+            watching = reference()
+            if watching is not None:
+                watching._on_gradient(parameter)
+
+        parameter.register_post_accumulate_grad_hook(on_gradient)  # type: ignore[no-untyped-call]
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:
         count = self._adasum_counts.get(parameter, 0) + 1
@@ -102,15 +147,6 @@ def distribute_by_adasum(
     distributed._adasum_process_set = process_set
     distributed._adasum_passes = passes
     distributed._adasum_counts = {}
-    # A model outlives its optimizers, so its hooks must not keep them.
-    reference = weakref.ref(distributed)
-
-    def on_gradient(parameter: torch.Tensor) -> None:
-        watching = reference()
-        if watching is not None:
-            watching._on_gradient(parameter)
-
     for parameter in distributed._adasum_names:
-        if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(on_gradient)
+        distributed._watch(parameter)
     return distributed

@@ -14,7 +14,7 @@ import torch
 from rueda.handles import Handle, transformed
 from rueda.horovod.exceptions import translated
 from rueda.horovod.process_sets import ProcessSet, global_process_set
-from rueda.horovod.torch.adasum import adasum_async
+from rueda.horovod.torch.adasum import adasum_async, without_gradient
 from rueda.horovod.torch.compression import Compression
 from rueda.horovod.torch.pending import begun, require_usable
 from rueda.horovod.torch.reduce_ops import AdasumOp, Average, Op, Sum, chosen
@@ -67,22 +67,23 @@ def allreduce(
         tensor([1., 2.])
     """
     wanted = chosen(op, average)
+    factors = prescale_factor, postscale_factor
     if not isinstance(wanted, AdasumOp) and _narrows(tensor, wanted, compression):
         require_usable(name, process_set)
-        factors = prescale_factor, postscale_factor
         wire = wire_of(compression)
         return _collectives.allreduce(
             tensor, name, wanted, *factors, process_set, wire=wire
         ).result()
     sent, context = compression.compress(tensor)
-    if isinstance(wanted, AdasumOp) or is_of_whole_numbers(sent, wanted):
-        handle = _begun(sent, name, wanted, prescale_factor, postscale_factor, process_set, False)
-        reduced = handle.result()
+    if isinstance(wanted, AdasumOp):
+        (reduced,) = without_gradient(
+            lambda: [_begun(sent, name, wanted, *factors, process_set, False).result()], [sent]
+        )
+    elif is_of_whole_numbers(sent, wanted):
+        reduced = _begun(sent, name, wanted, *factors, process_set, False).result()
     else:
         require_usable(name, process_set)
-        reduced = reductions.allreduce(
-            sent, name, wanted, prescale_factor, postscale_factor, process_set
-        )
+        reduced = reductions.allreduce(sent, name, wanted, *factors, process_set)
     result: Tensor = compression.decompress(reduced, context)
     return result
 

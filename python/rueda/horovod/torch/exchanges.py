@@ -193,9 +193,11 @@ def _rows(splits: Any) -> Any:
     return splits.tolist() if isinstance(splits, Tensor) else splits
 
 
-def _counts_like(splits: Any) -> torch.dtype:
-    """Of the received splits: what the splits are, or Horovod's default."""
-    return splits.dtype if isinstance(splits, Tensor) else torch.int32
+def _like(splits: Any, counts: Tensor) -> Tensor:
+    """The received splits, of the dtype and on the device of the splits; otherwise as Horovod has them."""
+    if isinstance(splits, Tensor):
+        return counts.to(device=splits.device, dtype=splits.dtype)
+    return counts.to(torch.int32)
 
 
 @translated
@@ -221,7 +223,7 @@ def alltoall(
     if rows is None:
         return exchanges.alltoall(tensor, None, name, process_set)
     received, counts = exchanges.alltoall(tensor, rows, name, process_set)
-    return received, counts.to(_counts_like(splits))
+    return received, _like(splits, counts)
 
 
 @translated
@@ -245,8 +247,7 @@ def alltoall_async(
         name,
         process_set,
     )
-    dtype = _counts_like(splits)
-    return transformed(handle, lambda result: (result[0], result[1].to(dtype)))
+    return transformed(handle, lambda result: (result[0], _like(splits, result[1])))
 
 
 @translated

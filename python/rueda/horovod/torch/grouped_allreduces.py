@@ -10,7 +10,7 @@ import torch
 from rueda.handles import Handle, combine, transformed
 from rueda.horovod.exceptions import translated
 from rueda.horovod.process_sets import ProcessSet, global_process_set
-from rueda.horovod.torch.adasum import adasum_async
+from rueda.horovod.torch.adasum import adasum_async, without_gradient
 from rueda.horovod.torch.compression import Compression
 from rueda.horovod.torch.pending import begun, require_usable
 from rueda.horovod.torch.reduce_ops import AdasumOp, Average, Op, Sum, chosen
@@ -52,8 +52,13 @@ def grouped_allreduce(
     sent = [compression.compress(tensor) for tensor in tensors]
     group = [each for each, _ in sent]
     factors = (prescale_factor, postscale_factor)
-    if isinstance(wanted, AdasumOp) or _has_whole_numbers(group, wanted):
-        reduced = _begun(group, name, wanted, *factors, process_set, False).result()
+    if isinstance(wanted, AdasumOp):
+        reduced = without_gradient(
+            lambda: _begun(group, name, wanted, *factors, process_set, False).result(), group
+        )
+    elif _has_whole_numbers(group, wanted):
+        require_usable(name, process_set, len(group))
+        reduced = _averages_now(group, name, *factors, process_set)
     else:
         require_usable(name, process_set, len(group))
         reduced = reductions.grouped_allreduce(group, name, wanted, *factors, process_set)
@@ -170,28 +175,56 @@ def _grouped_averages(
     process_set: ProcessSet,
 ) -> Handle[list[Tensor]]:
     """Of tensors some of which hold whole numbers: these are a group of their own."""
-    numbers: dict[bool, list[int]] = {True: [], False: []}
-    for number, tensor in enumerate(tensors):
-        numbers[is_of_whole_numbers(tensor, Average)].append(number)
-
-    def finish_whole(totals: list[Tensor]) -> list[Tensor]:
-        return [divided(total, postscale, process_set) for total in totals]
-
-    others_name = None if name is None else f"{name}.others"
-    whole = [tensors[number] for number in numbers[True]]
-    others = [tensors[number] for number in numbers[False]]
+    parts = _Parts(tensors, name)
+    totals = begin(parts.whole, name, Sum, prescale, 1.0, process_set)
     both = combine(
         [
-            transformed(begin(whole, name, Sum, prescale, 1.0, process_set), finish_whole),
-            begin(others, others_name, Average, prescale, postscale, process_set),
+            transformed(totals, lambda found: _divided(found, postscale, process_set)),
+            begin(parts.others, parts.others_name, Average, prescale, postscale, process_set),
         ]
     )
+    return transformed(both, lambda results: parts.in_order(*results))
 
-    def in_order(results: list[list[Tensor]]) -> list[Tensor]:
-        found = dict(zip(numbers[True] + numbers[False], results[0] + results[1], strict=True))
-        return [found[number] for number in range(len(tensors))]
 
-    return transformed(both, in_order)
+def _averages_now(
+    tensors: Sequence[Tensor],
+    name: str | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> list[Tensor]:
+    """The same as new tensors; gradients flow through those that do not hold whole numbers."""
+    parts = _Parts(tensors, name)
+    totals = reductions.grouped_allreduce_async(parts.whole, name, Sum, prescale, 1.0, process_set)
+    try:
+        others = reductions.grouped_allreduce(
+            parts.others, parts.others_name, Average, prescale, postscale, process_set
+        )
+    finally:
+        totals.wait()
+    return parts.in_order(_divided(totals.result(), postscale, process_set), others)
+
+
+def _divided(totals: Iterable[Tensor], postscale: float, process_set: ProcessSet) -> list[Tensor]:
+    return [divided(total, postscale, process_set) for total in totals]
+
+
+class _Parts:
+    """Tensors that are averaged as a group, those that hold whole numbers and the others."""
+
+    def __init__(self, tensors: Sequence[Tensor], name: str | None) -> None:
+        numbers: dict[bool, list[int]] = {True: [], False: []}
+        for number, tensor in enumerate(tensors):
+            numbers[is_of_whole_numbers(tensor, Average)].append(number)
+        self.whole = [tensors[number] for number in numbers[True]]
+        self.others = [tensors[number] for number in numbers[False]]
+        self.others_name = None if name is None else f"{name}.others"
+        self._order = numbers[True] + numbers[False]
+
+    def in_order(self, whole: list[Tensor], others: list[Tensor]) -> list[Tensor]:
+        """What has become of them, in the order of the tensors."""
+        found = dict(zip(self._order, whole + others, strict=True))
+        return [found[number] for number in range(len(found))]
 
 
 def _grouped_adasum(

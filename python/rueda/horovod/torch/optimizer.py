@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+import rueda.process_sets
 from rueda.errors import InvalidArgumentError
 from rueda.horovod.basics import size
 from rueda.horovod.exceptions import HorovodUsageError, translated, translating
@@ -15,6 +16,7 @@ from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.horovod.torch.adasum_optimizer import distribute_by_adasum
 from rueda.horovod.torch.compression import Compression, FP16Compressor, NoneCompressor
 from rueda.horovod.torch.reduce_ops import AdasumOp, Average, Op, Sum
+from rueda.operations import ReduceOp
 from rueda.torch.optimizer import Distributed
 from rueda.torch.optimizer import DistributedOptimizer as _DistributedOptimizer
 
@@ -23,6 +25,35 @@ __all__ = ["DistributedOptimizer", "HorovodDistributed"]
 
 class HorovodDistributed(Distributed):
     """The methods that DistributedOptimizer() lays over the class of the optimizer that it is given."""
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        """How many backward passes make a step; setting it is set_backward_passes_per_step()."""
+        return self._rueda.passes
+
+    @backward_passes_per_step.setter
+    def backward_passes_per_step(self, passes: int) -> None:
+        self.set_backward_passes_per_step(passes)
+
+    @property
+    def op(self) -> ReduceOp:
+        """See DistributedOptimizer()."""
+        return self._rueda.options.op
+
+    @property
+    def gradient_predivide_factor(self) -> float:
+        """See DistributedOptimizer()."""
+        return self._rueda.options.predivide_factor
+
+    @property
+    def sparse_as_dense(self) -> bool:
+        """See DistributedOptimizer()."""
+        return self._rueda.options.sparse_as_dense
+
+    @property
+    def process_set(self) -> rueda.process_sets.ProcessSet:
+        """See DistributedOptimizer()."""
+        return self._rueda.options.process_set
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """See rueda.torch.DistributedOptimizer. Warns, as Horovod's, where synchronize() was called before it."""

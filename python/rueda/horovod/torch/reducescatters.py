@@ -109,7 +109,8 @@ def grouped_reducescatter(
     group = [each for each, _ in sent]
     factors = (prescale_factor, postscale_factor)
     if any(is_of_whole_numbers(tensor, wanted) for tensor in group):
-        reduced = _begun_group(group, name, wanted, *factors, process_set).result()
+        require_usable(name, process_set, len(group))
+        reduced = _mixed(group, name, wanted, *factors, process_set)
     else:
         require_usable(name, process_set, len(group))
         reduced = GroupedReducescatter.apply(name, wanted, *factors, process_set, *group)  # type: ignore[no-untyped-call]
@@ -159,6 +160,28 @@ def _begun(
         total = reductions.reducescatter_async(tensor, name, Sum, prescale, 1.0, process_set)
         return transformed(total, lambda rows: divided(rows, postscale, process_set))
     return reductions.reducescatter_async(tensor, name, op, prescale, postscale, process_set)
+
+
+def _mixed(
+    tensors: Sequence[Tensor],
+    name: str | None,
+    op: ReduceOp,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> list[Tensor]:
+    """The parts of tensors some of which hold whole numbers; gradients flow through the others."""
+    parts: list[Tensor | Handle[Tensor]] = []
+    try:
+        for number, tensor in enumerate(tensors):
+            begin = _begun if is_of_whole_numbers(tensor, op) else reductions.reducescatter
+            part = part_name(name, number)
+            parts.append(begin(tensor, part, op, prescale, postscale, process_set))
+    finally:
+        for begun_part in parts:
+            if isinstance(begun_part, Handle):
+                begun_part.wait()
+    return [part.result() if isinstance(part, Handle) else part for part in parts]
 
 
 def _begun_group(

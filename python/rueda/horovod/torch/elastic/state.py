@@ -51,20 +51,18 @@ class ObjectState(elastic_state.ObjectState):
 
 
 class StateHandler:
-    """How one value is saved, restored and synchronised. Saves it when made."""
+    """How one value is saved, restored and synchronised: the base of an application's own."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
-        self._saved: Any = None
-        self.save()
 
     def save(self) -> None:
         """Keeps a copy."""
-        self._saved = copy.deepcopy(self.value.state_dict())
+        raise NotImplementedError
 
     def restore(self) -> None:
         """Brings the copy back."""
-        self.value.load_state_dict(copy.deepcopy(self._saved))
+        raise NotImplementedError
 
     def sync(self) -> None:
         """Makes it what rank 0 has."""
@@ -76,7 +74,24 @@ class StateHandler:
         self.save()
 
 
-class ModelStateHandler(StateHandler):
+class _StateDictHandler(StateHandler):
+    """For values with ``state_dict()``, which is saved when the handler is made."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self._saved: Any = None
+        self.save()
+
+    def save(self) -> None:
+        """Keeps a copy."""
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self) -> None:
+        """Brings the copy back."""
+        self.value.load_state_dict(copy.deepcopy(self._saved))
+
+
+class ModelStateHandler(_StateDictHandler):
     """For ``torch.nn.Module``."""
 
     def sync(self) -> None:
@@ -85,7 +100,7 @@ class ModelStateHandler(StateHandler):
         self.save()
 
 
-class OptimizerStateHandler(StateHandler):
+class OptimizerStateHandler(_StateDictHandler):
     """For ``torch.optim.Optimizer``."""
 
     def sync(self) -> None:
@@ -94,7 +109,7 @@ class OptimizerStateHandler(StateHandler):
         self.save()
 
 
-class SamplerStateHandler(StateHandler):
+class SamplerStateHandler(_StateDictHandler):
     """For :class:`ElasticSampler`."""
 
     def sync(self) -> None:
