@@ -86,7 +86,7 @@ std::optional<Command> Runtime::accept(int set_id, std::vector<Submission> submi
   Command command;
   command.set_id = set_id;
   command.submissions = std::move(submissions);
-  if (refused.ok()) refused = commands_.admit(command, members->size(), queue);
+  if (refused.ok()) refused = commands_.admit(command, *members, queue);
   if (!refused.ok()) command.refuse(refused);
   if (!refused.ok() || queue) return std::nullopt;
   return command;
