@@ -30,7 +30,33 @@ void set_wire(Request& request, std::optional<DataType> wire) {
   }
 }
 
-void set_compression(Submission& submission, const AllreduceOptions& options, std::size_t index) {
+namespace {
+
+// What is wrong with what a compression is to keep of a tensor, one of so many.
+Status check_feedback(const KeptByCodec& kept, const AllreduceOptions& options,
+                      std::size_t tensors) {
+  const auto refuse = [](const auto&... why) {
+    return Status(ErrorCode::invalid_argument, str(why...));
+  };
+  const CodecKind codec = options.compression.codec;
+  for (const auto& [what, each] :
+       {std::pair("residuals", &options.residuals), std::pair("velocities", &options.velocities)}) {
+    if (each->empty() || each->size() == tensors) continue;
+    return refuse(each->size(), " ", what, " for ", tensors, " tensors");
+  }
+  if (kept.velocity == nullptr) return {};
+  if (!is_sparse(codec)) {
+    return refuse("velocities are for codecs that leave elements out, not for ", name_of(codec));
+  }
+  if (kept.residual == nullptr) return refuse("a velocity needs a residual");
+  if (options.momentum >= 0 && options.momentum < 1) return {};
+  return refuse("momentum must be at least 0 and below 1, got ", options.momentum);
+}
+
+}  // namespace
+
+void set_compression(Submission& submission, const AllreduceOptions& options, std::size_t index,
+                     std::size_t tensors) {
   Request& request = submission.request;
   const CodecKind codec = options.compression.codec;
   const bool halves = codec == CodecKind::float16 || codec == CodecKind::bfloat16;
@@ -42,6 +68,7 @@ void set_compression(Submission& submission, const AllreduceOptions& options, st
   };
   submission.kept = {kept(options.residuals), kept(options.velocities),
                      static_cast<float>(options.momentum), options.seed};
+  if (codec != CodecKind::none) request.error = check_feedback(submission.kept, options, tensors);
 }
 
 Submission allreduce_submission(Collective collective, const TensorView& input, void* output,
@@ -50,7 +77,7 @@ Submission allreduce_submission(Collective collective, const TensorView& input, 
   set_reduction(submission.request, options);
   submission.request.priority = options.priority;
   set_wire(submission.request, options.wire_dtype);
-  set_compression(submission, options, 0);
+  set_compression(submission, options, 0, 1);
   submission.request.leaf_ranks = options.leaf_ranks;
   submission.output = static_cast<std::byte*>(output);
   return submission;
@@ -172,7 +199,7 @@ std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
     set_reduction(submission.request, options);
     submission.request.priority = options.priority;
     set_wire(submission.request, options.wire_dtype);
-    set_compression(submission, options, i);
+    set_compression(submission, options, i, inputs.size());
     submission.request.leaf_ranks = options.leaf_ranks;
     set_group(submission.request, options.name, static_cast<int>(i),
               static_cast<int>(inputs.size()));

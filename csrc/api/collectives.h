@@ -15,8 +15,10 @@ namespace rueda {
 // What cannot be is kept, so that every rank is told of it.
 void set_wire(Request& request, std::optional<DataType> wire);
 
-// As `options` say for tensor number `index` of those that are reduced together.
-void set_compression(Submission& submission, const AllreduceOptions& options, std::size_t index);
+// As `options` say for tensor number `index` of the `tensors` that are reduced together. What
+// cannot be is kept here, too.
+void set_compression(Submission& submission, const AllreduceOptions& options, std::size_t index,
+                     std::size_t tensors);
 
 template <class ReductionOptions>
 void set_reduction(Request& request, const ReductionOptions& options) {

@@ -7,6 +7,7 @@ namespace rueda {
 CompletionQueue::CompletionQueue() : inbox_(std::make_shared<CompletionInbox>()) {}
 
 void CompletionQueue::watch(const Handle& handle, std::uint64_t token) {
+  if (!handle.valid()) throw InvalidArgumentError("this handle is of no operation");
   if (!handle.state()->watch(inbox_, token)) {
     throw InvalidArgumentError("the handle is watched already");
   }

@@ -1,19 +1,37 @@
 #include <algorithm>
 
 #include "api/bindings.h"
+#include "api/current_runtime.h"
 #include "backend/device_backend.h"
 #include "backend/device_result.h"
 #include "coordinator/handle_state.h"
+#include "core/fork.h"
 #include "rueda/rueda.h"
 
 namespace rueda {
 
+namespace {
+
+HandleState& state_of(const Handle& handle) {
+  if (handle.valid()) return *handle.state();
+  throw InvalidArgumentError("this handle is of no operation");
+}
+
+// In a child made by fork() nobody completes what its parent has begun.
+const HandleState& state_to_wait_for(const Handle& handle) {
+  const HandleState& state = state_of(handle);
+  if (!state.is_done() && state.generation != fork_generation()) throw_forked();
+  return state;
+}
+
+}  // namespace
+
 bool Handle::done() const {
-  return state_->is_done();
+  return state_of(*this).is_done();
 }
 
 void Handle::wait() const {
-  state_->outlast();
+  state_to_wait_for(*this).outlast();
   state_->status.throw_if_error();
 }
 
@@ -22,7 +40,7 @@ bool Handle::wait_for(std::chrono::nanoseconds timeout) const {
   const Time deadline = timeout >= Time::max() - now
                             ? Time::max()
                             : now + std::max(timeout, std::chrono::nanoseconds{0});
-  if (!state_->outlast(deadline)) return false;
+  if (!state_to_wait_for(*this).outlast(deadline)) return false;
   state_->status.throw_if_error();
   return true;
 }
@@ -37,13 +55,18 @@ void Handle::release_output(void* stream) const {
   rueda::release_output(state_->output.data, stream);
 }
 
-const Output& Handle::output() const {
+const Output& Handle::output() const& {
+  wait();
+  return state_->output;
+}
+
+Output Handle::output() const&& {
   wait();
   return state_->output;
 }
 
 void wait_once(const Handle& handle, Time deadline) {
-  (void)handle.state()->wait(deadline);
+  (void)state_to_wait_for(handle).wait(deadline);
 }
 
 bool is_finished(const Handle& handle) {

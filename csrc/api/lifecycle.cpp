@@ -33,7 +33,8 @@ namespace {
 // Leaked on purpose: nothing of it may be destroyed while threads of the application still run at
 // exit.
 struct Process {
-  std::mutex life;  // held through init and shutdown
+  std::mutex life;            // held through init and shutdown: see Life
+  std::atomic<int> lives{0};  // threads that hold it or wait for it
   std::mutex mutex;
   std::shared_ptr<Runtime> runtime;
   // Under `life`.
@@ -46,20 +47,41 @@ struct Process {
   std::atomic<bool> forked{false};
   MpiPlugin* mpi = nullptr;  // once MPI is in use
   bool broken = false;       // a world ended in a failure, and MPI has formed none since
+  bool watches_forks = false;
   bool prepared = false;
   bool warned = false;  // of variables that nothing reads
 };
+
+void after_fork_in_child();
 
 Process& process() {
   static auto* instance = new Process;
   return *instance;
 }
 
+// Held by whoever changes which world there is. A child that is forked meanwhile has the mutex
+// locked by a thread that it does not have.
+class Life {
+ public:
+  Life() {
+    process().lives.fetch_add(1);
+    process().life.lock();
+    if (std::exchange(process().watches_forks, true)) return;
+    pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  }
+  ~Life() {
+    process().life.unlock();
+    process().lives.fetch_sub(1);
+  }
+  Life(const Life&) = delete;
+  Life& operator=(const Life&) = delete;
+};
+
 void after_fork_in_child() {
   Process& state = process();
   Runtime* runtime = state.watched.exchange(nullptr);
   Succession* succession = state.watched_succession.exchange(nullptr);
-  if (runtime == nullptr && state.mpi == nullptr) return;
+  if (runtime == nullptr && state.mpi == nullptr && state.lives == 0) return;
   state.forked = true;
   if (succession != nullptr) succession->close_after_fork();
   if (runtime != nullptr) runtime->close_after_fork();
@@ -142,7 +164,6 @@ std::unique_ptr<Succession> set_succession(std::unique_ptr<Succession> successio
 // Under `life`.
 void prepare_process() {
   if (std::exchange(process().prepared, true)) return;
-  pthread_atfork(nullptr, nullptr, after_fork_in_child);
   std::atexit(at_exit);
 }
 
@@ -228,7 +249,7 @@ std::shared_ptr<Runtime> current_runtime() {
 void init(const std::map<std::string, std::string>& overrides) {
   Process& state = process();
   if (state.forked) throw_forked();
-  const std::lock_guard life(state.life);
+  const Life life;
   const Options options = value_or_throw(read_options(process_environment(), overrides));
   if (find_runtime()) {
     if (!overrides.empty()) {
@@ -266,7 +287,7 @@ void init(const std::map<std::string, std::string>& overrides) {
 
 void shutdown() {
   if (process().forked) return;
-  const std::lock_guard life(process().life);
+  const Life life;
   // Other threads may hold the runtime for the length of a call: it is stopped here, destroyed by
   // the last.
   if (const auto runtime = take_runtime()) {
@@ -279,7 +300,7 @@ void shutdown() {
 Recovery recover(double timeout, bool break_whole) {
   Process& state = process();
   if (state.forked) throw_forked();
-  const std::lock_guard life(state.life);
+  const Life life;
   const auto broken = current_runtime();
   if (!state.succession) {
     throw UnsupportedError(
@@ -329,7 +350,7 @@ void throw_if_rank_has_left(const std::vector<int>& ranks) {
 Recovery enter_world(const WorldMeeting& meeting) {
   Process& state = process();
   if (state.forked) throw_forked();
-  const std::lock_guard life(state.life);
+  const Life life;
   const auto present = find_runtime();
   if (present && state.mpi != nullptr) {
     throw UnsupportedError(
@@ -372,7 +393,7 @@ Recovery enter_world(const WorldMeeting& meeting) {
 
 void abort(const std::string& cause) {
   if (process().forked) return;
-  const std::lock_guard life(process().life);
+  const Life life;
   end_succession();  // first: the others shall not form a world with this rank
   if (const auto runtime = take_runtime()) {
     runtime->abort(cause);

@@ -1,4 +1,6 @@
 #include "api/current_runtime.h"
+#include "core/strings.h"
+#include "plan/request.h"
 #include "rueda/rueda.h"
 
 namespace rueda {
@@ -8,6 +10,14 @@ namespace {
 Handle submit(bool is_send, const TensorView& tensor, int peer, const MessageOptions& options) {
   if (tensor.device != host_device) {
     throw UnsupportedError("send and recv take tensors of the host only");
+  }
+  const auto refuse = [is_send](const auto&... why) {
+    throw InvalidArgumentError(str(is_send ? "send: " : "recv: ", why...));
+  };
+  const std::string flaw = flaw_of(tensor.shape, tensor.dtype);
+  if (!flaw.empty()) refuse(flaw);
+  if (tensor.data == nullptr && tensor.count() > 0) {
+    refuse("there is no memory for ", to_string(tensor.shape), ": the tensor's address is null");
   }
   const auto [runtime, set_id] = runtime_of(options.process_set);
   MessageRequest request;

@@ -75,7 +75,11 @@ PersistentAgreement::PersistentAgreement(std::shared_ptr<Runtime> runtime, const
     : tensor_{std::move(runtime), input, output, options, {}, nullptr, nullptr} {
   std::vector<Submission> one;
   one.push_back(allreduce_submission(Collective::persistent_allreduce, input, output, options));
-  one.front().request.error = prepare_host_run(tensor_);
+  Request& request = one.front().request;
+  // What has a flaw is refused in any case, and has no size.
+  if (request.error.ok() && flaw_of(input.shape, input.dtype).empty()) {
+    request.error = prepare_host_run(tensor_);
+  }
   handle_ = tensor_.runtime->submit(options.process_set.id, std::move(one)).front();
 }
 

@@ -24,7 +24,7 @@ struct Table::State {
   bool over = false;
   std::shared_mutex direct_mutex;  // shared by what this rank does by itself
   bool is_closing = false;
-  std::optional<Handle> closing;  // where all ranks meet
+  std::optional<Handle> closing;  // where all ranks meet; under `mutex`
   const int generation = fork_generation();
 
   [[nodiscard]] std::size_t ranks() const { return opened.held.ranks.size(); }
@@ -515,21 +515,30 @@ void Table::State::close() {
   }
   for (const Handle& handle : under_way) outlast_interruptibly(handle);
   Runtime& runtime = *opened.runtime;
-  // Removed by all its ranks together.
-  const bool has_set = runtime.process_sets().find(opened.set_id) != nullptr;
-  if (has_set && !closing) {
-    closing =
-        table_barrier(runtime, opened.set_id, str("rueda.table '", options.name, "' is closed"));
+  // Whoever comes here first begins the meeting, and whoever has waited for it first ends the
+  // table.
+  std::optional<Handle> meeting;
+  {
+    const std::lock_guard lock(mutex);
+    // The set is removed by all its ranks together.
+    const bool has_set = runtime.process_sets().find(opened.set_id) != nullptr;
+    if (has_set && !closing) {
+      closing =
+          table_barrier(runtime, opened.set_id, str("rueda.table '", options.name, "' is closed"));
+    }
+    if (has_set) meeting = closing;
   }
   const auto end = [&] {
+    const std::lock_guard lock(mutex);
+    if (over) return;
     runtime.tables().close(opened.held.number);
     opened.name.reset();
     over = true;
   };
   try {
-    if (has_set) wait_interruptibly(*closing);
+    if (meeting) wait_interruptibly(*meeting);
   } catch (...) {
-    if (closing->done()) end();
+    if (meeting->done()) end();
     throw;
   }
   end();

@@ -28,7 +28,7 @@ namespace {
 
 // Where the numbers of sets begin that are worlds; none serves twice.
 constexpr int first_world = std::numeric_limits<int>::max() - (1 << 25) + 1;
-static_assert(first_world > first_formed + group_generations * process_set_limit);
+static_assert(first_world >= end_of_formed);
 
 // What the ranks of a world have measured, and that world's address.
 struct Measured {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "reduce/cast.h"
 #include "reduce/element.h"
@@ -47,7 +48,8 @@ std::byte* CompressedTensors::element(std::byte* data, std::int64_t index) const
   return data + static_cast<std::size_t>(index) * size_of(reduction_.dtype);
 }
 
-// This rank's values as they are encoded: where they lie, or in `scratch`.
+// This rank's values as they are encoded: where they lie, or in `scratch`. What is not finite
+// leaves the velocity as it was: it would never become finite again.
 const float* CompressedTensors::gather(const PieceRun& run, float* scratch) const {
   const Piece& piece = pieces_[run.piece];
   if (piece.input == nullptr) {
@@ -65,8 +67,10 @@ const float* CompressedTensors::gather(const PieceRun& run, float* scratch) cons
   }
   const KeptByCodec kept = piece.kept.from(run.first);
   if (kept.velocity != nullptr) {
-    add_momentum(kept.velocity, values, kept.momentum, run.count);
-    values = kept.velocity;
+    add_momentum(scratch, kept.velocity, values, kept.momentum, run.count);
+    values = scratch;
+    const bool is_finite = are_within(values, run.count, std::numeric_limits<float>::max());
+    if (is_finite) std::copy_n(values, run.count, kept.velocity);
   }
   if (kept.residual == nullptr) return values;
   add_residual(scratch, values, kept.residual, run.count);
@@ -94,7 +98,7 @@ const float* CompressedTensors::decoded(const PieceRun& run, ConstBytes encoded,
   return found == Decoded::finite ? target : nullptr;
 }
 
-// What was not finite leaves the residual as it was.
+// What was not finite leaves the residual as it was, here and below.
 std::size_t CompressedTensors::encode(const CompressedChunk& chunk, std::byte* target) {
   std::size_t bytes = 0;
   for (const PieceRun& run : chunk.runs) {
@@ -119,9 +123,11 @@ void CompressedTensors::copy_own(const CompressedChunk& chunk, float* target) {
     const float* const values = gather(run, to);
     const auto bytes = static_cast<std::size_t>(run.count) * sizeof(float);
     if (values != to) std::memcpy(to, values, bytes);
-    if (!are_within(to, run.count, codec_->limit())) report_(run.piece, rank_);
-    const Piece& piece = pieces_[run.piece];
-    float* const residual = piece.kept.residual;
+    if (!are_within(to, run.count, codec_->limit())) {
+      report_(run.piece, rank_);
+      continue;
+    }
+    float* const residual = pieces_[run.piece].kept.residual;
     if (residual != nullptr) std::fill_n(residual + run.first, run.count, 0.0F);
   }
 }

@@ -1,6 +1,8 @@
 #include "coordinator/command_queue.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "core/strings.h"
 
@@ -13,6 +15,27 @@ std::string numbered(int set_id, std::uint64_t number) {
   std::string name(numbered_prefix);
   if (set_id > 0) name.append("set").append(std::to_string(set_id)).append(".");
   return name.append(std::to_string(number % numbers_of_unnamed));
+}
+
+// To those who execute it null says that this rank has joined, or has no use for the result.
+// `rank`: of the set.
+Status missing_memory(const Submission& submission, int rank) {
+  const Request& request = submission.request;
+  const bool has_result = request.collective == Collective::allreduce ||
+                          request.collective == Collective::persistent_allreduce;
+  const bool lacks_result = has_result && submission.output == nullptr;
+  const bool lacks_tensor = submission.input == nullptr;
+  if (!lacks_tensor && !lacks_result) return {};
+  if (!has_tensor(request.collective)) return {};
+  if (std::ranges::any_of(request.shape, [](std::int64_t extent) { return extent <= 0; }))
+    return {};
+  const std::vector<int>& leaves = request.leaf_ranks;
+  const bool has_partials = leaves.empty() || std::ranges::find(leaves, rank) != leaves.end();
+  if (!lacks_result && !has_partials) return {};
+  return {ErrorCode::invalid_argument,
+          str("'", request.name, "': there is no memory for ", to_string(request.shape), " of ",
+              name_of(request.dtype), ": the address of the ", lacks_result ? "result" : "tensor",
+              " is null")};
 }
 
 }  // namespace
@@ -52,14 +75,15 @@ void CommandQueue::push(Command command) {
   commands_.push_back(std::move(command));
 }
 
-Status CommandQueue::admit(Command& command, int set_size, bool queue) {
+Status CommandQueue::admit(Command& command, const ProcessSetMembers& members, bool queue) {
   const std::lock_guard lock(mutex_);
   if (Status refused = refusal_locked(command.set_id); !refused.ok()) return refused;
   number_unnamed(command.set_id, command.submissions);
   for (Submission& submission : command.submissions) {
     Request& request = submission.request;
     // What is wrong with a request here is wrong for everybody: all ranks are told.
-    if (request.error.ok()) request.error = validate(request, set_size);
+    if (request.error.ok()) request.error = validate(request, members.size());
+    if (request.error.ok()) request.error = missing_memory(submission, members.rank);
   }
   if (queue) commands_.push_back(std::move(command));
   return {};

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "coordinator/command.h"
+#include "coordinator/process_sets.h"
 #include "core/status.h"
 
 namespace rueda {
@@ -34,7 +35,7 @@ class CommandQueue {
   void push(Command command);
   // Numbers the submissions of the command where they have no name. Ok where the command may be
   // carried out: then it has been queued, if `queue` says so. Otherwise the command is as it was.
-  [[nodiscard]] Status admit(Command& command, int set_size, bool queue);
+  [[nodiscard]] Status admit(Command& command, const ProcessSetMembers& members, bool queue);
   // For an operation without a name that may not have to be queued: puts the name that it gets into
   // `name`, which the next one gets where `use` returns that it was of no use.
   [[nodiscard]] bool number_if(int set_id, std::string& name,

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/clock.h"
+#include "core/fork.h"
 #include "core/futex.h"
 #include "core/status.h"
 #include "rueda/rueda.h"
@@ -75,7 +76,8 @@ struct HandleState {
   bool watch(std::shared_ptr<CompletionInbox> inbox, std::uint64_t token);
 
   const std::shared_ptr<ProgressLock> progress_lock;
-  FlightEntry flight;  // set and read by whoever drives the engine
+  const int generation = fork_generation();  // of the process that completes it
+  FlightEntry flight;                        // set and read by whoever drives the engine
   std::atomic<std::uint32_t> done{0};
   mutable std::atomic<int> waiting{0};
   mutable std::atomic<int> sleeping{0};  // of them, those that have to be woken

@@ -214,6 +214,7 @@ Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::form(
     return invalid("rank ", rank_, " is not among the ", describe_ranks(members->ranks));
   }
   if (id < first_formed) return invalid("such numbers begin at ", first_formed);
+  if (id >= end_of_formed) return invalid("such numbers end at ", end_of_formed - 1);
   if (formed_.contains(id)) return invalid("the number has been used before");
   if (is_slot_taken(id)) {
     return invalid("another such set of this rank is in its slot, ", slot_of(id), " of 0 to ",

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/cancellation_off.h"
 #include "core/signals_blocked.h"
 
 namespace rueda {
@@ -59,6 +60,7 @@ Progress::Progress(Work& work, const HostGroup& host, int world_size_here, Metri
                             : WakeTarget{&own_word_, own_event_.get()}),
       lock_(std::make_shared<ProgressLock>(
           [this](const HandleState& handle, std::optional<Time> deadline) {
+            const CancellationOff until_released;
             take_over();
             const FutexWake wake = drive_until_done(handle, deadline);
             release();

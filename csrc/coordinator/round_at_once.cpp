@@ -44,6 +44,8 @@ bool RoundAtOnce::join(const RepeatedCall& call) {
   const Request& agreed = request_of(plan);
   if (!fits(agreed, call)) return false;
   const std::size_t bytes = agreed.bytes();
+  // Refused where it is submitted.
+  if (bytes > 0 && (call.input == nullptr || call.output == nullptr)) return false;
   std::byte* const target = memory_.eager().offer(plan.place.slot, plan.round, plan.sent.back());
   if (target == nullptr) return false;
   if (bytes > 0) std::memcpy(target, call.input, bytes);

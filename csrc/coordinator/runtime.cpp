@@ -1,5 +1,6 @@
 #include "coordinator/runtime.h"
 
+#include "core/cancellation_off.h"
 #include "core/log.h"
 #include "core/strings.h"
 
@@ -86,7 +87,7 @@ std::optional<Command> Runtime::accept(int set_id, std::vector<Submission> submi
   Command command;
   command.set_id = set_id;
   command.submissions = std::move(submissions);
-  if (refused.ok()) refused = commands_.admit(command, members->size(), queue);
+  if (refused.ok()) refused = commands_.admit(command, *members, queue);
   if (!refused.ok()) command.refuse(refused);
   if (!refused.ok() || queue) return std::nullopt;
   return command;
@@ -104,6 +105,7 @@ std::vector<Handle> Runtime::submit_and_wait(int set_id, std::vector<Submission>
                                              std::optional<Time> deadline) {
   epoch_.prepare(submissions);
   std::vector<Handle> handles;
+  const CancellationOff until_released;
   if (progress_.acquire()) {
     handles = open_handles(submissions);
     if (auto command = accept(set_id, std::move(submissions), false)) {
@@ -158,6 +160,7 @@ Runtime::Repetition Runtime::repeat(int set_id, RepeatedCall call,
 }
 
 Handle Runtime::wait_for_others(RoundAtOnce& round, const RepeatedCall& call, Time deadline) {
+  const CancellationOff until_released;
   progress_.go_on();
   Handle handle;
   try {

@@ -1,7 +1,9 @@
 // Time, always monotonic. Pure layers take a Time as an argument and never read the clock.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 
 namespace rueda {
 
@@ -9,8 +11,14 @@ using Clock = std::chrono::steady_clock;
 using Time = Clock::time_point;
 using Duration = Clock::duration;
 
+// About 30 years, which can be added to any time.
+inline constexpr double forever_seconds = 1e9;
+
+// At most for ever, infinity included; a NaN is no time.
 [[nodiscard]] inline Duration seconds(double value) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
+  const double upper = value < forever_seconds ? value : forever_seconds;
+  const double bounded = std::isnan(value) ? 0 : std::max(upper, -forever_seconds);
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(bounded));
 }
 [[nodiscard]] inline double to_seconds(Duration duration) {
   return std::chrono::duration<double>(duration).count();

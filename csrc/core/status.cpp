@@ -52,7 +52,7 @@ Status::Status(ErrorCode code, std::string message, int peer, ErrorDetails detai
           Link{code, std::move(message), peer, std::move(details), nullptr})) {}
 
 const std::string& Status::message() const {
-  static const std::string none;
+  static const auto& none = *new std::string;  // never destroyed: threads may ask at exit
   return ok() ? none : head_->message;
 }
 

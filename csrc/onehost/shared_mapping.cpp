@@ -111,7 +111,8 @@ Expected<SharedMapping> SharedMapping::of(int fd, InChildren in_children, Pages 
 
 Expected<std::shared_ptr<const SharedMapping>> SharedMapping::in_common(int fd) {
   static std::mutex mutex;
-  static std::map<FileIdentity, std::weak_ptr<const SharedMapping>> mappings;
+  // Never destroyed: a thread may map memory of a new world at exit.
+  static auto& mappings = *new std::map<FileIdentity, std::weak_ptr<const SharedMapping>>;
   const auto file = identity_of(fd);
   if (!file) return system_error("cannot map shared memory", errno);
   const std::lock_guard lock(mutex);

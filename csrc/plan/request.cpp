@@ -51,10 +51,6 @@ bool reduces(Collective collective) {
          collective == Collective::persistent_allreduce;
 }
 
-bool has_tensor(Collective collective) {
-  return collective <= Collective::alltoall;
-}
-
 // Whether `splits` divide `rows` completely, without adding up numbers that may overflow.
 bool divide(const std::vector<std::int64_t>& splits, std::int64_t rows) {
   for (const std::int64_t split : splits) {
@@ -154,16 +150,24 @@ Status validate_leaves(const Request& request, int set_size) {
 }
 
 // Whether the number of bytes is a std::int64_t, also where an extent of 0 comes after large ones.
-bool fits(const Request& request) {
+bool fits(const Shape& shape, DataType dtype) {
   std::int64_t rest =
-      std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(request.dtype));
-  for (const std::int64_t extent : request.shape) {
+      std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(dtype));
+  for (const std::int64_t extent : shape) {
     if (extent > 0) rest /= extent;
   }
   return rest > 0;
 }
 
 }  // namespace
+
+std::string flaw_of(const Shape& shape, DataType dtype) {
+  for (const std::int64_t extent : shape) {
+    if (extent < 0) return str("negative extent in ", to_string(shape));
+  }
+  if (fits(shape, dtype)) return {};
+  return str(to_string(shape), " of ", name_of(dtype), " is more than can be addressed");
+}
 
 std::size_t Request::row_bytes() const {
   std::size_t bytes = size_of(dtype);
@@ -186,6 +190,10 @@ std::string_view name_of(Collective collective) {
     case Collective::leave: return "shutdown";
   }
   return "unknown";
+}
+
+bool has_tensor(Collective collective) {
+  return collective <= Collective::alltoall || collective == Collective::persistent_allreduce;
 }
 
 std::optional<Difference> compare(const Request& left, const Request& right) {
@@ -245,14 +253,8 @@ Status validate(const Request& request, int set_size) {
   const auto refuse = [&](ErrorCode code, const auto&... parts) {
     return Status(code, str("'", request.name, "': ", parts...));
   };
-  for (const std::int64_t extent : request.shape) {
-    if (extent < 0) {
-      return refuse(ErrorCode::invalid_argument, "negative extent in ", to_string(request.shape));
-    }
-  }
-  if (!fits(request)) {
-    return refuse(ErrorCode::invalid_argument, to_string(request.shape), " of ",
-                  name_of(request.dtype), " is more than can be addressed");
+  if (const std::string flaw = flaw_of(request.shape, request.dtype); !flaw.empty()) {
+    return refuse(ErrorCode::invalid_argument, flaw);
   }
   if (reduces(request.collective) && !is_supported(request.op, request.dtype)) {
     return refuse(ErrorCode::unsupported, name_of(request.op), " of ", name_of(request.dtype),
@@ -266,9 +268,9 @@ Status validate(const Request& request, int set_size) {
     return refuse(ErrorCode::invalid_argument, "scale factors must be finite, got ",
                   request.prescale, " and ", request.postscale);
   }
-  const bool needs_rows = request.collective != Collective::allreduce &&
-                          request.collective != Collective::broadcast &&
-                          has_tensor(request.collective);
+  const bool needs_rows = request.collective == Collective::allgather ||
+                          request.collective == Collective::reduce_scatter ||
+                          request.collective == Collective::alltoall;
   if (needs_rows && request.shape.empty()) {
     return refuse(ErrorCode::invalid_argument, name_of(request.collective),
                   " needs at least one dimension, got a scalar");

@@ -27,6 +27,12 @@ enum class Collective : std::uint8_t {
 };
 
 [[nodiscard]] std::string_view name_of(Collective collective);
+// Whether ranks hand in a tensor for it.
+[[nodiscard]] bool has_tensor(Collective collective);
+
+// Why there can be no tensor of that shape; empty where there can. Before this is known, nothing
+// may be computed from the extents.
+[[nodiscard]] std::string flaw_of(const Shape& shape, DataType dtype);
 
 struct Request {
   std::string name;

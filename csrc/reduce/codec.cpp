@@ -42,8 +42,9 @@ void keep_residual(float* residual, const float* values, const float* decoded, s
   for (std::int64_t i = 0; i < count; ++i) residual[i] = (values[i] - decoded[i]) * factor;
 }
 
-void add_momentum(float* velocity, const float* values, float momentum, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) velocity[i] = momentum * velocity[i] + values[i];
+void add_momentum(float* target, const float* velocity, const float* values, float momentum,
+                  std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) target[i] = momentum * velocity[i] + values[i];
 }
 
 void mask_momentum(float* velocity, const float* decoded, std::int64_t count) {

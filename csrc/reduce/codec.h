@@ -88,8 +88,9 @@ struct KernelTable;
 // residual[i] = (values[i] - decoded[i]) * factor: what error feedback adds to the next values.
 void keep_residual(float* residual, const float* values, const float* decoded, std::int64_t count,
                    float factor = 1.0F);
-// velocity[i] = momentum * velocity[i] + values[i].
-void add_momentum(float* velocity, const float* values, float momentum, std::int64_t count);
+// target[i] = momentum * velocity[i] + values[i].
+void add_momentum(float* target, const float* velocity, const float* values, float momentum,
+                  std::int64_t count);
 // velocity[i] = 0 where element i travels.
 void mask_momentum(float* velocity, const float* decoded, std::int64_t count);
 // target[i] = values[i] + residual[i].

@@ -41,6 +41,7 @@ struct PersistentRunEnd {
   void operator()(PersistentRun* run) const noexcept;
 };
 
+// One that was moved from may only be destroyed or assigned to.
 class Allreduce {
  public:
   // Collective over the set: every rank gives the same shape, dtype, operation and factors, under

@@ -48,19 +48,26 @@ struct Output {
 //
 // On a GPU an operation is done, in the sense of this class, once all its work has been enqueued
 // there: the host does not wait for the GPU. Streams do, see wait_on().
+//
+// In a child made by fork() nobody completes what its parent has begun: to wait for that throws
+// NotInitializedError.
 class Handle {
  public:
+  // Of no operation: may be copied, assigned to, and asked for valid(). All else throws
+  // InvalidArgumentError.
   Handle() = default;
   explicit Handle(std::shared_ptr<HandleState> state) : state_(std::move(state)) {}
 
+  [[nodiscard]] bool valid() const { return state_ != nullptr; }
   // Completed, well or with an error.
   [[nodiscard]] bool done() const;
   // Blocks until done; throws the operation's error.
   void wait() const;
   // Like wait(), but gives up after `timeout`: false when not done by then.
   [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout) const;
-  // Waits, then returns the result.
-  [[nodiscard]] const Output& output() const;
+  // Waits, then returns the result: of a handle that ends here, a copy, which shares the memory.
+  [[nodiscard]] const Output& output() const&;
+  [[nodiscard]] Output output() const&&;
   // Like wait(); what `stream` (of the tensor's device) enqueues afterwards finds the result. On
   // tensors of the host the same as wait(). Where the world breaks while the GPU is still at work,
   // the error comes before that has ended: free such tensors after shutdown().

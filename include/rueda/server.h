@@ -137,6 +137,7 @@ struct TablePart {
 // it does, each rank does for itself. The handles of get(), put() and add() complete when the
 // owners have done it; memory must stay until then, as it is. What one rank asks of one table comes
 // in its order; a get() that waits for a clock lets others pass. Any thread may call any function.
+// One that was moved from may only be destroyed or assigned to.
 class Table {
  public:
   // Throws MismatchError where ranks give other options, InvalidArgumentError for what makes no

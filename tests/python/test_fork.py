@@ -55,7 +55,7 @@ def test_a_child_ends_well_beside_persistent_operations(shape: str) -> None:
     )
 
 
-def test_a_child_leaves_its_parents_registered_memory_alone() -> None:
+def test_a_child_has_neither_the_registered_memory_nor_the_operations_of_its_parent() -> None:
     check(
         FORKED
         + """
@@ -85,6 +85,24 @@ def test_a_child_leaves_its_parents_registered_memory_alone() -> None:
         for array in (small, large):
             rueda.allreduce_(array, op=rueda.Sum, name="still reachable")
             assert (array == 14).all()
+
+        # Only the parent is told what becomes of an operation that waits for other ranks.
+        def wait_for(handle):
+            try:
+                handle.wait()
+            except rueda.NotInitializedError as error:
+                assert "forked" in str(error), error
+            else:
+                os._exit(5)
+
+        begun = lambda: rueda.allreduce_async(np.ones(4), op=rueda.Sum, name="pending")
+        if rueda.rank() == 0:
+            handle = begun()
+            assert forked(lambda: wait_for(handle)) == 0
+        rueda.barrier()
+        if rueda.rank() == 1:
+            handle = begun()
+        assert (handle.result() == 2).all()
         """,
         2,
     )
@@ -127,4 +145,40 @@ def test_a_child_that_runs_backward_leaves_its_parents_gradients_alone() -> None
         assert all(torch.equal(a, p.grad) for a, p in zip(before, model.parameters()))
         """,
         2,
+    )
+
+
+def test_a_child_ends_that_was_forked_while_its_parent_enters_a_world() -> None:
+    """What that thread of the parent holds, nobody in the child gives back."""
+    check(
+        FORKED
+        + """
+        import ctypes, threading, time, rueda
+
+        address = rueda.rendezvous.open(2)
+
+        def enter():
+            try:
+                rueda.init(rank=0, size=2, rendezvous=address, init_timeout=5)
+            except rueda.InitializationError:
+                pass  # the other one does not come
+
+        entering = threading.Thread(target=enter)
+        entering.start()
+        time.sleep(1)
+        assert entering.is_alive()
+        child = os.fork()
+        if child == 0:
+            ctypes.CDLL(None).exit(0)  # as a program in C++ does
+        deadline = time.monotonic() + 20
+        ended = 0
+        while not ended and time.monotonic() < deadline:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            time.sleep(0.01)
+        if not ended:
+            os.kill(child, 9)
+        assert ended and os.waitstatus_to_exitcode(status) == 0
+        entering.join()
+        """,
+        1,
     )

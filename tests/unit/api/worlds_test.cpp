@@ -1,34 +1,16 @@
 #include <array>
 #include <catch2/catch.hpp>
-#include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "api/bindings.h"
+#include "ranks/worlds_of_rank_threads.h"
 #include "rueda/rueda.h"
+#include "rueda/server.h"
 
 namespace rueda::test::worlds_test {
 
 namespace {
-
-WorldMeeting meeting(int rank, int size, const std::string& name) {
-  return {rank, size, "unix:@rueda-worlds-test-" + name, "a secret that is long enough", -1, {}};
-}
-
-// Runs `work` as each rank of a world of its own, in a thread each.
-void with_world(int size, const std::string& name,
-                const std::function<void(int, ProcessSet)>& work) {
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < size; ++rank) {
-    ranks.emplace_back([&, rank] {
-      const ProcessSet set = open_world(meeting(rank, size, name));
-      work(rank, set);
-      close_world(set);
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
-}
 
 float sum(ProcessSet set, float value) {
   std::array<float, 3> tensor{value, value, value};
@@ -48,6 +30,16 @@ TEST_CASE("a process is several ranks of a world beside its own, and has none of
   });
   CHECK(sums == std::array<float, 3>{6, 6, 6});
   CHECK_FALSE(is_initialized());
+}
+
+TEST_CASE("two threads of a rank close one table") {
+  with_world(2, "tables", [](int, ProcessSet set) {
+    for (int round = 0; round < 20; ++round) {
+      Table table({.name = "shared", .size = 10, .process_set = set});
+      const std::string failures = run_threads(2, "thread", [&](int) { table.close(); });
+      expect(failures.empty(), failures);
+    }
+  });
 }
 
 TEST_CASE("closing with a cause fails what waits on all ranks, which are told the cause") {
@@ -88,7 +80,7 @@ TEST_CASE(
 }
 
 TEST_CASE("ranks that do not come in time are an error") {
-  WorldMeeting late = meeting(1, 2, "late");
+  WorldMeeting late = meeting_of_threads(1, 2, "late");
   late.options = {{"init_timeout", "0.2"}};
   CHECK_THROWS_AS(open_world(late), InitializationError);
 }

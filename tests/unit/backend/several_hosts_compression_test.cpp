@@ -346,4 +346,38 @@ TEST_CASE("momentum is gathered before elements are chosen, and ends where one h
   }
 }
 
+TEST_CASE("a NaN stays in nothing that is kept for the next step") {
+  const Hosts hosts = GENERATE(Hosts{0, 0, 1, 1}, Hosts{0, 1, 2});
+  const CodecKind codec = GENERATE(CodecKind::top_k, CodecKind::int8);
+  constexpr std::size_t bad_rank = 1;
+  constexpr std::size_t count = 3'000;
+  run_on(hosts, [&](int rank, Runtime& engine) {
+    const auto own = static_cast<std::size_t>(rank);
+    Values residual(count);
+    Values velocity(count);
+    const auto step = [&](bool is_bad) {
+      Values data = input_of(rank, count);
+      for (std::size_t i = 0; is_bad && own == bad_rank && i < count; i += 10) {
+        data[i] = std::numeric_limits<float>::quiet_NaN();
+      }
+      Submission submission = compressed(data, {codec, is_sparse(codec) ? 0.05 : 0});
+      submission.kept.residual = residual.data();
+      submission.kept.velocity = is_sparse(codec) ? velocity.data() : nullptr;
+      submission.kept.momentum = 0.5;
+      const Handle handle = submit(engine, std::move(submission));
+      if (!is_bad) return finish(handle);
+      (void)error_of<InvalidArgumentError>(handle);
+    };
+    step(false);
+    const Values lost = residual;
+    const Values gathered = velocity;
+    step(true);
+    if (hosts[own] == hosts[bad_rank]) {
+      expect(is_same(residual, lost), "the residual is as it was");
+      expect(is_same(velocity, gathered), "the velocity is as it was");
+    }
+    step(false);
+  });
+}
+
 }  // namespace rueda::test::several_hosts_compression_test

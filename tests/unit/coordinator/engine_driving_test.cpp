@@ -117,6 +117,34 @@ TEST_CASE("a wait with a deadline gives up, and the operation goes on") {
   });
 }
 
+TEST_CASE("a thread that is cancelled while it drives leaves nobody without progress") {
+  std::barrier together(2);
+  run_engines(2, {}, [&](int rank, Runtime& engine) {
+    std::vector<float> late(4, 1);
+    std::vector<float> tensor(4, 1);
+    const auto submit_late = [&] {
+      return submit(engine, allreduce_of(late, DataType::float32, "late"));
+    };
+    const auto reduce = [&] {
+      finish(submit(engine, allreduce_of(tensor, DataType::float32, "x")));
+    };
+    if (rank == 1) {
+      reduce();
+      together.arrive_and_wait();
+      return finish(submit_late());
+    }
+    const Handle handle = submit_late();
+    std::thread waiting([&] { (void)handle.state()->outlast(soon()); });
+    await([&] { return handle.state()->is_awaited(); }, "a thread that waits");
+    std::this_thread::sleep_for(20ms);  // until it sleeps
+    pthread_cancel(waiting.native_handle());
+    reduce();
+    together.arrive_and_wait();
+    finish(handle);
+    waiting.join();
+  });
+}
+
 TEST_CASE("shutting down ends the wait of a thread that drives, whose handle lives on") {
   run_engines(2, {}, [](int rank, Runtime& engine) {
     std::vector<float> tensor(4, 1);

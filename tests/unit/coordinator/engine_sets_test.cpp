@@ -244,6 +244,8 @@ TEST_CASE("a slot has one set at a time, and a number is used once") {
     expect(taken.code() == ErrorCode::invalid_argument, "the slot is taken");
     expect(taken.to_string().find("slot, 17 of 0 to 510") != std::string::npos, taken.to_string());
     expect(engine.sets().form(group_number(18, 0), {0, 1}).ok(), "another slot");
+    const Status beyond = engine.sets().form(end_of_formed, {0, 1});
+    expect(beyond.code() == ErrorCode::invalid_argument, beyond.to_string());
     sum(engine, 2, first);
     sum(engine, 2, group_number(18, 0));
     expect(engine.sets().dissolve(first).ok(), "ends");

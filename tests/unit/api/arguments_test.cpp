@@ -1,0 +1,191 @@
+// What the public functions answer to arguments that cannot be meant.
+#include <array>
+#include <catch2/catch.hpp>
+#include <functional>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "api/bindings.h"
+#include "api/current_runtime.h"
+#include "api/persistent_kinds.h"
+#include "ranks/worlds_of_rank_threads.h"
+#include "rueda/rueda.h"
+
+namespace rueda::test::arguments_test {
+
+namespace {
+
+constexpr std::int64_t count = 4;
+using Values = std::array<float, count>;
+
+TensorView view_of(Values& values) {
+  return {values.data(), {count}, DataType::float32};
+}
+TensorView without_memory() {
+  return {nullptr, {count}, DataType::float32};
+}
+
+// Requires that it throws InvalidArgumentError and says `why`.
+void expect_refused(const std::string& why, const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const InvalidArgumentError& error) {
+    const std::string text = error.what();
+    return expect(text.find(why) != std::string::npos, "'" + why + "' in: " + text);
+  }
+  throw std::runtime_error("not refused, though " + why);
+}
+void expect_refused(const std::string& why, const Handle& handle) {
+  expect_refused(why, [&] {
+    expect(handle.wait_for(std::chrono::seconds(60)), "an operation that completes");
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a tensor without memory on one rank is an error on all, and harms no other tensor") {
+  with_world(2, "no-memory", [](int rank, ProcessSet set) {
+    const auto reduce = [&](const std::string& name, const TensorView& input, void* output) {
+      return allreduce(input, output, {.name = name, .op = ReduceOp::sum, .process_set = set});
+    };
+    // Twice, since what repeats is not negotiated again.
+    for (int round = 0; round < 2; ++round) {
+      Values fine{1, 2, 3, 4};
+      Values values{};
+      const Handle bad =
+          reduce("input", rank == 0 ? without_memory() : view_of(values), values.data());
+      const Handle good = reduce("fine", view_of(fine), fine.data());
+      expect_refused("'input'", bad);
+      good.wait();
+      expect(fine == Values{2, 4, 6, 8}, "the sum of a tensor that is reduced along with it");
+      expect_refused("'output'", reduce("output", view_of(values), rank == 1 ? nullptr : &values));
+    }
+    Values values{};
+    const auto given = [&](int without) {
+      return rank == without ? without_memory() : view_of(values);
+    };
+    const CallOptions options{.process_set = set};
+    expect_refused("is null", broadcast(given(0), 0, options));
+    expect_refused("is null", broadcast(given(1), 0, options));
+    expect_refused("is null", allgather(given(0), options));
+    expect_refused("is null", reduce_scatter(given(1), {.process_set = set}));
+    expect_refused("is null", alltoall(given(0), {}, options));
+    reduce("nothing", {nullptr, {0}, DataType::float32}, nullptr).wait();
+  });
+}
+
+TEST_CASE("what has been replayed is not replayed without memory") {
+  with_world(2, "replayed", [](int rank, ProcessSet set) {
+    const AllreduceOptions options{.name = "again", .op = ReduceOp::sum, .process_set = set};
+    for (int round = 0; round < 20; ++round) {
+      Values values{1, 2, 3, 4};
+      allreduce_blocking(view_of(values), values.data(), options, std::nullopt).wait();
+      expect(values == Values{2, 4, 6, 8}, "the sum");
+    }
+    Values values{};
+    const std::array shape{count};
+    if (rank == 0) {
+      Handle handle;
+      const Tried tried = try_to_repeat(
+          {.name = "again",
+           .output = values.data(),
+           .shape = shape,
+           .op = ReduceOp::sum,
+           .process_set = set},
+          [] { return soon(); }, handle);
+      expect(tried == Tried::not_repeated, "nothing is repeated");
+    }
+    const TensorView input = rank == 0 ? without_memory() : view_of(values);
+    expect_refused("'again'", allreduce_blocking(input, values.data(), options, soon()));
+  });
+}
+
+TEST_CASE("messages have a shape and memory") {
+  with_world(2, "messages", [](int rank, ProcessSet set) {
+    Values values{};
+    const MessageOptions options{.process_set = set};
+    for (const auto call : {send, recv}) {
+      const auto refused = [&](const std::string& why, void* data, const Shape& shape) {
+        expect_refused(why, [&] { call({data, shape}, 1 - rank, options).wait(); });
+      };
+      refused("negative extent", values.data(), {-5});
+      refused("more than can be addressed", values.data(), {1LL << 40, 1LL << 40});
+      refused("is null", nullptr, {count});
+      call({nullptr, {0}}, 1 - rank, options).wait();
+    }
+    if (rank == 0) values = {1, 2, 3, 4};
+    (rank == 0 ? send : recv)(view_of(values), 1 - rank, options).wait();
+    expect(values == Values{1, 2, 3, 4}, "what was sent");
+  });
+}
+
+TEST_CASE("what a compression keeps fits it, or every rank is told") {
+  with_world(2, "feedback", [](int rank, ProcessSet set) {
+    Values values{1, 2, 3, 4};
+    Values residual{};
+    Values velocity{};
+    const Compression sparse{CodecKind::top_k, 0.5};
+    const auto reduced = [&](const Compression& compression, const AllreduceOptions& feedback) {
+      AllreduceOptions options{.process_set = set, .compression = compression};
+      if (rank == 1) {
+        options.residuals = feedback.residuals;
+        options.velocities = feedback.velocities;
+        options.momentum = feedback.momentum;
+      }
+      return allreduce(view_of(values), values.data(), options);
+    };
+    const AllreduceOptions both{
+        .residuals = {residual.data()}, .velocities = {velocity.data()}, .momentum = 0.5};
+    for (const double momentum : {-0.5, 1.0, 5.0, std::numeric_limits<double>::quiet_NaN()}) {
+      AllreduceOptions with_momentum = both;
+      with_momentum.momentum = momentum;
+      expect_refused("momentum", reduced(sparse, with_momentum));
+    }
+    expect_refused("needs a residual", reduced(sparse, {.velocities = {velocity.data()}}));
+    expect_refused("not for int8", reduced({CodecKind::int8, 0}, both));
+    expect_refused("2 residuals for 1 tensors",
+                   reduced(sparse, {.residuals = {residual.data(), residual.data()}}));
+    reduced(sparse, both).wait();
+    reduced(sparse, {.residuals = {nullptr}, .velocities = {nullptr}, .momentum = 5}).wait();
+  });
+}
+
+TEST_CASE("a persistent operation looks at the shape before it makes room for it") {
+  with_world(2, "persistent", [](int, ProcessSet set) {
+    Values values{};
+    const auto agree = [&](const Shape& shape) {
+      const PersistentAgreement agreement(
+          runtime_of(set).runtime, {values.data(), shape, DataType::float32}, values.data(), {});
+      agreement.handle().wait();
+    };
+    expect_refused("negative extent", [&] { agree({-1}); });
+    expect_refused("more than can be addressed", [&] { agree({1LL << 40, 1LL << 40}); });
+    agree({count});
+  });
+}
+
+TEST_CASE("a handle of no operation says so, and a result outlives the handle that had it") {
+  static_assert(std::is_same_v<decltype(std::declval<Handle>().output()), Output>);
+  static_assert(std::is_same_v<decltype(std::declval<const Handle&>().output()), const Output&>);
+  const Handle none;
+  CHECK_FALSE(none.valid());
+  const std::array<std::function<void()>, 6> uses{[&] { (void)none.done(); },
+                                                  [&] { none.wait(); },
+                                                  [&] { (void)none.output(); },
+                                                  [&] { none.wait_on(nullptr); },
+                                                  [&] { none.release_output(nullptr); },
+                                                  [&] { CompletionQueue().watch(none, 1); }};
+  for (const auto& use : uses) CHECK_THROWS_AS(use(), InvalidArgumentError);
+  CHECK_THROWS_AS(none.wait_for(std::chrono::seconds(0)), InvalidArgumentError);
+  const ProcessSet set = open_world({});
+  Values values{1, 2, 3, 4};
+  const Output& gathered = allgather(view_of(values), {.process_set = set}).output();
+  CHECK(gathered.shape == Shape{count});
+  close_world(set);
+}
+
+}  // namespace rueda::test::arguments_test
