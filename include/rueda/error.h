@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "rueda/abi.h"
+
 namespace rueda {
 
 enum class ErrorCode : std::uint8_t {

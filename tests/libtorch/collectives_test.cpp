@@ -1,5 +1,9 @@
 // Collectives on torch::Tensor between real processes, at any number of ranks.
 #include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "expectations.h"
@@ -95,6 +99,38 @@ void test_asynchronous() {
   auto last = torch::full({100'000}, 1.0F);
   rt::allreduce_async_(last, {.op = sum}).wait();
   expect_equal(last, torch::full({100'000}, 1.0 * size()), "after dropped handles");
+}
+
+// A tensor whose memory is freed by dropping the handle of an operation that is not done, while
+// tensors of dropped handles are released.
+void test_deleters_that_drop_handles() {
+  const bool late = rank() == size() - 1;  // the others' operations wait for its own
+  const auto begin = [](const std::string& name, const torch::Tensor& tensor) {
+    return rt::allreduce_async_(tensor, {.name = name, .op = sum});
+  };
+  bool freed = late;
+  if (!late) {
+    float memory[4] = {};
+    auto second = std::make_shared<std::optional<rt::TensorHandle>>(begin("2", torch::ones(4)));
+    (void)begin("1", torch::from_blob(
+                         memory, {4},
+                         [&freed, second](void*) {
+                           second->reset();
+                           freed = true;
+                         },
+                         torch::kFloat));
+    second.reset();
+    barrier().wait();
+    while (!freed) {
+      rt::detail::Abandoned::all().release_completed();
+      std::this_thread::yield();
+    }
+  } else {
+    barrier().wait();
+    begin("1", torch::ones(4)).wait();
+  }
+  barrier().wait();
+  if (late) begin("2", torch::ones(4)).wait();
 }
 
 void test_grouped() {
@@ -211,6 +247,15 @@ void test_refusals() {
   expect_throws<UnsupportedError>([&] { rt::allreduce(pick(good.to(torch::kFloat8_e5m2))); },
                                   "dtype Float8_e5m2");
   expect_throws<InvalidArgumentError>([&] { rt::allreduce(pick({})); }, "undefined");
+  const auto nested = pick(torch::nested::as_nested_tensor({torch::ones({2}), torch::ones({3})}));
+  expect_throws<UnsupportedError>([&] { rt::allreduce(nested); }, "nested");
+  expect_throws<UnsupportedError>([&] { rt::allgather(nested); }, "nested");
+  const auto expanded = pick(torch::ones({1, 2}).expand({12, 2}));
+  const auto copies = "shape [12, 2] share memory (strides [0, 1])";
+  expect_throws<InvalidArgumentError>([&] { rt::allreduce_(expanded); }, copies);
+  expect_throws<InvalidArgumentError>([&] { rt::broadcast_(expanded, 0); }, copies);
+  expect_throws<InvalidArgumentError>([&] { rt::grouped_allreduce_({good, expanded}); }, copies);
+  expect_equal(rt::allreduce(expanded, {.op = sum}), good * size(), "expanded, not in place");
   if (size() > 1) {
     expect_throws<MismatchError>(
         [&] { rt::allreduce(torch::ones({odd_one ? 3 : 2}), {.name = "other"}); }, "other");
@@ -263,6 +308,7 @@ int main() {
     test_dtypes();
     test_allreduce();
     test_asynchronous();
+    test_deleters_that_drop_handles();
     test_grouped();
     test_exchanges();
     test_shared_memory();

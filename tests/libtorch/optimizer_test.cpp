@@ -1,5 +1,7 @@
 // DistributedOptimizer and the broadcasts of state: what the ranks come to together is what each
 // finds alone with all of the data.
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "expectations.h"
@@ -170,6 +172,8 @@ void test_compression() {
   const auto hook = whole->named_parameters()["0.weight"].register_hook(
       [](const torch::Tensor& gradient) { return rank() == size() - 1 ? gradient / 0 : gradient; });
   loss_of(whole, share_of(inputs_of(0))).backward();
+  expect_throws<InvalidArgumentError>([&] { optimizer.load_compression_state(state); },
+                                      "load_compression_state() was called after backward()");
   expect_throws<InvalidArgumentError>([&] { optimizer.step(); },
                                       rt::detail::text("on rank ", size() - 1));
   whole->named_parameters()["0.weight"].remove_hook(hook);
@@ -180,6 +184,37 @@ void test_compression() {
   rt::DistributedOptimizer by_codec(simple_sgd, {.compression = {top_k, 0.01}});
   train(simple, by_codec, 0, 2);
   expect(by_codec.compression_state().residuals.empty(), "all tensors are small");
+}
+
+// What error feedback keeps lives on where the optimizer goes away, as by an exception in the
+// training loop, and the engine still writes it.
+void test_destruction_in_flight() {
+  using enum CodecKind;
+  const bool late = rank() == 0;  // the others' gradients wait for its own
+  auto weight = torch::ones({64}, torch::requires_grad());
+  torch::optim::SGD sgd({weight}, 1.0);
+  rt::CompressionPolicy policy(top_k, 0.25);
+  policy.min_elements = 0;
+  std::optional<rt::DistributedOptimizer> optimizer;
+  optimizer.emplace(sgd, rt::DistributedOptimizerOptions{.compression = policy});
+  const c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> residual(
+      optimizer->compression_state().residuals.at("group0.parameter0").getIntrusivePtr());
+  const auto backward = [&] { (weight * torch::arange(64)).sum().backward(); };
+  if (!late) {
+    backward();
+    optimizer.reset();
+    expect(!residual.expired(), "the residual is kept while the gradient is in flight");
+  }
+  barrier().wait();
+  if (late) {
+    backward();
+    optimizer->step();
+    optimizer.reset();
+  }
+  while (!residual.expired()) {
+    rt::detail::Abandoned::all().release_completed();
+    std::this_thread::yield();
+  }
 }
 
 void test_gradients() {
@@ -198,6 +233,12 @@ void test_gradients() {
   expect_throws<InvalidArgumentError>([&] { optimizer.zero_grad(); }, "'group0.parameter0'");
   expect_throws<InvalidArgumentError>(backward,
                                       "was computed more often than backward_passes_per_step=1");
+  // Gradients that are returned meanwhile are added to none; others are, also where only they are.
+  const auto returned = torch::autograd::grad({(used * used * 4).sum()}, {used});
+  expect_equal(returned[0], torch::full({3}, 8.0F), "a gradient of something else");
+  expect_throws<InvalidArgumentError>(
+      [&] { used.sum().backward({}, false, false, std::vector<torch::Tensor>{used}); },
+      "was computed more often");
   optimizer.synchronize();
   expect_equal(used.grad(), torch::full({3}, size() * (size() + 1) / 2.0), "the sum");
   expect_equal(sometimes.grad(), torch::full({2, 2}, 3.0F), "only one rank had a gradient");
@@ -206,6 +247,22 @@ void test_gradients() {
   used.mutable_grad().fill_(0.25);  // as clipping does: step() does not reduce it again
   optimizer.step();
   expect_equal(used.detach(), torch::full({3}, 0.75F), "step() after synchronize()");
+
+  // Where a gradient has been replaced meanwhile, the reduced one comes into the new tensor.
+  optimizer.zero_grad();
+  backward();
+  const auto replaced = torch::full({3}, 0.5F);
+  used.mutable_grad() = replaced;
+  optimizer.synchronize();
+  expect(used.grad().is_same(replaced), "the gradient's new tensor stays");
+  expect_equal(replaced, torch::full({3}, size() * (size() + 1) / 2.0), "the sum, in a new tensor");
+  optimizer.zero_grad();
+  backward();
+  used.mutable_grad() = torch::ones({4});
+  expect_throws<InvalidArgumentError>(
+      [&] { optimizer.step(); },
+      "of 'group0.parameter0' was replaced by one of shape [4] while that of shape [3]");
+  expect_equal(used.detach(), torch::full({3}, 0.75F), "no step was taken");
 
   auto later = torch::ones({2}, torch::requires_grad());
   optimizer.add_param_group(torch::optim::OptimizerParamGroup({later}));
@@ -353,6 +410,7 @@ void test_broadcasts() {
 void test_optimizer() {
   test_training();
   test_compression();
+  test_destruction_in_flight();
   test_gradients();
   test_bad_input();
   test_hooks_that_throw();

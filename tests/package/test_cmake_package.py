@@ -55,6 +55,20 @@ def test_another_minor_version_is_refused(prefix, tmp_path):
     assert "0.99" in result.stderr
 
 
+def test_the_old_abi_is_refused(prefix, tmp_path):
+    """As a LibTorch may ask for it: otherwise nothing of the library would be found when linking."""
+    (tmp_path / "CMakeLists.txt").write_text(PROJECT)
+    (tmp_path / "app.cpp").write_text("#include <rueda/rueda.h>\nint main() {}\n")
+    package = prefix / "lib/cmake/rueda"
+    old = "-DCMAKE_CXX_FLAGS=-D_GLIBCXX_USE_CXX11_ABI=0"
+    run("cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-Drueda_DIR={package}", old)
+    result = subprocess.run(
+        ["cmake", "--build", tmp_path / "build"], capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode != 0
+    assert "librueda has the new ABI of libstdc++" in result.stdout + result.stderr
+
+
 def test_the_examples_build_by_themselves(prefix, tmp_path):
     run(
         "cmake",

@@ -19,11 +19,12 @@
 // average) and factors. Every rank of the set must take part.
 //
 // All of them throw, and the asynchronous ones from wait(): MismatchError where ranks disagree
-// about shape, dtype or options; InvalidArgumentError for an undefined tensor and values that
-// cannot work; UnsupportedError for a tensor that is sparse, on another device or of another dtype,
-// and for operations that mean nothing on the dtype; StalledError, PeerLostError, TimeoutError,
-// ShutdownError. Each is thrown on every rank of the set, also where only one rank's tensor is at
-// fault. At once, on the calling rank alone: NotInitializedError before init().
+// about shape, dtype or options; InvalidArgumentError for an undefined tensor, values that cannot
+// work and, in place, a tensor whose elements share memory, as expand() makes it; UnsupportedError
+// for a tensor that is sparse, nested, on another device or of another dtype, and for operations
+// that mean nothing on the dtype; StalledError, PeerLostError, TimeoutError, ShutdownError. Each is
+// thrown on every rank of the set, also where only one rank's tensor is at fault. At once, on the
+// calling rank alone: NotInitializedError before init().
 #pragma once
 
 #include <cstddef>
@@ -52,14 +53,25 @@ namespace rueda::libtorch {
   return detail::pending(std::move(handle), input, output, output);
 }
 
+namespace detail {
+
+// `residual` is kept until the operation no longer writes it: that of options.residuals, if any.
+[[nodiscard]] inline TensorHandle allreduce_in_place(const ::torch::Tensor& tensor,
+                                                     const AllreduceOptions& options,
+                                                     const ::torch::Tensor& residual = {}) {
+  if (const auto refusal = refusal_in_place(tensor)) {
+    return refused(*refusal, options.name, options.process_set);
+  }
+  const ::torch::Tensor work = working_tensor(tensor);
+  Handle handle = rueda::allreduce(view_of(work), work.data_ptr(), options);
+  return pending(std::move(handle), work, work, tensor, residual);
+}
+
+}  // namespace detail
+
 [[nodiscard]] inline TensorHandle allreduce_async_(const ::torch::Tensor& tensor,
                                                    const AllreduceOptions& options = {}) {
-  if (const auto refusal = detail::refusal_of(tensor)) {
-    return detail::refused(*refusal, options.name, options.process_set);
-  }
-  const ::torch::Tensor work = detail::working_tensor(tensor);
-  Handle handle = rueda::allreduce(detail::view_of(work), work.data_ptr(), options);
-  return detail::pending(std::move(handle), work, work, tensor);
+  return detail::allreduce_in_place(tensor, options);
 }
 
 inline ::torch::Tensor allreduce(const ::torch::Tensor& tensor,
@@ -79,7 +91,7 @@ namespace detail {
 [[nodiscard]] inline std::vector<TensorHandle> grouped_allreduce(
     const std::vector<::torch::Tensor>& tensors, const AllreduceOptions& options, bool in_place) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (const auto refusal = refusal_of(tensors[i])) {
+    if (const auto refusal = in_place ? refusal_in_place(tensors[i]) : refusal_of(tensors[i])) {
       const std::string why = text("tensor ", i, " of the group: ", refusal->why);
       const auto group_size = static_cast<int>(tensors.size());
       const TensorHandle handle =
@@ -169,7 +181,7 @@ inline ::torch::Tensor allgather(const ::torch::Tensor& tensor, const CallOption
 // and a member of the set.
 [[nodiscard]] inline TensorHandle broadcast_async_(const ::torch::Tensor& tensor, int root,
                                                    const CallOptions& options = {}) {
-  if (const auto refusal = detail::refusal_of(tensor)) {
+  if (const auto refusal = detail::refusal_in_place(tensor)) {
     return detail::refused(*refusal, options.name, options.process_set);
   }
   const ::torch::Tensor work = detail::working_tensor(tensor);

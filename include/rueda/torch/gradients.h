@@ -1,6 +1,7 @@
 // Reduces gradients while the backward pass goes on.
 #pragma once
 
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/torch.h>
 
 #include <cstddef>
@@ -52,6 +53,16 @@ namespace detail {
     hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3;
   }
   return hash;
+}
+
+// In a hook of a parameter, of which `accumulator` is the node: whether the gradient is added to
+// the parameter's, not only returned by torch::autograd::grad(). Where a backward pass is to come
+// to some gradients only, autograd notes which nodes are needed for that.
+[[nodiscard]] inline bool is_accumulated(::torch::autograd::Node* accumulator) {
+  const auto* const notes = ::torch::autograd::get_current_graph_task_exec_info();
+  if (notes == nullptr) return true;
+  const auto note = notes->find(accumulator);
+  return note == notes->end() || note->second.needed_;
 }
 
 // Called by autograd once a gradient has been accumulated in its parameter. LibTorch has a hook of
@@ -113,22 +124,22 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   // reduced.
   void synchronize() {
     std::vector<TensorHandle> handles;
-    std::vector<std::pair<::torch::Tensor, std::size_t>> parameters;
+    std::vector<std::pair<::torch::Tensor, std::string>> parameters;  // with their names
     {
       const std::lock_guard lock(mutex_);
       for (Watched& watched : watched_) {
         if (!watched.in_flight && watched.parameter.requires_grad()) submit(watched);
         if (!watched.in_flight) continue;
-        parameters.emplace_back(watched.parameter, handles.size());
+        parameters.emplace_back(watched.parameter, watched.name);
         handles.push_back(*watched.in_flight);
       }
       count_from_zero();
       ++steps_;
     }
     const std::vector<::torch::Tensor> gradients = wait_for_all(handles);
-    for (auto& [parameter, number] : parameters) {
-      // Where the gradient was taken away meanwhile, by the optimizer's own zero_grad().
-      if (!parameter.grad().defined()) parameter.mutable_grad() = gradients[number];
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      const auto& [parameter, name] = parameters[i];
+      put_in_place(gradients[i], parameter, name);
     }
     synchronized_ = true;
   }
@@ -228,11 +239,12 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     return options;
   }
 
-  // Refuses to add to a gradient that is being reduced.
+  // Refuses to add to a gradient that is being reduced. Autograd calls it also where
+  // torch::autograd::grad() returns the gradient and adds nothing.
   void before_accumulation(std::size_t number) {
     const std::lock_guard lock(mutex_);
     const Watched& watched = watched_[number];
-    if (watched.passes_left > 0) return;
+    if (watched.passes_left > 0 || !is_accumulated(watched.accumulator.get())) return;
     throw InvalidArgumentError(text(
         "the gradient of '", watched.name,
         "' was computed more often than backward_passes_per_step=",
@@ -245,6 +257,25 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     synchronized_ = false;
     Watched& watched = watched_[number];
     if (--watched.passes_left == 0) submit(watched);
+  }
+
+  // The gradient may have been replaced, or taken away by the optimizer's own zero_grad(), while it
+  // was being reduced.
+  static void put_in_place(const ::torch::Tensor& reduced, const ::torch::Tensor& parameter,
+                           const std::string& name) {
+    ::torch::Tensor& gradient = parameter.mutable_grad();
+    if (gradient.is_same(reduced)) return;
+    if (!gradient.defined()) {
+      gradient = reduced;
+      return;
+    }
+    if (gradient.sizes() != reduced.sizes()) {
+      throw InvalidArgumentError(text("the gradient of '", name, "' was replaced by one of shape ",
+                                      gradient.sizes(), " while that of shape ", reduced.sizes(),
+                                      " was being reduced: call synchronize() first"));
+    }
+    const ::torch::NoGradGuard no_grad;
+    gradient.copy_(reduced);
   }
 
   void choose_codec(Watched& watched) const {
@@ -274,7 +305,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
       options.residuals = {watched.residual.data_ptr<float>()};
     }
     options.seed = seed_of(watched.name, steps_);
-    watched.in_flight = allreduce_async_(gradient, options);
+    watched.in_flight = allreduce_in_place(gradient, options, watched.residual);
   }
 
   // Backward passes, that is.

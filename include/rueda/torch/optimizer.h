@@ -33,7 +33,9 @@ namespace rueda::libtorch {
 // A parameter that has no gradient on this rank contributes zeros, since it may have one elsewhere;
 // its gradient is always defined after a step. One that does not require a gradient is left out;
 // that must be so on every rank. Gradients are dense and need not be contiguous; a sparse one is
-// refused.
+// refused. One that is replaced between backward() and step(), as by unscaling, is overwritten with
+// the reduced one, and step() throws InvalidArgumentError on a rank where its shape has changed:
+// synchronize() first.
 //
 // With options.compression fewer bytes of gradients travel, for all of them or by their names:
 //
@@ -100,8 +102,10 @@ class DistributedOptimizer {
   // What error feedback keeps, to be saved with the optimizer's own state: by each rank for itself,
   // where a run is to be resumed exactly. The tensors are those that the next step changes.
   [[nodiscard]] CompressionState compression_state() { return reducer_->compression_state(); }
-  // Copies it back. Throws InvalidArgumentError for residuals of another size.
+  // Copies it back. Throws InvalidArgumentError for residuals of another size, and while gradients
+  // are being reduced, as zero_grad() does.
   void load_compression_state(const CompressionState& state) {
+    reducer_->expect_nothing_in_flight("load_compression_state()");
     reducer_->load_compression_state(state);
   }
 

@@ -1,10 +1,13 @@
 // Torch's tensors as Rueda sees them, and the future of an operation on them.
 #pragma once
 
+#include <ATen/MemoryOverlap.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -63,6 +66,10 @@ std::string text(const Parts&... parts) {
                         "), which Rueda does not reduce: use to_dense(), or sparse(false) for the "
                         "embedding it comes from")};
   }
+  if (tensor.is_nested()) {
+    return Refusal{ErrorCode::unsupported,
+                   "the tensor is nested, and Rueda takes dense ones: use to_padded_tensor()"};
+  }
   if (!tensor.device().is_cpu() && !tensor.device().is_cuda()) {
     return Refusal{ErrorCode::unsupported,
                    text("the tensor is on the device '", tensor.device(),
@@ -79,6 +86,19 @@ std::string text(const Parts&... parts) {
   if (!data_type_of(tensor.scalar_type())) {
     return Refusal{ErrorCode::unsupported,
                    text("the dtype ", tensor.scalar_type(), " is not supported")};
+  }
+  return std::nullopt;
+}
+
+// The same of one that is to be written: torch copies nothing into elements that share memory.
+[[nodiscard]] inline std::optional<Refusal> refusal_in_place(const ::torch::Tensor& tensor) {
+  if (auto refusal = refusal_of(tensor)) return refusal;
+  if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+    return Refusal{ErrorCode::invalid_argument,
+                   text("elements of the tensor of shape ", tensor.sizes(),
+                        " share memory (strides ", tensor.strides(),
+                        "), so that it cannot be overwritten: use clone(), or the operation that "
+                        "is not in place")};
   }
   return std::nullopt;
 }
@@ -114,10 +134,11 @@ class Abandoned {
   }
 
   void release_completed() {
+    std::vector<Operation> released;  // outlives the lock: a tensor's deleter may come back here
     const std::lock_guard lock(mutex_);
-    std::erase_if(operations_, [](const Operation& each) {
-      return each.handle.done() && (!each.order || is_left_to_the_gpu(each));
-    });
+    const auto first = std::partition(operations_.begin(), operations_.end(), is_needed);
+    std::move(first, operations_.end(), std::back_inserter(released));
+    operations_.erase(first, operations_.end());
   }
 
  private:
@@ -127,12 +148,16 @@ class Abandoned {
     std::optional<StreamOrder> order;  // on a GPU
   };
 
+  static bool is_needed(const Operation& each) {
+    return !each.handle.done() || (each.order && !is_left_to_the_gpu(each));
+  }
+
   // Whether torch sees to it that the memory is not given out again before the GPU has finished.
   static bool is_left_to_the_gpu(const Operation& each) {
     try {
       const c10::Stream stream = each.order->wait_aside(each.handle);
       for (const ::torch::Tensor& tensor : each.tensors) {
-        if (tensor.defined()) tensor.record_stream(stream);
+        if (tensor.defined() && tensor.is_cuda()) tensor.record_stream(stream);
       }
     } catch (const Error& error) {
       return is_never_begun(error.code());  // otherwise nobody knows when the GPU has finished
@@ -156,17 +181,19 @@ class Pending {
  public:
   // `read` and `written` are what the operation touches; `written` is copied into `result` where
   // the two do not share memory. Without `written` the result is in the handle's output, with the
-  // dtype of `read`.
-  Pending(Handle handle, ::torch::Tensor read, ::torch::Tensor written, ::torch::Tensor result)
+  // dtype of `read`. `residual` is what error feedback keeps, which the operation reads and writes.
+  Pending(Handle handle, ::torch::Tensor read, ::torch::Tensor written, ::torch::Tensor result,
+          ::torch::Tensor residual)
       : handle_(std::move(handle)),
         read_(std::move(read)),
         written_(std::move(written)),
-        result_(std::move(result)) {
+        result_(std::move(result)),
+        residual_(std::move(residual)) {
     if (read_.defined() && read_.is_cuda()) order_.emplace(read_.device());
   }
   ~Pending() {
     if (handle_.done() && (!order_ || taken_)) return;
-    Abandoned::all().add(std::move(handle_), {read_, written_}, std::move(order_));
+    Abandoned::all().add(std::move(handle_), {read_, written_, residual_}, std::move(order_));
   }
   Pending(const Pending&) = delete;
   Pending& operator=(const Pending&) = delete;
@@ -188,6 +215,7 @@ class Pending {
     taken_ = true;
     read_.reset();
     written_.reset();
+    residual_.reset();
     return result_;
   }
 
@@ -218,6 +246,7 @@ class Pending {
   ::torch::Tensor read_;
   ::torch::Tensor written_;
   ::torch::Tensor result_;
+  ::torch::Tensor residual_;
   std::optional<StreamOrder> order_;  // on a GPU
   std::mutex mutex_;
   bool taken_ = false;
@@ -263,11 +292,12 @@ class TensorHandle {
 namespace detail {
 
 [[nodiscard]] inline TensorHandle pending(Handle handle, ::torch::Tensor read = {},
-                                          ::torch::Tensor written = {},
-                                          ::torch::Tensor result = {}) {
+                                          ::torch::Tensor written = {}, ::torch::Tensor result = {},
+                                          ::torch::Tensor residual = {}) {
   Abandoned::all().release_completed();
   return TensorHandle(std::make_shared<Pending>(std::move(handle), std::move(read),
-                                                std::move(written), std::move(result)));
+                                                std::move(written), std::move(result),
+                                                std::move(residual)));
 }
 
 [[nodiscard]] inline TensorHandle refused(const Refusal& refusal, const std::string& name,
