@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import traceback
 from dataclasses import dataclass
+from typing import Any
 
 from rueda.errors import PeerLostError, RuedaError, ShutdownError
 
@@ -32,11 +33,11 @@ class Failure:
         return self.error
 
 
-def report(rank: int, error: Exception) -> Failure:
-    """What others can be told of an error: itself, or a RuedaError with its words where pickle does not take it."""
+def report(rank: int, error: Exception, pickler: Any = pickle) -> Failure:
+    """What others can be told of an error: itself, or a RuedaError with its words where ``pickler`` takes it not."""
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
-        pickle.loads(pickle.dumps(error))
+        pickler.loads(pickler.dumps(error))
     except Exception:  # whatever its own constructor or __reduce__ raises
         error = RuedaError(f"{type(error).__name__}: {error}")
     return Failure(rank, error, trace)

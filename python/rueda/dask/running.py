@@ -11,6 +11,7 @@ import distributed
 
 from rueda import lifecycle, rendezvous
 from rueda.dask.reservation import LOOK, reserved, workers_of
+from rueda.engines.exits import without_exit
 from rueda.engines.pickling import pickled
 from rueda.engines.ranks import failed_by_itself, noted
 from rueda.errors import (
@@ -80,16 +81,14 @@ def _run_once(
 
     size = len(workers)
     opened = on(workers[0], _open, size)
-    _wait(client, [opened], workers[:1], timeout)
-    if not opened.done():
+    if _wait(client, [opened], workers[:1], timeout)[1]:
         client.cancel([opened], force=True)
         raise PeerLostError(f"worker {workers[0]} was lost before rank 0 began", 0)
     address = opened.result()
     ranks = [on(w, _rank, r, size, address, *given) for r, w in enumerate(workers)]
     try:
-        first = _wait(client, ranks, workers, timeout, address)
+        first, lost = _wait(client, ranks, workers, timeout, address)
         failed = [r for r, future in enumerate(ranks) if future.status == "error"]
-        lost = [r for r, future in enumerate(ranks) if not future.done()]
         errors = {r: ranks[r].exception() for r in (*first, *failed) if r in failed}
         own = failed_by_itself(errors)
         if own is not None and not lost:
@@ -111,19 +110,28 @@ def _wait(
     workers: list[str],
     timeout: float,
     address: str | None = None,
-) -> list[int]:
-    """Waits until all have ended whose workers are still there; returns the ranks that were the first to fail.
+) -> tuple[list[int], list[int]]:
+    """Waits until all have ended whose workers have not gone; returns who failed first, and whose workers have gone.
 
-    From these ``timeout`` counts. ``address``: where they meet, at which nobody is to wait for them.
+    From the first ``timeout`` counts. ``address``: where they meet, at which nobody is to wait for them.
     """
     deadline = None
     first: list[int] = []
+    gone: list[int] = []
     while True:
         there = workers_of(client)
-        running = [f for f, w in zip(futures, workers, strict=True) if w in there and not f.done()]
+        left = [
+            r
+            for r, (future, w) in enumerate(zip(futures, workers, strict=True))
+            if r not in gone and w not in there and future.status != "error"
+        ]
+        # Else Dask runs such a rank again, alone, once a worker has come back at the same address.
+        if left:
+            client.cancel([futures[r] for r in left], force=True)
+        gone += left
+        running = [f for r, f in enumerate(futures) if r not in gone and not f.done()]
         if not running:
-            return first
-        gone = [r for r, w in enumerate(workers) if w not in there]
+            return first, sorted(gone)
         failed = gone or [r for r, future in enumerate(futures) if future.status == "error"]
         if deadline is None and failed:
             first, deadline = failed, time.monotonic() + timeout
@@ -183,4 +191,4 @@ def _rank(
     if lifecycle.is_initialized():
         raise RuedaError("this worker is in a world already: leave it with rueda.shutdown()")
     with lifecycle.world(rank, size, address):
-        return fn(*args, **kwargs)
+        return without_exit(fn, *args, **kwargs)

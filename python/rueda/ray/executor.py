@@ -12,6 +12,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rueda import lifecycle, rendezvous
+from rueda.engines.exits import without_exit
 from rueda.engines.pickling import pickled
 from rueda.engines.ranks import failed_by_itself, in_order_of_hosts, noted
 from rueda.errors import (
@@ -38,11 +39,22 @@ class _Worker:
     def node(self) -> str:
         return str(ray.get_runtime_context().get_node_id())
 
+    def gpus(self) -> list[str]:
+        """Those that Ray has given to it."""
+        return [str(each) for each in ray.get_runtime_context().get_accelerator_ids()["GPU"]]
+
+    def see(self, gpus: Sequence[str]) -> None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+
     def open(self, size: int) -> str:
         return str(rendezvous.open(size))
 
     def enter(self, rank: int, size: int, address: str) -> None:
         lifecycle.init(rank=rank, size=size, rendezvous=address)
+
+    def is_there(self) -> bool:
+        """Whether it is in a world."""
+        return lifecycle.is_initialized()
 
     def leave(self) -> None:
         lifecycle.shutdown()
@@ -55,7 +67,8 @@ class _Worker:
         """Where the function raises, the others are told, and this rank leaves the world."""
         fn, args, kwargs = given
         try:
-            return fn(self._executable) if on_it else fn(*args, **kwargs)
+            given_to = (self._executable,) if on_it else args
+            return without_exit(fn, *given_to, **kwargs)
         except BaseException as error:
             if not isinstance(error, PeerLostError | ShutdownError):
                 lifecycle.tell_failure(error)
@@ -68,8 +81,9 @@ class RayExecutor:
 
     In the functions the world exists already; ``rueda.init()`` does nothing. Ranks of one node follow each other.
     ``num_workers``: one or more. ``cpus_per_worker``: 1 by default. ``use_gpu``: one GPU for each, or
-    ``gpus_per_worker`` of them. ``timeout``: for how many seconds :meth:`start` waits for resources that others use,
-    and for how many ranks may take to notice that another has failed; 60 by default.
+    ``gpus_per_worker`` of them; a worker sees those of all workers on its node, so that each takes another by
+    ``torch.cuda.set_device(rueda.local_rank())``. ``timeout``: for how many seconds :meth:`start` waits for resources
+    that others use, and for how many ranks may take to notice that another has failed; 60 by default.
 
     Raises :class:`rueda.InvalidArgumentError` for numbers that cannot be meant.
 
@@ -104,6 +118,7 @@ class RayExecutor:
         self._group: Any = None
         self._workers: list[Any] = []
         self._is_whole = False  # whether all are in one world
+        self._remote: list[Any] = []  # what run_remote() has begun last
 
     def start(
         self,
@@ -134,7 +149,10 @@ class RayExecutor:
                 )
             started = [self._start_worker(i, extra_env_vars or {}) for i in range(self._size)]
             nodes = ray.get([worker.node.remote() for worker in started])
-            self._workers = [started[index] for index in in_order_of_hosts(nodes)]
+            order = in_order_of_hosts(nodes)
+            self._workers = [started[index] for index in order]
+            if "GPU" in self._each:
+                self._share_gpus([nodes[index] for index in order])
             self._form()
             if executable_cls is not None:
                 given = _put(executable_cls, tuple(executable_args), dict(executable_kwargs or {}))
@@ -156,7 +174,9 @@ class RayExecutor:
         notice within ``timeout`` that another has failed, and :class:`rueda.InvalidArgumentError` before :meth:`start`
         and for what cannot be pickled.
         """
-        return self._outcome(self.run_remote(fn, args, kwargs))
+        return self._outcome(
+            self._begin(fn, tuple(args), dict(kwargs or {}), False, range(self._size))
+        )
 
     def run_remote(
         self,
@@ -164,8 +184,12 @@ class RayExecutor:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Begins :meth:`run` and returns Ray's references to the results, by rank."""
-        return self._begin(fn, tuple(args), dict(kwargs or {}), False, range(self._size))
+        """Begins :meth:`run` and returns Ray's references to the results, by rank.
+
+        Where one of them is an error, the next call finds a new world, once all are there.
+        """
+        self._remote = self._begin(fn, tuple(args), dict(kwargs or {}), False, range(self._size))
+        return list(self._remote)
 
     def execute(self, fn: Callable[[Any], Any]) -> list[Any]:
         """Calls ``fn`` with each rank's executable; otherwise as :meth:`run`."""
@@ -184,7 +208,7 @@ class RayExecutor:
             ray.kill(worker)
         if self._group is not None:
             remove_placement_group(self._group)
-        self._workers, self._group, self._is_whole = [], None, False
+        self._workers, self._remote, self._group, self._is_whole = [], [], None, False
 
     def _start_worker(self, index: int, variables: Mapping[str, str]) -> Any:
         strategy = PlacementGroupSchedulingStrategy(
@@ -196,6 +220,15 @@ class RayExecutor:
             scheduling_strategy=strategy,
         )
         return made.remote(dict(variables))
+
+    def _share_gpus(self, nodes: Sequence[str]) -> None:
+        """Each worker sees those of all on its node, in the order of ranks: its own has the number `local_rank()`."""
+        seen: dict[str, list[str]] = {node: [] for node in nodes}
+        found = ray.get([worker.gpus.remote() for worker in self._workers])
+        for node, own in zip(nodes, found, strict=True):
+            seen[node] += [gpu for gpu in own if gpu not in seen[node]]
+        told = zip(self._workers, nodes, strict=True)
+        ray.get([worker.see.remote(seen[node]) for worker, node in told])
 
     def _form(self) -> None:
         """A new world of all workers, each of which has left the one before."""
@@ -229,9 +262,25 @@ class RayExecutor:
         if not self._workers:
             raise InvalidArgumentError("RayExecutor: call start() first")
         given = _put(fn, args, kwargs)
+        self._look_after_remote()
         if not self._is_whole:
             self._form()
         return [self._workers[rank].call.remote(given, on_it) for rank in ranks]
+
+    def _look_after_remote(self) -> None:
+        """Where a call of :meth:`run_remote` has failed, which only its caller sees, the world has ended."""
+        if not self._remote:
+            return
+        count = len(self._remote)
+        ready, _ = ray.wait(self._remote, num_returns=count, timeout=0, fetch_local=False)
+        if len(ready) < count:
+            return
+        self._remote = []
+        try:
+            there = ray.get([worker.is_there.remote() for worker in self._workers])
+        except ray.exceptions.RayActorError:
+            there = [False]
+        self._is_whole = self._is_whole and all(there)
 
     def _outcome(self, references: list[Any]) -> list[Any]:
         """The results, or the error of the rank that has failed first by itself."""

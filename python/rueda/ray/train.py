@@ -62,6 +62,9 @@ class RuedaConfig(BackendConfig):  # type: ignore[misc]
 class _RuedaBackend(Backend):  # type: ignore[misc]
     """Tells all workers the address that the first has opened, anew for each group of workers."""
 
+    # So that a worker's GPU has the number local_rank(), as elsewhere.
+    share_cuda_visible_devices = True
+
     def on_training_start(self, worker_group: Any, backend_config: RuedaConfig) -> None:
         size = len(worker_group)
         address = worker_group.execute_single(0, _open, size, backend_config.interface)

@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 
 from rueda.errors import InvalidArgumentError
 
-__all__ = ["arrays"]
+__all__ = ["arrays", "is_list"]
 
 
 def arrays(batch: pa.RecordBatch) -> dict[str, npt.NDArray[Any]]:
     """Each column of a batch as an array that can be written to: lists, also of lists, become further dimensions.
 
-    Raises :class:`rueda.InvalidArgumentError` for a column whose lists have several lengths.
+    Raises :class:`rueda.InvalidArgumentError` for a column whose lists have several lengths, or none.
 
     Example::
 
@@ -32,16 +32,19 @@ def arrays(batch: pa.RecordBatch) -> dict[str, npt.NDArray[Any]]:
     }
 
 
+def is_list(kind: pa.DataType) -> bool:
+    """Whether values of this type are lists, which become a dimension."""
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
 def _array(name: str, column: pa.Array) -> npt.NDArray[Any]:
-    if not (
-        pa.types.is_list(column.type)
-        or pa.types.is_large_list(column.type)
-        or pa.types.is_fixed_size_list(column.type)
-    ):
+    if not is_list(column.type):
         array: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
         return array
     lengths = pc.unique(pc.list_value_length(column)).to_pylist()
-    if len(lengths) > 1:
+    if len(lengths) > 1 or None in lengths:
         raise InvalidArgumentError(
             f"column '{name}' has lists of {', '.join(map(str, sorted(lengths, key=str)))} values in one batch: an "
             "array needs them to be of one length"

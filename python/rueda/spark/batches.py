@@ -12,6 +12,7 @@ import pyarrow as pa
 from rueda import exchanges, lifecycle
 from rueda.errors import InvalidArgumentError, RuedaError
 from rueda.read_ahead import ReadAhead
+from rueda.spark.arrays import is_list
 from rueda.spark.checkpoints import Checkpoint
 from rueda.spark.spilling import Spill, local_folder
 from rueda.spark.summaries import Summaries
@@ -169,6 +170,21 @@ class Batches:
                     f"column '{name}' has nulls in partition {self._partition}, {column.null_count} of "
                     f"{batch.num_rows} rows: leave them out with df.dropna(subset=['{name}']), or pass nulls=True"
                 )
+            if within := _nulls_within(column):
+                raise InvalidArgumentError(
+                    f"lists of column '{name}' have nulls in partition {self._partition}, {within} of them in "
+                    f'{batch.num_rows} rows: leave these rows out with df.where("not exists(`{name}`, x -> x is '
+                    'null)"), or pass nulls=True'
+                )
+
+
+def _nulls_within(column: pa.Array) -> int:
+    """How many nulls the values of lists have, also of lists of lists; in structs, Spark's vectors have some."""
+    found = 0
+    while is_list(column.type):
+        column = column.flatten()
+        found += column.null_count
+    return found
 
 
 def _of_size(batches: Iterator[pa.RecordBatch], size: int | None) -> Iterator[pa.RecordBatch]:

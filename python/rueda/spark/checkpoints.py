@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow.fs
@@ -58,7 +59,7 @@ def checkpoint_at(place: str | os.PathLike[str] | None) -> Checkpoint:
     if place is None:
         return Checkpoint(None)
     text = os.fspath(place)
-    folder = text if "://" in text else f"file://{os.path.abspath(text)}"
+    folder = text if "://" in text else Path(os.path.abspath(text)).as_uri()
     try:
         pyarrow.fs.FileSystem.from_uri(folder)
     except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError

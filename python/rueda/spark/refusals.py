@@ -79,4 +79,5 @@ def chosen(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
             f"the DataFrame has no column {', '.join(map(repr, missing)) or 'at all of columns=[]'}: it has "
             f"{', '.join(map(repr, frame.columns))}"
         )
-    return frame.select(*[frame[f"`{name}`"] for name in columns])
+    quoted = [name.replace("`", "``") for name in columns]
+    return frame.select(*[frame[f"`{name}`"] for name in quoted])

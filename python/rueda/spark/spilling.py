@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -26,23 +27,19 @@ class Spill:
         self._writer: pa.RecordBatchStreamWriter | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        try:
+        with self._telling():
             if self._writer is None:
                 self._writer = pa.ipc.new_stream(self._file, batch.schema)
             self._writer.write_batch(batch)
             self.bytes_written = self._file.tell()
-        except OSError as error:
-            raise RuedaError(
-                f"what later epochs are to read cannot be kept in {self._folder}: {error}; let spark.local.dir name "
-                "a folder with more space, or pass spill=False where train iterates once"
-            ) from error
 
     def finish(self) -> None:
         """All has been written."""
-        if self._writer is not None:
-            self._writer.close()
-        self._file.flush()
-        self.bytes_written = self._file.tell()
+        with self._telling():
+            if self._writer is not None:
+                self._writer.close()
+            self._file.flush()
+            self.bytes_written = self._file.tell()
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """All batches, in the order in which they were written; read from the disk as they are asked for."""
@@ -56,7 +53,19 @@ class Spill:
             yield from stream
 
     def close(self) -> None:
-        self._file.close()
+        # What the disk has not taken is tried once more here; that it fails has been told, and nobody needs it now.
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RuedaError(
+                f"what later epochs are to read cannot be kept in {self._folder}: {error}; let spark.local.dir name "
+                "a folder with more space, or pass spill=False where train iterates once"
+            ) from error
 
 
 def local_folder(number: int) -> str:

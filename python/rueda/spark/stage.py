@@ -15,6 +15,7 @@ from pyspark import BarrierTaskContext, cloudpickle
 from pyspark.sql import DataFrame
 
 from rueda import lifecycle, rendezvous
+from rueda.engines.exits import without_exit
 from rueda.engines.pickling import pickled
 from rueda.engines.ranks import in_order_of_hosts
 from rueda.errors import InitializationError, RuedaError
@@ -76,7 +77,6 @@ def _be_a_rank(
     # The executors' hosts, of all tasks in the order of their partitions.
     hosts = [info.address.rpartition(":")[0] for info in context.getTaskInfos()]
     rank = in_order_of_hosts(hosts).index(context.partitionId())
-    told: Any
     try:
         if len(hosts) != stage.size:
             raise RuedaError(f"Spark has made {len(hosts)} tasks of {stage.size} partitions")
@@ -87,15 +87,11 @@ def _be_a_rank(
             set_variables(stage.variables),
             lifecycle.world(rank, stage.size, address),
         ):
-            told = cloudpickle.loads(content)(batches, at_end)
+            told = without_exit(cloudpickle.loads(content), batches, at_end)
         result = pickled(cloudpickle.dumps, f"what rank {rank} returns", told)
-    except SystemExit as end:
-        told = (
-            None if end.code in (None, 0) else report(rank, RuedaError(f"sys.exit({end.code!r})"))
-        )
-        result = cloudpickle.dumps(told)
     except Exception as error:
-        result = cloudpickle.dumps(report(rank, error))
+        # As Spark's pickle takes them: also those of classes of the driver's main script or notebook.
+        result = cloudpickle.dumps(report(rank, error, cloudpickle))
     for number, start in enumerate(range(0, len(result), _PIECE)):
         piece = number.to_bytes(4, "big") + result[start : start + _PIECE]
         yield pa.RecordBatch.from_arrays(

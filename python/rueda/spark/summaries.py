@@ -78,7 +78,8 @@ class _EventFile:
         import fsspec
 
         self._files, path = fsspec.core.url_to_fs(folder)
-        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.0"
+        # By microseconds: attempts of one second are read in their order, and none is written over another.
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}.0"
         self._folder, self._path = path, f"{path}/{name}"
         self._written = b""  # kept for stores that cannot append
         self._waiting: list[bytes] = []

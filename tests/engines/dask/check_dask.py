@@ -45,6 +45,15 @@ def loses(marks: str, times: int) -> int:
     return int(attempt)
 
 
+def exits(code: object) -> int:
+    """Rank 1 does, on the worker that serves others afterwards."""
+    if rueda.rank() == 1:
+        sys.exit(code)
+    if code:
+        rueda.allreduce(np.ones(1), "gradient")
+    return os.getpid()
+
+
 class FatalTo:
     """Ends the process with that number when it comes there, so before its rank can meet the others."""
 
@@ -80,6 +89,17 @@ def appears(path: Path) -> None:
     while not path.exists():
         assert time.monotonic() < deadline, f"{path} did not appear"
         time.sleep(0.01)
+
+
+def outlasts(marks: str) -> int:
+    """Rank 2 dies once, and the others compute until its worker has been started again."""
+    rueda.barrier()
+    if rueda.rank() == 2 and not (Path(marks) / "killed").exists():
+        (Path(marks) / "killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    appears(Path(marks) / "back")
+    rueda.allreduce(np.ones(1), "step")
+    return rueda.rank()
 
 
 def waits_for(marks: str, other: str, own: str) -> list[str]:
@@ -132,6 +152,10 @@ def check_an_error_is_told_and_not_tried_again(client: distributed.Client, folde
     # Nor has a second try failed at the files of the first, which would be another error.
     assert len(list(folder.iterdir())) == 3
     assert len(rueda.dask.run(client, total, [0])) == 3
+    before = [process for _, process, _ in rueda.dask.run(client, total, [0])]
+    with raises(rueda.RuedaError, "sys.exit('cannot go on')"):
+        rueda.dask.run(client, exits, ["cannot go on"])
+    assert rueda.dask.run(client, exits, [0]) == [before[0], None, before[2]]
 
 
 def check_a_rank_that_does_not_notice_is_named(client: distributed.Client, folder: Path) -> None:
@@ -146,6 +170,27 @@ def check_a_rank_that_does_not_notice_is_named(client: distributed.Client, folde
 def check_a_lost_worker_makes_all_begin_anew(client: distributed.Client, folder: Path) -> None:
     assert rueda.dask.run(client, loses, [str(folder), 2], 3) == [2, 2, 2]
     assert len(list(folder.iterdir())) == 3
+
+
+def check_a_worker_that_is_back_before_the_others_notice(
+    client: distributed.Client, folder: Path
+) -> None:
+    """At the same address, where Dask would run its rank again, alone."""
+    before = client.run(os.getpid)
+
+    def tell() -> None:
+        appears(folder / "killed")
+        deadline = time.monotonic() + 60
+        while client.run(os.getpid, on_error="ignore").items() <= before.items():
+            assert time.monotonic() < deadline, "no worker has come back"
+            time.sleep(0.05)
+        (folder / "back").touch()
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    assert rueda.dask.run(client, outlasts, [str(folder)], 3) == [0, 1, 2]
+    thread.join()
+    assert client.run(os.getpid).keys() == before.keys()
 
 
 def check_a_worker_that_is_lost_before_ranks_have_met(
@@ -238,10 +283,15 @@ def check_what_cannot_work_is_told(client: distributed.Client, folder: Path) -> 
 
 
 if __name__ == "__main__":
-    checks = [act for name, act in list(globals().items()) if name.startswith("check_")]
+    named = {name: act for name, act in list(globals().items()) if name.startswith("check_")}
+    checks = [act for name, act in named.items() if name in (sys.argv[2:] or named)]
     with (
         distributed.LocalCluster(
-            n_workers=3, threads_per_worker=1, processes=True, dashboard_address=":0"
+            n_workers=3,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=":0",
+            worker_port="21700:21799",  # so that a worker that is started again has the address of the one before
         ) as cluster,
         distributed.Client(cluster) as client,
     ):

@@ -33,10 +33,32 @@ def fails() -> float:
     return float(rueda.allreduce(np.ones(1), "gradient")[0])
 
 
+def own_gpu() -> str:
+    """The GPU that Ray has given to this rank, which it must see where every rank looks for its own."""
+    (own,) = ray.get_runtime_context().get_accelerator_ids()["GPU"]
+    visible = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+    assert visible[rueda.local_rank()] == str(own), (visible, own, rueda.local_rank())
+    return str(own)
+
+
+def fails_with_a_gpu() -> float:
+    own_gpu()
+    return fails()
+
+
 def dies() -> float:
     if rueda.rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return float(rueda.allreduce(np.ones(1), "gradient")[0])
+
+
+def exits(code: object) -> int:
+    """Rank 1 does, on the worker that serves others afterwards."""
+    if rueda.rank() == 1:
+        sys.exit(code)
+    if code:
+        rueda.allreduce(np.ones(1), "gradient")
+    return os.getpid()
 
 
 def differs() -> None:
@@ -95,6 +117,12 @@ def check_the_executor_runs_functions(folder: Path) -> None:
     with raises_of(ValueError, "a bad row in the data", "raised on rank 1"):
         executor.run(fails)
     assert len(executor.run(total, [0.0])) == 2  # in a new world
+    begun = executor.run_remote(fails)
+    ray.wait(begun, num_returns=2)
+    assert len(executor.run(total, [0.0])) == 2
+    with raises_of(rueda.RuedaError, "sys.exit('cannot go on')"):
+        executor.run(exits, ["cannot go on"])
+    assert executor.run(exits, [0])[1] is None
     with raises(rueda.PeerLostError, "workers of ranks [1] were lost"):
         executor.run(dies)
     with raises(rueda.RuedaError, "is lost", "shutdown() and start()"):
@@ -102,6 +130,14 @@ def check_the_executor_runs_functions(folder: Path) -> None:
     executor.shutdown()
     executor.start()
     assert len(executor.run(total, [0.0])) == 2
+    executor.shutdown()
+
+
+def check_each_rank_finds_its_own_gpu(folder: Path) -> None:
+    """Of two that Ray takes to be there."""
+    executor = rueda.ray.RayExecutor(num_workers=2, use_gpu=True)
+    executor.start()
+    assert sorted(executor.run(own_gpu)) == ["0", "1"]
     executor.shutdown()
 
 
@@ -160,11 +196,16 @@ def check_what_cannot_work_is_told(folder: Path) -> None:
 
 
 def trainer(
-    train: Any, folder: Path, num_workers: int = 2, max_failures: int = 0, **kwargs: Any
+    train: Any,
+    folder: Path,
+    num_workers: int = 2,
+    max_failures: int = 0,
+    use_gpu: bool = False,
+    **kwargs: Any,
 ) -> rueda.ray.RuedaTrainer:
     return rueda.ray.RuedaTrainer(
         train,
-        scaling_config=ray.train.ScalingConfig(num_workers=num_workers),
+        scaling_config=ray.train.ScalingConfig(num_workers=num_workers, use_gpu=use_gpu),
         run_config=ray.train.RunConfig(
             storage_path=str(folder),
             failure_config=ray.train.FailureConfig(max_failures=max_failures),
@@ -242,7 +283,7 @@ def check_a_trainer_goes_on_from_its_checkpoint(folder: Path) -> None:
 def check_a_trainer_tells_the_error_and_its_rank(folder: Path) -> None:
     told = ""
     try:
-        trainer(fails, folder).fit()
+        trainer(fails_with_a_gpu, folder, use_gpu=True).fit()
     except ray.train.WorkerGroupError as error:
         told = str(error)
     assert "ValueError: a bad row in the data" in told, told
@@ -388,7 +429,7 @@ def check_a_function_that_does_not_survive_begins_anew_on_all_workers(folder: Pa
 if __name__ == "__main__":
     named = [(name, act) for name, act in list(globals().items()) if name.startswith("check_")]
     checks = [act for name, act in named if name in (sys.argv[2:] or dict(named))]
-    ray.init(num_cpus=5, include_dashboard=False, object_store_memory=100 << 20)
+    ray.init(num_cpus=5, num_gpus=2, include_dashboard=False, object_store_memory=100 << 20)
     for act in checks:
         folder = Path(sys.argv[1]) / act.__name__
         folder.mkdir()

@@ -7,6 +7,7 @@ import doctest
 import io
 import os
 import re
+import resource
 import runpy
 import shutil
 import signal
@@ -30,8 +31,11 @@ import rueda.torch
 import torch
 from pyspark.sql import SparkSession
 from rueda.spark import tfcluster
+from rueda.spark.checkpoints import checkpoint_at
 from rueda.spark.elephas import SparkModel, to_simple_rdd
-from rueda.spark.spilling import local_folder
+from rueda.spark.refusals import chosen
+from rueda.spark.spilling import Spill, local_folder
+from rueda.spark.summaries import summaries_at
 from rueda.spark.tfnode import DataFeed
 from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
@@ -104,6 +108,10 @@ def raised_by(act: Callable[[], object]) -> BaseException:
     raise AssertionError("nothing was raised")
 
 
+class NoSuchSample(Exception):
+    """Of the main script, which workers do not have."""
+
+
 def check_an_error_is_told_and_not_tried_again(spark: SparkSession, folder: Path) -> None:
     def fails() -> float:
         (folder / f"began-{rueda.rank()}").touch(exist_ok=False)
@@ -119,6 +127,13 @@ def check_an_error_is_told_and_not_tried_again(spark: SparkSession, folder: Path
     assert "in fails" in f"{told.__cause__}"
     # Nor has a second attempt failed at the files of the first, which would be another error.
     assert len(list(folder.iterdir())) == 2
+
+    def misses() -> None:
+        raise NoSuchSample("sample 7")
+
+    told = raised_by(lambda: rueda.spark.run(misses, num_proc=1))
+    assert type(told) is NoSuchSample
+    assert f"{told}" == "sample 7"
 
     def exits() -> None:
         sys.exit("cannot go on")
@@ -150,6 +165,8 @@ def check_what_cannot_work_is_told_before_the_job(spark: SparkSession, folder: P
             rueda.spark.run(total, (0,), **{name: True})
     with raises(rueda.InvalidArgumentError, "no column 'x', 'y': it has 'id'"):
         rueda.spark.fit(frame, print, 2, columns=["x", "id", "y"])
+    named = spark.range(1).selectExpr("id AS `a``b`", "id AS `c.d`")
+    assert chosen(named, ["c.d", "a`b"]).columns == ["c.d", "a`b"]
     with raises(rueda.InvalidArgumentError, "columns='id' is a text"):
         rueda.spark.fit(frame, print, 2, columns="id")
     with raises(rueda.InvalidArgumentError, "batch_size=0"):
@@ -243,6 +260,29 @@ def check_without_a_spill_there_is_one_epoch(spark: SparkSession, folder: Path) 
         rueda.spark.fit(frame, seen, 2, columns=["x"], spill=False)
 
 
+def check_a_full_disk_is_told(spark: SparkSession, folder: Path) -> None:
+    """Also where it takes none of what was still in memory at the end, nor when the file is closed."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for rows in (10, 100_000):
+        spill = Spill(str(folder))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
+        try:
+            with raises(rueda.RuedaError, f"cannot be kept in {folder}", "File too large"):
+                spill.write(pa.RecordBatch.from_pydict({"x": np.zeros(rows)}))
+                spill.finish()
+            spill.close()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+
+
+def check_a_checkpoint_is_where_it_was_asked_for(spark: SparkSession, folder: Path) -> None:
+    place = folder / "my runs #1, 50%41"
+    with rueda.world(0, 1):
+        checkpoint_at(place).save({"epoch": 3})
+        assert checkpoint_at(str(place)).load() == {"epoch": 3}
+    assert [path.name for path in place.iterdir()] == ["rueda-checkpoint.pickle"]
+
+
 def check_nulls_are_refused(spark: SparkSession, folder: Path) -> None:
     frame = spark.createDataFrame([(1, 1.0), (2, None), (3, 3.0)], "a int, b double")
 
@@ -254,6 +294,12 @@ def check_nulls_are_refused(spark: SparkSession, folder: Path) -> None:
         rueda.spark.fit(frame, count, 2)
     assert rueda.spark.fit(frame, count, 2, columns=["a"]) == 3
     assert rueda.spark.fit(frame, count, 2, nulls=True) == 3
+    within = spark.createDataFrame([([1.0, None],), ([1.0, 2.0],)], "x array<double>").coalesce(1)
+    told = raised_by(lambda: rueda.spark.fit(within, count, 1))
+    assert type(told) is rueda.InvalidArgumentError
+    assert "lists of column 'x' have nulls in partition 0, 1 of them in 2 rows" in f"{told}"
+    (condition,) = re.findall(r'df\.where\("(.*)"\)', f"{told}")
+    assert rueda.spark.fit(within.where(condition), count, 1) == 1
     with raises(rueda.InvalidArgumentError, "column 'x' has lists of 1, 2 values"):
         rueda.spark.fit(
             spark.createDataFrame([([1.0],), ([1.0, 2.0],)], "x array<double>").coalesce(1),
@@ -418,6 +464,12 @@ def check_curves_for_tensorboard(spark: SparkSession, folder: Path) -> None:
     found = EventAccumulator(str(curves)).Reload()
     assert [(p.step, p.value) for p in found.Scalars("loss")] == [(n, n / 4) for n in range(5)]
     assert {p.value for p in found.Scalars("rank")} == {0}
+    with rueda.world(0, 1):
+        for step in range(2):  # within a second
+            once = summaries_at(folder / "at once")
+            once.scalars(step, {"loss": 1.0})
+            once.close()
+    assert len(list((folder / "at once").iterdir())) == 2
     taken = folder / "taken"
     taken.write_text("a file")
     (told,) = rueda.spark.fit(frame, train, 2, tensorboard=taken / "curves", args=[0])
