@@ -207,7 +207,7 @@ def _run_nodes(request: RunRequest, job: Job, nodes: Nodes) -> int:
     ]
     here = shares[nodes.rank].ranks
     meeting = {"RUEDA_RENDEZVOUS": f"tcp:{nodes.host}:PORT"}
-    variables = [{**identity(shares, rank), **meeting} for rank in here]
+    variables = [{**job.told(identity(shares, rank)), **meeting} for rank in here]
     if _show(request, lambda: [builtin.line_of(job, each) for each in variables]):
         return 0
     provide_descriptors(job.ranks + _PER_HOST * nodes.count, started_here=True)

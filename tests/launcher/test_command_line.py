@@ -148,6 +148,7 @@ def test_hosts_that_get_no_rank_take_no_part(fake_mpirun: dict[int, str]) -> Non
 
 def test_what_a_rank_of_an_outer_job_was_told_is_not_passed_on() -> None:
     outer = {"RUEDA_RANK": "1", "RUEDA_BOOTSTRAP": "rendezvous", "RUEDA_TIMELINE": "t.json"}
+    outer["HOROVOD_RANK"] = "1"
     assert without_identity(outer) == {"RUEDA_TIMELINE": "t.json"}
     joiner = {"RUEDA_JOINER": "3", "RUEDA_BOOTSTRAP": "rendezvous"}
     assert without_identity(joiner) == {}

@@ -267,7 +267,9 @@ def test_other_numbers_of_steps_leave_the_question_of_quality() -> None:
 
 def test_seeds_of_the_reference_may_take_other_numbers_of_steps() -> None:
     runs = {s: [recorded(training(s, 20 + s // 2))] for s in range(4)}
-    base = Baseline(runs, {s: [recorded(training(s, 20 + s // 2, EPS, 1))] for s in range(4)})
+    # A twin may take other numbers of steps than its own reference, too.
+    steps = {s: 20 if s == 3 else 20 + s // 2 for s in range(4)}
+    base = Baseline(runs, {s: [recorded(training(s, steps[s], EPS, 1))] for s in range(4)})
     moved = {s: [recorded(training(s, 20 + s // 2, EPS, 2))] for s in range(4)}
     found = judge(moved, base, Measure(), 0.05)
     assert found.notes == ("the reference's own steps differ between seeds",)

@@ -63,7 +63,9 @@ class Content:
     """The state of this rank.
 
     ``tensors``, ``leaves``: by their names in the checkpoint, what all ranks have alike; ``paths``: where each stands
-    in the nested states. ``of_first``: tensors that need not be alike, of which the first rank's are saved.
+    in the nested states. ``of_first``: tensors whose values need not be alike, of which the first rank's are saved.
+    ``extra``: names of all tensors and leaves that modules' get_extra_state() has given, of which the ranks may have
+    other ones and of other sizes; the first rank's are saved.
     ``states``: of each part its kind and its state with slots. ``own``, ``own_tensors``: the same of what this rank
     alone has. Nothing is copied yet.
     """
@@ -72,6 +74,7 @@ class Content:
     leaves: dict[str, Any]
     paths: dict[str, Any]
     of_first: set[str]
+    extra: set[str]
     states: dict[str, Any]
     own: Any
     own_tensors: dict[str, torch.Tensor]
@@ -97,7 +100,6 @@ def collect(parts: Mapping[str, Any], each_rank: object, rank: int) -> Content:
         if isinstance(part, torch.nn.Module):
             buffers = part.named_buffers(remove_duplicate=False)
             of_first.update(f"{name}.{buffer}" for buffer, _ in buffers)
-            of_first.update(f"{name}.{key}" for key in state if _is_extra(key))
         nested[name] = state
     flat, paths = _flattened(nested)
     tensors = {name: each for name, each in flat.items() if isinstance(each, torch.Tensor)}
@@ -114,17 +116,24 @@ def collect(parts: Mapping[str, Any], each_rank: object, rank: int) -> Content:
         _require_plain(name, tensor)
     own_names = {id(tensor): name for name, tensor in own_tensors.items()}
     leaves = {name: each for name, each in flat.items() if name not in tensors}
+    extra = {
+        name
+        for name, path in paths.items()
+        if isinstance(parts[path[0]], torch.nn.Module) and _is_extra(path[1])
+    }
     own_state = _taken_apart(own_nested[own_key(rank)], own_names)
-    return Content(tensors, leaves, paths, of_first, states, own_state, own_tensors)
+    return Content(tensors, leaves, paths, of_first, extra, states, own_state, own_tensors)
 
 
 def described(content: Content) -> dict[str, object]:
     """What the ranks must have alike, part by part."""
     told: dict[str, list[str]] = {name: [str(kind)] for name, (kind, _) in content.states.items()}
     for name, tensor in content.tensors.items():
-        told[content.paths[name][0]].append(f"{name} {_told(tensor.shape, tensor.dtype)}")
+        if name not in content.extra:
+            told[content.paths[name][0]].append(f"{name} {_told(tensor.shape, tensor.dtype)}")
     for name in content.leaves:
-        told[content.paths[name][0]].append(name)
+        if name not in content.extra:
+            told[content.paths[name][0]].append(name)
     return {f"the state '{name}'": "; ".join(each) for name, each in told.items()}
 
 

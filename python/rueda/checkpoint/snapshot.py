@@ -70,10 +70,13 @@ class Snapshots:
         shapes = [
             (name, Shape(tuple(tensor.shape), tensor.element_size()))
             for name, tensor in content.tensors.items()
+            if name not in content.extra
         ]
         pieces = divide(shapes, ranks, content.of_first)[rank]
         sources = [content.tensors[piece.name] for piece in pieces]
-        for name, tensor in content.own_tensors.items():
+        extra = {name: content.tensors[name] for name in content.tensors if name in content.extra}
+        by_this_rank = {**(extra if rank == 0 else {}), **content.own_tensors}
+        for name, tensor in by_this_rank.items():
             pieces.append(Piece(name, (0,) * tensor.dim(), tuple(tensor.shape), True))
             sources.append(tensor)
         items = [_item_of(piece, source) for piece, source in zip(pieces, sources, strict=True)]

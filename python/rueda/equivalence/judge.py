@@ -110,7 +110,9 @@ class Baseline:
         of_twins = [
             furthest(twins[seed], references[seed][0])[0]
             for seed in self.seeds
-            if seed in twins and same_layout(twins[seed][0], self.first)
+            if seed in twins
+            and same_layout(twins[seed][0], self.first)
+            and same_layout(references[seed][0], self.first)
         ]
         comparable = len(alike) == len(of_twins) == len(self.seeds)
         self.envelope = envelope(np.stack(of_twins), firsts) if comparable else None

@@ -14,7 +14,7 @@ must then be free to begin them all before any of them has ended, and XLA's CPU 
 from __future__ import annotations
 
 import inspect
-from collections import Counter
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import jax
@@ -63,22 +63,38 @@ in_place_p.multiple_results = True
 in_place_p.def_abstract_eval(lambda *avals, spec: list(avals))
 
 
-class _Names(Counter[str]):
-    """How often each name has come in a module."""
+class _Names(defaultdict[str, list[tuple[list[str], int]]]):
+    """Where in a module each name has come, and as which."""
+
+    def __init__(self) -> None:
+        super().__init__(list)
 
 
-def _name_in(module_context: Any, name: str) -> str:
+def _exclude_each_other(one: list[str], other: list[str]) -> bool:
+    """Whether these places are in different branches of ``cond``, of which one is computed."""
+    for here, there in zip(one, other, strict=False):
+        if here != there:
+            return here.startswith("branch_") and there.startswith("branch_")
+    return False
+
+
+def _name_in(context: Any, name: str) -> str:
     """Another for each time that it comes in a module, as for what ``jax.checkpoint`` computes again.
 
-    Both may be under way at once. Ranks count alike, as they do for what has no name.
+    Both may be under way at once. Ranks count alike, as they do for what has no name. In branches that exclude each
+    other it is the same: ranks may be in different ones.
     """
-    kept = module_context.keepalives  # a list of each module's own, in all of its contexts
+    kept = context.module_context.keepalives  # a list of each module's own, in all of its contexts
     names = next((each for each in kept if isinstance(each, _Names)), None)
     if names is None:
         names = _Names()
         kept.append(names)
-    names[name] += 1
-    return name if names[name] == 1 else f"{name}@{names[name]}"
+    place = str(context.name_stack).split("/")
+    number = 1 + max(
+        (taken for where, taken in names[name] if not _exclude_each_other(where, place)), default=0
+    )
+    names[name].append((place, number))
+    return name if number == 1 else f"{name}@{number}"
 
 
 def register_lowering(primitive: Any, rule: Any, platform: str | None = None) -> None:
@@ -121,7 +137,7 @@ def _lower(context: Any, *operands: Any, spec: Spec) -> Any:
         context,
         *operands,
         kind=spec.kind,
-        name=_name_in(context.module_context, spec.name),
+        name=_name_in(context, spec.name),
         paths=spec.paths,
         op=np.int32(spec.op),
         root=np.int32(spec.root),

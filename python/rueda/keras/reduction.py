@@ -191,7 +191,7 @@ class Reduction:
         """Of these variables' step; another trace of it, which other ranks may not need, asks them nothing."""
         found = self._traced.get(layout)
         if found is not None:
-            found.begin()
+            found.follow_world()
             return found
         everything = [True] * len(present)
         label = f"{self.label}.traced"

@@ -25,17 +25,20 @@ class TracedStep:
         self._agree = agree
         self._world = world_number()
         self._together = _fresh
-        _fresh.append(self)
+        self._together.append(
+            self
+        )  # another thread, which runs a step, may have taken another list meanwhile
 
     def begin(self) -> None:
-        """The step is about to run, or to be traced again."""
+        """The step is about to run."""
         global _fresh
         if _fresh:
             _fresh = []
-        for each in self._together:
-            each._follow_world()
+        self.follow_world()
 
-    def _follow_world(self) -> None:
-        if self._world != world_number():
-            self._agree()
-            self._world = world_number()
+    def follow_world(self) -> None:
+        """Has the ranks of another world agree; what is traced next still belongs together with what was before."""
+        for each in self._together:
+            if each._world != world_number():
+                each._agree()
+                each._world = world_number()

@@ -41,11 +41,13 @@ class Offset:
     """What has to be added to times of a rank: linear between points, constant beyond them.
 
     ``uncertainty``: nanoseconds by which single operations differ from it, in the median; 0 of the same clock.
+    ``operations``: how many it follows from.
     """
 
     at: Times
     by: Times
     uncertainty: float
+    operations: int = 0
 
     def __call__(self, times: Times) -> Times:
         """The times by the clock of all."""
@@ -95,7 +97,8 @@ def offset_between(a: Operations, b: Operations) -> Offset | None:
         at.append(_middle(moment[part]))
         by.append(min(max(middle, least), most) if least <= most else middle)
         apart.append(np.abs(difference[part] - by[-1]))
-    return Offset(np.array(at), np.array(by), float(np.median(np.concatenate(apart))))
+    uncertainty = float(np.median(np.concatenate(apart)))
+    return Offset(np.array(at), np.array(by), uncertainty, len(order))
 
 
 def _middle(values: Times) -> int:

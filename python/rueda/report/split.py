@@ -119,13 +119,21 @@ def split(recordings: Sequence[Recording]) -> list[RankSplit]:
 
 
 def _offsets(recordings: Sequence[Recording], operations: Sequence[Operations]) -> list[Offset]:
-    """To the clock of the first: of each clock one, by that of its ranks whose operations tell it best."""
+    """To the clock of the first: of each clock one, by that of its ranks whose operations tell it best.
+
+    Ranks with few operations tell little, however well these agree: such as one that was killed early.
+    """
     clocks = [recording.header.clock for recording in recordings]
-    found = {clocks[0]: SAME}
+    told: dict[object, list[Offset]] = {clocks[0]: [SAME]}
     for clock, own in zip(clocks, operations, strict=True):
         offset = None if clock == clocks[0] else offset_between(operations[0], own)
-        if offset and (clock not in found or offset.uncertainty < found[clock].uncertainty):
-            found[clock] = offset
+        if offset:
+            told.setdefault(clock, []).append(offset)
+    found = {}
+    for clock, offsets in told.items():
+        most = max(offset.operations for offset in offsets)
+        enough = [offset for offset in offsets if 2 * offset.operations >= most]
+        found[clock] = min(enough, key=lambda offset: offset.uncertainty)
     return [found.get(clock, SAME) for clock in clocks]
 
 

@@ -108,7 +108,7 @@ class LeafSum:
         self._stack.clear()
 
     def add(self, value: torch.Tensor) -> None:
-        """What the next leaf yields. ``value`` is not used elsewhere and may be changed. Without autograd."""
+        """What the next leaf yields. ``value`` is kept and not changed: its memory may be others'. Without autograd."""
         position = self.added
         if value.layout != torch.strided:
             self._bucket.refuse(

@@ -70,7 +70,8 @@ class Distributed(torch.optim.Optimizer):
         With ``overlap_forward`` neither, where that is possible: see DistributedOptimizer().
 
         ``closure`` may be called several times; each time its gradients are reduced and its loss is averaged over the
-        ranks, so that an optimizer which decides by the loss decides the same everywhere.
+        ranks, so that an optimizer which decides by the loss decides the same everywhere. It returns a loss on all
+        ranks or on none.
         """
         result = self._step(closure)
         if self._rueda_check.is_due():

@@ -249,6 +249,19 @@ def check_a_name_that_comes_again_in_a_function():
         np.testing.assert_allclose(found["q"], np.full(100_000, 0.3), rtol=1e-5)
 
 
+def check_ranks_may_be_in_different_branches():
+    def reduced(x):
+        return rueda.jax.allreduce(x, "branches", rueda.Sum)
+
+    @jax.jit
+    def step(has_data, x):
+        first = jax.lax.cond(has_data, reduced, lambda x: reduced(0 * x), x)
+        return jax.lax.cond(has_data, lambda x: reduced(x) + 1, lambda x: reduced(0 * x) + 1, first)
+
+    x = jnp.full(1000, 3.0)
+    np.testing.assert_array_equal(step(RANK == 0, x), np.full(1000, 4.0))
+
+
 def check_two_functions_in_flight():
     first = jax.jit(lambda x: rueda.jax.allreduce(x @ x, "flight.1", rueda.Sum))
     second = jax.jit(lambda x: rueda.jax.allreduce(x, "flight.2", rueda.Sum))

@@ -246,9 +246,17 @@ def check_a_rank_that_traces_its_step_in_a_later_world():
     model = new_model(0)
     model.fit(x[MINE], y[MINE], verbose=0)
     weights = model.get_weights()
-    # Two optimizers in one function are traced one after the other, before either step runs.
+    # Two optimizers in one function are traced one after the other, before either step runs; one of them twice.
     names = ["one", "two"]
-    steps = [TracedStep(lambda name=name: rueda.allgather_object(name, name)) for name in names]
+
+    def trace():
+        steps = []
+        for name in names:
+            steps.append(TracedStep(lambda name=name: rueda.allgather_object(name, name)))
+            steps[0].follow_world()
+        return steps
+
+    steps = trace()
     for step in steps:
         step.begin()
     rueda.shutdown()
@@ -256,7 +264,7 @@ def check_a_rank_that_traces_its_step_in_a_later_world():
     if rueda.rank() == 1:
         model = new_model(1)
         model.set_weights(weights)
-        steps = [TracedStep(lambda name=name: rueda.allgather_object(name, name)) for name in names]
+        steps = trace()
     for name, step in zip(names, steps, strict=True):
         step.begin()
         rueda.allgather_object(None, f"{name} runs")

@@ -203,20 +203,28 @@ def check_buffers_are_those_of_rank_0() -> None:
 
 def check_extra_state_is_that_of_rank_0_and_of_any_size() -> None:
     class Extra(nn.Linear):
-        extra = torch.zeros(0, dtype=torch.uint8)
+        extra: object = torch.zeros(0, dtype=torch.uint8)
 
-        def get_extra_state(self) -> torch.Tensor:
+        def get_extra_state(self) -> object:
             return self.extra
 
-        def set_extra_state(self, state: torch.Tensor) -> None:
+        def set_extra_state(self, state: object) -> None:
             self.extra = state
 
-    with folder() as path:
-        net, again = nn.Sequential(Extra(2, 2)), nn.Sequential(Extra(2, 2))
-        net[0].extra = torch.full((200_000,), rueda.rank(), dtype=torch.uint8)
-        ck.save(path, 0, model=net).result(60)
-        ck.load(path, model=again)
-        assert again[0].extra.tolist() == [0] * 200_000
+    own = rueda.rank()
+    values = torch.full((200_000 + own,), own, dtype=torch.uint8)
+    for extra in (values, {"values": [values], "of": own, f"only {own}": own}):
+        with folder() as path:
+            net, again = nn.Sequential(Extra(2, 2)), nn.Sequential(Extra(2, 2))
+            net[0].extra = extra
+            ck.save(path, 0, model=net).result(60)
+            ck.load(path, model=again)
+            found = again[0].extra
+            if isinstance(found, dict):
+                assert found.keys() == {"values", "of", "only 0"}, found
+                assert found["of"] == 0
+                (found,) = found["values"]
+            assert found.tolist() == [0] * 200_000
 
 
 def check_each_rank_writes_about_as_much() -> None:

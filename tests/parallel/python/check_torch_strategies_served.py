@@ -252,6 +252,20 @@ def check_switching_where_a_rank_has_taken_no_step() -> None:
         same_bits(*trained.parameters())
 
 
+def check_an_epoch_goes_on_with_the_next_strategy_on_all_ranks_alike() -> None:
+    """Also where they have come differently far in it: it ends on all in the same step."""
+    trained, optimizer = fresh()
+    wrapped = rt.wrap(trained, optimizer, strategy="downpour:1", steps_per_epoch=5)
+    train(trained, wrapped, 0, 2 if rueda.rank() == 0 else 3)
+    wrapped.switch("oneshot")
+    most = 2 if rueda.size() == 1 else 3
+    for step in range(most, 5):
+        train(trained, wrapped, step, 1)
+    same_bits(*trained.parameters())  # the epoch's end has averaged them
+    wrapped.consolidate()
+    wrapped.close()
+
+
 def check_one_optimizer_after_another() -> None:
     """Each of which gives back its table, and is over then."""
     tables = []
@@ -387,9 +401,11 @@ def check_one_rank_adagrad_gets_gradients_that_a_fused_optimizer_unscales() -> N
         optimizer = torch.optim.SGD(trained.parameters(), lr=0.1, fused=scales)
         wrapped = rt.wrap(trained, optimizer, strategy=Downpour(9, server="adagrad"))
         scaler = torch.amp.GradScaler(DEVICE.type, init_scale=64.0, enabled=scales)
-        for _ in range(2):
+        # And a step that it leaves out, whose gradients are not finite.
+        for value in (1.0, *([float("inf")] if scales else []), 1.0):
             wrapped.zero_grad()
-            scaler.scale(trained(torch.ones(2, 6, device=DEVICE)).square().sum()).backward()
+            batch = torch.full((2, 6), value, device=DEVICE)
+            scaler.scale(trained(batch).square().sum()).backward()
             scaler.step(wrapped)
             scaler.update()
         pushed.append(wrapped.strategy.unpushed().clone())

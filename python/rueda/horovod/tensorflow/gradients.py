@@ -91,9 +91,8 @@ class Gradients:
     def _scaled(gradient: Any, factor: float) -> Any:
         if gradient is None or factor == 1.0:
             return gradient
-        if (
-            type(gradient).__name__ == "IndexedSlices"
-        ):  # a tensor of torch has indices and values, too
+        # By its class's name: a tensor of torch has indices and values, too.
+        if type(gradient).__name__ == "IndexedSlices":
             kind, values = type(gradient), gradient.values * factor
             return kind(values, gradient.indices, gradient.dense_shape)
         return gradient * factor

@@ -97,7 +97,9 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
-    """:func:`reducescatter` of several tensors, of which number i is called ``name.i``. All are on their way at once.
+    """:func:`reducescatter` of several tensors, of which number i is called ``name.i``.
+
+    All are on their way at once, but for floats beside whole numbers, which come one by one.
 
     Example::
 
@@ -170,18 +172,29 @@ def _mixed(
     postscale: float,
     process_set: ProcessSet,
 ) -> list[Tensor]:
-    """The parts of tensors some of which hold whole numbers; gradients flow through the others."""
-    parts: list[Tensor | Handle[Tensor]] = []
+    """The parts of tensors some of which hold whole numbers; gradients flow through the others, one by one."""
+
+    def begin(number: int) -> Handle[Tensor]:
+        part = part_name(name, number)
+        return _begun(tensors[number], part, op, prescale, postscale, process_set)
+
+    numbers = range(len(tensors))
+    handles = {n: begin(n) for n in numbers if is_of_whole_numbers(tensors[n], op)}
+    floats = [n for n in numbers if n not in handles]
+    parts: dict[int, Tensor] = {}
     try:
-        for number, tensor in enumerate(tensors):
-            begin = _begun if is_of_whole_numbers(tensor, op) else reductions.reducescatter
+        while floats:
+            number = floats.pop(0)
             part = part_name(name, number)
-            parts.append(begin(tensor, part, op, prescale, postscale, process_set))
+            parts[number] = reductions.reducescatter(
+                tensors[number], part, op, prescale, postscale, process_set
+            )
     finally:
-        for begun_part in parts:
-            if isinstance(begun_part, Handle):
-                begun_part.wait()
-    return [part.result() if isinstance(part, Handle) else part for part in parts]
+        # After a failure, too, other ranks wait for all parts.
+        handles |= {number: begin(number) for number in floats}
+        for handle in handles.values():
+            handle.wait()
+    return [parts[n] if n in parts else handles[n].result() for n in numbers]
 
 
 def _begun_group(

@@ -88,8 +88,12 @@ class Downpour(Served):
     @torch.no_grad()
     def _accumulate(self, gradients: torch.Tensor) -> None:
         """Takes in what the optimizer is going to use, before that writes over it, as SGD with momentum may do."""
-        # Of a fused one a gradient scaler leaves to the optimizer what it otherwise does before.
-        scale = getattr(self.replica.optimizer, "grad_scale", None)
+        # Of a fused one a gradient scaler leaves to the optimizer what it otherwise does before: to scale, and to leave
+        # out a step whose gradients are not finite.
+        optimizer = self.replica.optimizer
+        scale, not_finite = (getattr(optimizer, of, None) for of in ("grad_scale", "found_inf"))
+        if not_finite is not None and float(not_finite):
+            return
         factor = 1.0 if scale is None else 1.0 / float(scale)
         for each, part in self.in_parts(gradients):
             if each.grad is not None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from rueda.errors import InvalidArgumentError, PeerLostError, UnsupportedError
+from rueda.errors import InvalidArgumentError, PeerLostError, TransportError, UnsupportedError
 from rueda.exchanges import barrier
 from rueda.handles import Handle, transformed
 from rueda.lifecycle import rank, world_number
@@ -123,8 +123,16 @@ class Served(Strategy):
 
     def _kept_by_rule(self) -> torch.Tensor | None:
         """Of this rank's part, such as Adagrad's sums. It is not worked on in place by other ranks from then on."""
+        begin, end = self._part()
+        if begin == end:
+            return None
         own = next((part for part in self.table.parts() if part.is_own), None)
-        return None if own is None else torch.from_numpy(own.state.copy())
+        if own is None:
+            raise TransportError(
+                f"the state of the strategy cannot be saved: what the rule {self.rule()[0]} keeps of this rank's part "
+                "of the parameters was left in the middle of a change, by a rank that has ended or was stopped"
+            )
+        return torch.from_numpy(own.state.copy())
 
     def _meet(self, when: str) -> None:
         barrier(self.replica.process_set, f"{self.replica.prefix}/centre {when}")

@@ -156,11 +156,21 @@ class Wrapped(torch.optim.Optimizer):
         if not old.ranks_stay_equal:
             take_rest(replica, average_state(replica))
         old.stop()
-        # An epoch that has begun goes on.
-        replica.begin(batches=replica.batches % (self._rueda_steps_per_epoch or 1))
+        replica.begin(batches=self._rueda_batches_of_epoch())
         self._rueda_takes_step = None  # the new one has not been asked
         new.start(replica)
         self._rueda_strategy = new
+
+    def _rueda_batches_of_epoch(self) -> int:
+        """Of the epoch that has begun, and goes on with the next strategy: those of the rank that has done the most.
+
+        Ranks may have taken different numbers of steps, and an epoch has to end on all in the same one.
+        """
+        if self._rueda_steps_per_epoch is None:
+            return 0
+        replica = self._rueda_replica
+        counts = replica.gather(torch.tensor([replica.batches], device="cpu"), "batches")
+        return int(counts.max()) % self._rueda_steps_per_epoch
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, with what this rank's strategy keeps."""
