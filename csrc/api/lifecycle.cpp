@@ -313,11 +313,10 @@ Recovery recover(double timeout, bool break_whole) {
     broken->abort("it begins anew");
   }
   auto next = value_or_throw(state.succession->take_next(Clock::now() + seconds(timeout)));
-  take_runtime();
-  broken->shutdown();
   state.broken = true;  // as MPI sees it
   set_log_rank(next.runtime->topology().rank);
   set_runtime(std::move(next.runtime));
+  broken->shutdown();
   state.epoch = next.recovery.epoch;
   // How the world has noticed it says more than that the rank could not be called afterwards.
   const Status cause = broken->epoch().failure();

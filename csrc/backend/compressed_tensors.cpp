@@ -123,12 +123,7 @@ void CompressedTensors::copy_own(const CompressedChunk& chunk, float* target) {
     const float* const values = gather(run, to);
     const auto bytes = static_cast<std::size_t>(run.count) * sizeof(float);
     if (values != to) std::memcpy(to, values, bytes);
-    if (!are_within(to, run.count, codec_->limit())) {
-      report_(run.piece, rank_);
-      continue;
-    }
-    float* const residual = pieces_[run.piece].kept.residual;
-    if (residual != nullptr) std::fill_n(residual + run.first, run.count, 0.0F);
+    if (!are_within(to, run.count, codec_->limit())) report_(run.piece, rank_);
   }
 }
 
@@ -181,7 +176,11 @@ std::size_t CompressedTensors::encode_result(const CompressedChunk& chunk, float
     const std::size_t written = encode_run(encoded, values, described(run, contributors_));
     bytes += written;
     float* const residual = pieces_[run.piece].kept.from(run.first).residual;
-    if (residual == nullptr || codec_->encodes_own() || factor == 0) continue;
+    if (residual == nullptr || codec_->encodes_own()) continue;
+    if (factor == 0) {
+      std::fill_n(residual, run.count, 0.0F);
+      continue;
+    }
     const float* const taken = decoded(run, without_size(encoded, written), contributors_);
     if (taken == nullptr) continue;
     keep_residual(residual, values, taken, run.count, static_cast<float>(1 / factor));

@@ -20,6 +20,8 @@ _PAUSE = 1.0
 # How often it is looked whether there has been an answer; seconds.
 _LOOK = 0.1
 _PATIENCE = 30.0
+# What it takes at most to end a script.
+_GIVEN_UP = 1.0
 _SHOWN = 300
 # More than any list of hosts: a script that prints without end must not fill the memory.
 _MAX_OUTPUT = 1 << 20
@@ -60,7 +62,10 @@ class Discovery:
     async def __aexit__(self, *_: object) -> None:
         """Stops."""
         assert self._task is not None
-        self._task.cancel()
+        # wait_for() loses a cancellation that comes while what it waits for ends, until Python 3.12.
+        while not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=_GIVEN_UP)
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
 

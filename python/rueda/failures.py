@@ -34,7 +34,7 @@ class Failure:
 
 
 def report(rank: int, error: Exception, pickler: Any = pickle) -> Failure:
-    """What others can be told of an error: itself, or a RuedaError with its words where ``pickler`` takes it not."""
+    """What others can be told of an error: itself, or a RuedaError with its words where ``pickler`` cannot."""
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
         pickler.loads(pickler.dumps(error))

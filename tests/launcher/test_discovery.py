@@ -108,3 +108,23 @@ def test_nonsense_leaves_what_there_was(
     assert answers(folder, "echo a:1", body) == [(Host("a", 1),)] * 2
     (line,) = lines
     assert why in line
+
+
+def test_asking_ends_also_where_a_cancellation_is_lost() -> None:
+    class Deaf(Discovery):
+        times = 0
+
+        async def _run(self) -> str:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                self.times += 1
+                if self.times > 1:
+                    raise
+            return "localhost:1"
+
+    async def ask() -> None:
+        async with Deaf("./hosts.sh", None):
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(ask(), 30))

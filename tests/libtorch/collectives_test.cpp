@@ -1,4 +1,5 @@
 // Collectives on torch::Tensor between real processes, at any number of ranks.
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -121,7 +122,9 @@ void test_deleters_that_drop_handles() {
                          torch::kFloat));
     second.reset();
     barrier().wait();
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     while (!freed) {
+      expect(std::chrono::steady_clock::now() < limit, "it is freed once the operation is done");
       rt::detail::Abandoned::all().release_completed();
       std::this_thread::yield();
     }

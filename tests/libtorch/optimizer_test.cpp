@@ -1,5 +1,6 @@
 // DistributedOptimizer and the broadcasts of state: what the ranks come to together is what each
 // finds alone with all of the data.
+#include <chrono>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -211,7 +212,9 @@ void test_destruction_in_flight() {
     optimizer->step();
     optimizer.reset();
   }
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (!residual.expired()) {
+    expect(std::chrono::steady_clock::now() < limit, "it is freed once the operation is done");
     rt::detail::Abandoned::all().release_completed();
     std::this_thread::yield();
   }

@@ -33,9 +33,9 @@ namespace rueda::libtorch {
 // A parameter that has no gradient on this rank contributes zeros, since it may have one elsewhere;
 // its gradient is always defined after a step. One that does not require a gradient is left out;
 // that must be so on every rank. Gradients are dense and need not be contiguous; a sparse one is
-// refused. One that is replaced between backward() and step(), as by unscaling, is overwritten with
-// the reduced one, and step() throws InvalidArgumentError on a rank where its shape has changed:
-// synchronize() first.
+// refused. One that is replaced between backward() and step() is overwritten with the reduced one,
+// and step() throws InvalidArgumentError on a rank where its shape has changed: what changes
+// gradients, as unscaling, comes after synchronize().
 //
 // With options.compression fewer bytes of gradients travel, for all of them or by their names:
 //

@@ -15,6 +15,7 @@ from rueda.errors import (
     InitializationError,
     InvalidArgumentError,
     MismatchError,
+    PeerLostError,
     RuedaError,
     ShutdownError,
     UnsupportedError,
@@ -107,8 +108,9 @@ class WorldBeside:
 
     def __init__(self) -> None:
         self._set: ProcessSet | None = None
-        self._world = -1
-        on_recovery(lambda _: self.close("ranks were lost"))
+        self._world, self._size = -1, 0
+        self._lost: list[int] = []  # ranks, since it was formed
+        on_recovery(self._has_lost)
 
     def is_usable(self) -> bool:
         """Whether it is of the ranks of the present world, as far as this rank knows."""
@@ -124,14 +126,29 @@ class WorldBeside:
         number = _open(rank, size)
         self._set = ProcessSet(range(size))
         self._set.process_set_id = number
-        self._world = lifecycle.world_number()
+        self._world, self._size = lifecycle.world_number(), size
+        self._lost = []
 
     def exchange(self, value: object, name: str) -> list[Any]:
-        """Each rank's ``value``. Any thread may call it. Raises what :func:`rueda.allgather` raises."""
+        """Each rank's ``value``. Any thread may call it.
+
+        Raises what :func:`rueda.allgather` raises, :class:`rueda.PeerLostError` also where the application's world has
+        recovered from the loss before this has noticed it.
+        """
         beside = self._set
-        if beside is None:
-            raise ShutdownError("ranks were lost meanwhile")
-        return allgather_object(value, name, beside)
+        try:
+            if beside is None:
+                raise ShutdownError("the world beside the application's was closed")
+            return allgather_object(value, name, beside)
+        except ShutdownError as error:
+            for rank in self._lost:
+                raise PeerLostError(f"rank {rank} was lost meanwhile", rank) from error
+            raise
+
+    def _has_lost(self, previous_ranks: list[int]) -> None:
+        if self._set is not None:
+            self._lost = sorted(set(range(self._size)) - set(previous_ranks))
+        self.close("ranks were lost")
 
     def close(self, cause: str) -> None:
         """Ends it: what others wait for in it fails with this cause."""

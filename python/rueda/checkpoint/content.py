@@ -84,8 +84,8 @@ def collect(parts: Mapping[str, Any], each_rank: object, rank: int) -> Content:
     """Asks each part for its state.
 
     Raises :class:`rueda.InvalidArgumentError` for what has none, or twice a name, and
-    :class:`rueda.UnsupportedError` for tensors that are sharded, sparse or without data, and for optimizers whose
-    states differ from rank to rank.
+    :class:`rueda.UnsupportedError` for tensors that are sharded, sparse, nested, quantized or without data, and for
+    optimizers whose states differ from rank to rank.
     """
     nested: dict[str, Any] = {}
     own: dict[str, Any] = {}
@@ -172,8 +172,11 @@ def _require_plain(name: str, tensor: torch.Tensor) -> None:
             f"'{name}' is sharded, a {type(tensor).__name__}: rueda.checkpoint saves what every rank has as a whole. "
             "Use torch.distributed.checkpoint, which works over the backend rueda"
         )
-    if tensor.layout != torch.strided:
-        raise UnsupportedError(f"'{name}' is sparse: only dense tensors can be saved")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        kind = "nested" if tensor.is_nested else "sparse"
+        raise UnsupportedError(f"'{name}' is {kind}: only dense tensors can be saved")
+    if tensor.is_quantized:
+        raise UnsupportedError(f"'{name}' is quantized: save its int_repr(), scales and zero points")
     if tensor.is_meta:
         raise UnsupportedError(f"'{name}' is on the device meta and has no data")
 

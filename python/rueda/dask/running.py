@@ -104,6 +104,13 @@ def _run_once(
         client.cancel(ranks, force=True)
 
 
+def _has_ended(client: distributed.Client, future: Any) -> bool:
+    """Whether the rank has failed by itself, or its result is kept: a worker that retires hands it to another."""
+    if future.status == "finished":
+        return bool(client.who_has([future]).get(future.key))
+    return future.status == "error"
+
+
 def _wait(
     client: distributed.Client,
     futures: list[Any],
@@ -123,7 +130,7 @@ def _wait(
         left = [
             r
             for r, (future, w) in enumerate(zip(futures, workers, strict=True))
-            if r not in gone and w not in there and future.status != "error"
+            if r not in gone and w not in there and not _has_ended(client, future)
         ]
         # Else Dask runs such a rank again, alone, once a worker has come back at the same address.
         if left:

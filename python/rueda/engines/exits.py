@@ -10,7 +10,7 @@ from rueda.errors import RuedaError
 __all__ = ["without_exit"]
 
 
-def without_exit(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def without_exit(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """What ``fn`` returns; ``None`` where it exits in good order. Raises :class:`rueda.RuedaError` for another exit.
 
     Example::

@@ -151,7 +151,7 @@ class RayExecutor:
             nodes = ray.get([worker.node.remote() for worker in started])
             order = in_order_of_hosts(nodes)
             self._workers = [started[index] for index in order]
-            if "GPU" in self._each:
+            if self._each.get("GPU") == 1:
                 self._share_gpus([nodes[index] for index in order])
             self._form()
             if executable_cls is not None:
@@ -277,8 +277,9 @@ class RayExecutor:
             return
         self._remote = []
         try:
-            there = ray.get([worker.is_there.remote() for worker in self._workers])
-        except ray.exceptions.RayActorError:
+            asked = [worker.is_there.remote() for worker in self._workers]
+            there = ray.get(asked, timeout=self._timeout)
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
             there = [False]
         self._is_whole = self._is_whole and all(there)
 

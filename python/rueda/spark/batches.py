@@ -171,11 +171,21 @@ class Batches:
                     f"{batch.num_rows} rows: leave them out with df.dropna(subset=['{name}']), or pass nulls=True"
                 )
             if within := _nulls_within(column):
+                quoted = "`" + name.replace("`", "``") + "`"
+                rest = f"not {_with_nulls(quoted, column.type)}"
                 raise InvalidArgumentError(
                     f"lists of column '{name}' have nulls in partition {self._partition}, {within} of them in "
-                    f'{batch.num_rows} rows: leave these rows out with df.where("not exists(`{name}`, x -> x is '
-                    'null)"), or pass nulls=True'
+                    f'{batch.num_rows} rows: leave these rows out with df.where("{rest}"), or pass nulls=True'
                 )
+
+
+def _with_nulls(value: str, kind: pa.DataType, depth: int = 1) -> str:
+    """In Spark's SQL: whether a list has nulls, or one of the lists in it."""
+    item = "x" * depth
+    inner = (
+        f" or {_with_nulls(item, kind.value_type, depth + 1)}" if is_list(kind.value_type) else ""
+    )
+    return f"exists({value}, {item} -> {item} is null{inner})"
 
 
 def _nulls_within(column: pa.Array) -> int:

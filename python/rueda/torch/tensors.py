@@ -77,6 +77,10 @@ def reduce_now(
     code = usual_code_of(source)
     if code is None or is_without_memory(source):
         return False
+    try:
+        shape = source.shape
+    except RuntimeError:  # of a nested tensor; every rank is told of it
+        return False
     if source is target and not target.is_inference():
         torch.autograd.graph.increment_version(target)
     return _native.allreduce_memory(
@@ -84,7 +88,7 @@ def reduce_now(
         target,
         source.data_ptr(),
         target.data_ptr(),
-        source.shape,
+        shape,
         code,
         name,
         op,
@@ -171,6 +175,11 @@ class TorchAdapter:
         if not isinstance(array, torch.Tensor):
             raise Refusal(f"rueda.torch takes tensors, not a {type(array).__name__}")
         tensor = array.detach()
+        if tensor.is_nested:
+            raise Refusal(
+                "the tensor is nested, and this operation takes dense ones: give its parts, as unbind() has them",
+                unsupported=True,
+            )
         if tensor.layout != torch.strided:
             raise Refusal(
                 f"the tensor is sparse ({tensor.layout}), and this operation takes dense ones: use to_dense(), "

@@ -19,8 +19,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "parallel" / "python")
 from parallel import raises  # noqa: E402
 
 
-def total(add: int, factor: int = 1) -> tuple[int, int, float]:
-    value = np.array([float((rueda.rank() + add) * factor)])
+def total(add: int, fn: int = 1) -> tuple[int, int, float]:
+    value = np.array([float((rueda.rank() + add) * fn)])
     return rueda.rank(), os.getpid(), float(rueda.allreduce(value, "total", rueda.Sum)[0])
 
 
@@ -133,7 +133,7 @@ def least_squares(steps: int) -> np.ndarray:
 
 def check_results_are_by_rank(client: distributed.Client, folder: Path) -> None:
     for add in (1, 2):
-        results = rueda.dask.run(client, total, [add], 3, kwargs={"factor": 2})
+        results = rueda.dask.run(client, total, [add], 3, kwargs={"fn": 2})
         assert [rank for rank, _, _ in results] == [0, 1, 2]
         assert len({process for _, process, _ in results}) == 3
         assert {value for _, _, value in results} == {2.0 * (3 + 3 * add)}

@@ -400,10 +400,14 @@ def check_ranks_that_save_different_things_are_told() -> None:
 def check_what_cannot_be_saved_is_refused_by_all() -> None:
     last = rueda.rank() == rueda.size() - 1
     where = f"rank {rueda.size() - 1}"
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(1)])
+    quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
     bad: list[tuple[dict[str, Any], list[str]]] = [
         ({"model": "a text"}, ["model: a str has no state_dict()", "extra"]),
         ({"rueda": Holder({})}, ["'rueda' cannot be the name"]),
         ({"model": Holder({"eye": torch.eye(2).to_sparse()})}, ["'model.eye' is sparse"]),
+        ({"model": Holder({"part": nested})}, ["'model.part' is nested"]),
+        ({"model": Holder({"part": quantized})}, ["'model.part' is quantized"]),
         (
             {"model": Holder({"a": torch.ones(1, device="meta")})},
             ["'model.a' is on the device meta"],

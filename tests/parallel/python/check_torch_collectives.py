@@ -101,6 +101,12 @@ def check_bad_tensors() -> None:
         rt.allreduce(good.to("meta") if bad else good, name="bad")
     with parallel.raises(rueda.UnsupportedError, "'bad'", who, "complex32"):
         rt.broadcast(good.to(torch.complex32) if bad else good, 0, name="bad")
+    for layout in (torch.strided, torch.jagged):
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(1)], layout=layout)
+        with parallel.raises(rueda.UnsupportedError, "'bad'", who, "nested"):
+            rt.allreduce(nested if bad else good, name="bad")
+        with parallel.raises(rueda.UnsupportedError, "'bad'", who, "nested"):
+            rt.allreduce_(nested if bad else good.clone(), name="bad")
     wrapper = Wrapper(good)
     for operation in (
         lambda: rt.allreduce(wrapper if bad else good, name="bad"),
