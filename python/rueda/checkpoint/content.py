@@ -176,7 +176,9 @@ def _require_plain(name: str, tensor: torch.Tensor) -> None:
         kind = "nested" if tensor.is_nested else "sparse"
         raise UnsupportedError(f"'{name}' is {kind}: only dense tensors can be saved")
     if tensor.is_quantized:
-        raise UnsupportedError(f"'{name}' is quantized: save its int_repr(), scales and zero points")
+        raise UnsupportedError(
+            f"'{name}' is quantized: save its int_repr(), scales and zero points"
+        )
     if tensor.is_meta:
         raise UnsupportedError(f"'{name}' is on the device meta and has no data")
 
