@@ -108,7 +108,7 @@ def _has_ended(client: distributed.Client, future: Any) -> bool:
     """Whether the rank has failed by itself, or its result is kept: a worker that retires hands it to another."""
     if future.status == "finished":
         return bool(client.who_has([future]).get(future.key))
-    return future.status == "error"
+    return bool(future.status == "error")
 
 
 def _wait(

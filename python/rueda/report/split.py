@@ -124,7 +124,7 @@ def _offsets(recordings: Sequence[Recording], operations: Sequence[Operations]) 
     Ranks with few operations tell little, however well these agree: such as one that was killed early.
     """
     clocks = [recording.header.clock for recording in recordings]
-    told: dict[object, list[Offset]] = {clocks[0]: [SAME]}
+    told: dict[str, list[Offset]] = {clocks[0]: [SAME]}
     for clock, own in zip(clocks, operations, strict=True):
         offset = None if clock == clocks[0] else offset_between(operations[0], own)
         if offset:
