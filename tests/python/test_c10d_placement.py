@@ -13,7 +13,7 @@ pytest.importorskip("torch.distributed")
 
 from rueda.adapter import Refusal, View  # noqa: E402
 from rueda.torch.c10d.arguments import Target, result_memory, target_of  # noqa: E402
-from rueda.torch.c10d.placement import ON_HOST, OnGpu, placement_of  # noqa: E402
+from rueda.torch.c10d.placement import ON_HOST, InPlaceOnGpu, OnGpu, placement_of  # noqa: E402
 from rueda.torch.c10d.work import RuedaWork  # noqa: E402
 
 DEVICE = torch.device("cuda", 0)
@@ -67,6 +67,10 @@ class Cuda:
     def current_stream(self, device: Any) -> Stream:
         assert device == DEVICE
         return self.current
+
+    def raw(self, device: int) -> int:
+        assert device == DEVICE.index
+        return self.current.cuda_stream
 
     @contextmanager
     def device(self, device: Any) -> Iterator[None]:
@@ -187,6 +191,52 @@ def test_an_error_leaves_the_streams_in_order() -> None:
     assert len(tensor.kept_for) == 1
     placement.join()
     assert "half" in cuda.current.seen
+
+
+def in_place(cuda: Cuda) -> InPlaceOnGpu:
+    return InPlaceOnGpu(DEVICE, cuda, cuda.raw)
+
+
+def test_what_is_written_in_place_makes_those_streams_wait_that_ask() -> None:
+    cuda, tensor = Cuda(), Tensor()
+    placement = in_place(cuda)
+    first, second = cuda.new_stream(), cuda.new_stream()
+    with cuda.stream(first), placement.settling([Native(cuda)], [tensor], False):
+        pass
+    assert first.seen == {"reduced"}
+    assert tensor.kept_for == [first]
+    assert cuda.streams[0].seen == set(), "nobody waits on the stream that submitted"
+    with cuda.stream(second):
+        placement.join()
+    assert second.seen == {"reduced"}
+    placement.join()
+    assert cuda.streams[0].seen == {"reduced"}
+    again = in_place(cuda)
+    with again.settling([Native(cuda)], [tensor], False):
+        pass
+    assert tensor.kept_for == [first], "the stream that submitted comes after by itself"
+
+
+def test_what_is_written_in_place_is_kept_while_nobody_waits() -> None:
+    cuda, tensor = Cuda(), Tensor()
+    placement = in_place(cuda)
+    with placement.settling([Native(cuda)], [tensor], True):
+        pass
+    assert cuda.current.seen == set(), "no stream of the application is held up"
+    assert [stream.seen for stream in tensor.kept_for] == [{"reduced"}]
+    assert cuda.made_current == [], "nothing is enqueued that needs the device"
+    placement.join()
+    assert cuda.current.seen == {"reduced"}
+
+
+def test_what_is_written_in_place_is_over_when_the_gpu_has_been_at_work_on_it() -> None:
+    cuda = Cuda()
+    placement, native = in_place(cuda), Native(cuda)
+    with placement.settling([native], [], True):
+        pass
+    assert placement.is_over()
+    native.finished = lambda: False  # type: ignore[method-assign]
+    assert not placement.is_over()
 
 
 def work_of(cuda: Cuda, tensor: Any, native: Native) -> tuple[RuedaWork, OnGpu]:

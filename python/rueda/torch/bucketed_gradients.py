@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from rueda import _native, lifecycle
 from rueda.errors import InvalidArgumentError
@@ -65,13 +65,19 @@ class BucketedGradients:
             bucket.start_over()
 
     def take_in(self, slot: Slot) -> None:
-        """Brings a gradient into its bucket."""
+        """Brings a gradient into its bucket, on a GPU not before the bucket is submitted."""
+        gathering = slot.bucket.gathering
+        if gathering is not None:
+            gathering.note()
+            return
         why_not = slot.take_in()
         if why_not:
             self._note_misfit(slot, why_not)
 
     def start(self, bucket: Bucket) -> None:
-        """Submits a bucket of which all gradients are in their places, or cannot be."""
+        """Submits a bucket of which all gradients are ready, or cannot be."""
+        if bucket.gathering is not None:
+            bucket.gathering.take_in(bucket.slots, self._note_misfit)
         if bucket.misfit:
             why = f"a gradient no longer fits its bucket: {bucket.misfit}"
             bucket.handle = self._reduction.refuse(bucket.name, why, reason=MISFIT)
@@ -128,16 +134,8 @@ class BucketedGradients:
             except Exception as error:
                 errors.append(error)
             else:
-                errors.extend(self._give_out(bucket))
+                errors.extend(bucket.give_out())
         return errors, unfit
-
-    def _give_out(self, bucket: Bucket) -> Iterator[Exception]:
-        """All that can be given out; what cannot comes as an error."""
-        for slot in bucket.slots:
-            try:
-                slot.give_out()
-            except InvalidArgumentError as error:
-                yield error
 
     def decide(
         self,

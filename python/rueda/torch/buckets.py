@@ -13,9 +13,11 @@ from typing import NamedTuple
 import torch
 
 from rueda import _native, dtypes
+from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
 from rueda.submission import changed_in_flight
-from rueda.torch.tensors import code_of, is_without_memory
+from rueda.torch.gathering import Gathering
+from rueda.torch.tensors import code_of, increment_versions, is_without_memory
 
 __all__ = ["Bucket", "Description", "GradientBuckets", "Slot", "describe", "plan_buckets"]
 
@@ -247,29 +249,42 @@ class Slot:
 
         Nothing as ``.grad`` counts as zeros. ``.grad`` lies in the bucket afterwards, unless a graph was made of it.
         """
-        parameter = self.parameter
-        gradient = parameter.grad
-        if gradient is None:
-            why_not = self._misfit(parameter)
-            if why_not:
-                return why_not
-            view = self.view()
+        why_not, gradient = self.outside()
+        if gradient is not None:
             with torch.no_grad():
-                view.zero_()
-            parameter.grad = view
-        elif not self._holds(gradient):
-            why_not = self._misfit(gradient)
-            if why_not:
-                return why_not
-            view = self.view()
-            with torch.no_grad():
-                view.copy_(gradient)
-            if not gradient.requires_grad:
-                parameter.grad = view
-        return ""
+                self.view().copy_(gradient)
+            self.exchange(gradient)
+        return why_not
 
-    def give_out(self) -> None:
-        """Makes ``.grad`` what the bucket holds. Raises InvalidArgumentError where it was resized meanwhile."""
+    def outside(self) -> tuple[str, torch.Tensor | None]:
+        """Why ``.grad`` cannot be brought into the bucket, or nothing; and what is to be copied there, if anything.
+
+        Nothing as ``.grad`` is zeros in the bucket afterwards.
+        """
+        gradient = self.parameter.grad
+        if gradient is None:
+            why_not = self._misfit(self.parameter)
+            if not why_not:
+                view = self.view()
+                with torch.no_grad():
+                    view.zero_()
+                self.parameter.grad = view
+            return why_not, None
+        if self._holds(gradient):
+            return "", None
+        why_not = self._misfit(gradient)
+        return why_not, None if why_not else gradient
+
+    def exchange(self, gradient: torch.Tensor) -> None:
+        """Makes ``.grad`` the bucket's memory, into which ``gradient`` has been copied."""
+        if not gradient.requires_grad:
+            self.parameter.grad = self.view()
+
+    def give_out(self) -> torch.Tensor | None:
+        """Makes ``.grad`` what the bucket holds; returns it where autograd has yet to be told that it was written.
+
+        Raises InvalidArgumentError where it was resized meanwhile.
+        """
         gradient = self.parameter.grad
         if gradient is None:  # taken away meanwhile
             self.parameter.grad = self.view()
@@ -281,7 +296,8 @@ class Slot:
             with torch.no_grad():
                 gradient.copy_(self.view())
         else:
-            torch.autograd.graph.increment_version(gradient)
+            return gradient
+        return None
 
     def _holds(self, gradient: torch.Tensor) -> bool:
         try:
@@ -323,12 +339,31 @@ class Bucket:
         self.waiting = len(self.slots)  # gradients that are not ready yet in this step
         self.misfit = ""  # why this rank cannot use the bucket in this step
         self.priority = 0
+        # On a GPU a copy for each gradient costs the host more than the copy itself: they are copied together.
+        self.gathering = Gathering(self.flat.device) if self.flat.is_cuda else None
         self.handle: Handle[torch.Tensor] | Handle[None] | None = None  # while it is being reduced
 
     def start_over(self) -> None:
         """Waits for all its gradients again."""
         self.waiting = len(self.slots)
         self.misfit = ""
+        if self.gathering is not None:
+            self.gathering.start_over()
+
+    def give_out(self) -> list[Exception]:
+        """Makes each ``.grad`` what the bucket holds; returns an error for each that was resized meanwhile."""
+        errors: list[Exception] = []
+        written = []
+        for slot in self.slots:
+            try:
+                gradient = slot.give_out()
+            except InvalidArgumentError as error:
+                errors.append(error)
+                continue
+            if gradient is not None:
+                written.append(gradient)
+        increment_versions(written)
+        return errors
 
 
 def _memory_for(size: int, device: torch.device) -> torch.Tensor:

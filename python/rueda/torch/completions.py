@@ -41,6 +41,9 @@ class Completions:
         self._watched: dict[int, tuple[Completable, int]] = {}  # with the number of natives to come
         self._deadlines: list[tuple[float, int]] = []
         self._next = 0
+        self._looks_at = (
+            0.0  # when the thread looks at deadlines, in time.monotonic(), though nobody wakes it
+        )
         self._thread: threading.Thread | None = None
 
     def add(self, operation: Completable) -> None:
@@ -50,7 +53,7 @@ class Completions:
             token = self._next
             self._next += 1
             self._watched[token] = (operation, len(natives))
-            first = not self._deadlines or operation.deadline < self._deadlines[0][0]
+            too_late = operation.deadline < self._looks_at
             heapq.heappush(self._deadlines, (operation.deadline, token))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -59,7 +62,7 @@ class Completions:
                 atexit.register(self.close)
         for native in natives:
             self._queue.watch(native, token)
-        if first:
+        if too_late:
             self._queue.nudge()
 
     def close(self) -> None:
@@ -79,9 +82,11 @@ class Completions:
 
     def _timeout(self) -> float:
         with self._lock:
-            if not self._deadlines:
-                return MAX_WAIT
-            return min(MAX_WAIT, max(0.0, self._deadlines[0][0] - time.monotonic()))
+            now = time.monotonic()
+            self._looks_at = now + MAX_WAIT
+            if self._deadlines:
+                self._looks_at = max(now, min(self._looks_at, self._deadlines[0][0]))
+            return self._looks_at - now
 
     def _count(self, token: int) -> None:
         with self._lock:

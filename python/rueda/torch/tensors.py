@@ -14,7 +14,15 @@ from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet
 from rueda.torch.device_choice import look_at_choice
 
-__all__ = ["TorchAdapter", "code_of", "is_without_memory", "reduce_now", "usual_code_of"]
+__all__ = [
+    "TorchAdapter",
+    "code_of",
+    "current_stream",
+    "increment_versions",
+    "is_without_memory",
+    "reduce_now",
+    "usual_code_of",
+]
 
 _codes: dict[torch.dtype, int] = {
     getattr(torch, name): code
@@ -98,6 +106,27 @@ def reduce_now(
     )
 
 
+def _takes_several() -> bool:
+    """Whether this torch counts several tensors' versions in one call."""
+    try:
+        torch.autograd.graph.increment_version([torch.empty(0, device="cpu")])
+    except (AttributeError, TypeError):
+        return False
+    return True
+
+
+_counts_together = _takes_several()
+
+
+def increment_versions(tensors: Sequence[torch.Tensor]) -> None:
+    """Tells autograd that all of them have been written."""
+    if _counts_together:
+        torch.autograd.graph.increment_version(tensors)
+        return
+    for tensor in tensors:
+        torch.autograd.graph.increment_version(tensor)
+
+
 class TorchAdapter:
     """Dense tensors of the CPU and, with ``gpus``, of CUDA devices; without a copy where they are contiguous."""
 
@@ -106,12 +135,12 @@ class TorchAdapter:
 
     def read(self, array: object) -> tuple[torch.Tensor, View]:
         """See Adapter."""
-        tensor = self._dense(array).resolve_conj().resolve_neg().contiguous()
+        tensor = self.dense(array).resolve_conj().resolve_neg().contiguous()
         return tensor, _view(tensor)
 
     def write(self, array: object) -> tuple[torch.Tensor, View]:
         """See Adapter."""
-        tensor = self._dense(array)
+        tensor = self.dense(array)
         if not tensor.is_contiguous():
             raise Refusal(
                 f"the tensor of shape {list(tensor.shape)} is not contiguous (strides "
@@ -138,7 +167,7 @@ class TorchAdapter:
 
     def copy(self, array: object) -> torch.Tensor:
         """See Adapter."""
-        tensor = self._dense(array)
+        tensor = self.dense(array)
         _view(tensor)
         return tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
 
@@ -163,7 +192,7 @@ class TorchAdapter:
             try:
                 yield raw.view(like.dtype).view(shape)
             finally:
-                memory.release(_current_stream(like.get_device()))
+                memory.release(current_stream(like.get_device()))
         else:
             yield torch.frombuffer(memory, dtype=like.dtype).view(shape)
 
@@ -171,7 +200,8 @@ class TorchAdapter:
         """See Adapter."""
         return torch.tensor(values, dtype=torch.int64, device="cpu")
 
-    def _dense(self, array: object) -> torch.Tensor:
+    def dense(self, array: object) -> torch.Tensor:
+        """The tensor without its graph. Raises Refusal for what has not the elements of a dense tensor here."""
         if not isinstance(array, torch.Tensor):
             raise Refusal(f"rueda.torch takes tensors, not a {type(array).__name__}")
         tensor = array.detach()
@@ -199,11 +229,12 @@ def _slow_current_stream(device: int) -> int:
     return torch.cuda.current_stream(device).cuda_stream
 
 
-# The driver's handle of a GPU's current stream. What torch documents makes objects for it, which takes as long as the
-# rest of a submission; its compiler's generated code calls this.
-_current_stream: Callable[[int], int] = getattr(
+# What torch documents makes objects for it, which takes as long as the rest of a submission; its compiler's generated
+# code calls this.
+current_stream: Callable[[int], int] = getattr(
     torch._C, "_cuda_getCurrentRawStream", _slow_current_stream
 )
+"""The driver's handle of the current stream of a GPU, by the GPU's number."""
 
 
 def _view(tensor: torch.Tensor) -> View:
@@ -223,7 +254,7 @@ def _view(tensor: torch.Tensor) -> View:
         return View(tensor.data_ptr(), tensor.shape, code, tensor)
     device = tensor.get_device()
     look_at_choice(device)
-    stream = _current_stream(device)
+    stream = current_stream(device)
     return View(
         tensor.data_ptr(),
         tensor.shape,
@@ -240,7 +271,7 @@ def _follow(device: int, submitted_on: int, natives: Sequence[_native.Handle]) -
 
     The tensors' memory is given out again, once they are gone, to what the latter enqueues next.
     """
-    current = _current_stream(device)
+    current = current_stream(device)
     _native.wait_on_all(natives, current)
     if current != submitted_on:
         _native.wait_on_all(natives, submitted_on)

@@ -176,6 +176,46 @@ def check_backward_on_a_side_stream() -> None:
     close(shared, alone)
 
 
+@needs_gpu
+def check_layers_on_streams_of_their_own() -> None:
+    """Autograd works where the forward pass ran, so that a bucket's gradients become ready on several streams."""
+    shared, distributed, alone, single = pair(sgd)
+    streams = [torch.cuda.Stream() for _ in range(2)]
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        main = torch.cuda.current_stream()
+        for stream, layers in zip(streams, (shared[:1], shared[1:]), strict=True):
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                x = Late.apply(layers(x))
+            main.wait_stream(stream)
+        return x
+
+    for step in range(4):
+        x, y = batch(step)
+        distributed.zero_grad()
+        F.cross_entropy(forward(share(x)), share(y)).backward()
+        distributed.step()
+        single.zero_grad()
+        F.cross_entropy(alone(x), y).backward()
+        single.step()
+    close(shared, alone)
+    same_bits(shared.parameters())
+
+
+class Late(torch.autograd.Function):
+    """Does nothing but delay the stream on which the backward pass works."""
+
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
+        torch.cuda._sleep(5_000_000)
+        return gradient
+
+
 def scaled_step(scaler: Any, optimizer: Any, loss: torch.Tensor, distributed: bool) -> None:
     optimizer.zero_grad()
     scaler.scale(loss).backward()

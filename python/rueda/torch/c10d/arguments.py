@@ -92,19 +92,23 @@ class Target:
     """Where a result belongs: contiguous memory to write to, and how it gets from there to ``tensor``."""
 
     def __init__(self, tensor: torch.Tensor, keep_elements: bool) -> None:
-        read(tensor)  # refuses what is no dense tensor
         self._given = tensor
-        self.tensor = tensor.detach()
+        self.tensor = _adapter.dense(tensor)
         if self.tensor.is_contiguous() and not self.tensor.is_conj() and not self.tensor.is_neg():
             self.memory, self.view = _adapter.write(self.tensor)
         elif keep_elements:
             self.memory, self.view = _adapter.write(_adapter.copy(tensor))
         else:
+            read(tensor)  # refuses what has no elements of its own
             self.memory, self.view = _adapter.write(_adapter.empty_like(tensor))
+
+    def is_in_place(self) -> bool:
+        """Whether what is written is the tensor's own memory."""
+        return self.memory is self.tensor
 
     def give(self) -> None:
         """Brings what was written to the tensor. Raises where that was resized or given other memory meanwhile."""
-        if self.memory is not self.tensor:
+        if not self.is_in_place():
             overwrite(self.tensor, self.memory)
         elif (change := _adapter.change_of(self._given, self.view)) is not None:
             raise changed_in_flight("the tensor", change)
@@ -141,7 +145,8 @@ def tensors_in(references: object) -> Iterator[torch.Tensor]:
         yield references
     elif isinstance(references, Target):
         yield references.tensor
-        yield references.memory
+        if not references.is_in_place():
+            yield references.memory
     elif isinstance(references, (list, tuple)):
         for each in references:
             yield from tensors_in(each)

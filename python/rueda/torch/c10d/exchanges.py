@@ -46,7 +46,7 @@ class Exchanges(Operations):
         world_root = self._world_rank(root)
         try:
             target = target_of(tensor, keep_elements=root == self.rank())
-            placement = placement_of(target.view)
+            placement = placement_of(target.view, in_place=target.is_in_place())
         except Refusal as refusal:
             return self._refused("broadcast", refusal, options)
         view = target.view

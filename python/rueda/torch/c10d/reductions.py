@@ -72,7 +72,7 @@ class Reductions(Operations):
                 if done is not None:
                     return done
             target = target_of(tensor, keep_elements=True)
-            placement = placement_of(target.view)
+            placement = placement_of(target.view, in_place=target.is_in_place())
         except Refusal as refusal:
             return self._refused("allreduce", refusal, options)
         view = target.view
