@@ -131,7 +131,11 @@ class Exchanges(Operations):
             views = [
                 _gathered(source, each, size) for source, each in zip(sources, targets, strict=True)
             ]
-            placement = placement_of(*views)
+            memories = [
+                result_memory(each, view, self.rank() * source.numel() * source.element_size())
+                for each, view, source in zip(targets, views, sources, strict=True)
+            ]
+            placement = placement_of(*views, in_place=all(size > 0 for _, size in memories))
         except (Refusal, ValueError) as error:
             return self._refused("all-gather", as_refusal(error), options, parts=len(outputs))
         set_id = self._membership.set_id
@@ -146,13 +150,9 @@ class Exchanges(Operations):
                     set_id,
                     view.device,
                     view.stream,
-                    *result_memory(
-                        each, view, self.rank() * source.numel() * source.element_size()
-                    ),
+                    *memory,
                 )
-                for number, (view, source, each) in enumerate(
-                    zip(views, sources, targets, strict=True)
-                )
+                for number, (view, memory) in enumerate(zip(views, memories, strict=True))
             ]
 
         def finish(natives: Sequence[_native.Handle]) -> list[torch.Tensor]:

@@ -332,7 +332,13 @@ class Reductions(Operations):
             ]
             for target, view in zip(targets, views, strict=True):
                 require_like(target, view)
-            placement = placement_of(*views)
+            memories = [
+                result_memory(
+                    [target], view, -sum(rows[: self.rank()]) * dtypes.item_size(view.dtype)
+                )
+                for target, view, rows in zip(targets, views, splits, strict=True)
+            ]
+            placement = placement_of(*views, in_place=all(size > 0 for _, size in memories))
         except (Refusal, ValueError) as error:
             return self._refused(what, as_refusal(error), options, parts=len(outputs))
         set_id = self._membership.set_id
@@ -351,12 +357,10 @@ class Reductions(Operations):
                     set_id,
                     view.device,
                     view.stream,
-                    *result_memory(
-                        [target], view, -sum(rows[: self.rank()]) * dtypes.item_size(view.dtype)
-                    ),
+                    *memory,
                 )
-                for number, (view, rows, target) in enumerate(
-                    zip(views, splits, targets, strict=True)
+                for number, (view, rows, memory) in enumerate(
+                    zip(views, splits, memories, strict=True)
                 )
             ]
 
