@@ -9,6 +9,7 @@ from .tables import Table
 
 _WHAT = {
     "flat": "one host: every rank copies its data into shared memory and reads that of all others",
+    "staged": "one host: through shared memory in parts, of which every rank combines its own",
     "direct": "one host: ranks read and write each other's tensors",
     "ring": "messages around a ring, over the transport",
     "hierarchical": "memory within each host, a ring for each slice between them, in parts",

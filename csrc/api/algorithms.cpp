@@ -38,12 +38,16 @@ AlgorithmChoice choose_algorithm(std::int64_t bytes) {
   if (algorithm == Algorithm::ring) return choice;
   if (length <= line_bytes) {
     choice.algorithm = choice.registered = "line";
-  } else if (length >= runtime->epoch().algorithms().host_policy().registered_min) {
+  } else if (algorithm == Algorithm::staged ||
+             length >= runtime->epoch().algorithms().host_policy().registered_min) {
     choice.registered = name_of(Algorithm::direct);
   }
   const auto predict = [&](const std::string& name, const MeasuredCost& direct) {
     if (name == "line") return costs.exchange / 1000;
-    return costs.at(name == name_of(Algorithm::direct) ? direct : costs.flat, length) / 1000;
+    const MeasuredCost& cost = name == name_of(Algorithm::direct)   ? direct
+                               : name == name_of(Algorithm::staged) ? costs.staged
+                                                                    : costs.flat;
+    return costs.at(cost, length) / 1000;
   };
   choice.predicted_us = predict(choice.algorithm, costs.direct);
   choice.predicted_registered_us = predict(choice.registered, costs.registered);

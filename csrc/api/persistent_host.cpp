@@ -7,6 +7,7 @@
 #include "core/strings.h"
 #include "onehost/host_reduction.h"
 #include "onehost/registered_memory.h"
+#include "onehost/shared_mapping.h"
 #include "reduce/combine.h"
 
 namespace rueda {
@@ -30,6 +31,15 @@ std::uint64_t channel_key(int set, int number) {
 // Its channel serves this tensor alone.
 std::size_t slot_for(const HostPolicy& policy, std::size_t bytes) {
   return bytes <= policy.flat_limit ? bytes : 0;
+}
+
+// Where tensors that are not registered do best through shared memory, they go through a copy
+// there. Larger ones come to lie on huge pages, where the kernel reaches them faster.
+bool prefers_copy(const PersistentTensor& tensor, const HostPolicy& policy) {
+  const HostMemory& host = *tensor.host.memory;
+  const std::size_t bytes = tensor.bytes();
+  if (bytes <= line_bytes || bytes > policy.staged_limit || bytes >= huge_page) return false;
+  return !host.registered(tensor.input.data, bytes) || !host.registered(tensor.output, bytes);
 }
 
 // Whether the kernel does not let other ranks reach the tensor.
@@ -105,9 +115,9 @@ class HostRun final : public PersistentRun {
             options.postscale_factor};
   }
 
-  // Its channel has no slots for that, and its tensors come to lie on huge pages.
+  // Its channel has no slots for that: what would go through them has a copy in registered memory.
   static HostPolicy without_staging(HostPolicy policy) {
-    policy.staged_limit = 0;
+    if (std::exchange(policy.staged_limit, 0) > 0) policy.registered_min = 0;
     return policy;
   }
 
@@ -221,10 +231,11 @@ Status prepare_host_run(PersistentTensor& tensor) {
                 "the ranks of its host share: drop operations that are not used any more"),
             rank};
   }
-  if (!needs_copy(tensor, *policy)) return {};
+  const bool needed = needs_copy(tensor, *policy);
+  if (!needed && !prefers_copy(tensor, *policy)) return {};
   const auto pool = RegisteredMemory::of_process();
   tensor.copy = pool ? pool.value()->allocate(tensor.bytes()) : nullptr;
-  if (tensor.copy) return {};
+  if (tensor.copy || !needed) return {};
   return {ErrorCode::unsupported,
           str("rank ", rank, " has no shared memory left for a tensor of ", tensor.bytes(),
               " bytes that the other ranks of its host cannot reach"),

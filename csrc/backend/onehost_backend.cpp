@@ -36,7 +36,8 @@ class OnehostBackend : public Backend {
 
   [[nodiscard]] bool may_be_eager(std::size_t bytes) const override {
     const auto policy = rueda::policy_for(algorithms_, policy_, bytes);
-    return policy && bytes <= std::max(policy->flat_limit, line_bytes);
+    if (!policy) return false;
+    return bytes <= line_bytes || (bytes <= policy->flat_limit && policy->staged_limit == 0);
   }
 
   std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
@@ -224,6 +225,7 @@ std::optional<HostPolicy> policy_for(const AlgorithmTable& algorithms, const Hos
     case Algorithm::gathered:
     case Algorithm::pairwise: return std::nullopt;
     case Algorithm::flat: chosen.flat_limit = slot_bytes; break;
+    case Algorithm::staged: chosen.staged_limit = SIZE_MAX; break;
     case Algorithm::direct: chosen.flat_limit = std::min(policy.flat_limit, bytes - 1); break;
   }
   return chosen;

@@ -31,7 +31,9 @@ Status WorldAlgorithms::choose() {
     const bool measured = layout_.host.costs().exchange > 0;
     if (measured) host_policy_ = policy_of(layout_.host.costs());
     host_policy_.huge_pages = options_.huge_pages == "auto";
-    on_host_ = AlgorithmTable::of_limit(static_cast<std::int64_t>(host_policy_.flat_limit));
+    on_host_ = measured
+                   ? table_of(layout_.host.costs())
+                   : AlgorithmTable::of_limit(static_cast<std::int64_t>(host_policy_.flat_limit));
   }
   auto chosen = AlgorithmTable::parse(options_.algorithm, on_host_);
   if (!chosen) {

@@ -28,9 +28,10 @@ constexpr std::array table{
                &Options::bootstrap},
     OptionSpec{
         "algorithm", "RUEDA_ALGORITHM", "", text, "", true,
-        "How data of which size is exchanged, as in flat:0-8K;direct:8K-1M;ring:1M-. flat and "
-        "direct are for ranks of one host: copies through shared memory, up to 512K, and "
-        "reaching into each other's tensors. hierarchical, doubling and tree are for ranks of "
+        "How data of which size is exchanged, as in flat:0-8K;direct:8K-1M;ring:1M-. flat, staged "
+        "and direct are for ranks of one host: copies through shared memory, up to 512K, the same "
+        "in parts of which each rank combines its own, and reaching into each other's tensors. "
+        "hierarchical, doubling and tree are for ranks of "
         "several hosts: memory within each, between them rings, recursive doubling or two binary "
         "trees. ring is for all. "
         "gathered and pairwise are for the all-to-all of several hosts, by what a rank has for one "

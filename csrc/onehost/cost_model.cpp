@@ -161,7 +161,7 @@ HostCosts measure_all(Measurement& measurement, const HostMemory& host, std::byt
   costs.large_bytes = static_cast<double>(large_bytes);
   costs.flat = measurement.cost(any, large_bytes, always_flat());
   if (Staging::is_possible(host.size())) {
-    costs.staged = measurement.time(any, large_bytes, always_staged());
+    costs.staged = measurement.cost(any, large_bytes, always_staged());
   }
   costs.registered = measurement.cost(registered, large_bytes, always_direct());
   if (host.has_direct_access()) {
@@ -201,11 +201,12 @@ Expected<HostCosts> measure(const std::shared_ptr<HostMemory>& host, Time deadli
   return costs;
 }
 
-std::array<double*, 12> figures_of(HostCosts& costs) {
+std::array<double*, 14> figures_of(HostCosts& costs) {
   return {&costs.exchange,          &costs.large_bytes,      &costs.flat.small,
           &costs.flat.middle,       &costs.flat.large,       &costs.direct.small,
           &costs.direct.middle,     &costs.direct.large,     &costs.registered.small,
-          &costs.registered.middle, &costs.registered.large, &costs.staged};
+          &costs.registered.middle, &costs.registered.large, &costs.staged.small,
+          &costs.staged.middle,     &costs.staged.large};
 }
 
 std::string text_of(HostCosts costs) {
@@ -242,10 +243,32 @@ constexpr std::size_t likely_on_huge_pages = 4 << 20;
 // By what reaching tensors on huge pages is faster, at most.
 constexpr double gain_of_huge_pages = 1.5;
 
-std::size_t staged_limit(const HostCosts& costs) {
-  if (costs.staged <= 0 || costs.staged >= costs.direct.large) return 0;
-  const bool always = costs.staged * gain_of_huge_pages < costs.direct.large;
-  return always ? SIZE_MAX : likely_on_huge_pages - 1;
+// What else would be taken than the way through slots in parts.
+double other_than_staged(const HostCosts& costs, std::size_t bytes) {
+  return std::min(costs.at(costs.flat, bytes), costs.at(costs.direct, bytes));
+}
+
+// From which size on the way through slots in parts is the shortest, clearly so, since it needs
+// more of the ranks to be awake at once. That of twice the largest measurement where it never is.
+std::size_t staged_from(const HostCosts& costs) {
+  constexpr double clearly = 0.9;
+  std::size_t bytes = 256;
+  while (static_cast<double>(bytes) <= costs.large_bytes &&
+         costs.at(costs.staged, bytes) >= clearly * other_than_staged(costs, bytes)) {
+    bytes *= 2;
+  }
+  return bytes;
+}
+
+// Up to which it is, if it is from `from` on; nothing where that has no end.
+std::optional<std::size_t> staged_until(const HostCosts& costs, std::size_t from) {
+  std::size_t bytes = from;
+  while (static_cast<double>(bytes) <= costs.large_bytes) {
+    if (costs.at(costs.staged, bytes) >= other_than_staged(costs, bytes)) return bytes;
+    bytes *= 2;
+  }
+  const bool always = costs.staged.large * gain_of_huge_pages < costs.direct.large;
+  return always ? std::nullopt : std::optional(likely_on_huge_pages);
 }
 
 }  // namespace
@@ -264,8 +287,25 @@ HostPolicy policy_of(const HostCosts& costs) {
   HostPolicy policy;
   policy.flat_limit = crossing(costs, costs.direct, 1 << 10);
   policy.registered_min = crossing(costs, costs.registered, 256);
-  policy.staged_limit = staged_limit(costs);
   return policy;
+}
+
+AlgorithmTable table_of(const HostCosts& costs) {
+  const auto limit = static_cast<std::int64_t>(policy_of(costs).flat_limit);
+  const AlgorithmTable otherwise = AlgorithmTable::of_limit(limit);
+  const std::size_t from = staged_from(costs);
+  if (costs.staged.large <= 0 || static_cast<double>(from) > costs.large_bytes) return otherwise;
+  std::vector<AlgorithmTable::Row> rows;
+  for (const AlgorithmTable::Row& row : otherwise.rows()) {
+    if (row.from < static_cast<std::int64_t>(from)) rows.push_back(row);
+  }
+  rows.push_back({static_cast<std::int64_t>(from), Algorithm::staged});
+  if (const auto until = staged_until(costs, from)) {
+    const auto end = static_cast<std::int64_t>(*until);
+    rows.push_back({end, otherwise.choose(end)});
+    if (end < limit) rows.push_back({limit, Algorithm::direct});
+  }
+  return AlgorithmTable::of_rows(std::move(rows));
 }
 
 Expected<HostCosts> measure_costs(Bootstrap& bootstrap, const std::shared_ptr<HostMemory>& host,

@@ -10,6 +10,7 @@
 #include "core/status.h"
 #include "onehost/host_collective.h"
 #include "onehost/host_memory.h"
+#include "plan/algorithm_table.h"
 #include "transport/bootstrap.h"
 
 namespace rueda {
@@ -27,7 +28,7 @@ struct HostCosts {
   MeasuredCost flat;        // through copies
   MeasuredCost direct;      // reaching into any memory
   MeasuredCost registered;  // reaching into registered memory
-  double staged = 0;        // ns at large_bytes, through slots chunk by chunk; 0 where it cannot be
+  MeasuredCost staged;      // through slots chunk by chunk; 0 where it cannot be
 
   // ns that `bytes` take by one of them.
   [[nodiscard]] double at(const MeasuredCost& cost, std::size_t bytes) const;
@@ -35,6 +36,8 @@ struct HostCosts {
 
 // The policy with which predicted times are shortest.
 [[nodiscard]] HostPolicy policy_of(const HostCosts& costs);
+// What suits a single tensor of each size that is not registered.
+[[nodiscard]] AlgorithmTable table_of(const HostCosts& costs);
 
 // Collective over all ranks of `bootstrap`, which are those of `host`; takes a few milliseconds.
 [[nodiscard]] Expected<HostCosts> measure_costs(Bootstrap& bootstrap,

@@ -19,9 +19,9 @@ struct HostPolicy {
   std::size_t flat_limit = 16 << 10;
   // From here on registered tensors are never copied through slots.
   std::size_t registered_min = 1 << 10;
-  // Up to here, above the flat limit, tensors of which not all are registered go through slots
-  // chunk by chunk; above, and where this is 0, ranks reach for them through the kernel. For
-  // channels with slots of `slot_bytes`.
+  // Up to here single tensors of which not all are registered go through slots chunk by chunk,
+  // whatever the flat limit; above, and where this is 0, ranks reach for them through the kernel.
+  // For channels with slots of `slot_bytes`.
   std::size_t staged_limit = 0;
   // Work is divided into pieces of this size, for the processors' private caches.
   std::size_t chunk = 256 << 10;

@@ -64,7 +64,8 @@ HostReduction::HostReduction(HostChannel& channel, const HostPolicy& policy,
 // Where this rank's tensors lie, if others may have to know.
 void HostReduction::find_reach() {
   const std::size_t bytes = tensors_.bytes();
-  const bool is_exposed = bytes > policy_.flat_limit || bytes >= policy_.registered_min;
+  const bool is_exposed =
+      bytes > policy_.flat_limit || bytes >= policy_.registered_min || may_be_staged();
   if (!is_exposed && tensors_.leaves() == nullptr) return;
   for (const Piece& piece : tensors_.pieces()) {
     const HostMemory& host = channel_.host();
@@ -81,9 +82,10 @@ void HostReduction::prepare() {
   started_ = false;
   staging_.reset();
   if (fits_line()) return copy_in(channel_.memory().line());
-  if (tensors_.bytes() > policy_.flat_limit) {
+  const bool staged = may_be_staged();
+  if (staged || tensors_.bytes() > policy_.flat_limit) {
     expose();
-    if (!may_be_staged()) {
+    if (!staged) {
       is_direct_ = true;
       return;
     }

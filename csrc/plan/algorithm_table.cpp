@@ -13,8 +13,8 @@ namespace rueda {
 
 namespace {
 
-constexpr std::array<std::string_view, 8> names{"flat",     "direct", "ring",     "hierarchical",
-                                                "doubling", "tree",   "gathered", "pairwise"};
+constexpr std::array<std::string_view, 9> names{
+    "flat", "staged", "direct", "ring", "hierarchical", "doubling", "tree", "gathered", "pairwise"};
 constexpr std::int64_t no_end = std::numeric_limits<std::int64_t>::max();
 
 std::optional<Algorithm> algorithm_named(std::string_view name) {
@@ -26,6 +26,7 @@ std::optional<Algorithm> algorithm_named(std::string_view name) {
 bool serves(Algorithm algorithm, Extent extent) {
   switch (algorithm) {
     case Algorithm::flat:
+    case Algorithm::staged:
     case Algorithm::direct: return extent == Extent::one_host;
     case Algorithm::hierarchical:
     case Algorithm::doubling:
@@ -109,11 +110,12 @@ Expected<AlgorithmTable> AlgorithmTable::parse(std::string_view text,
     const auto range =
         range_of(colon == std::string_view::npos ? std::string_view() : part.substr(colon + 1));
     if (!algorithm || !range) {
-      return Status(ErrorCode::initialization,
-                    str("'", part,
-                        "' is no range of sizes with its algorithm: give auto, or flat, "
-                        "direct, ring, hierarchical, doubling, tree, gathered or pairwise, each "
-                        "with a range if wanted, as in flat:0-8K;ring:8K-"));
+      return Status(
+          ErrorCode::initialization,
+          str("'", part,
+              "' is no range of sizes with its algorithm: give auto, or flat, "
+              "staged, direct, ring, hierarchical, doubling, tree, gathered or pairwise, each "
+              "with a range if wanted, as in flat:0-8K;ring:8K-"));
     }
     if (serves(*algorithm, extent)) table.set(range->first, range->last, *algorithm);
   }

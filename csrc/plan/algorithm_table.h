@@ -11,7 +11,9 @@
 namespace rueda {
 
 enum class Algorithm : std::uint8_t {
-  flat,    // one host: every rank copies its data into shared memory and reads that of all others
+  flat,  // one host: every rank copies its data into shared memory and reads that of all others
+  // One host: as flat, but in parts, of which every rank combines its own and all read the results.
+  staged,
   direct,  // one host: ranks read and write each other's tensors
   ring,    // messages around a ring, over the transport
   // Several hosts: reduce-scatter within each, a ring for each slice across, all-gather within.

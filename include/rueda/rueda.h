@@ -368,7 +368,7 @@ std::size_t settle_tensor(const void* tensor, std::size_t bytes, ProcessSet proc
 // How an allreduce of so many bytes is done in the world, and how long it should take by what
 // was measured at init (µs; 0 where nothing was; of a world of several hosts what the links take).
 struct AlgorithmChoice {
-  // On one host "line" (in one cache line), "flat" or "direct", across hosts "hierarchical",
+  // On one host "line" (in one cache line), "flat", "staged" or "direct", across hosts "hierarchical",
   // "doubling" or "tree", and "ring".
   std::string algorithm;
   std::string registered;  // the same for tensors from allocate()

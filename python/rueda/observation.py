@@ -32,7 +32,7 @@ class AlgorithmChoice(NamedTuple):
     """
 
     algorithm: str
-    """On one host ``"line"`` (within one cache line), ``"flat"`` or ``"direct"``; across hosts ``"hierarchical"``,
+    """On one host ``"line"`` (within one cache line), ``"flat"``, ``"staged"`` or ``"direct"``; across hosts ``"hierarchical"``,
     ``"doubling"`` or ``"tree"``; ``"ring"``."""
     registered: str
     """The same for arrays from :func:`rueda.empty`."""
@@ -49,7 +49,7 @@ def choose_algorithm(size: int) -> AlgorithmChoice:
 
     Example::
 
-        >>> rueda.choose_algorithm(1 << 20).algorithm in ("line", "flat", "direct", "ring")
+        >>> rueda.choose_algorithm(1 << 20).algorithm in ("line", "flat", "staged", "direct", "ring")
         True
     """
     return AlgorithmChoice(*_native.choose_algorithm(size))

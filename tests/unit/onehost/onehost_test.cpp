@@ -128,6 +128,8 @@ TEST_CASE("tensors that others cannot see go through the slots, some ranks contr
   const bool in_place = GENERATE(true, false);
   HostPolicy policy = small_policy();
   policy.staged_limit = 8 << 20;
+  // What would fit a slot as a whole goes in parts as well.
+  policy.flat_limit = GENERATE(std::size_t{1024}, slot_bytes);
   // Parts of a chunk, whole rounds, and more rounds than there is room for, between small ones.
   const std::vector<std::size_t> counts{300, 8192, 20'001, 5, 300'001, 65'536, 400, 300'000};
   run_on_host(size, [&](HostChannel& channel) {

@@ -1,0 +1,74 @@
+// What suits which size, by figures that are made up.
+#include "onehost/cost_model.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+namespace rueda {
+namespace {
+
+// Straight lines through these two points, in ns.
+MeasuredCost line(double at_nothing, double per_kib, double large_kib) {
+  return {at_nothing + 2 * per_kib, at_nothing + 32 * per_kib, at_nothing + large_kib * per_kib};
+}
+
+HostCosts costs_of(const MeasuredCost& flat, const MeasuredCost& staged, const MeasuredCost& direct,
+                   double large_kib = 256) {
+  HostCosts costs;
+  costs.exchange = 500;
+  costs.large_bytes = large_kib * 1024;
+  costs.flat = flat;
+  costs.staged = staged;
+  costs.direct = direct;
+  costs.registered = direct;
+  return costs;
+}
+
+}  // namespace
+
+TEST_CASE("two ranks whose memory the kernel reaches quickly need no parts") {
+  const HostCosts costs = costs_of(line(500, 200, 256), line(3000, 250, 256), line(2000, 120, 256));
+  CHECK(table_of(costs).to_string() == "flat:0-32K;direct:32K-");
+  CHECK(policy_of(costs).flat_limit == 32 << 10);
+}
+
+TEST_CASE("where the kernel is slow, and copies of whole tensors too, they go in parts") {
+  // As 8 ranks on 16 processors.
+  const HostCosts costs =
+      costs_of(line(1000, 1400, 256), line(3000, 260, 256), line(20'000, 480, 256));
+  CHECK(table_of(costs).to_string() == "flat:0-2K;staged:2K-");
+  // Several tensors together cannot go in parts.
+  CHECK(policy_of(costs).flat_limit == 32 << 10);
+}
+
+TEST_CASE("in parts up to where reaching for tensors is the quicker way") {
+  SECTION("within what was measured") {
+    const HostCosts costs =
+        costs_of(line(1000, 1400, 512), line(3000, 260, 512), line(20'000, 160, 512), 512);
+    CHECK(table_of(costs).to_string() == "flat:0-2K;staged:2K-256K;direct:256K-");
+  }
+  SECTION("before copies of whole tensors are given up") {
+    const HostCosts costs =
+        costs_of(line(1000, 400, 256), line(3000, 260, 256), line(20'000, 10, 256));
+    CHECK(policy_of(costs).flat_limit == 64 << 10);
+    CHECK(table_of(costs).to_string() == "flat:0-32K;staged:32K-128K;direct:128K-");
+  }
+  SECTION("beyond it only where huge pages cannot help") {
+    const HostCosts costs =
+        costs_of(line(1000, 1400, 256), line(3000, 300, 256), line(20'000, 320, 256));
+    CHECK(table_of(costs).to_string() == "flat:0-4K;staged:4K-4M;direct:4M-");
+  }
+}
+
+TEST_CASE("a gain that a measurement may feign is none") {
+  const HostCosts costs =
+      costs_of(line(1000, 300, 256), line(1000, 290, 256), line(5000, 290, 256));
+  CHECK(table_of(costs).to_string().find("staged") == std::string::npos);
+}
+
+TEST_CASE("among so many ranks that there are no parts") {
+  const HostCosts costs = costs_of(line(1000, 1400, 256), {}, line(20'000, 480, 256));
+  CHECK(table_of(costs).to_string() == "flat:0-32K;direct:32K-");
+}
+
+}  // namespace rueda
