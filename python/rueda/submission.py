@@ -23,7 +23,14 @@ from rueda.handles import Handle, combine
 from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet, identify
 
-__all__ = ["NO_WIRE", "Collectives", "changed_in_flight", "part_name", "refuse"]
+__all__ = [
+    "NO_WIRE",
+    "Collectives",
+    "changed_in_flight",
+    "part_name",
+    "refuse",
+    "written_in_flight",
+]
 
 # Elements travel as they are. Otherwise: the number of the element type as which float32 and float64 travel.
 NO_WIRE = -1
@@ -61,6 +68,14 @@ def changed_in_flight(what: str, change: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"{what} {change} while it was in flight, and the operation used the memory that it had had "
         f"before: wait for the handle first"
+    )
+
+
+def written_in_flight(name: str) -> InvalidArgumentError:
+    """The error where a gradient was written while it was being reduced in place. It is this rank's alone, too."""
+    return InvalidArgumentError(
+        f"the gradient of '{name}' was written while it was being reduced, so that it is neither one nor the other: "
+        f"call synchronize() first, and clip, unscale or clear gradients then"
     )
 
 
