@@ -325,6 +325,7 @@ class SeparateGradients:
             gradient = gradient.to_dense()
         elif gradient.layout != torch.strided:
             raise _Unfit(f"a gradient of layout {gradient.layout} cannot be reduced")
+        gradient = gradient.resolve_conj().resolve_neg()
         if self._reduction.wire != NO_WIRE:  # is converted while it is packed
             return gradient.contiguous(), gradient.dtype, sparse
         wire, context = self._compression.compress(gradient)

@@ -495,6 +495,29 @@ def check_gradients_that_are_parts_of_one_tensor() -> None:
     assert all(p.grad.untyped_storage().nbytes() == flat.nbytes for p in shared.parameters())
 
 
+def check_gradients_that_are_lazy_conjugates() -> None:
+    n, me = rueda.size(), rueda.rank()
+    inputs = torch.randn(n, 5, generator=torch.Generator().manual_seed(3), dtype=torch.complex128)
+    for views in (True, False):
+        for groups in (None, 1):
+            shared, alone = (nn.Parameter(torch.ones(5, dtype=torch.complex128)) for _ in range(2))
+            optimizer = rt.DistributedOptimizer(
+                torch.optim.SGD([shared], lr=0.1),
+                [("shared", shared)],
+                gradient_as_bucket_view=views,
+                groups=groups,
+            )
+            single = torch.optim.SGD([alone], lr=0.1)
+            for _ in range(3):
+                optimizer.zero_grad()
+                single.zero_grad()
+                (shared.conj() * inputs[me]).sum().abs().backward()
+                sum((alone.conj() * row).sum().abs() for row in inputs).div(n).backward()
+                optimizer.step()
+                single.step()
+            torch.testing.assert_close(shared, alone)
+
+
 def halve(parameter: torch.Tensor) -> None:
     parameter.grad.mul_(0.5)
 
