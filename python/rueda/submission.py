@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from rueda import _native, dtypes
 from rueda.adapter import Adapter, Refusal, View
+from rueda.aliases import repeated
 from rueda.arguments import (
     factor_of,
     label_of,
@@ -23,7 +24,14 @@ from rueda.handles import Handle, combine
 from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet, identify
 
-__all__ = ["NO_WIRE", "Collectives", "changed_in_flight", "part_name", "refuse"]
+__all__ = [
+    "NO_WIRE",
+    "Collectives",
+    "changed_in_flight",
+    "part_name",
+    "refuse",
+    "written_in_flight",
+]
 
 # Elements travel as they are. Otherwise: the number of the element type as which float32 and float64 travel.
 NO_WIRE = -1
@@ -61,6 +69,14 @@ def changed_in_flight(what: str, change: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"{what} {change} while it was in flight, and the operation used the memory that it had had "
         f"before: wait for the handle first"
+    )
+
+
+def written_in_flight(name: str) -> InvalidArgumentError:
+    """The error where a gradient was written while it was being reduced in place. It is this rank's alone, too."""
+    return InvalidArgumentError(
+        f"the gradient of '{name}' was written while it was being reduced, so that it is neither one nor the other: "
+        f"call synchronize() first, and clip, unscale or clear gradients then"
     )
 
 
@@ -199,13 +215,20 @@ class Collectives(Generic[A]):
         def submit() -> Handle[list[A]]:
             codec, fraction, seed = codec_of(compression)
             members = [self._source_and_target(array, in_place) for array in group]
-            views = [view for _, view, _, _ in members]
+            used = [(view, output) for _, view, _, output in members]
+            spares = []
+            for number in repeated([view for view, _ in used]) if in_place else ():
+                # Other ranks may have memory of its own there: it takes part, and its result is that of the first.
+                spare, view = self._adapter.write(self._adapter.copy(members[number][0]))
+                spares.append(spare)
+                used[number] = view, view
+            views = [view for view, _ in used]
             # Of those on a GPU; a rank uses one, and one stream is current.
             placed = next((view for view in views if view.device >= 0), None)
             begin = partial(
                 _native.grouped_allreduce,
                 [view.pointer for view in views],
-                [output.pointer for _, _, _, output in members],
+                [output.pointer for _, output in used],
                 [view.shape for view in views],
                 [view.dtype for view in views],
                 text_of(name),
@@ -230,7 +253,7 @@ class Collectives(Generic[A]):
                     self._require_unchanged(source, view, part_name(name, number))
                 return [target for _, _, target, _ in members]
 
-            references = (members, feedback)
+            references = (members, spares, feedback)
             return Handle(begin, finish, references, placed.follow if placed else None)
 
         return _submitted(submit, name, process_set, len(group))

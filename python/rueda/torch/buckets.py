@@ -15,9 +15,14 @@ import torch
 from rueda import _native, dtypes
 from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
-from rueda.submission import changed_in_flight
+from rueda.submission import changed_in_flight, written_in_flight
 from rueda.torch.gathering import Gathering
-from rueda.torch.tensors import code_of, increment_versions, is_without_memory
+from rueda.torch.tensors import (
+    code_of,
+    increment_versions,
+    is_without_memory,
+    version_of,
+)
 
 __all__ = ["Bucket", "Description", "GradientBuckets", "Slot", "describe", "plan_buckets"]
 
@@ -208,6 +213,7 @@ class Slot:
         "parameter",
         "pointer",
         "shape",
+        "version",
     )
 
     def __init__(
@@ -227,6 +233,7 @@ class Slot:
         self._stride = description.stride
         self._view = self._make_view()
         self.pointer = self._view.data_ptr()
+        self.version = 0  # of the view, when the bucket was submitted
 
     def _make_view(self) -> torch.Tensor:
         # A storage of its own: a copy or a file of one gradient does not contain its whole bucket, and
@@ -280,18 +287,26 @@ class Slot:
         if not gradient.requires_grad:
             self.parameter.grad = self.view()
 
+    def note_version(self) -> None:
+        """From now on the gradient is not to be written."""
+        self.version = version_of(self._view)
+
+    def _name(self) -> str:
+        return self.bucket.names[self.bucket.slots.index(self)]
+
     def give_out(self) -> torch.Tensor | None:
         """Makes ``.grad`` what the bucket holds; returns it where autograd has yet to be told that it was written.
 
-        Raises InvalidArgumentError where it was resized meanwhile.
+        Raises InvalidArgumentError where it was written or resized meanwhile.
         """
         gradient = self.parameter.grad
         if gradient is None:  # taken away meanwhile
             self.parameter.grad = self.view()
         elif gradient.shape != self.shape:
-            name = self.bucket.names[self.bucket.slots.index(self)]
             change = f"was resized from {list(self.shape)} to {list(gradient.shape)}"
-            raise changed_in_flight(f"the gradient of '{name}'", change)
+            raise changed_in_flight(f"the gradient of '{self._name()}'", change)
+        elif gradient is self._view and version_of(gradient) != self.version:
+            raise written_in_flight(self._name())
         elif not self._holds(gradient):  # part of a graph, or exchanged meanwhile
             with torch.no_grad():
                 gradient.copy_(self.view())
@@ -350,8 +365,13 @@ class Bucket:
         if self.gathering is not None:
             self.gathering.start_over()
 
+    def note_versions(self) -> None:
+        """It is about to be reduced: from now on its gradients are not to be written."""
+        for slot in self.slots:
+            slot.note_version()
+
     def give_out(self) -> list[Exception]:
-        """Makes each ``.grad`` what the bucket holds; returns an error for each that was resized meanwhile."""
+        """Makes each ``.grad`` what the bucket holds; returns an error for each that was changed meanwhile."""
         errors: list[Exception] = []
         written = []
         for slot in self.slots:

@@ -202,6 +202,26 @@ class Distributed(torch.optim.Optimizer):
         self._rueda.passes = passes
         self._rueda.start_over()
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What torch's GradScaler asks first of all in its step(): whether the optimizer unscales gradients itself.
+
+        Raises InvalidArgumentError while gradients are being reduced. They would be unscaled meanwhile, and each rank
+        would decide by its own whether to take the step.
+        """
+        in_flight = [] if self._rueda.synchronized else self._rueda.in_flight()
+        if in_flight:
+            raise InvalidArgumentError(
+                f"GradScaler.step() was called while {len(in_flight)} gradients are being reduced, '{in_flight[0]}' "
+                f"among them: call synchronize() first, before scaler.unscale_() and scaler.step()"
+            )
+        inherited = getattr(super(), "_step_supports_amp_scaling", False)
+        return bool(vars(self).get("_step_supports_amp_scaling", inherited))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, supports: bool) -> None:
+        vars(self)["_step_supports_amp_scaling"] = supports
+
     def gradient_buckets(self) -> GradientBuckets:
         """How gradients are kept: which lie in which bucket, or why none does. Settled with the first step."""
         return self._rueda.buckets()
@@ -334,8 +354,19 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     the gradients so that they can be clipped; ``skip_synchronize()``, a context in which step() does not;
     ``set_backward_passes_per_step(n)``; and ``gradient_buckets()``.
     zero_grad() between backward() and step(), and more backward passes than agreed, raise
-    :class:`rueda.InvalidArgumentError`. So does step() on a rank on which a gradient was resized while it was being
-    reduced; the others cannot know, and take theirs.
+    :class:`rueda.InvalidArgumentError`. So does step() on a rank on which a gradient was written or resized while it
+    was being reduced; the others cannot know, and take theirs.
+
+    Gradients are being reduced from backward() on: whatever else reads or writes them comes after synchronize(). With a
+    ``GradScaler`` that is before ``scaler.unscale_()`` and ``scaler.step()``, so that all ranks decide by the same
+    gradients whether to take the step; ``scaler.step()`` without it raises :class:`rueda.InvalidArgumentError`::
+
+        scaler.scale(loss).backward()
+        optimizer.synchronize()
+        scaler.unscale_(optimizer)  # where gradients are clipped
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
 
     Raises :class:`rueda.InvalidArgumentError` (a ValueError) for names that occur twice or are missing, and options
     that make no sense.

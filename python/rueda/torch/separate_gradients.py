@@ -17,11 +17,17 @@ from rueda.errors import MismatchError
 from rueda.handles import Handle
 from rueda.operations import Average, ReduceOp
 from rueda.process_sets import ProcessSet
-from rueda.submission import NO_WIRE, Collectives, changed_in_flight, refuse
+from rueda.submission import (
+    NO_WIRE,
+    Collectives,
+    changed_in_flight,
+    refuse,
+    written_in_flight,
+)
 from rueda.torch.buckets import Slot
 from rueda.torch.compression import CompressionPolicy, Compressor
 from rueda.torch.sparse import no_rows, sparse_allreduce_async
-from rueda.torch.tensors import TorchAdapter
+from rueda.torch.tensors import TorchAdapter, version_of
 
 __all__ = ["Group", "InFlight", "Reduction", "SeparateGradients", "Watched"]
 
@@ -103,7 +109,9 @@ class InFlight:
     wire: torch.Tensor | None  # what is reduced in place; None where the result is the handle's
     dtype: Any  # what the compression has to know
     sparse_dimensions: int = 0  # of a gradient that travels dense
-    shape: torch.Size | None = None  # of the gradient, which `wire` may have another than
+    gradient: torch.Tensor | None = None  # as it was submitted; `wire` may be another
+    shape: torch.Size | None = None  # of the gradient
+    version: int | None = None  # of the gradient, once it was submitted, where that tells of writes
 
 
 class Watched:
@@ -201,16 +209,24 @@ class SeparateGradients:
             wire, name, self._codec(watched), self._feedback(watched), self._priority_of([watched])
         )
         watched.in_flight = InFlight(
-            watched.name, watched.parameter, handle, wire, dtype, sparse, gradient.shape
+            watched.name,
+            watched.parameter,
+            handle,
+            wire,
+            dtype,
+            sparse,
+            gradient,
+            gradient.shape,
+            _version_of(gradient),
         )
 
     def submit_group(self, group: Group) -> None:
         """Begins to reduce the gradients of a group at once; those that are not there count as zeros."""
         name = f"{self._prefix}/group/{group.name}"
-        wires, shapes = [], []
+        wires, gradients = [], []
         for member in group.members:
             gradient = self._gradient_of(member)
-            shapes.append(gradient.shape)
+            gradients.append(gradient)
             try:
                 if gradient.layout == torch.sparse_coo and not self._sparse_as_dense:
                     raise _Unfit(
@@ -230,9 +246,19 @@ class SeparateGradients:
         handle = self._reduction.start_group(
             [wire for wire, _, _ in wires], name, codec, feedback, self._priority_of(group.members)
         )
-        for member, shape, (wire, dtype, sparse) in zip(group.members, shapes, wires, strict=True):
+        for member, gradient, (wire, dtype, sparse) in zip(
+            group.members, gradients, wires, strict=True
+        ):
             member.in_flight = InFlight(
-                member.name, member.parameter, handle, wire, dtype, sparse, shape
+                member.name,
+                member.parameter,
+                handle,
+                wire,
+                dtype,
+                sparse,
+                gradient,
+                gradient.shape,
+                _version_of(gradient),
             )
 
     def receive(self, gradients: Iterable[InFlight]) -> list[Exception]:
@@ -299,6 +325,7 @@ class SeparateGradients:
             gradient = gradient.to_dense()
         elif gradient.layout != torch.strided:
             raise _Unfit(f"a gradient of layout {gradient.layout} cannot be reduced")
+        gradient = gradient.resolve_conj().resolve_neg()
         if self._reduction.wire != NO_WIRE:  # is converted while it is packed
             return gradient.contiguous(), gradient.dtype, sparse
         wire, context = self._compression.compress(gradient)
@@ -319,12 +346,24 @@ class SeparateGradients:
         if gradient.shape is not None and parameter.grad.shape != gradient.shape:
             change = f"was resized from {list(gradient.shape)} to {list(parameter.grad.shape)}"
             raise changed_in_flight(f"the gradient of '{gradient.name}'", change)
+        is_the_same = parameter.grad is gradient.gradient and gradient.version is not None
+        if is_the_same and version_of(parameter.grad) != gradient.version:
+            raise written_in_flight(gradient.name)
         is_dense = parameter.grad.layout == torch.strided
         with torch.no_grad():
             reduced = self._compression.decompress(wire, gradient.dtype)
             if is_dense and reduced.numel() and reduced.data_ptr() == parameter.grad.data_ptr():
                 return  # was reduced in place
             parameter.grad.copy_(reduced)
+
+
+def _version_of(gradient: torch.Tensor) -> int | None:
+    """Parts of one tensor have one version, so that writing one looks like writing all: none where it is a part."""
+    try:
+        is_whole = gradient.untyped_storage().nbytes() == gradient.nbytes
+    except RuntimeError:
+        return None
+    return version_of(gradient) if is_whole else None
 
 
 def _explained(error: MismatchError) -> MismatchError:

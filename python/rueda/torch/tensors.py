@@ -22,6 +22,7 @@ __all__ = [
     "is_without_memory",
     "reduce_now",
     "usual_code_of",
+    "version_of",
 ]
 
 _codes: dict[torch.dtype, int] = {
@@ -125,6 +126,14 @@ def increment_versions(tensors: Sequence[torch.Tensor]) -> None:
         return
     for tensor in tensors:
         torch.autograd.graph.increment_version(tensor)
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often autograd has been told that the tensor was written; always 0 for one of inference mode."""
+    try:
+        return tensor._version
+    except RuntimeError:
+        return 0
 
 
 class TorchAdapter:

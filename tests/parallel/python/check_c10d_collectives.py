@@ -10,6 +10,7 @@ import rueda
 import torch
 import torch.distributed as dist
 from c10d import DEVICE, run, still_works
+from parallel import raises
 
 DTYPES = [
     torch.float32,
@@ -172,6 +173,17 @@ def check_coalesced() -> None:
     group.reduce_scatter_tensor_coalesced(scattered, gathered).wait()
     assert torch.equal(scattered[0], of(rank, (4,)) * size)
     assert torch.equal(scattered[1], of(rank, (2, 3), torch.int32) * size)
+
+
+def check_coalesced_with_the_same_tensor_twice() -> None:
+    rank, size = members()
+    for count in (5, 1 << 20):
+        tensor = torch.full((count,), rank + 1.0)
+        dist.group.WORLD.allreduce_coalesced([tensor, torch.ones(2), tensor]).wait()
+        assert torch.equal(tensor, torch.full((count,), size * (size + 1) / 2))
+    whole = torch.ones(9)
+    with raises(rueda.InvalidArgumentError, "arrays 0 and 1 ", "overlap"):
+        dist.group.WORLD.allreduce_coalesced([whole[:5], whole[4:]]).wait()
 
 
 def check_what_is_begun_in_a_block() -> None:

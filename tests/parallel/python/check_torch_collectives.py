@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import operator
 
+import numpy as np
 import parallel
 import rueda
 import rueda.torch as rt
@@ -87,6 +89,35 @@ def check_layouts() -> None:
     first, second = rt.grouped_allreduce([matrix, matrix + 1], name="g", op=rt.Sum)
     equal(first, matrix * n)
     equal(second, (matrix + 1) * n)
+
+
+def check_groups_with_the_same_memory_twice() -> None:
+    """As in the state of a model with tied weights; also where it is so on one rank only."""
+    n, me = rueda.size(), rueda.rank()
+    total = n * (n + 1) / 2
+    for size in (5, 2000, 1 << 20):
+        tensor, other = torch.full((size,), me + 1.0), torch.full((3,), me + 1.0)
+        group = [tensor, other, tensor, tensor.view(1, -1)]
+        results = rt.grouped_allreduce_(group, name="twice", op=rt.Sum)
+        assert all(map(operator.is_, results, group))
+        equal(tensor, torch.full((size,), total))
+        equal(other, torch.full((3,), total))
+        single = torch.full((size,), me + 1.0)
+        second = single if me == n - 1 else torch.full((size,), me + 1.0)
+        rt.grouped_allreduce_([single, second], name="twice on one", op=rt.Sum)
+        equal(single, torch.full((size,), total))
+        equal(second, torch.full((size,), total))
+        array = np.full(size, me + 1.0)
+        rueda.grouped_allreduce_([array, array], name="arrays", op=rueda.Sum)
+        np.testing.assert_array_equal(array, np.full(size, total))
+    whole = torch.ones(9)
+    parts = [whole[:5], torch.ones(2), whole[4:]]
+    mine = parts if me == n - 1 else [torch.ones(5), torch.ones(2), torch.ones(5)]
+    told = ("'overlap.0'", f"rank {n - 1}", "arrays 0 and 2 ", "overlap")
+    with parallel.raises(rueda.InvalidArgumentError, *told):
+        rt.grouped_allreduce_(mine, name="overlap")
+    rt.grouped_allreduce_([whole[:5], whole[5:], whole[9:], whole[9:]], name="side by side")
+    parallel.still_works()
 
 
 def check_bad_tensors() -> None:

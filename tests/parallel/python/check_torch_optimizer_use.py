@@ -420,6 +420,125 @@ def check_gradients_resized_in_flight() -> None:
             same_bits(*shared.parameters())
 
 
+def check_a_scaler_before_synchronize() -> None:
+    """It would unscale gradients that are being reduced, and look for infinities in those of its rank alone."""
+    for fused in (False, True):
+        for views in (True, False):
+            shared, distributed, alone, single = pair(
+                lambda p, fused=fused: torch.optim.Adam(p, lr=0.01, fused=fused),
+                gradient_as_bucket_view=views,
+            )
+            scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+            for step in range(3):
+                x, y = batch(step)
+                distributed.zero_grad()
+                scaler.scale(F.cross_entropy(shared(share(x)), share(y))).backward()
+                before = [p.detach().clone() for p in shared.parameters()]
+                with parallel.raises(rueda.InvalidArgumentError, "synchronize() first", "'0."):
+                    scaler.step(distributed)
+                assert all(map(torch.equal, before, shared.parameters()))
+                scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+                with parallel.raises(rueda.InvalidArgumentError, "zero_grad"):
+                    distributed.zero_grad()
+                distributed.load_state_dict(distributed.state_dict())  # begins the step anew
+                distributed.zero_grad()
+                scaler.scale(F.cross_entropy(shared(share(x)), share(y))).backward()
+                distributed.synchronize()
+                scaler.step(distributed)
+                scaler.update()
+                single.zero_grad()
+                F.cross_entropy(alone(x), y).backward()
+                single.step()
+            close(shared, alone)
+            same_bits(*shared.parameters())
+
+
+def check_gradients_written_in_flight() -> None:
+    """As by clipping without synchronize(), which gave each rank parameters of its own."""
+    for views in (True, False):
+        for groups in (None, 1):
+            shared, distributed, alone, single = pair(
+                sgd, gradient_as_bucket_view=views, groups=groups
+            )
+            train(shared, distributed, alone, single, steps=2)
+            state = copy.deepcopy((shared.state_dict(), distributed.state_dict()))
+            x, y = batch(5)
+            F.cross_entropy(shared(share(x)), share(y)).backward()
+            nn.utils.clip_grad_norm_(shared.parameters(), 0.01)
+            told = ("the gradient of '", "was written", "synchronize() first")
+            with parallel.raises(rueda.InvalidArgumentError, *told):
+                distributed.step()
+            shared.load_state_dict(state[0])
+            distributed.load_state_dict(state[1])
+            distributed.zero_grad()
+            train(shared, distributed, alone, single, steps=2)
+            close(shared, alone)
+            same_bits(*shared.parameters())
+
+
+def check_gradients_that_are_parts_of_one_tensor() -> None:
+    """To autograd a write of one is a write of each, and backward() writes one while another is being reduced."""
+    shared, distributed, alone, single = pair(sgd, gradient_as_bucket_view=False)
+    flat = torch.zeros(sum(p.numel() for p in shared.parameters()), dtype=torch.float64)
+    parts = flat.split([p.numel() for p in shared.parameters()])
+    for parameter, part in zip(shared.parameters(), parts, strict=True):
+        parameter.grad = part.view(parameter.shape)
+    for step in range(3):
+        x, y = batch(step)
+        distributed.zero_grad(set_to_none=False)
+        F.cross_entropy(shared(share(x)), share(y)).backward()
+        distributed.step()
+        single.zero_grad()
+        F.cross_entropy(alone(x), y).backward()
+        single.step()
+    close(shared, alone)
+    assert all(p.grad.untyped_storage().nbytes() == flat.nbytes for p in shared.parameters())
+
+
+def check_gradients_that_are_lazy_conjugates() -> None:
+    n, me = rueda.size(), rueda.rank()
+    inputs = torch.randn(n, 5, generator=torch.Generator().manual_seed(3), dtype=torch.complex128)
+    for views in (True, False):
+        for groups in (None, 1):
+            shared, alone = (nn.Parameter(torch.ones(5, dtype=torch.complex128)) for _ in range(2))
+            optimizer = rt.DistributedOptimizer(
+                torch.optim.SGD([shared], lr=0.1),
+                [("shared", shared)],
+                gradient_as_bucket_view=views,
+                groups=groups,
+            )
+            single = torch.optim.SGD([alone], lr=0.1)
+            for _ in range(3):
+                optimizer.zero_grad()
+                single.zero_grad()
+                (shared.conj() * inputs[me]).sum().abs().backward()
+                sum((alone.conj() * row).sum().abs() for row in inputs).div(n).backward()
+                optimizer.step()
+                single.step()
+            torch.testing.assert_close(shared, alone)
+
+
+def halve(parameter: torch.Tensor) -> None:
+    parameter.grad.mul_(0.5)
+
+
+def check_hooks_that_write_gradients_before_they_are_submitted() -> None:
+    """What a tensor's own hook or an earlier one makes of a gradient is what is reduced."""
+    for views in (True, False):
+        shared, alone = model(), model()
+        for module in (shared, alone):
+            for parameter in module.parameters():
+                parameter.register_post_accumulate_grad_hook(halve)
+        distributed = rt.DistributedOptimizer(
+            sgd(list(shared.parameters())),
+            shared.named_parameters(),
+            gradient_as_bucket_view=views,
+            backward_passes_per_step=1,
+        )
+        train(shared, distributed, alone, sgd(list(alone.parameters())), steps=3)
+        close(shared, alone)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     parallel.run(globals())

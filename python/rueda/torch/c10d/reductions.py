@@ -13,6 +13,7 @@ from torch.distributed import Work
 
 from rueda import _native, dtypes
 from rueda.adapter import Refusal
+from rueda.aliases import repeated
 from rueda.errors import RuedaError, StalledError
 from rueda.operations import Average, ReduceOp, Sum
 from rueda.process_sets import ProcessSet
@@ -191,10 +192,15 @@ class Reductions(Operations):
         try:
             reduction, factor = reduction_of(op)
             targets = [target_of(tensor, keep_elements=True) for tensor in tensors]
+            pointers = [target.view.pointer for target in targets]
+            spares = []
+            for number in repeated([target.view for target in targets]):
+                # Reduced by itself, and forgotten: its result is that of the first in this memory.
+                spares.append(_adapter.copy(targets[number].tensor))
+                pointers[number] = spares[-1].data_ptr()
             placement = placement_of(*(target.view for target in targets))
         except Refusal as refusal:
             return self._refused("allreduce", refusal, options, len(tensors))
-        pointers = [target.view.pointer for target in targets]
         shapes = [target.view.shape for target in targets]
         codes = [target.view.dtype for target in targets]
         devices = [target.view.device for target in targets]
@@ -224,7 +230,7 @@ class Reductions(Operations):
                 stream,
             ),
             finish,
-            targets,
+            [*targets, *spares],
             options,
             placement,
         )
