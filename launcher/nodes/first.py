@@ -65,8 +65,11 @@ class OnNodes(RemoteRun):
         return replace(part, command=[], folder="", settings={}, interface="")
 
     async def _run_ranks(self, supervisor: Supervisor) -> None:
+        supervisor.start_writer(self._output.writer)  # lines are said before there are ranks
         with contextlib.ExitStack() as closing:
-            gathering = closing.enter_context(Gathering(self._nodes, self._per_node))
+            gathering = closing.enter_context(
+                Gathering(self._nodes, self._per_node, self._output.say)
+            )
             self._others = gathering.found
             if not await gathering.wait(lambda: supervisor.ending):
                 await supervisor.wait()

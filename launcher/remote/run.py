@@ -16,7 +16,6 @@ from ..failure import Failure
 from ..job import Job
 from ..output import RankOutput, Stream
 from ..placement import HostShare, identity, place
-from ..sink import say
 from ..store.server import STORE_VARIABLE
 from ..supervisor import Supervisor
 from ..version import installed_version
@@ -110,6 +109,7 @@ class RemoteRun(BuiltinRun):
         return super()._is_certain(rank) and not is_forming
 
     async def _run_ranks(self, supervisor: Supervisor) -> None:
+        supervisor.start_writer(self._output.writer)  # lines are said before there are ranks
         come = self._come = Arrivals(
             self._job.ranks, lambda sentence: self._notice_absence(supervisor, sentence)
         )
@@ -317,7 +317,7 @@ class RemoteRun(BuiltinRun):
         if not supervisor.ending and not self._failures and self._losses.bears(*gone):
             for failure in gone:
                 self._borne[failure.rank] = failure
-                say(self._losses.describe(failure, self._is_certain(failure.rank)))
+                self._output.say(self._losses.describe(failure, self._is_certain(failure.rank)))
                 self._tell_store(failure)
             return
         self._end_without(supervisor, connection)

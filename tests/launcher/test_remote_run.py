@@ -10,7 +10,6 @@ from rueda.launcher.failure import Failure
 from rueda.launcher.hosts import Host
 from rueda.launcher.job import Job
 from rueda.launcher.output import RankOutput
-from rueda.launcher.remote import run as remote
 from rueda.launcher.remote.run import Reach, RemoteRun
 
 
@@ -19,10 +18,11 @@ def test_a_rank_that_was_lost_is_not_lost_again_with_its_host(
     least: int, is_borne: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(remote, "say", lines.append)
+    output = RankOutput(4, None, False)
+    monkeypatch.setattr(output, "say", lines.append)
     settings = {"RUEDA_RECOVERY": "on", "RUEDA_MIN_NP": str(least)}
     job = Job(4, ("true",), (Host("a", 2), Host("b", 2)), settings)
-    run = RemoteRun(job, Reach("ssh", 1.0, 1.0), RankOutput(4, None, False), 1.0, -1)
+    run = RemoteRun(job, Reach("ssh", 1.0, 1.0), output, 1.0, -1)
     lost = SimpleNamespace(name="b", share=run._shares[1], lost="silent", is_over=True)
     supervisor = SimpleNamespace(ending=False, end_after=lambda _: None)
     run._started = True

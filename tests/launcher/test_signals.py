@@ -335,6 +335,40 @@ def test_a_signal_ends_a_job_whose_output_is_not_read(
             assert last_line == f"rueda: ended by {number.name}; all ranks are gone"
 
 
+@pytest.mark.parametrize("flags", [("--min-np", "1"), ("--min-np", "1", "--max-np", "2")], ids=str)
+def test_a_signal_ends_a_job_that_has_lost_a_rank_and_whose_output_is_not_read(
+    tmp_path: Path, script: Script, unread_pipe: tuple[int, int], flags: Sequence[str]
+) -> None:
+    """The launcher has a line of its own to say then, and must not wait for a reader."""
+    write = "\n    if rank == 0:\n        write_for_ever(2)\n"
+    lose = """
+    pathlib.Path(f"ready.{rank}").touch()
+    while len(list(pathlib.Path().glob("ready.*"))) < size:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    program = "import rueda\n    rueda.init()\n" if len(flags) > 2 else ""
+    script(f"    {program}" + WRITING + write + lose)
+    read_end, write_end = unread_pipe
+    with (
+        running(
+            tmp_path, ["run", *flags, "--grace", "0.5"], 2, stdout=write_end, stderr=write_end
+        ) as process,
+        closed_afterwards(read_end),
+    ):
+        _, supervisor = keeper_and_supervisor_of(process)
+        wait_until(lambda: has_ended(int((tmp_path / "pid.1").read_text())), "rank 1 lives")
+        wait_until(lambda: is_idle(supervisor), "the launcher does not wait")
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+def is_idle(pid: int) -> bool:
+    """Whether the process's main thread waits."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
 def test_output_that_is_read_after_the_ranks_end_is_whole(
     tmp_path: Path, launch: list[str], script: Script
 ) -> None:
