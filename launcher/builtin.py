@@ -164,6 +164,8 @@ class BuiltinRun(SupervisedRun):
             how = Failure(rank, status, socket.gethostname())
             self._endings.note(child.process.pid, how)
             self._rank_has_ended(supervisor, come, how)
+            if status != 0 and not (self._failures or supervisor.ending):  # the job goes on
+                child.end_rest(self._grace)
             if self._store is not None and rank < self._job.ranks:
                 self._store.lose(rank, how.describe_status())
 

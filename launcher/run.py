@@ -23,6 +23,7 @@ from .errors import LaunchError
 from .guardian import guard
 from .horovod_flags import alias_path, apply_horovod_flags
 from .hosts import Host, parse_hostfile, parse_hosts
+from .interruptions import hold_relayed_signals
 from .job import Job, check_command, check_ranks, search_path
 from .mpirun_run import MpirunRun
 from .native import Native
@@ -319,6 +320,7 @@ def make_run_command(native: Native) -> click.Command:
     flags = option_flags(native.option_table)
 
     def run(context: click.Context, /, **values: Any) -> None:
+        hold_relayed_signals()
         values, from_horovod = apply_horovod_flags(values, say)
         values = {**values, "bootstrap": values["bootstrap"] or _bootstrap_of(values)}
         job = _make_job(values, flags, from_horovod)

@@ -7,12 +7,15 @@ import resource
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rueda.launcher.builtin import why_not_started
+from rueda.launcher.errors import LaunchError
+from rueda.launcher.writer import Writer
 from rueda_command import LAUNCHER, launcher_environment
 
 from .conftest import Rueda
@@ -70,6 +73,33 @@ def test_too_few_processes_are_said_with_how_many_could_be_started() -> None:
     assert why_not_started("true", 5, 8, error) == (
         "only 5 of 8 ranks could be started on this host: Resource temporarily unavailable; start "
         "fewer ranks or raise the limits (ulimit -a)"
+    )
+
+
+def test_a_launcher_without_a_thread_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    writer, written = Writer(), []
+    writer.put(1, lambda: written.append("word"))
+    with pytest.raises(LaunchError, match=r"cannot start a thread; .* pids limit"):
+        writer.start(lambda: None)
+    writer.write_here()
+    assert written == ["word"]
+    assert writer.is_done
+
+
+def test_a_launcher_that_cannot_be_split_says_so(rueda: Rueda, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\ndef fork(): raise BlockingIOError(11, os.strerror(11))\nos.fork = fork\n"
+    )
+    path = os.pathsep.join([str(tmp_path), launcher_environment().get("PYTHONPATH", "")])
+    ran = rueda("run", "--no-mpi", "-np", "2", "true", PYTHONPATH=path)
+    assert ran.code == 2
+    assert ran.last_line == (
+        "rueda: the launcher cannot start a process: Resource temporarily unavailable; raise the "
+        "limits of processes (ulimit -u, or the container's pids limit)"
     )
 
 
