@@ -10,10 +10,10 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .interruptions import RELAYED, Interruptions, Way, hold_relayed_signals, relayed_signals
 from .errors import LaunchError
-from .output import Stream
+from .interruptions import RELAYED, Interruptions, Way, hold_relayed_signals, relayed_signals
 from .orphans import AdoptedZombies
+from .output import Stream
 from .processes import (
     adopt_orphans,
     become_killable,
@@ -92,7 +92,9 @@ class Supervisor:
     """Starts children, each in a process group of its own, and stays until all are gone.
 
     SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on; whoever is left after `grace` seconds is
-    killed. SIGUSR1 and SIGUSR2 are passed on to the processes alone and end nothing. Where nobody reads what this process writes any more the children are ended as by
+    killed. SIGUSR1 and SIGUSR2 are passed on to the processes alone and end nothing.
+
+    Where nobody reads what this process writes any more the children are ended as by
     SIGTERM. Use as an asynchronous context manager around spawn() and wait(), then written() and
     say(); give_way() in between lets signals be obeyed.
 

@@ -15,7 +15,6 @@ from ..hosts import Host, total_slots
 from ..job import Job
 from ..output import RankOutput
 from ..placement import HostShare, place
-from ..remote import address
 from ..remote.connection import Connection
 from ..remote.frames import Frame, Kind
 from ..remote.host_job import HostJob
@@ -168,6 +167,11 @@ class ElasticHostsRun(RemoteRun):
     async def _fetch(self, supervisor: Supervisor, name: str) -> None:
         """Makes a host ready on which processes are to be started; where that fails it is tried again later."""
         share = HostShare(Host(name, self._growth.slots_of(name)), self._job.ranks, 0)
+        try:
+            await self._find_addresses(supervisor, [name])
+        except asyncio.CancelledError:
+            self._coming.pop(name, None)
+            raise
         connection = self._connection_to(share, *self._handlers)
         try:
             deadline = time.monotonic() + self._reach.start_timeout
@@ -232,7 +236,7 @@ class ElasticHostsRun(RemoteRun):
 
     def _address_of(self, connection: Connection) -> str:
         """Where no other host has seen this one yet, it is reached under the name that it was given."""
-        return super()._address_of(connection) or address.resolve(connection.name) or ""
+        return super()._address_of(connection) or self._addresses.get(connection.name) or ""
 
     # --- Processes
 

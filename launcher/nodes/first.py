@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,6 +86,9 @@ class OnNodes(RemoteRun):
     def _take_placement(self) -> bool:
         """All nodes have come. Returns whether they may come again."""
         return False
+
+    async def _find_addresses(self, supervisor: Supervisor, names: Sequence[str]) -> None:
+        """The others have come by themselves."""
 
     def _connection_to(self, share: HostShare, *handlers: Callable[..., None]) -> Connection:
         number = self._numbers[share.host.name]

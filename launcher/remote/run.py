@@ -30,6 +30,10 @@ from .session_relay import EndingsForHost
 _STREAMS: dict[Kind, Stream] = {Kind.OUT: "stdout", Kind.ERR: "stderr"}
 
 
+# How often a signal to the launcher is looked for; seconds.
+_LOOK = 0.1
+
+
 class HostsFailed(LaunchError):
     """Hosts cannot run their part of a job, for a reason that is theirs."""
 
@@ -46,9 +50,9 @@ class Reach:
     start_timeout: float  # seconds until all hosts must be ready
     silence: float  # seconds after which a host that says nothing is given up
 
-    def command_line(self, share: HostShare) -> list[str]:
-        """What starts the process on a host."""
-        if share.host.is_local or address.is_own(address.resolve(share.host.name) or ""):
+    def command_line(self, share: HostShare, found: str | None) -> list[str]:
+        """What starts the process on a host, whose address is `found`."""
+        if share.host.is_local or address.is_own(found or ""):
             return ssh.command_here()
         words = ssh.agent_words(self.agent)
         return ssh.command_line(words, share.host.name, self.start_timeout)
@@ -59,7 +63,8 @@ def dry_run(job: Job, reach: Reach) -> list[str]:
     shares = place(job.ranks, job.hosts)
     lines = []
     for share in shares:
-        lines.append(f"# {share.host.name}: {' '.join(reach.command_line(share))}")
+        line = reach.command_line(share, address.resolve(share.host.name))
+        lines.append(f"# {share.host.name}: {' '.join(line)}")
         for rank in share.ranks:
             meeting = {"RUEDA_RENDEZVOUS": f"tcp:{shares[0].host.name}:PORT"}
             lines.append(line_of(job, {**job.told(identity(shares, rank)), **meeting}))
@@ -77,6 +82,7 @@ class RemoteRun(BuiltinRun):
         self._reach = reach
         self._shares = place(job.ranks, job.hosts)
         self._connections: list[Connection] = []
+        self._addresses: dict[str, str | None] = {}  # of hosts, as resolve() has found them
         self._handlers: tuple[Callable[..., None], ...] = ()  # of each, as Connection takes them
         self._changed = asyncio.Event()
         self._started = False
@@ -121,6 +127,10 @@ class RemoteRun(BuiltinRun):
             self._lose(supervisor, connection)
 
         self._handlers = (on_frame, self._show, on_lost, self._changed.set)
+        await self._find_addresses(supervisor, [share.host.name for share in self._shares])
+        if supervisor.ending:
+            await supervisor.wait()
+            return
         for share in self._shares:
             self._connections.append(self._connection_to(share, *self._handlers))
         try:
@@ -131,9 +141,23 @@ class RemoteRun(BuiltinRun):
             raise
         await supervisor.wait()
 
+    async def _find_addresses(self, supervisor: Supervisor, names: Sequence[str]) -> None:
+        """Before _connection_to() hosts; signals are obeyed meanwhile."""
+        others = [host.name for host in self._job.hosts if host.name not in self._addresses]
+        found = asyncio.ensure_future(address.resolve_all([*names, *others]))
+        try:
+            while not (found.done() or supervisor.ending):
+                await asyncio.wait({found}, timeout=_LOOK)
+            if found.done():
+                self._addresses.update(found.result())
+        finally:
+            found.cancel()
+
     def _connection_to(self, share: HostShare, *handlers: Callable[..., None]) -> Connection:
         """`handlers`: as Connection takes them."""
-        return Connection(share, self._reach.command_line(share), *handlers)
+        return Connection(
+            share, self._reach.command_line(share, self._addresses.get(share.host.name)), *handlers
+        )
 
     def _meeting_for(self, connection: Connection, meeting: dict[str, str]) -> dict[str, str]:
         """What the host is told of where the ranks meet, and of their secret."""
@@ -222,17 +246,23 @@ class RemoteRun(BuiltinRun):
     def _address_of(self, connection: Connection) -> str:
         """Where the other hosts reach a host, as far as that is known."""
         if not connection.share.host.is_local:
-            return address.resolve(connection.name) or connection.facts.get("own_address", "")
+            return self._addresses.get(connection.name) or connection.facts.get("own_address", "")
         others = (other for other in self._connections if other is not connection)
-        return next(filter(None, map(_launcher_as_seen_by, others)), "") or self._on_the_way()
+        return next(filter(None, map(self._as_seen_by, others)), "") or self._on_the_way()
 
     def _on_the_way(self) -> str:
         """This host's address on the way to a host that may come."""
         for host in self._job.hosts:
-            found = None if host.is_local else address.resolve(host.name)
+            found = None if host.is_local else self._addresses.get(host.name)
             if own := address.towards(found) if found else None:
                 return own
         return ""
+
+    def _as_seen_by(self, connection: Connection) -> str | None:
+        """An address of this host on the way to another one."""
+        found = self._addresses.get(connection.name)
+        own = address.towards(found) if found else None
+        return own or connection.facts.get("launcher_address")
 
     @property
     def _interface(self) -> str:
@@ -345,12 +375,6 @@ class RemoteRun(BuiltinRun):
     def _show(self, connection: Connection, line: bytes) -> None:
         """What ssh or the process there says."""
         self._output.show("stderr", f"rueda: {connection.name}: ".encode() + line)
-
-
-def _launcher_as_seen_by(connection: Connection) -> str | None:
-    """An address of this host on the way to another one."""
-    found = address.resolve(connection.name)
-    return (address.towards(found) if found else None) or connection.facts.get("launcher_address")
 
 
 def _variables(job: Job) -> dict[str, str]:
