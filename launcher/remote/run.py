@@ -229,7 +229,7 @@ class RemoteRun(BuiltinRun):
                 raise HostsFailed(
                     late,
                     f"host '{late[0].name}' was not ready within {self._reach.start_timeout:g} s"
-                    + (f", nor were {len(late) - 1} others" if len(late) > 1 else ""),
+                    + _nor_others(len(late) - 1),
                 ) from None
 
     def _check_versions(self, connections: Sequence[Connection]) -> None:
@@ -375,6 +375,12 @@ class RemoteRun(BuiltinRun):
     def _show(self, connection: Connection, line: bytes) -> None:
         """What ssh or the process there says."""
         self._output.show("stderr", f"rueda: {connection.name}: ".encode() + line)
+
+
+def _nor_others(count: int) -> str:
+    if count == 0:
+        return ""
+    return ", nor was another one" if count == 1 else f", nor were {count} others"
 
 
 def _variables(job: Job) -> dict[str, str]:
