@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from ..arrivals import Arrivals
 from ..errors import LaunchError
 from ..hosts import Host
+from ..interruptions import RELAYED
 from ..job import Job
 from ..lines import LineAssembler
 from ..output import RankOutput
@@ -172,6 +174,10 @@ class NodeConnection(Connection):
         super()._handle(frame)
         if frame.kind == Kind.END:
             self._close()  # and so the process ends; the connection itself stays for the last word
+
+    def _signal(self, number: signal.Signals) -> None:
+        if number not in RELAYED:  # of which that launcher gets its own, as from a batch system
+            super()._signal(number)
 
     def _why_ended(self, status: int) -> str:
         said = self._said.decode(errors="replace").strip()
