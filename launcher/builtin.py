@@ -20,7 +20,6 @@ from .job import Job
 from .losses import Losses
 from .output import RankOutput, ended_by, ended_well
 from .placement import identity, place
-from .sink import say
 from .store.server import STORE_VARIABLE, Store, open_local
 from .supervised_run import SupervisedRun
 from .supervisor import Child, Supervisor
@@ -148,7 +147,7 @@ class BuiltinRun(SupervisedRun):
         """Whether the job goes on without a rank that has failed; says so."""
         if self._is_missed(how.rank) or not self._losses.bears(how):
             return False
-        say(self._losses.describe(how, self._is_certain(how.rank)))
+        self._output.say(self._losses.describe(how, self._is_certain(how.rank)))
         return True
 
     def _spawn(
@@ -165,6 +164,8 @@ class BuiltinRun(SupervisedRun):
             how = Failure(rank, status, socket.gethostname())
             self._endings.note(child.process.pid, how)
             self._rank_has_ended(supervisor, come, how)
+            if status != 0 and not (self._failures or supervisor.ending):  # the job goes on
+                child.end_rest(self._grace)
             if self._store is not None and rank < self._job.ranks:
                 self._store.lose(rank, how.describe_status())
 

@@ -6,6 +6,7 @@ Each is imported only where it is asked for: a job starts sooner. `rueda bench` 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -108,6 +109,9 @@ def build(native: Native) -> click.Group:
 def main() -> None:
     """The console script."""
     open_missing_streams()
+    stdout = sys.stdout
+    if isinstance(stdout, io.TextIOWrapper) and stdout.errors == "strict":
+        stdout.reconfigure(errors="replace")  # what the user's characters do not have
     try:
         build(load_native())(prog_name="rueda")
     except OSError as error:

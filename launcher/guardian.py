@@ -8,7 +8,8 @@ import resource
 import signal
 import time
 
-from .interruptions import Repetitions
+from .errors import LaunchError
+from .interruptions import Repetitions, hold_relayed_signals, relayed_signals
 from .processes import (
     adopt_orphans,
     become_killable,
@@ -38,14 +39,15 @@ def guard(grace: float) -> int:
     also where the guardian is killed with it, and end it: SIGTERM, and SIGKILL `grace` seconds
     later. When the keeper is killed, the supervisor gets SIGTERM, and the guardian inherits.
     """
-    watched = {signal.SIGCHLD, *_PASSED_ON}
+    hold_relayed_signals()
+    watched = {signal.SIGCHLD, *_PASSED_ON, *relayed_signals()}
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup
         watched.remove(signal.SIGHUP)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*watched, *_PASSED_ON})
     adopt_orphans()
     told, tell = os.pipe()
-    keeper = os.fork()
+    keeper = _fork()
     if keeper == 0:
         os.close(tell)
         _keep(grace, told)
@@ -56,12 +58,22 @@ def guard(grace: float) -> int:
     raise SystemExit(_watch(keeper, tell, watched, grace))
 
 
+def _fork() -> int:
+    try:
+        return os.fork()
+    except OSError as error:
+        raise LaunchError(
+            f"the launcher cannot start a process: {error.strerror}; raise the limits of processes (ulimit -u, or "
+            "the container's pids limit)"
+        ) from error
+
+
 def _keep(grace: float, told: int) -> None:
     """The keeper's whole life; returns in the supervisor."""
     os.setpgid(0, 0)  # a terminal's signals are for the guardian alone
     adopt_orphans()
     parent = os.getpid()
-    supervisor = os.fork()
+    supervisor = _fork()
     if supervisor == 0:
         become_killable(parent, signal.SIGTERM)
         name_process("rank supervisor")  # so that `killall rueda` ends only the guardian

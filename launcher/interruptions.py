@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import signal
+from types import FrameType
 from typing import Literal
+
+# Not for the launcher but for the ranks, as under mpirun: a batch system announces the end of a job so.
+RELAYED = (signal.SIGUSR1, signal.SIGUSR2)
 
 # What one process sends twice within so many seconds it means once.
 _AT_ONCE = 0.5
 
 # How a signal comes to the process that runs the job: sent to it, or passed on by its guardian.
 Way = Literal["direct", "relayed"]
+
+
+def hold_relayed_signals() -> None:
+    """Until there are ranks, and once they are gone, these signals do nothing, where they are not ignored anyway.
+
+    By a handler, since ranks would inherit that they are ignored.
+    """
+
+    def do_nothing(number: int, frame: FrameType | None) -> None:
+        pass
+
+    for number in relayed_signals():
+        signal.signal(number, do_nothing)
+
+
+def relayed_signals() -> list[signal.Signals]:
+    """Those of RELAYED that whoever has started this process has not had ignored."""
+    return [number for number in RELAYED if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 class Interruptions:

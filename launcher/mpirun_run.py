@@ -99,7 +99,10 @@ class MpirunRun(SupervisedRun):
         if not self._streams.failures:
             raised = watch.raised()
             if raised is None:
-                return code, f"mpirun ended with exit code {code} without naming a rank"
+                words = f"mpirun ended with exit code {code} without naming a rank"
+                if self._only_host:
+                    words += "; if it cannot start ranks here, --no-mpi starts them without it"
+                return code, words
             return code, watch.explain(Failure(raised, code, self._only_host))
         failure = self._streams.failures[0]
         # The rank that noticed another's end may well be the first to exit.

@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+from collections.abc import Callable
 
 from .processes import children, descendants, is_alive, kill_all, reap
 
 # Seconds between two looks, and how many of them in a row must find the same orphans.
 INTERVAL = 1.0
 _LOOKS = 2
+
+
+class AdoptedZombies:
+    """Takes leave of ended processes that this one has adopted, which else count as processes until the job's end.
+
+    Not of its own children, of which it is to learn how they ended. Others may start children in this process, too:
+    these they take leave of at once, and so what is still there after INTERVAL has been adopted.
+    """
+
+    def __init__(self, own: Callable[[], set[int]]) -> None:
+        """`own`: the children that have been started here and have not been taken leave of."""
+        self._own = own
+        self._seen: set[int] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def look(self) -> None:
+        """To be called after SIGCHLD, in a running loop."""
+        if self._timer is None:
+            self._seen = self._ended()
+            if self._seen:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(INTERVAL, self._take_leave)
+
+    def _take_leave(self) -> None:
+        self._timer = None
+        reap(self._seen & self._ended())
+        self.look()
+
+    def _ended(self) -> set[int]:
+        adopted = children(os.getpid()) - self._own()
+        return {process for process in adopted if not is_alive(process)}
 
 
 class OrphanWatch:

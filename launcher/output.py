@@ -79,6 +79,10 @@ class RankOutput:
         sink = standard_output if stream == "stdout" else standard_error
         self.writer.put(len(text), lambda: self._write_stream(sink, text))
 
+    def say(self, text: str) -> None:
+        """A line of the launcher's own while the job runs, which must not wait for somebody who reads."""
+        self.writer.put(len(text), lambda: say(text))
+
     def finish(self) -> None:
         """Shows unfinished lines and closes the files."""
         for (rank, stream), assembler in self._assemblers.items():
@@ -94,7 +98,7 @@ class RankOutput:
             lost = Sink(os.open(os.devnull, os.O_WRONLY), f"'{path}'")
             lost.error = error
             self._files[rank] = lost
-            self._report_file(lost)
+            self.writer.put(0, lambda: self._report_file(lost))
 
     def _write_stream(self, sink: Sink, text: bytes) -> None:
         if sink.write(text):

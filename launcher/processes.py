@@ -80,6 +80,16 @@ def children(parent: int) -> set[int]:
     return found
 
 
+def members_of(group: int, ancestor: int) -> set[int]:
+    """Processes of a process group that descend from `ancestor`, as those do that it has adopted."""
+    members: set[int] = set()
+    for process in descendants(ancestor):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(process) == group:
+                members.add(process)
+    return members
+
+
 def environment_of(process: int) -> dict[bytes, bytes]:
     """The variables that the process's program was started with; none where they may not be read."""
     try:

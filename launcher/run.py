@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from . import builtin, mpirun
-from .cores import usable_cores
+from .cores import cores_within_quota
 from .elastic.discovery import Elastic, is_here_only
 from .elastic.flags import elastic_of, find_hosts, is_elastic
 from .elastic.hosts_run import ElasticHostsRun
@@ -23,12 +23,13 @@ from .errors import LaunchError
 from .guardian import guard
 from .horovod_flags import alias_path, apply_horovod_flags
 from .hosts import Host, parse_hostfile, parse_hosts
+from .interruptions import hold_relayed_signals
 from .job import Job, check_command, check_ranks, search_path
 from .mpirun_run import MpirunRun
 from .native import Native
 from .nodes.elastic_first import ElasticNodesRun
 from .nodes.first import NodesRun, job_of_all
-from .nodes.flags import Nodes, hint_at_nodes, nodes_of
+from .nodes.flags import Nodes, hint_at_batch_job, hint_at_nodes, nodes_of
 from .nodes.other import run_node
 from .option_flags import OptionFlag, environment_of, option_flags
 from .output import RankOutput
@@ -40,6 +41,8 @@ from .sink import say
 
 # Descriptors for a connection to a host, counted in those for a rank that is started here.
 _PER_HOST = 2
+# Seconds, as the library has it.
+_MAX_TIMEOUT = 1e9
 
 
 @dataclass(frozen=True)
@@ -75,20 +78,25 @@ def _default_settings(job: Job, given: Mapping[str, str]) -> dict[str, str]:
     if "PYTHONUNBUFFERED" not in os.environ:
         settings["PYTHONUNBUFFERED"] = "1"  # lines appear when they are printed
     if THREADS not in os.environ and THREADS not in given:
-        cores = usable_cores()
+        cores, quota = cores_within_quota()
         threads = threads_per_rank(cores, job_ranks_here)
+        of_what = f"{cores} core{'s' if cores > 1 else ''}"
+        if quota is not None:
+            of_what = f"a quota of {quota:g} CPU{'s' if quota != 1 else ''}"
         settings[THREADS] = str(threads)
         if job.is_local:
             say(
                 f"{THREADS}={threads}, because it is not set and {job_ranks_here} "
-                f"{'ranks share' if job_ranks_here > 1 else 'rank has'} {cores} "
-                f"core{'s' if cores > 1 else ''}"
+                f"{'ranks share' if job_ranks_here > 1 else 'rank has'} {of_what}"
             )
     return {name: value for name, value in settings.items() if name not in given}
 
 
 def _make_job(
-    values: Mapping[str, Any], flags: Sequence[OptionFlag], from_horovod: Mapping[str, str]
+    values: Mapping[str, Any],
+    flags: Sequence[OptionFlag],
+    from_horovod: Mapping[str, str],
+    checks_command: bool,
 ) -> Job:
     hosts = _hosts(values["hosts"], values["hostfile"])
     ranks = check_ranks(values["ranks"], hosts, values["oversubscribe"])
@@ -106,7 +114,7 @@ def _make_job(
     hosts = hosts or find_hosts(values, ranks, settings)
     draft = Job(ranks, (), hosts)
     check_number(ranks, draft.ranks_here if draft.is_local else 0)
-    command = check_command(values["command"], draft.is_local)
+    command = check_command(values["command"], draft.is_local and checks_command)
     defaults = _default_settings(draft, settings)
     chosen = frozenset(defaults) & {THREADS}
     for_horovod = bool(values["horovod"])
@@ -176,7 +184,18 @@ def _show(request: RunRequest, lines: Callable[[], Sequence[str]]) -> bool:
     return request.dry_run
 
 
+def _require_folder() -> None:
+    """All hosts run the job in the folder of this process."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise LaunchError(
+            f"the current folder, in which the job is to run, is gone: {error.strerror}"
+        ) from error
+
+
 def _run_remote(request: RunRequest, job: Job) -> int:
+    _require_folder()
     # Each host divides its own cores.
     settings = {name: value for name, value in job.settings.items() if name not in job.chosen}
     job = replace(job, settings=settings)
@@ -200,6 +219,7 @@ def _run_remote(request: RunRequest, job: Job) -> int:
 
 def _run_nodes(request: RunRequest, job: Job, nodes: Nodes) -> int:
     """`job`: this node's."""
+    _require_folder()
     whole = job_of_all(job, nodes)
     shares = [
         HostShare(Host(f"node {n}", job.ranks), n * job.ranks, job.ranks)
@@ -276,9 +296,12 @@ def _start_timeout(settings: Mapping[str, str]) -> float:
     name = "RUEDA_INIT_TIMEOUT"
     text = settings.get(name) or os.environ.get(name) or "120"
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
         raise LaunchError(f"{name}='{text}' is no number of seconds") from None
+    if not 0 <= seconds <= _MAX_TIMEOUT:
+        raise LaunchError(f"{name}={text}: give from 0 to {_MAX_TIMEOUT:g} seconds")
+    return seconds
 
 
 def _bootstrap_of(values: Mapping[str, Any]) -> str | None:
@@ -319,10 +342,12 @@ def make_run_command(native: Native) -> click.Command:
     flags = option_flags(native.option_table)
 
     def run(context: click.Context, /, **values: Any) -> None:
+        hold_relayed_signals()
         values, from_horovod = apply_horovod_flags(values, say)
         values = {**values, "bootstrap": values["bootstrap"] or _bootstrap_of(values)}
-        job = _make_job(values, flags, from_horovod)
         nodes = nodes_of(values, os.environ)
+        # Each node checks its own once the others can be told, see prepare().
+        job = _make_job(values, flags, from_horovod, checks_command=nodes is None)
         count = nodes.count if nodes is not None else 1
         request = _request(values, job.ranks * count, job.settings)
         if native.module is None:
@@ -337,6 +362,8 @@ def make_run_command(native: Native) -> click.Command:
         if hint := hint_at_nodes(values, os.environ):
             say(hint)
         tool = _choose_mpirun(request, job, native)
+        if tool is None and (hint := hint_at_batch_job(values, os.environ)):
+            say(hint)
         context.exit(
             _run_builtin(request, job) if tool is None else _run_mpirun(request, job, tool)
         )

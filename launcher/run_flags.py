@@ -125,7 +125,7 @@ _FLAGS = [
     click.option(
         "-H", "--hosts", metavar="HOST:SLOTS,...",
         help="Hosts and how many ranks each may take. Default: this host, or what the batch system "
-        "(Slurm, PBS, LSF, Grid Engine) has granted.",
+        "(Slurm, PBS, LSF, Grid Engine) has granted, where mpirun starts the ranks.",
     ),
     click.option(
         "--hostfile", type=click.Path(path_type=Path), metavar="FILE",

@@ -10,9 +10,18 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .interruptions import Interruptions, Way
+from .errors import LaunchError
+from .interruptions import RELAYED, Interruptions, Way, hold_relayed_signals, relayed_signals
+from .orphans import AdoptedZombies
 from .output import Stream
-from .processes import adopt_orphans, become_killable, descendants, kill_all, reap
+from .processes import (
+    adopt_orphans,
+    become_killable,
+    descendants,
+    kill_all,
+    members_of,
+    reap,
+)
 from .sink import is_unread, say
 from .writer import Writer
 
@@ -48,10 +57,29 @@ class Child:
         else:
             self.kill(number)
 
+    def relay(self, number: signal.Signals) -> None:
+        """Sends a signal to the process alone, which may have helpers that do not expect it, or has it passed on."""
+        if self.exited:
+            return
+        if self.on_signal is not None:
+            self.on_signal(number)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
+
     def end(self, grace: float) -> None:
         """Ends it: SIGTERM, and SIGKILL `grace` seconds later."""
         self.send_signal(signal.SIGTERM)
         asyncio.get_running_loop().call_later(grace, self.send_signal, signal.SIGKILL)
+
+    def end_rest(self, grace: float) -> None:
+        """Ends what it has left in its group, once it has exited, as end() does."""
+
+        def end(number: signal.Signals) -> None:
+            kill_all(members_of(self.process.pid, os.getpid()), number)
+
+        end(signal.SIGTERM)
+        asyncio.get_running_loop().call_later(grace, end, signal.SIGKILL)
 
     def kill(self, number: signal.Signals) -> None:
         """Sends a signal to the process and whatever it has started."""
@@ -64,7 +92,9 @@ class Supervisor:
     """Starts children, each in a process group of its own, and stays until all are gone.
 
     SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on; whoever is left after `grace` seconds is
-    killed. Where nobody reads what this process writes any more the children are ended as by
+    killed. SIGUSR1 and SIGUSR2 are passed on to the processes alone and end nothing.
+
+    Where nobody reads what this process writes any more the children are ended as by
     SIGTERM. Use as an asynchronous context manager around spawn() and wait(), then written() and
     say(); give_way() in between lets signals be obeyed.
 
@@ -77,6 +107,10 @@ class Supervisor:
         self._writer = writer
         self._relay = relay
         self._interruptions = Interruptions()
+        self._relayed = {number: Interruptions() for number in RELAYED}
+        self._zombies = AdoptedZombies(
+            lambda: {child.process.pid for child in self._children if not child.exited}
+        )
         self._children: list[Child] = []
         self._unread: list[tuple[Child, Stream, int]] = []  # until the writer has room
         self._all_spawned = False
@@ -93,6 +127,8 @@ class Supervisor:
         adopt_orphans()
         for number in self._handled():
             self._loop.add_signal_handler(number, self._heed, number)
+        for number in relayed_signals():
+            self._loop.add_signal_handler(number, self._heed, number)
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
         self._loop.add_reader(self._relay, self._heed_guardian)
         return self
@@ -101,12 +137,15 @@ class Supervisor:
         """Ends what still runs, also after an error in between."""
         self._signal_all(signal.SIGKILL)
         if error is not None:
-            self._writer.start(self._notice_progress)
+            with contextlib.suppress(LaunchError):
+                self._writer.start(self._notice_progress)
+            self._writer.write_here()
             await self.written()
         for timer in self._timers:
             timer.cancel()
-        for number in (*self._handled(), signal.SIGCHLD):
+        for number in (*self._handled(), *relayed_signals(), signal.SIGCHLD):
             self._loop.remove_signal_handler(number)
+        hold_relayed_signals()
         self._loop.remove_reader(self._relay)
 
     @staticmethod
@@ -171,6 +210,11 @@ class Supervisor:
         self.ending = True
         for child in self._children:
             child.send_signal(number)
+
+    def relay(self, number: signal.Signals) -> None:
+        """Passes on a signal that ends nothing."""
+        for child in self._children:
+            child.relay(number)
 
     def interrupt(self, number: signal.Signals) -> None:
         """Does what the signal, sent to the launcher, would do."""
@@ -271,6 +315,10 @@ class Supervisor:
             self._pass_on(signal.SIGTERM, "relayed")
 
     def _pass_on(self, number: signal.Signals, *ways: Way) -> None:
+        if number in self._relayed:
+            if self._relayed[number].is_new(*ways):
+                self.relay(number)
+            return
         if not self._interruptions.is_new(*ways):
             return
         self._changed.set()
@@ -295,6 +343,7 @@ class Supervisor:
                 self._loop.call_later(_DRAIN, self._finish, child)
         if self._all_spawned and all(child.exited for child in self._children):
             self._all_exited.set()
+        self._zombies.look()
 
     def _read(self, child: Child, stream: Stream, descriptor: int) -> None:
         if self._must_wait(child):

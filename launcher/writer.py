@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
+
+from .errors import LaunchError
 
 # Bytes that may wait before no more should be put.
 _ROOM = 1 << 20
@@ -34,11 +37,26 @@ class Writer:
         self._waiting.put((size, write))
 
     def start(self, on_progress: Callable[[], None]) -> None:
-        """Begins; the thread calls `on_progress` after each write. Does nothing the second time."""
+        """Begins; the thread calls `on_progress` after each write. Does nothing the second time. Raises LaunchError."""
+        if self._thread is not None:
+            return
+        self._on_progress = on_progress
+        thread = threading.Thread(target=self._run, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise LaunchError(
+                "the launcher cannot start a thread; start fewer ranks, or raise the limits of processes (ulimit -u, "
+                "or the container's pids limit)"
+            ) from error
+        self._thread = thread
+
+    def write_here(self) -> None:
+        """Performs what waits in the caller's thread, where there is no other."""
         if self._thread is None:
-            self._on_progress = on_progress
-            self._thread = threading.Thread(target=self._run, daemon=True)
-            self._thread.start()
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._perform(*self._waiting.get_nowait())
 
     @property
     def is_full(self) -> bool:
@@ -52,8 +70,10 @@ class Writer:
 
     def _run(self) -> None:
         while True:
-            size, write = self._waiting.get()
-            write()
-            self._done_bytes += size
-            self._done += 1
-            self._on_progress()
+            self._perform(*self._waiting.get())
+
+    def _perform(self, size: int, write: Callable[[], None]) -> None:
+        write()
+        self._done_bytes += size
+        self._done += 1
+        self._on_progress()

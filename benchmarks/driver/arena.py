@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from rueda.launcher.processes import adopt_orphans
+from rueda.launcher.temporary import require_temporary_files
 
 from .contenders import Contender, Setting
 from .group import Group, Listener, end_all
@@ -40,6 +41,7 @@ class Arena:
         self.processors = tuple(sorted(os.sched_getaffinity(0)))
 
     def __enter__(self) -> Arena:
+        require_temporary_files()
         adopt_orphans()
         self._before = {number: signal.signal(number, _interrupt) for number in _ENDING}
         self._folder = Path(tempfile.mkdtemp(prefix="rueda-bench-"))

@@ -2,6 +2,8 @@
 
 #include <sched.h>
 
+#include "core/cpu_quota.h"
+
 namespace rueda {
 
 namespace {
@@ -35,7 +37,8 @@ bool Backoff::back_off(Time now) {
 bool is_oversubscribed(int ranks) {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return true;
-  return ranks > CPU_COUNT(&allowed);
+  const int at_once = ranks_within_cpu_quota();
+  return ranks > CPU_COUNT(&allowed) || (at_once > 0 && ranks > at_once);
 }
 
 }  // namespace rueda

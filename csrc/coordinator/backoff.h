@@ -41,7 +41,8 @@ class Backoff {
   Time since_;
 };
 
-// Whether `ranks` of this host are more than the processors that this process may run on.
+// Whether `ranks` of this host are more than the processors that this process may run on, or than
+// its control group has time for.
 [[nodiscard]] bool is_oversubscribed(int ranks);
 
 }  // namespace rueda

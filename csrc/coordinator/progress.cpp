@@ -10,6 +10,7 @@
 
 #include "core/cancellation_off.h"
 #include "core/signals_blocked.h"
+#include "core/start_thread.h"
 
 namespace rueda {
 
@@ -75,8 +76,7 @@ Status Progress::start(int first_fd, int second_fd) {
   Status watches = watcher_.start(first_fd, second_fd,
                                   [this] { lock_->notify(ProgressLock::readable, target_); });
   if (!watches.ok()) return watches;
-  thread_ = std::thread([this] { run(); });
-  return {};
+  return start_thread(thread_, [this] { run(); });
 }
 
 // --- The progress thread

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/futex.h"
+#include "core/start_thread.h"
 #include "core/strings.h"
 
 namespace rueda {
@@ -18,8 +19,7 @@ Status Watcher::start(int first, int second, std::function<void()> notify) {
   stop_fd_.reset(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!stop_fd_) return {ErrorCode::initialization, str("eventfd: ", std::strerror(errno))};
   notify_ = std::move(notify);
-  thread_ = std::thread([this, first, second] { watch(first, second); });
-  return {};
+  return start_thread(thread_, [this, first, second] { watch(first, second); });
 }
 
 void Watcher::stop() {

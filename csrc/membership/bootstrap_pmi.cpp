@@ -1,6 +1,8 @@
 #include "membership/bootstrap_pmi.h"
 
 #include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +29,33 @@ constexpr std::size_t key_digits = 32;
 Status pmi_failed(std::string text) {
   return Status(ErrorCode::initialization, std::move(text));
 }
+
+// A SIGPIPE of this thread's own comes at once, and is taken away; one that was there before stays.
+class SignalPipeBlocked {
+ public:
+  SignalPipeBlocked() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    sigset_t waiting;
+    sigpending(&waiting);
+    was_there_ = sigismember(&waiting, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~SignalPipeBlocked() {
+    const int error = errno;
+    const timespec none{};
+    if (!was_there_) sigtimedwait(&pipe_, nullptr, &none);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    errno = error;
+  }
+  SignalPipeBlocked(const SignalPipeBlocked&) = delete;
+  SignalPipeBlocked& operator=(const SignalPipeBlocked&) = delete;
+
+ private:
+  sigset_t pipe_{};
+  sigset_t before_{};
+  bool was_there_ = false;
+};
 
 int leading_number(const std::string& text) {
   int value = -1;
@@ -66,6 +95,14 @@ std::string word_of(const Answer& answer, const std::string& name) {
   return found == answer.end() ? std::string() : found->second;
 }
 
+// Without SIGPIPE, which would end the process, where the process manager is gone.
+ssize_t send_quietly(int fd, std::string_view text) {
+  const ssize_t sent = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
+  if (sent >= 0 || errno != ENOTSOCK) return sent;
+  const SignalPipeBlocked blocked;
+  return ::write(fd, text.data(), text.size());
+}
+
 // The process's own conversation with its process manager, which takes one in the process's life:
 // it begins with the first world, and ends with the process.
 class PmiConversation {
@@ -77,7 +114,7 @@ class PmiConversation {
   ~PmiConversation() {
     if (process_ != ::getpid() || is_lost_) return;  // not begun, or its parent's
     constexpr std::string_view line = "cmd=finalize\n";
-    if (::write(fd_, line.data(), line.size()) < 0) return;
+    if (send_quietly(fd_, line) < 0) return;
     pollfd answer{fd_, POLLIN, 0};
     ::poll(&answer, 1, 1000);
   }
@@ -115,7 +152,7 @@ class PmiConversation {
     std::string rest = line + "\n";
     while (!rest.empty()) {
       if (!wait_writable(fd_, deadline)) return lose("the process manager takes no more");
-      const auto written = ::write(fd_, rest.data(), rest.size());
+      const auto written = send_quietly(fd_, rest);
       if (written < 0 && errno != EINTR && errno != EAGAIN) {
         return lose("the process manager, which serves PMI, cannot be reached");
       }

@@ -8,6 +8,7 @@
 #include "core/interruption.h"
 #include "core/log.h"
 #include "core/signals_blocked.h"
+#include "core/start_thread.h"
 #include "core/strings.h"
 #include "core/wait_fd.h"
 #include "membership/descriptor_limit.h"
@@ -93,7 +94,8 @@ Expected<std::unique_ptr<Membership>> Membership::open(Bootstrap& bootstrap, con
   const Status all = bootstrap.agree("membership/open", opened, deadline);
   if (!opened.ok() || !all.ok()) return opened.ok() ? all : opened;
   const SignalsBlocked blocked;
-  membership->thread_ = std::thread([self = membership.get()] { self->run(); });
+  const auto run = [self = membership.get()] { self->run(); };
+  if (Status started = start_thread(membership->thread_, run); !started.ok()) return started;
   return membership;
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/cpu_quota.h"
 #include "core/strings.h"
 #include "onehost/host_exchange.h"
 #include "onehost/host_memory.h"
@@ -86,6 +87,7 @@ class HostMemoryForming {
     info.probe.proof_address = probe_.proof_address();
     info.probe.places_address = probe_.places_address();
     info.processors = allowed_processors();
+    info.ranks_at_once = ranks_within_cpu_quota();
     return info.encode();
   }
 
@@ -121,7 +123,11 @@ class HostMemoryForming {
     memory_->sleepers_fence_ =
         std::all_of(infos_.begin(), infos_.end(),
                     [](const HostPeerInfo& info) { return info.fences_for_others; });
-    memory_->is_oversubscribed_ = !can_each_have_a_processor(processors);
+    const bool have_time =
+        std::all_of(infos_.begin(), infos_.end(), [this](const HostPeerInfo& info) {
+          return info.ranks_at_once == 0 || info.ranks_at_once >= bootstrap_.size();
+        });
+    memory_->is_oversubscribed_ = !have_time || !can_each_have_a_processor(processors);
     return {};
   }
 

@@ -20,7 +20,7 @@ std::string as_word(const std::string& text) {
 std::string HostPeerInfo::encode() const {
   std::string text =
       str(process, ' ', tells_its_end, ' ', fences_for_others, ' ', probe.proof_address, ' ',
-          probe.places_address, ' ', as_word(address), ' ', as_word(world));
+          probe.places_address, ' ', as_word(address), ' ', as_word(world), ' ', ranks_at_once);
   for (const std::uint64_t word : probe.proof) text += str(' ', word);
   for (const int processor : processors) text += str(' ', processor);
   return text;
@@ -31,7 +31,7 @@ Expected<HostPeerInfo> HostPeerInfo::decode(int rank, const std::string& text) {
   in.imbue(std::locale::classic());
   HostPeerInfo info;
   in >> info.process >> info.tells_its_end >> info.fences_for_others >> info.probe.proof_address >>
-      info.probe.places_address >> info.address >> info.world;
+      info.probe.places_address >> info.address >> info.world >> info.ranks_at_once;
   for (std::uint64_t& word : info.probe.proof) in >> word;
   if (!in) {
     return Status(ErrorCode::initialization, str("rank ", rank, " cannot be understood"), rank);

@@ -15,6 +15,7 @@ struct HostPeerInfo {
   bool fences_for_others = false;  // when it goes to sleep, see wake.h
   RemoteProbe probe;               // without its owner
   std::vector<int> processors;     // that it may run on
+  int ranks_at_once = 0;           // for which there is processor time; 0: for all
   std::string address;             // of rank 0: where descriptors are exchanged
   std::string world;               // of rank 0: the word that its ranks know
 

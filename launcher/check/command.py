@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
+from ..companion import run_to_end
 from ..native import Native
 from .row import Row
 
@@ -50,11 +50,11 @@ memory or MPI can carry its data), else 1. With -H that of the ranks.
 
 def _check_hosts(hosts: str, ssh: str | None, as_json: bool) -> int:
     """Starts one rank for each slot, which report what the links between them were found to be."""
-    run = [sys.executable, "-m", "rueda.launcher", "run", "-H", hosts, "--no-prefix"]
+    run = ["-H", hosts, "--no-prefix"]
     if ssh is not None:
         run += ["--ssh", ssh]
     report = [sys.executable, "-m", "rueda.links", *(["--json"] if as_json else [])]
-    return subprocess.run([*run, *report], check=False).returncode
+    return run_to_end([*run, *report])
 
 
 def _remarks(row: Row) -> str:

@@ -7,7 +7,7 @@ import platform
 import shutil
 from pathlib import Path
 
-from ..cores import usable_cores, usable_cpus
+from ..cores import cpu_quota, usable_cores, usable_cpus
 from .row import Row, missing
 from .shared_object import probe
 
@@ -34,6 +34,8 @@ def cpu_row() -> Row:
     """Cores that this process may use."""
     cores, threads, total = usable_cores(), usable_cpus(), os.cpu_count() or 0
     note = f"{threads} of {total} hardware threads may be used"
+    if (quota := cpu_quota()) is not None:
+        note += f", within a quota of {quota:g} CPU{'s' if quota != 1 else ''}"
     return Row("CPU cores", True, str(cores), note=note)
 
 

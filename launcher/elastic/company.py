@@ -9,7 +9,7 @@ from typing import Any
 from ..endings import Endings
 from ..failure import Failure
 from ..sessions import Talk
-from ..sink import say
+from ..sink import say as say_at_once
 from .growth import Growth
 
 
@@ -20,9 +20,14 @@ class Company:
     """
 
     def __init__(
-        self, growth: Growth, end: Callable[[int], None], endings: Endings | None = None
+        self,
+        growth: Growth,
+        end: Callable[[int], None],
+        endings: Endings | None = None,
+        say: Callable[[str], None] = say_at_once,
     ) -> None:
         """`endings`: tells ranks how others have ended, where that is known."""
+        self._say = say
         self._growth = growth
         self._end = end
         self._endings = endings
@@ -110,16 +115,18 @@ class Company:
         growth = self._growth
         numbers = [how.rank for how in gone]
         if is_missed:
-            say(f"the job ends, for {self._name(gone[0])} ended before the first world was formed")
+            self._say(
+                f"the job ends, for {self._name(gone[0])} ended before the first world was formed"
+            )
             return False
         now = time.monotonic()
         if not growth.bears_loss_of(*numbers, now=now):
-            say(f"the job ends, for {growth.why_not(*numbers, now=now)}")
+            self._say(f"the job ends, for {growth.why_not(*numbers, now=now)}")
             return False
         for how in gone:
             what = "is lost" if growth.was_member(how.rank) else "has not joined"
             goes_on = "; the job goes on" if is_certain else ""
-            say(f"{self._name(how)} {what}, {how.describe_status()}{goes_on}")
+            self._say(f"{self._name(how)} {what}, {how.describe_status()}{goes_on}")
         return True
 
     def _name(self, how: Failure) -> str:

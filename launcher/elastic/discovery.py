@@ -7,13 +7,14 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import LaunchError
 from ..hosts import Host, merge_hosts, parse_host_line, total_slots
 from ..output import ended_by
 from ..remote.address import resolve
-from ..sink import say
+from ..sink import say as say_at_once
 from .growth import Limits
 
 _PAUSE = 1.0
@@ -43,10 +44,17 @@ class Discovery:
     A script that fails, hangs, or prints something else or no host at all is reported once, and what it has said
     before holds: a cluster whose list is empty for a moment has not lost its hosts. `localhost:0` says that there are
     no slots. Use as an asynchronous context manager. `default_slots`: of a host without a number. `here_only`: other
-    hosts are reported, since the job cannot come to them.
+    hosts are reported, since the job cannot come to them. `say`: reports.
     """
 
-    def __init__(self, script: str, default_slots: int | None, here_only: bool = False) -> None:
+    def __init__(
+        self,
+        script: str,
+        default_slots: int | None,
+        here_only: bool = False,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self._say = say or say_at_once
         self._script = script
         self._default_slots = default_slots
         self._here_only = here_only
@@ -144,7 +152,7 @@ class Discovery:
     def _report(self, problem: str) -> None:
         if problem != self._reported:
             self._reported = problem
-            say(f"--host-discovery-script: {problem}")
+            self._say(f"--host-discovery-script: {problem}")
 
 
 def hosts_at_start(elastic: Elastic, ranks: int) -> tuple[Host, ...]:
@@ -172,7 +180,7 @@ def hosts_at_start(elastic: Elastic, ranks: int) -> tuple[Host, ...]:
         return asyncio.run(ask())
     except asyncio.CancelledError:
         code, words = ended_by(came[0])
-        say(words)
+        say_at_once(words)
         raise SystemExit(code) from None
 
 

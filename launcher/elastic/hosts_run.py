@@ -15,14 +15,12 @@ from ..hosts import Host, total_slots
 from ..job import Job
 from ..output import RankOutput
 from ..placement import HostShare, place
-from ..remote import address
 from ..remote.connection import Connection
 from ..remote.frames import Frame, Kind
 from ..remote.host_job import HostJob
 from ..remote.run import HostsFailed, Reach, RemoteRun
 from ..remote.session_relay import RelayedSession, speaks_for_others
 from ..remote.ssh import agent_words
-from ..sink import say
 from ..supervisor import Supervisor
 from .company import Company
 from .discovery import Discovery, Elastic
@@ -54,7 +52,7 @@ class ElasticHostsRun(RemoteRun):
         agent_words(reach.agent)  # raises where it makes no sense, before hosts are reached later
         self._elastic = elastic
         self._growth = self._new_growth()
-        self._company = Company(self._growth, self._end)
+        self._company = Company(self._growth, self._end, say=self._output.say)
         self._ready: dict[str, Connection] = {}  # hosts on which processes can be started
         self._coming: dict[str, asyncio.Task[None]] = {}  # hosts that are being reached
         self._problems: set[str] = set()  # what has been said of hosts that cannot be reached
@@ -65,7 +63,9 @@ class ElasticHostsRun(RemoteRun):
             discovery = None
             if self._elastic.script is not None:
                 discovery = await stack.enter_async_context(
-                    Discovery(self._elastic.script, self._elastic.slots_per_host)
+                    Discovery(
+                        self._elastic.script, self._elastic.slots_per_host, say=self._output.say
+                    )
                 )
             supervisor.every(LOOK, lambda: self._look(supervisor, discovery))
             try:
@@ -117,13 +117,13 @@ class ElasticHostsRun(RemoteRun):
             if connection not in self._connections:
                 connection.give_up("it is not needed")
         self._growth = self._new_growth()
-        self._company = Company(self._growth, self._end)
+        self._company = Company(self._growth, self._end, say=self._output.say)
 
     def _say_problem(self, error: LaunchError) -> None:
         """Of a host, once."""
         if str(error) not in self._problems:
             self._problems.add(str(error))
-            say(f"{error}; the job goes on without it")
+            self._output.say(f"{error}; the job goes on without it")
 
     async def _start(self, supervisor: Supervisor) -> None:
         await super()._start(supervisor)
@@ -152,7 +152,7 @@ class ElasticHostsRun(RemoteRun):
 
     def _start_joiner(self, connection: Connection) -> None:
         number = self._growth.start(connection.name)
-        say(f"process {number} is started on {connection.name} to join the job")
+        self._output.say(f"process {number} is started on {connection.name} to join the job")
         variables = {"RUEDA_JOINER": str(number), "RUEDA_BOOTSTRAP": "rendezvous"}
         connection.start_joiner(number, {**variables, **_ELASTIC})
 
@@ -167,6 +167,11 @@ class ElasticHostsRun(RemoteRun):
     async def _fetch(self, supervisor: Supervisor, name: str) -> None:
         """Makes a host ready on which processes are to be started; where that fails it is tried again later."""
         share = HostShare(Host(name, self._growth.slots_of(name)), self._job.ranks, 0)
+        try:
+            await self._find_addresses(supervisor, [name])
+        except asyncio.CancelledError:
+            self._coming.pop(name, None)
+            raise
         connection = self._connection_to(share, *self._handlers)
         try:
             deadline = time.monotonic() + self._reach.start_timeout
@@ -217,7 +222,7 @@ class ElasticHostsRun(RemoteRun):
             for number in self._growth.alive_on(connection.name)
         ]
         if not gone:
-            say(f"host '{connection.name}' was lost: {why}; the job goes on")
+            self._output.say(f"host '{connection.name}' was lost: {why}; the job goes on")
         elif not self._company.bears(
             False, *gone, is_certain=all(self._is_certain(how.rank) for how in gone)
         ):
@@ -231,7 +236,7 @@ class ElasticHostsRun(RemoteRun):
 
     def _address_of(self, connection: Connection) -> str:
         """Where no other host has seen this one yet, it is reached under the name that it was given."""
-        return super()._address_of(connection) or address.resolve(connection.name) or ""
+        return super()._address_of(connection) or self._addresses.get(connection.name) or ""
 
     # --- Processes
 
@@ -253,7 +258,7 @@ class ElasticHostsRun(RemoteRun):
             self._hear(connection, frame)
         elif frame.kind == Kind.UNSTARTED:
             why = frame.payload.decode(errors="replace")
-            say(f"host '{connection.name}': {why}; the job goes on")
+            self._output.say(f"host '{connection.name}': {why}; the job goes on")
             self._company.ended(frame.rank, False)
         elif frame.kind == Kind.REFUSED and self._ready.get(connection.name) is not connection:
             return  # said where it is waited for

@@ -16,7 +16,6 @@ from ..hosts import total_slots
 from ..job import Job
 from ..output import RankOutput
 from ..sessions import Session
-from ..sink import say
 from ..supervisor import Child, Supervisor
 from .company import Company
 from .discovery import Discovery, Elastic
@@ -41,7 +40,7 @@ class ElasticRun(BuiltinRun):
         if elastic.script is not None:
             slots = total_slots(job.hosts)
         self._growth = Growth(elastic.limits, [_HERE] * job.ranks, {_HERE: slots})
-        self._company = Company(self._growth, self._end, self._endings)
+        self._company = Company(self._growth, self._end, self._endings, output.say)
         self._children: dict[int, Child] = {}
         self._base: dict[str, str] = {}
 
@@ -50,7 +49,12 @@ class ElasticRun(BuiltinRun):
             discovery = None
             if self._elastic.script is not None:
                 discovery = await stack.enter_async_context(
-                    Discovery(self._elastic.script, self._elastic.slots_per_host, here_only=True)
+                    Discovery(
+                        self._elastic.script,
+                        self._elastic.slots_per_host,
+                        here_only=True,
+                        say=self._output.say,
+                    )
                 )
             come = await stack.enter_async_context(
                 arrivals.LocalArrivals(
@@ -98,12 +102,12 @@ class ElasticRun(BuiltinRun):
         self._company.end_unwanted()
         for host in self._growth.missing(time.monotonic()):
             number = self._growth.start(host)
-            say(f"process {number} is started to join the job")
+            self._output.say(f"process {number} is started to join the job")
             try:
                 self._start(supervisor, come, number, {"RUEDA_JOINER": str(number)})
             except LaunchError as error:
                 self._growth.ended(number, False, time.monotonic())
-                say(str(error))
+                self._output.say(str(error))
 
     def _end(self, number: int) -> None:
         if number in self._children:

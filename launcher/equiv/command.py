@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import shlex
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import click
 
 from ..errors import LaunchError
 from ..sink import say
+from ..temporary import temporary_folder
 
 if TYPE_CHECKING:
     from .plan import Plan, Planned
@@ -152,8 +152,8 @@ def make_equiv_command() -> click.Command:
         with ExitStack() as stack:
             folder = values["out"]
             if folder is None:
-                folder = Path(
-                    stack.enter_context(tempfile.TemporaryDirectory(prefix="rueda-equiv-"))
+                folder = stack.enter_context(
+                    temporary_folder("rueda-equiv-", ", or a folder to keep the runs in --out")
                 )
             outcomes = _outcomes(plan, folder.resolve(), values)
             comparison = compare(

@@ -7,16 +7,14 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from rueda.equivalence.record_files import RankRecord, RecordError, read_rank
 from rueda.equivalence.run_settings import VARIABLE, RunSettings
 
-from ..processes import become_killable
+from ..companion import signals_as_exits, start
 
 __all__ = ["OUTPUT_FILE", "Outcome", "problem_of", "run", "run_again"]
 
@@ -41,18 +39,15 @@ def run(folder: Path, settings: RunSettings, timeout: float) -> Outcome:
     # As flags, too: other hosts get no more of the environment than variables of some names.
     given = [word for name, value in settings.variables for word in ("-x", f"{name}={value}")]
     flags = ["-np", str(settings.ranks), *settings.launch, *given]
-    command = [sys.executable, "-m", "rueda.launcher", "run", *flags, *settings.command]
     environment = {**os.environ, **dict(settings.variables), VARIABLE: str(folder)}
     began = time.monotonic()
-    with (folder / OUTPUT_FILE).open("wb") as output:
-        process = subprocess.Popen(
-            command,
+    with (folder / OUTPUT_FILE).open("wb") as output, signals_as_exits():
+        process = start(
+            [*flags, *settings.command],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            # `rueda run` ends its ranks where it is ended itself, and that it is where this process is killed.
-            preexec_fn=partial(become_killable, os.getpid(), signal.SIGTERM),
         )
         try:
             status = process.wait(timeout)

@@ -36,7 +36,7 @@ class ElasticNodesRun(OnNodes, ElasticHostsRun):
 
     def _take_placement(self) -> bool:
         self._growth = self._new_growth()
-        self._company = Company(self._growth, self._end)
+        self._company = Company(self._growth, self._end, say=self._output.say)
         return True
 
     def _lose(self, supervisor: Supervisor, connection: Connection) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ..arrivals import Arrivals
 from ..errors import LaunchError
 from ..hosts import Host
+from ..interruptions import RELAYED
 from ..job import Job
 from ..lines import LineAssembler
 from ..output import RankOutput
@@ -65,8 +67,11 @@ class OnNodes(RemoteRun):
         return replace(part, command=[], folder="", settings={}, interface="")
 
     async def _run_ranks(self, supervisor: Supervisor) -> None:
+        supervisor.start_writer(self._output.writer)  # lines are said before there are ranks
         with contextlib.ExitStack() as closing:
-            gathering = closing.enter_context(Gathering(self._nodes, self._per_node))
+            gathering = closing.enter_context(
+                Gathering(self._nodes, self._per_node, self._output.say)
+            )
             self._others = gathering.found
             if not await gathering.wait(lambda: supervisor.ending):
                 await supervisor.wait()
@@ -83,6 +88,9 @@ class OnNodes(RemoteRun):
     def _take_placement(self) -> bool:
         """All nodes have come. Returns whether they may come again."""
         return False
+
+    async def _find_addresses(self, supervisor: Supervisor, names: Sequence[str]) -> None:
+        """The others have come by themselves."""
 
     def _connection_to(self, share: HostShare, *handlers: Callable[..., None]) -> Connection:
         number = self._numbers[share.host.name]
@@ -166,6 +174,10 @@ class NodeConnection(Connection):
         super()._handle(frame)
         if frame.kind == Kind.END:
             self._close()  # and so the process ends; the connection itself stays for the last word
+
+    def _signal(self, number: signal.Signals) -> None:
+        if number not in RELAYED:  # of which that launcher gets its own, as from a batch system
+            super()._signal(number)
 
     def _why_ended(self, status: int) -> str:
         said = self._said.decode(errors="replace").strip()

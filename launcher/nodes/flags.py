@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..environment import is_rank
 from ..errors import LaunchError
 
 _WHERE = re.compile(r"tcp:(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\[\]:/]+):(?P<port>\d{1,5})")
@@ -89,6 +90,38 @@ def hint_at_nodes(values: Mapping[str, Any], variables: Mapping[str, str]) -> st
         f"this pod is number {index} of an indexed Kubernetes job (JOB_COMPLETION_INDEX), and its ranks are a job of "
         "their own: for one job on all pods give --nodes N --rendezvous tcp:HOST:PORT, else --nodes 1"
     )
+
+
+def hint_at_batch_job(values: Mapping[str, Any], variables: Mapping[str, str]) -> str:
+    """For ranks that are started on this host alone: a sentence where a batch system has granted others, too."""
+    asked = ("nodes", "hosts", "hostfile", "host_discovery_script")
+    if any(values[name] for name in asked) or is_rank(variables):
+        return ""
+    count, source = _granted(variables)
+    if count < 2:
+        return ""
+    start = "srun" if source.startswith("SLURM") else "its command for that"
+    return (
+        f"the batch job has {count} nodes ({source}), and all ranks run on this one: start 'rueda run' on each with "
+        f"{start} and --nodes {count} --rendezvous tcp:HOST:PORT, or name the hosts with -H; --nodes 1 says that this "
+        "one is meant"
+    )
+
+
+def _granted(variables: Mapping[str, str]) -> tuple[int, str]:
+    """How many nodes a batch system has granted, and what says so; those of a Slurm step where this is in one."""
+    for name in ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
+        if (text := variables.get(name, "")).isdecimal():
+            return int(text), name
+    for name in ("PBS_NODEFILE", "PE_HOSTFILE"):  # a line for each slot, or for each host
+        try:
+            lines = Path(variables[name]).read_text(errors="replace").splitlines()
+        except (KeyError, OSError, ValueError):
+            continue
+        return len({line.split()[0] for line in lines if line.strip()}), name
+    if words := variables.get("LSB_MCPU_HOSTS", "").split():  # hosts and their slots in turn
+        return len(set(words[::2])), "LSB_MCPU_HOSTS"
+    return 1, ""
 
 
 def secret_of(variables: Mapping[str, str]) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 
 from ..errors import LaunchError
 from ..remote.address import bare, is_own, resolve
-from ..sink import say
 from ..version import installed_version
 from .doorkeeper import MAX_PENDING, Doorkeeper
 from .flags import Nodes
@@ -45,8 +44,9 @@ class Node:
 class Gathering:
     """Takes the connections of other nodes, and of those that come again. Use as a context manager."""
 
-    def __init__(self, nodes: Nodes, ranks: int) -> None:
-        """`ranks`: of each node. Raises LaunchError where nothing can listen there."""
+    def __init__(self, nodes: Nodes, ranks: int, say: Callable[[str], None]) -> None:
+        """`ranks`: of each node. `say`: says a line. Raises LaunchError where nothing can listen there."""
+        self._say = say
         self._nodes = nodes
         self._ranks = ranks
         key = key_of(nodes.secret, nodes.identity)
@@ -83,7 +83,7 @@ class Gathering:
                 )
             if now - told > _PROGRESS:
                 told = now
-                say(
+                self._say(
                     f"node 0 waits at {self._nodes.where} for {_describe(self._missing())} of {self._nodes.count} "
                     f"({now - begun:.0f} of {self._nodes.timeout:g} s)"
                 )
@@ -100,7 +100,7 @@ class Gathering:
             self.found.pop(node.rank).link.close()
         self.found[node.rank] = node
         if self._is_complete:
-            say(f"node {node.rank} on {node.host} has come again")
+            self._say(f"node {node.rank} on {node.host} has come again")
 
     def _refusal(self, facts: dict[str, Any]) -> str:
         """Why a node with this secret is not taken. Where it is not alone in that, the job cannot be started."""
@@ -127,7 +127,7 @@ class Gathering:
     def _reject(self, host: str) -> None:
         if host not in self._rejected and len(self._rejected) < MAX_PENDING:
             self._rejected.add(host)
-            say(
+            self._say(
                 f"rejected a connection from {host} that does not know the job's secret (RUEDA_SECRET)"
             )
 

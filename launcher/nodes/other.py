@@ -120,7 +120,7 @@ class NodeRun(HostRun):
 
     def _refuse(self, why: str) -> None:
         super()._refuse(why)
-        say(why)
+        self._output.say(why)
 
     def _lose_launcher(self, supervisor: Supervisor) -> None:
         if self._verdict is None and supervisor.interrupted_by is not None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import array
+import asyncio
+import contextlib
 import errno
 import fcntl
 import ipaddress
 import os
 import socket
 import struct
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..errors import LaunchError
@@ -17,6 +20,8 @@ from ..errors import LaunchError
 _SIOCGIFADDR = 0x8915
 # Any: to ask the kernel for the route to an address, nothing is sent.
 _PORT = 9
+# So many names are looked up at a time.
+_AT_ONCE = 16
 
 
 def bare(host: str) -> str:
@@ -28,10 +33,41 @@ def resolve(host: str) -> str | None:
     """The address of a host as seen from here; none where that is this host's loopback or nothing."""
     try:
         found = socket.getaddrinfo(bare(host), None, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):  # the latter of what can be no name
         return None
     addresses = [str(entry[4][0]) for entry in found]
     return next((address for address in addresses if not _is_loopback(address)), None)
+
+
+async def resolve_all(hosts: Iterable[str]) -> dict[str, str | None]:
+    """resolve() for each, in threads: a name server that does not answer stops nothing else.
+
+    Threads of its own kind, which do not keep the process from ending.
+    """
+    loop = asyncio.get_running_loop()
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def look_up(host: str) -> str | None:
+        answer: asyncio.Future[str | None] = loop.create_future()
+
+        def deliver(found: str | None) -> None:
+            if not answer.done():
+                answer.set_result(found)
+
+        def ask() -> None:
+            found = resolve(host)
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(deliver, found)
+
+        async with limit:
+            try:
+                threading.Thread(target=ask, daemon=True).start()
+            except RuntimeError:  # too many processes
+                return resolve(host)
+            return await answer
+
+    names = list(dict.fromkeys(hosts))
+    return dict(zip(names, await asyncio.gather(*map(look_up, names)), strict=True))
 
 
 def ssh_connection() -> Sequence[str]:

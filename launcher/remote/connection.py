@@ -13,6 +13,7 @@ from typing import Any
 from ..arrivals import names_of
 from ..errors import LaunchError
 from ..failure import Failure
+from ..interruptions import RELAYED
 from ..lines import LineAssembler
 from ..output import Stream
 from ..placement import HostShare
@@ -174,6 +175,10 @@ class Connection:
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._child is not None
+        if number in RELAYED:
+            if self._started:
+                self.send(Kind.SIGNAL, f"{int(number)} 0".encode())
+            return
         if not self._started or self._killed:
             self._close()
             self._child.kill(number if number == signal.SIGKILL else signal.SIGTERM)

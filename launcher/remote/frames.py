@@ -28,7 +28,7 @@ class Kind(Enum):
     # To the host
     JOB = b"j"  # JSON, see host.HostJob
     START = b"s"  # JSON: where the ranks meet, and their secret
-    SIGNAL = b"k"  # the number of a signal for all ranks, and 1 where the user has sent it
+    SIGNAL = b"k"  # the number of a signal for all ranks, and 1 where the user has sent it to end the job
     VERDICT = b"v"  # JSON: the exit code of the job, and why it ended; to the launchers of nodes
     LOST = b"l"  # how the rank has ended; to the first host
     OVER = b"y"  # all ranks of the job are gone; to the first host

@@ -19,9 +19,11 @@ from socket import socket as Listener
 from .. import arrivals
 from ..builtin import why_not_started
 from ..endings import Endings
+from ..environment import choice_of
 from ..errors import LaunchError
 from ..failure import Failure
 from ..guardian import guard
+from ..interruptions import RELAYED
 from ..output import Stream
 from ..store.server import Store
 from ..supervisor import Child, Supervisor
@@ -65,6 +67,7 @@ class HostRun:
         self._endings = Endings(lambda: self._tell(Kind.ENDINGS))
         self._sessions = SessionRelay(self._tell, self._endings)
         self._store: Store | None = None  # on the first host
+        self._recovers = choice_of("RUEDA_RECOVERY", prepared.environment) == "on"
         self._is_over = asyncio.Event()  # no rank of any host will ask the store
 
     async def run(self) -> None:
@@ -141,9 +144,12 @@ class HostRun:
 
         def on_exit(status: int) -> None:
             socket.hear()  # it may have said something just before
-            process_id = self._children.pop(rank).process.pid
+            child = self._children.pop(rank)
+            process_id = child.process.pid
             self._endings.note(process_id, Failure(rank, status, gethostname()))
             self._tell(Kind.EXIT, f"{status} {process_id}".encode(), rank)
+            if status != 0 and self._recovers and not supervisor.ending:
+                child.end_rest(self._job.grace)  # the job may go on
 
         self._children[rank] = supervisor.spawn(
             self._prepared.command,
@@ -213,6 +219,9 @@ class HostRun:
     def _obey(self, supervisor: Supervisor, frame: Frame) -> None:
         if frame.kind == Kind.SIGNAL:
             number, by_user = map(int, frame.payload.split())
+            if number in RELAYED:
+                supervisor.relay(signal.Signals(number))
+                return
             if by_user:  # who does not care any more for output that nobody reads
                 supervisor.interrupted_by = supervisor.interrupted_by or signal.Signals(number)
             supervisor.end(signal.Signals(number))

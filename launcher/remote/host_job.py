@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..cores import usable_cores
+from ..cores import cores_within_quota
 from ..environment import THREADS, threads_per_rank, without_identity
 from ..errors import LaunchError
 from ..job import check_command
@@ -72,7 +72,9 @@ def prepare(job: HostJob) -> Prepared:
     os.environ.update(job.settings)
     here = max(len(job.identities), job.most)
     if job.cores_for:
-        os.environ.setdefault(THREADS, str(threads_per_rank(usable_cores(), job.cores_for)))
+        os.environ.setdefault(
+            THREADS, str(threads_per_rank(cores_within_quota()[0], job.cores_for))
+        )
     check_number(here, here)
     provide_descriptors(here, started_here=True)
     command = check_command(job.command, local=True)

@@ -16,7 +16,6 @@ from ..failure import Failure
 from ..job import Job
 from ..output import RankOutput, Stream
 from ..placement import HostShare, identity, place
-from ..sink import say
 from ..store.server import STORE_VARIABLE
 from ..supervisor import Supervisor
 from ..version import installed_version
@@ -29,6 +28,10 @@ from .rank_input import PipedInput
 from .session_relay import EndingsForHost
 
 _STREAMS: dict[Kind, Stream] = {Kind.OUT: "stdout", Kind.ERR: "stderr"}
+
+
+# How often a signal to the launcher is looked for; seconds.
+_LOOK = 0.1
 
 
 class HostsFailed(LaunchError):
@@ -47,9 +50,9 @@ class Reach:
     start_timeout: float  # seconds until all hosts must be ready
     silence: float  # seconds after which a host that says nothing is given up
 
-    def command_line(self, share: HostShare) -> list[str]:
-        """What starts the process on a host."""
-        if share.host.is_local or address.is_own(address.resolve(share.host.name) or ""):
+    def command_line(self, share: HostShare, found: str | None) -> list[str]:
+        """What starts the process on a host, whose address is `found`."""
+        if share.host.is_local or address.is_own(found or ""):
             return ssh.command_here()
         words = ssh.agent_words(self.agent)
         return ssh.command_line(words, share.host.name, self.start_timeout)
@@ -60,7 +63,8 @@ def dry_run(job: Job, reach: Reach) -> list[str]:
     shares = place(job.ranks, job.hosts)
     lines = []
     for share in shares:
-        lines.append(f"# {share.host.name}: {' '.join(reach.command_line(share))}")
+        line = reach.command_line(share, address.resolve(share.host.name))
+        lines.append(f"# {share.host.name}: {' '.join(line)}")
         for rank in share.ranks:
             meeting = {"RUEDA_RENDEZVOUS": f"tcp:{shares[0].host.name}:PORT"}
             lines.append(line_of(job, {**job.told(identity(shares, rank)), **meeting}))
@@ -78,6 +82,7 @@ class RemoteRun(BuiltinRun):
         self._reach = reach
         self._shares = place(job.ranks, job.hosts)
         self._connections: list[Connection] = []
+        self._addresses: dict[str, str | None] = {}  # of hosts, as resolve() has found them
         self._handlers: tuple[Callable[..., None], ...] = ()  # of each, as Connection takes them
         self._changed = asyncio.Event()
         self._started = False
@@ -110,6 +115,7 @@ class RemoteRun(BuiltinRun):
         return super()._is_certain(rank) and not is_forming
 
     async def _run_ranks(self, supervisor: Supervisor) -> None:
+        supervisor.start_writer(self._output.writer)  # lines are said before there are ranks
         come = self._come = Arrivals(
             self._job.ranks, lambda sentence: self._notice_absence(supervisor, sentence)
         )
@@ -121,6 +127,10 @@ class RemoteRun(BuiltinRun):
             self._lose(supervisor, connection)
 
         self._handlers = (on_frame, self._show, on_lost, self._changed.set)
+        await self._find_addresses(supervisor, [share.host.name for share in self._shares])
+        if supervisor.ending:
+            await supervisor.wait()
+            return
         for share in self._shares:
             self._connections.append(self._connection_to(share, *self._handlers))
         try:
@@ -131,9 +141,23 @@ class RemoteRun(BuiltinRun):
             raise
         await supervisor.wait()
 
+    async def _find_addresses(self, supervisor: Supervisor, names: Sequence[str]) -> None:
+        """Before _connection_to() hosts; signals are obeyed meanwhile."""
+        others = [host.name for host in self._job.hosts if host.name not in self._addresses]
+        found = asyncio.ensure_future(address.resolve_all([*names, *others]))
+        try:
+            while not (found.done() or supervisor.ending):
+                await asyncio.wait({found}, timeout=_LOOK)
+            if found.done():
+                self._addresses.update(found.result())
+        finally:
+            found.cancel()
+
     def _connection_to(self, share: HostShare, *handlers: Callable[..., None]) -> Connection:
         """`handlers`: as Connection takes them."""
-        return Connection(share, self._reach.command_line(share), *handlers)
+        return Connection(
+            share, self._reach.command_line(share, self._addresses.get(share.host.name)), *handlers
+        )
 
     def _meeting_for(self, connection: Connection, meeting: dict[str, str]) -> dict[str, str]:
         """What the host is told of where the ranks meet, and of their secret."""
@@ -205,7 +229,7 @@ class RemoteRun(BuiltinRun):
                 raise HostsFailed(
                     late,
                     f"host '{late[0].name}' was not ready within {self._reach.start_timeout:g} s"
-                    + (f", nor were {len(late) - 1} others" if len(late) > 1 else ""),
+                    + _nor_others(len(late) - 1),
                 ) from None
 
     def _check_versions(self, connections: Sequence[Connection]) -> None:
@@ -222,17 +246,23 @@ class RemoteRun(BuiltinRun):
     def _address_of(self, connection: Connection) -> str:
         """Where the other hosts reach a host, as far as that is known."""
         if not connection.share.host.is_local:
-            return address.resolve(connection.name) or connection.facts.get("own_address", "")
+            return self._addresses.get(connection.name) or connection.facts.get("own_address", "")
         others = (other for other in self._connections if other is not connection)
-        return next(filter(None, map(_launcher_as_seen_by, others)), "") or self._on_the_way()
+        return next(filter(None, map(self._as_seen_by, others)), "") or self._on_the_way()
 
     def _on_the_way(self) -> str:
         """This host's address on the way to a host that may come."""
         for host in self._job.hosts:
-            found = None if host.is_local else address.resolve(host.name)
+            found = None if host.is_local else self._addresses.get(host.name)
             if own := address.towards(found) if found else None:
                 return own
         return ""
+
+    def _as_seen_by(self, connection: Connection) -> str | None:
+        """An address of this host on the way to another one."""
+        found = self._addresses.get(connection.name)
+        own = address.towards(found) if found else None
+        return own or connection.facts.get("launcher_address")
 
     @property
     def _interface(self) -> str:
@@ -317,7 +347,7 @@ class RemoteRun(BuiltinRun):
         if not supervisor.ending and not self._failures and self._losses.bears(*gone):
             for failure in gone:
                 self._borne[failure.rank] = failure
-                say(self._losses.describe(failure, self._is_certain(failure.rank)))
+                self._output.say(self._losses.describe(failure, self._is_certain(failure.rank)))
                 self._tell_store(failure)
             return
         self._end_without(supervisor, connection)
@@ -347,10 +377,10 @@ class RemoteRun(BuiltinRun):
         self._output.show("stderr", f"rueda: {connection.name}: ".encode() + line)
 
 
-def _launcher_as_seen_by(connection: Connection) -> str | None:
-    """An address of this host on the way to another one."""
-    found = address.resolve(connection.name)
-    return (address.towards(found) if found else None) or connection.facts.get("launcher_address")
+def _nor_others(count: int) -> str:
+    if count == 0:
+        return ""
+    return ", nor was another one" if count == 1 else f", nor were {count} others"
 
 
 def _variables(job: Job) -> dict[str, str]:

@@ -22,7 +22,7 @@ from rueda.report.recording_format import Header, RecordingError, read_folder
 from rueda.report.split import COLUMNS, RankSplit, split
 from rueda.report.stragglers import BOUNDS, Straggler, find_stragglers, time_with_bound
 
-from ..cores import usable_cores
+from ..cores import cores_within_quota
 from ..errors import LaunchError
 from .simulator import SLOW, Simulator, TooSlow, find_simulator
 
@@ -226,7 +226,7 @@ def _predict(
             return too_slow
 
     # Each waits for a process.
-    with ThreadPoolExecutor(usable_cores()) as pool:
+    with ThreadPoolExecutor(cores_within_quota()[0]) as pool:
         predictions = list(pool.map(one_of, asked.sizes))
     for size, one in zip(asked.sizes, predictions, strict=True):
         if isinstance(one, TooSlow):

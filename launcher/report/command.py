@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from ..equiv.plan import parse_list
 from ..errors import LaunchError
 from ..figures import require_folder, require_matplotlib
 from ..sink import say
+from ..temporary import temporary_folder
 
 _SIZES = "2,4,8,16,32,64,128,256,512,1000"
 _HELP = """Tells where the time of a training goes, and what 2 to 1,000 ranks would bring.
@@ -167,8 +167,10 @@ def make_report_command() -> click.Command:
             else:
                 from .running import run_recorded
 
-                folder = out or Path(
-                    stack.enter_context(tempfile.TemporaryDirectory(prefix="rueda-report-"))
+                folder = out or stack.enter_context(
+                    temporary_folder(
+                        "rueda-report-", ", or a folder to keep the recording in --out"
+                    )
                 )
                 output = sys.stderr.fileno() if prints_json else sys.stdout.fileno()
                 try:

@@ -50,7 +50,7 @@ without_extension = Native(why_not="No module named 'rueda._native'")
 @pytest.fixture
 def fake_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
     """Programs that do nothing but answer --version as Open MPI 4 and 5 do."""
-    monkeypatch.setattr("rueda.launcher.run.usable_cores", lambda: 2)
+    monkeypatch.setattr("rueda.launcher.run.cores_within_quota", lambda: (2, None))
     monkeypatch.setattr("rueda.launcher.mpirun.usable_cores", lambda: 2)
     monkeypatch.setattr("rueda.launcher.run.search_path", lambda: os.environ["PATH"])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

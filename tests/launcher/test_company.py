@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rueda.launcher.elastic import company
 from rueda.launcher.elastic.company import Company
 from rueda.launcher.elastic.growth import Growth, Limits
 from rueda.launcher.failure import Failure
@@ -26,31 +25,25 @@ class Said:
         self.is_closed = True
 
 
-@pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the launcher says."""
-    said: list[str] = []
-    monkeypatch.setattr(company, "say", said.append)
-    return said
-
-
-def of_hosts(limits: Limits) -> Company:
-    """Rank 0 on a, ranks 1 and 2 on b, rank 3 on c."""
+def of_hosts(limits: Limits, lines: list[str] | None = None) -> Company:
+    """Rank 0 on a, ranks 1 and 2 on b, rank 3 on c. `lines`: takes what the launcher says."""
     growth = Growth(limits, ["a", "b", "b", "c"], {"a": 1, "b": 2, "c": 1})
-    return Company(growth, lambda number: None)
+    return Company(growth, lambda number: None, say=[].append if lines is None else lines.append)
 
 
 def gone(*numbers: int) -> list[Failure]:
     return [Failure(number, 1, "b", "its host is gone: silent") for number in numbers]
 
 
-def test_a_host_whose_loss_ends_the_job_is_not_said_to_be_borne(lines: list[str]) -> None:
-    assert not of_hosts(Limits(3, 4)).bears(False, *gone(1, 2))
+def test_a_host_whose_loss_ends_the_job_is_not_said_to_be_borne() -> None:
+    lines: list[str] = []
+    assert not of_hosts(Limits(3, 4), lines).bears(False, *gone(1, 2))
     assert lines == ["the job ends, for 2 ranks are left, fewer than --min-np 3"]
 
 
-def test_a_host_whose_loss_is_borne_is_one_loss(lines: list[str]) -> None:
-    of_job = of_hosts(Limits(1, 4, changes=1))
+def test_a_host_whose_loss_is_borne_is_one_loss() -> None:
+    lines: list[str] = []
+    of_job = of_hosts(Limits(1, 4, changes=1), lines)
     assert of_job.bears(False, *gone(1, 2))
     assert lines == [
         f"process {number} on b is lost, its host is gone: silent; the job goes on"
@@ -61,8 +54,9 @@ def test_a_host_whose_loss_is_borne_is_one_loss(lines: list[str]) -> None:
     assert lines[2:] == ["the job ends, for it is the loss number 2, and --reset-limit is 1"]
 
 
-def test_the_ranks_of_a_host_that_end_one_after_the_other_are_one_loss(lines: list[str]) -> None:
-    of_job = of_hosts(Limits(1, 4, changes=1))
+def test_the_ranks_of_a_host_that_end_one_after_the_other_are_one_loss() -> None:
+    lines: list[str] = []
+    of_job = of_hosts(Limits(1, 4, changes=1), lines)
     for number in (1, 2):
         assert of_job.bears(False, Failure(number, -15, "b"))
         of_job.ended(number, False)
@@ -70,8 +64,9 @@ def test_the_ranks_of_a_host_that_end_one_after_the_other_are_one_loss(lines: li
     assert lines[2:] == ["the job ends, for it is the loss number 2, and --reset-limit is 1"]
 
 
-def test_what_may_yet_end_the_job_is_not_said_to_be_borne(lines: list[str]) -> None:
-    assert of_hosts(Limits(1, 4)).bears(False, *gone(2), is_certain=False)
+def test_what_may_yet_end_the_job_is_not_said_to_be_borne() -> None:
+    lines: list[str] = []
+    assert of_hosts(Limits(1, 4), lines).bears(False, *gone(2), is_certain=False)
     assert lines == ["process 2 on b is lost, its host is gone: silent"]
 
 

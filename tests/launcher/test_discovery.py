@@ -21,7 +21,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is reported."""
     said: list[str] = []
-    monkeypatch.setattr(discovery, "say", said.append)
+    monkeypatch.setattr(discovery, "say_at_once", said.append)
     return said
 
 

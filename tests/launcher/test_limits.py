@@ -7,12 +7,17 @@ import resource
 import shutil
 import signal
 import subprocess
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rueda.launcher.builtin import why_not_started
+from rueda.launcher.errors import LaunchError
+from rueda.launcher.temporary import temporary_folder
+from rueda.launcher.writer import Writer
 from rueda_command import LAUNCHER, launcher_environment
 
 from .conftest import Rueda
@@ -70,6 +75,33 @@ def test_too_few_processes_are_said_with_how_many_could_be_started() -> None:
     assert why_not_started("true", 5, 8, error) == (
         "only 5 of 8 ranks could be started on this host: Resource temporarily unavailable; start "
         "fewer ranks or raise the limits (ulimit -a)"
+    )
+
+
+def test_a_launcher_without_a_thread_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    writer, written = Writer(), []
+    writer.put(1, lambda: written.append("word"))
+    with pytest.raises(LaunchError, match=r"cannot start a thread; .* pids limit"):
+        writer.start(lambda: None)
+    writer.write_here()
+    assert written == ["word"]
+    assert writer.is_done
+
+
+def test_a_launcher_that_cannot_be_split_says_so(rueda: Rueda, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\ndef fork(): raise BlockingIOError(11, os.strerror(11))\nos.fork = fork\n"
+    )
+    path = os.pathsep.join([str(tmp_path), launcher_environment().get("PYTHONPATH", "")])
+    ran = rueda("run", "--no-mpi", "-np", "2", "true", PYTHONPATH=path)
+    assert ran.code == 2
+    assert ran.last_line == (
+        "rueda: the launcher cannot start a process: Resource temporarily unavailable; raise the "
+        "limits of processes (ulimit -u, or the container's pids limit)"
     )
 
 
@@ -206,3 +238,60 @@ def test_a_pipe_as_a_ranks_file_that_nobody_reads_is_refused(
     assert ran.code == 2
     assert "cannot write to 'logs/rank.1': it is a pipe that nobody reads" in ran.err
     assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("command", ["check", "report --help", "equiv --help", "run --help"])
+def test_characters_that_the_users_have_not_are_no_error(rueda: Rueda, command: str) -> None:
+    ran = rueda(*command.split(), PYTHONIOENCODING="latin-1")
+    assert ran.code in (0, 1)
+    assert "Traceback" not in ran.err, ran.err
+
+
+@pytest.mark.parametrize(
+    "flags", [["-H", "localhost:1,other:1"], ["--nodes", "2", "--node-rank", "0"]], ids=str
+)
+def test_a_folder_that_is_gone_is_said(tmp_path: Path, flags: list[str]) -> None:
+    if "--nodes" in flags:
+        flags = [*flags, "--rendezvous", "tcp:127.0.0.1:1"]
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = subprocess.run(
+        [
+            "sh",
+            "-c",
+            'rmdir "$PWD" && exec "$@"',
+            "sh",
+            *LAUNCHER,
+            "run",
+            *flags,
+            "-np",
+            "2",
+            "true",
+        ],
+        env={**launcher_environment(), "RUEDA_SECRET": "s" * 32},
+        cwd=gone,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "rueda: the current folder, in which the job is to run, is gone: No such file or directory"
+    )
+
+
+@pytest.mark.parametrize("text", ["inf", "nan", "1e400", "-5", "1e10"])
+def test_a_timeout_that_the_library_does_not_take_is_refused(rueda: Rueda, text: str) -> None:
+    ran = rueda("run", "-H", "a:1,b:1", "true", RUEDA_INIT_TIMEOUT=text)
+    assert ran.code == 2
+    assert ran.last_line == f"rueda: RUEDA_INIT_TIMEOUT={text}: give from 0 to 1e+09 seconds"
+
+
+def test_no_folder_for_temporary_files_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", fail)
+    with pytest.raises(LaunchError, match="TMPDIR, or --out"), temporary_folder("x", ", or --out"):
+        pass

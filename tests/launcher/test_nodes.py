@@ -13,7 +13,7 @@ import pytest
 from rueda.launcher.errors import LaunchError
 from rueda.launcher.job import Job
 from rueda.launcher.nodes import other
-from rueda.launcher.nodes.flags import Nodes, hint_at_nodes, nodes_of
+from rueda.launcher.nodes.flags import Nodes, hint_at_batch_job, hint_at_nodes, nodes_of
 from rueda.launcher.nodes.greeting import First, Other, Stranger, key_of, secret_of_ranks
 from rueda.launcher.remote.frames import Frame, Kind
 from rueda_command import LAUNCHER, launcher_environment
@@ -126,6 +126,71 @@ def test_a_pod_that_would_be_alone_is_told_so(rueda: Rueda) -> None:
     assert "--nodes N --rendezvous tcp:HOST:PORT, else --nodes 1" in ran.err
     assert hint_at_nodes({**NOTHING, "nodes": 1}, {"JOB_COMPLETION_INDEX": "3"}) == ""
     assert hint_at_nodes(NOTHING, {}) == ""
+
+
+@pytest.mark.parametrize(
+    ("variables", "source"),
+    [
+        ({"SLURM_JOB_ID": "1", "SLURM_NNODES": "2"}, "SLURM_NNODES"),
+        ({"SLURM_STEP_NUM_NODES": "2", "SLURM_NNODES": "4"}, "SLURM_STEP_NUM_NODES"),
+        ({"LSB_MCPU_HOSTS": "a 4 b 4"}, "LSB_MCPU_HOSTS"),
+        ({"PBS_NODEFILE": "nodes"}, "PBS_NODEFILE"),
+    ],
+)
+def test_a_batch_job_on_several_nodes_that_runs_on_one_is_told_so(
+    tmp_path: Path, variables: dict[str, str], source: str
+) -> None:
+    (tmp_path / "nodes").write_text("a\na\nb\nb\n")
+    found = {n: str(tmp_path / v) if v == "nodes" else v for n, v in variables.items()}
+    values = {**NOTHING, "host_discovery_script": None}
+    hint = hint_at_batch_job(values, found)
+    assert hint.startswith(f"the batch job has 2 nodes ({source}), and all ranks run on this one:")
+    assert "--nodes 2 --rendezvous tcp:HOST:PORT" in hint
+    for name, value in (("nodes", 1), ("hosts", "a:1"), ("hostfile", "f")):
+        assert hint_at_batch_job({**values, name: value}, found) == ""
+    assert hint_at_batch_job(values, {**found, "RUEDA_RANK": "0"}) == ""
+
+
+def test_a_batch_job_on_one_node_is_told_nothing() -> None:
+    values = {**NOTHING, "host_discovery_script": None}
+    assert hint_at_batch_job(values, {"SLURM_NNODES": "1"}) == ""
+    assert hint_at_batch_job(values, {"SLURM_STEP_NUM_NODES": "1", "SLURM_NNODES": "4"}) == ""
+    assert hint_at_batch_job(values, {"PBS_NODEFILE": "/no/such/file"}) == ""
+    assert hint_at_batch_job(values, {}) == ""
+
+
+@pytest.mark.parametrize("flags", [["--no-mpi"], ["--min-np", "1"]], ids=str)
+def test_the_hint_at_other_nodes_is_for_direct_launches(rueda: Rueda, flags: list[str]) -> None:
+    ran = rueda(
+        "run", *flags, "-np", "1", "true", SLURM_JOB_ID="1", SLURM_NNODES="2", OMP_NUM_THREADS="1"
+    )
+    assert ran.code == 0
+    assert "the batch job has 2 nodes (SLURM_NNODES)" in ran.err
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_a_node_without_its_program_tells_the_others(tmp_path: Path, wrong: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    processes = [
+        subprocess.Popen(
+            [*LAUNCHER, "run", "--nodes", "2", "--node-rank", str(rank), "--rendezvous",
+             f"tcp:127.0.0.1:{port}", "-np", "1", "no-such-program" if rank == wrong else "true"],
+            env={**launcher_environment(), **SECRET, "OMP_NUM_THREADS": "1"},
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        errors = [process.communicate(timeout=60)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for process, error in zip(processes, errors, strict=True):
+        assert process.returncode == 2, errors
+        assert "there is no program 'no-such-program' on the PATH" in error
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

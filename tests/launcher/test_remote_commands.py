@@ -117,7 +117,7 @@ def test_other_nodes_are_not_told_what_they_bring_themselves() -> None:
 
 
 def test_each_host_divides_its_own_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("rueda.launcher.remote.host_job.usable_cores", lambda: 64)
+    monkeypatch.setattr("rueda.launcher.remote.host_job.cores_within_quota", lambda: (64, None))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     identities = [{"RUEDA_RANK": str(n), "RUEDA_SIZE": "4"} for n in (2, 3)]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from rueda.launcher.elastic.discovery import Elastic
+from rueda.launcher.elastic.growth import Limits
+from rueda.launcher.elastic.hosts_run import ElasticHostsRun
 from rueda.launcher.failure import Failure
 from rueda.launcher.hosts import Host
 from rueda.launcher.job import Job
 from rueda.launcher.output import RankOutput
-from rueda.launcher.remote import run as remote
 from rueda.launcher.remote.run import Reach, RemoteRun
 
 
@@ -19,10 +25,11 @@ def test_a_rank_that_was_lost_is_not_lost_again_with_its_host(
     least: int, is_borne: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(remote, "say", lines.append)
+    output = RankOutput(4, None, False)
+    monkeypatch.setattr(output, "say", lines.append)
     settings = {"RUEDA_RECOVERY": "on", "RUEDA_MIN_NP": str(least)}
     job = Job(4, ("true",), (Host("a", 2), Host("b", 2)), settings)
-    run = RemoteRun(job, Reach("ssh", 1.0, 1.0), RankOutput(4, None, False), 1.0, -1)
+    run = RemoteRun(job, Reach("ssh", 1.0, 1.0), output, 1.0, -1)
     lost = SimpleNamespace(name="b", share=run._shares[1], lost="silent", is_over=True)
     supervisor = SimpleNamespace(ending=False, end_after=lambda _: None)
     run._started = True
@@ -34,3 +41,66 @@ def test_a_rank_that_was_lost_is_not_lost_again_with_its_host(
     assert lines == (
         ["rank 2 on b is lost, its host is gone: silent; the other ranks go on"] * is_borne
     )
+
+
+@pytest.fixture
+def name_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """One that answers only once the event is set, and gives up after a while."""
+    answers = threading.Event()
+
+    def look_up(*_: object, **__: object) -> list[object]:
+        answers.wait(10)
+        raise socket.gaierror("no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    yield answers
+    answers.set()
+
+
+def test_a_host_whose_name_is_not_found_stops_nothing_else(name_server: threading.Event) -> None:
+    """While it is looked up, other hosts are to hear that the launcher is there."""
+    job = Job(1, ("true",), (Host("a", 1),), {"RUEDA_RECOVERY": "on"})
+    elastic = Elastic(Limits(1, 2), "./hosts.sh", None, 1.0)
+    reach, output = Reach("no-such-agent", 1.0, 1.0), RankOutput(1, None, False)
+    run = ElasticHostsRun(job, elastic, reach, output, 1.0, -1)
+    run._growth.set_slots({"a": 1, "ghost": 1})
+    run._handlers = (lambda *_: None,) * 4
+
+    def spawn(*_: object, **__: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    supervisor = SimpleNamespace(ending=False, spawn=spawn)
+
+    async def fetch() -> bool:
+        task = asyncio.ensure_future(run._fetch(cast(Any, supervisor), "ghost"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        was_waiting = not (task.done() or name_server.is_set())
+        name_server.set()
+        await task
+        return was_waiting
+
+    assert asyncio.run(fetch())
+
+
+def test_a_signal_ends_the_look_for_the_names_of_hosts(name_server: threading.Event) -> None:
+    job = Job(2, ("true",), (Host("a", 1), Host("b", 1)))
+    run = RemoteRun(job, Reach("no-such-agent", 1.0, 1.0), RankOutput(2, None, False), 1.0, -1)
+    has_waited = asyncio.Event()
+
+    async def wait() -> None:
+        has_waited.set()
+
+    supervisor = SimpleNamespace(ending=False, start_writer=lambda _: None, wait=wait)
+
+    async def begin() -> None:
+        task = asyncio.ensure_future(run._run_ranks(cast(Any, supervisor)))
+        await asyncio.sleep(0.05)
+        assert not task.done()
+        supervisor.ending = True
+        await task
+
+    asyncio.run(begin())
+    assert has_waited.is_set()
+    assert not name_server.is_set()
+    assert not run._connections

@@ -335,6 +335,40 @@ def test_a_signal_ends_a_job_whose_output_is_not_read(
             assert last_line == f"rueda: ended by {number.name}; all ranks are gone"
 
 
+@pytest.mark.parametrize("flags", [("--min-np", "1"), ("--min-np", "1", "--max-np", "2")], ids=str)
+def test_a_signal_ends_a_job_that_has_lost_a_rank_and_whose_output_is_not_read(
+    tmp_path: Path, script: Script, unread_pipe: tuple[int, int], flags: Sequence[str]
+) -> None:
+    """The launcher has a line of its own to say then, and must not wait for a reader."""
+    write = "\n    if rank == 0:\n        write_for_ever(2)\n"
+    lose = """
+    pathlib.Path(f"ready.{rank}").touch()
+    while len(list(pathlib.Path().glob("ready.*"))) < size:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    program = "import rueda\n    rueda.init()\n" if len(flags) > 2 else ""
+    script(f"    {program}" + WRITING + write + lose)
+    read_end, write_end = unread_pipe
+    with (
+        running(
+            tmp_path, ["run", *flags, "--grace", "0.5"], 2, stdout=write_end, stderr=write_end
+        ) as process,
+        closed_afterwards(read_end),
+    ):
+        _, supervisor = keeper_and_supervisor_of(process)
+        wait_until(lambda: has_ended(int((tmp_path / "pid.1").read_text())), "rank 1 lives")
+        wait_until(lambda: is_idle(supervisor), "the launcher does not wait")
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+def is_idle(pid: int) -> bool:
+    """Whether the process's main thread waits."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
 def test_output_that_is_read_after_the_ranks_end_is_whole(
     tmp_path: Path, launch: list[str], script: Script
 ) -> None:
@@ -450,3 +484,92 @@ def test_timeout_which_signals_twice_leaves_ranks_their_grace(
         wait_for_files(tmp_path, "saved", process)
         process.communicate(timeout=30)
     assert process.returncode == 143
+
+
+# Ends well once it has been told so often as SIGNALS says.
+CHECKPOINTING = """
+    took = []
+    signal.signal(signal.SIGUSR1, lambda *_: took.append(1))
+    signal.signal(signal.SIGUSR2, lambda *_: took.append(2))
+    child = subprocess.Popen(["sleep", "100"])  # has no handler
+    pathlib.Path(f"ready.{rank}").touch()
+    deadline = time.monotonic() + 30
+    while len(took) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+        if took:
+            pathlib.Path(f"told.{rank}").touch()
+    time.sleep(0.2)
+    print("took", *took, flush=True)
+    if "RUEDA_RANK" in os.environ:  # mpirun tells it, too
+        assert child.poll() is None
+    child.kill()
+"""
+
+
+@pytest.mark.parametrize("targets", [("guardian",), ("guardian", "supervisor")], ids=str)
+def test_signals_of_a_batch_system_reach_the_ranks_and_end_nothing(
+    tmp_path: Path, any_launch: list[str], script: Script, targets: Sequence[str]
+) -> None:
+    script(CHECKPOINTING)
+    with running(tmp_path, any_launch, 2) as process:
+        keeper, supervisor = keeper_and_supervisor_of(process)
+        pids = [{"guardian": process.pid, "supervisor": supervisor}[name] for name in targets]
+        for pid in (keeper, *pids):
+            os.kill(pid, signal.SIGUSR1)
+        wait_for_files(tmp_path, "told", process)
+        for pid in pids:
+            os.kill(pid, signal.SIGUSR2)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert out.count("took 1 2\n") == 2, out + err
+
+
+def zombies_of(pid: int) -> list[int]:
+    return [child for child in children(pid) if has_ended(child)]
+
+
+@pytest.mark.parametrize("flags", [("--no-mpi",), ("--min-np", "1", "--max-np", "2")], ids=str)
+def test_the_launcher_keeps_no_zombies_of_what_ranks_have_left(
+    tmp_path: Path, script: Script, flags: Sequence[str]
+) -> None:
+    script("""
+        for number in range(8):
+            subprocess.run(["sh", "-c", f"sleep 0.1 & echo $! >pid.left{rank}.{number}"])
+        pathlib.Path(f"ready.{rank}").touch()
+        time.sleep(100)
+    """)
+    with running(tmp_path, ["run", *flags, "--grace", "0.5"], 2) as process:
+        _, supervisor = keeper_and_supervisor_of(process)
+        files = list(tmp_path.glob("pid.left*"))
+        assert len(files) == 16
+        for file in files:
+            pid = int(file.read_text())
+            wait_until(lambda: not Path(f"/proc/{pid}").exists(), f"{file.name} is still there")  # noqa: B023
+        assert not zombies_of(supervisor)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+
+
+def test_what_a_lost_rank_has_left_ends_while_the_others_go_on(
+    tmp_path: Path, script: Script
+) -> None:
+    script("""
+        if rank == 1:
+            for name, words in (("one", ""), ("stubborn", "trap '' TERM;")):
+                child = subprocess.Popen(["sh", "-c", words + "while :; do sleep 0.2; done"])
+                pathlib.Path(f"pid.{name}").write_text(str(child.pid))
+        pathlib.Path(f"ready.{rank}").touch()
+        while rank == 0:
+            time.sleep(1)
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    with running(tmp_path, ["run", "--min-np", "1", "--grace", "0.5"], 2) as process:
+        for name in ("one", "stubborn"):
+            pid = int((tmp_path / f"pid.{name}").read_text())
+            wait_until(lambda: has_ended(pid), f"{name} outlives its rank")  # noqa: B023
+        assert process.poll() is None
+        assert not has_ended(int((tmp_path / "pid.0").read_text()))
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)

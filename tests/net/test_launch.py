@@ -390,6 +390,43 @@ def test_a_launcher_whose_output_is_not_read_loses_no_host(launcher: Launcher) -
     assert out.count(b"\n") == 160_000
 
 
+def test_a_signal_of_a_batch_system_reaches_the_ranks_of_all_hosts(launcher: Launcher) -> None:
+    program = launcher.program("""
+        signal.signal(signal.SIGUSR1, lambda *_: mark("told"))
+        mark("ready")
+        wait_for("told", size)
+    """)
+    with launcher.running(*TWO, *program) as process:
+        process.send_signal(signal.SIGUSR1)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+
+
+def test_what_a_lost_rank_has_left_on_a_host_ends_while_the_others_go_on(
+    launcher: Launcher,
+) -> None:
+    program = launcher.program("""
+        if rank == 3:
+            subprocess.Popen(["sh", "-c", "trap '' TERM; while :; do sleep 1; done"])
+        mark("ready")
+        while rank < 3:
+            time.sleep(1)
+        wait_for("go", 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    with launcher.running(*TWO, "--min-np", "1", *program) as process:
+        assert launcher.find("h1", "sh -c trap")
+        (launcher.folder / "go.0").touch()
+        deadline = time.monotonic() + 60
+        while launcher.find("h1", "sh -c trap"):
+            assert time.monotonic() < deadline, "it outlives its rank"
+            time.sleep(0.05)
+        assert process.poll() is None
+        assert len(launcher.find("h1", "python3 program.py")) == 1
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
 def test_a_launcher_that_is_stopped_loses_no_host(launcher: Launcher) -> None:
     """As by Ctrl-Z, which stops the process that the user knows."""
     program = launcher.program("""

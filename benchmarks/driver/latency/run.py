@@ -18,6 +18,7 @@ import click
 from rueda.launcher.environment import without_identity
 from rueda.launcher.errors import LaunchError
 from rueda.launcher.mpirun import find_mpirun, inspect_mpirun
+from rueda.launcher.temporary import require_temporary_files
 
 from ..machine import cpu_model, settings
 from ..mpi_libraries import OpenMpi
@@ -83,6 +84,7 @@ def _check(contenders: list[str]) -> None:
 
 def _measure_one(report: Report, contender: str, ranks: int, cases: list[str]) -> None:
     """Starts the ranks of one contender and adds what they found. Raises LaunchError."""
+    require_temporary_files()
     with tempfile.TemporaryDirectory(prefix="rueda-bench-") as folder:
         order = {
             "contender": contender,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rueda.launcher.temporary import require_temporary_files
 
 from ..options import file_option, ranks_option
 
@@ -126,6 +127,7 @@ def _compare_doors(models: list[str], values: dict[str, Any]) -> int:
 
 def _measured(values: dict[str, Any]) -> tuple[int, dict[str, Any] | None]:
     """Exit code of the ranks, and what they found."""
+    require_temporary_files()
     with tempfile.TemporaryDirectory(prefix="rueda-bench-") as folder:
         result = Path(folder, "result.json")
         order = {

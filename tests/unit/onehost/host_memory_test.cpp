@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -9,6 +10,7 @@
 #include <numeric>
 #include <thread>
 
+#include "core/cpu_quota.h"
 #include "core/interruption.h"
 #include "onehost/host_exchange.h"
 #include "onehost/host_peer_info.h"
@@ -312,7 +314,8 @@ TEST_CASE("each rank has a processor where they can be matched") {
   CHECK_FALSE(can_each_have_a_processor({{0, 1}, {0, 1, 2, 3}, {1}, {0}}));
   CHECK(can_each_have_a_processor({allowed_processors()}));
   CHECK_FALSE(allowed_processors().empty());
-  const auto count = static_cast<int>(allowed_processors().size());
+  auto count = static_cast<int>(allowed_processors().size());
+  if (const int at_once = ranks_within_cpu_quota(); at_once > 0) count = std::min(count, at_once);
   for (const int size : {count, count + 1}) {
     if (size > 64) continue;
     on_one_host(size, [&](HostMemory& memory) {

@@ -1,0 +1,27 @@
+// Threads that the system may refuse.
+#pragma once
+
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "core/status.h"
+#include "core/strings.h"
+
+namespace rueda {
+
+// Starts it in `thread`. initialization where a limit of processes, which counts threads, is
+// reached.
+template <typename Function>
+[[nodiscard]] Status start_thread(std::thread& thread, Function&& function) {
+  try {
+    thread = std::thread(std::forward<Function>(function));
+  } catch (const std::system_error& error) {
+    return {ErrorCode::initialization,
+            str("cannot start a thread: ", error.code().message(),
+                "; raise the limit of processes (ulimit -u), or the container's pids limit")};
+  }
+  return {};
+}
+
+}  // namespace rueda

@@ -1,0 +1,62 @@
+"""`rueda run` as a part of other commands, which end it where they are ended themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from .processes import become_killable
+
+__all__ = ["run_to_end", "signals_as_exits", "start"]
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def signals_as_exits() -> Iterator[None]:
+    """Signals that end this process raise SystemExit meanwhile: it ends what it has started and removes files."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {
+        number: signal.signal(number, end)
+        for number in _ENDING
+        if signal.getsignal(number) is not signal.SIG_IGN  # nohup
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Starts `rueda run ARGUMENTS`; `options`: of Popen.
+
+    It ends its ranks where it is ended itself, and that it is where this process is killed.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-m", "rueda.launcher", "run", *arguments],
+        preexec_fn=partial(become_killable, os.getpid(), signal.SIGTERM),
+        **options,
+    )
+
+
+def run_to_end(arguments: Sequence[str], **options: Any) -> int:
+    """The exit code of `rueda run ARGUMENTS`; `options`: of Popen."""
+    with signals_as_exits():
+        process = start(arguments, **options)
+        try:
+            return process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
