@@ -162,16 +162,17 @@ void TcpPeer::leave_silent_streams(Time now) {
   bool awaits_receipt = false;
   for (std::size_t slot = 0; slot < out_.size(); ++slot) {
     if (!out_[slot] || !out_[slot]->is_open()) continue;
-    switch (out_[slot]->silence(silence_timeout)) {
-      case OutgoingStream::Silence::idle:
+    switch (out_[slot]->silence(silence_timeout, now)) {
+      case StreamSilence::idle:
         has_other = true;
         if (!out_[slot]->awaits_receipt()) break;
         awaits_receipt = true;
         if (now < next_question_) break;
-        if (const Status asked = out_[slot]->ask_for_receipt(); !asked.ok()) drop(slot, asked, now);
+        if (const Status asked = out_[slot]->ask_for_receipt(now); !asked.ok())
+          drop(slot, asked, now);
         break;
-      case OutgoingStream::Silence::answered: has_other = is_busy = true; break;
-      case OutgoingStream::Silence::silent: silent.push_back(slot);
+      case StreamSilence::answered: has_other = is_busy = true; break;
+      case StreamSilence::silent: silent.push_back(slot);
     }
   }
   for (const std::size_t slot : silent) {
@@ -291,7 +292,7 @@ bool TcpPeer::write(Time now) {
     if (takes) ++in_use;
     out_[slot]->pace(now, wanted == 1);
     const std::size_t limit = wanted > 1 ? chunk_bytes_of_several : chunk_bytes;
-    const auto count = out_[slot]->write(outgoing_, takes ? limit : 0);
+    const auto count = out_[slot]->write(outgoing_, takes ? limit : 0, now);
     if (!count) {
       drop(slot, count.status(), now);
       if (!failure_.ok()) return true;

@@ -180,7 +180,7 @@ TEST_CASE("a stream opens, carries and is acknowledged") {
     sender.mark_ready(EPOLLIN | EPOLLOUT);
     receiver.mark_ready(EPOLLIN);
     REQUIRE(sender.read(ends.out).ok());
-    if (sender.is_open()) REQUIRE(sender.write(ends.out, 30'000).ok());
+    if (sender.is_open()) REQUIRE(sender.write(ends.out, 30'000, Clock::now()).ok());
     REQUIRE(receiver.read(ends.in).status.ok());
     if (receiver.owes()) receiver.send_receipt();
   }
@@ -202,7 +202,7 @@ TEST_CASE("a receipt that has not come is asked for, between chunks") {
     sender.mark_ready(EPOLLIN | EPOLLOUT);
     receiver.mark_ready(EPOLLIN);
     REQUIRE(sender.read(ends.out).ok());
-    if (sender.is_open()) REQUIRE(sender.write(ends.out, bytes.size()).ok());
+    if (sender.is_open()) REQUIRE(sender.write(ends.out, bytes.size(), Clock::now()).ok());
     REQUIRE(receiver.read(ends.in).status.ok());
   };
   for (int round = 0; round < 3; ++round) {
@@ -212,7 +212,7 @@ TEST_CASE("a receipt that has not come is asked for, between chunks") {
     REQUIRE(in->done);
     CHECK(sender.awaits_receipt());
     CHECK_FALSE(receiver.is_asked());
-    REQUIRE(sender.ask_for_receipt().ok());
+    REQUIRE(sender.ask_for_receipt(Clock::now()).ok());
     turn();
     CHECK(receiver.is_asked());
     CHECK_FALSE(out->done);
