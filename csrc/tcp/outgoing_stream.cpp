@@ -58,7 +58,11 @@ void OutgoingStream::watch_room(bool watched) {
 
 Status OutgoingStream::read(OutgoingMessages& messages) {
   if (link_.wants_to_write() && writable_) {
-    if (const Status written = link_.write(); !written.ok()) return written;
+    const bool was_connecting = link_.is_connecting();
+    if (const Status written = link_.write(); !written.ok()) {
+      is_refused_ = was_connecting && written.details().reason != ErrorReason::unreachable;
+      return written;
+    }
   }
   if (!readable_ || link_.is_connecting()) return {};
   if (confirmed_) return read_receipts(messages);

@@ -30,6 +30,8 @@ class OutgoingStream {
   [[nodiscard]] int fd() const { return link_.fd(); }
   // Whether the peer has let it in, so that it takes chunks.
   [[nodiscard]] bool is_open() const { return phase_ == Phase::open; }
+  // Whether nobody listened at the peer's address.
+  [[nodiscard]] bool is_refused() const { return is_refused_; }
   // The system is to accept nothing while it holds so many bytes that it has not sent.
   void limit_unsent(int bytes);
   // What epoll has told: EPOLLIN, EPOLLOUT, ...
@@ -89,6 +91,7 @@ class OutgoingStream {
   SocketLink link_;
   Phase phase_ = Phase::welcome;
   bool confirmed_ = false;
+  bool is_refused_ = false;
   bool readable_ = true;
   bool writable_ = false;
   bool ending_ = false;
