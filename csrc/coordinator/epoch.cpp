@@ -177,6 +177,9 @@ bool Epoch::advance(Time now, Readable readable) {
   if (uses_transport() || readable.second) moved = world_.transport->progress() || moved;
   moved = sets_.step(now) || moved;
   if (losses_.has_failed()) return true;
+  if (sets_.is_departing() && !std::exchange(ends_in_order_, true)) {
+    world_.transport->end_in_order();
+  }
   moved = messages_.step(now) || moved;
   moved = tables_.step(now) || moved;
   moved = whereabouts_.step(now) || moved;

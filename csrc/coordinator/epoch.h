@@ -118,6 +118,7 @@ class Epoch final : public Progress::Work {
   OpenSets sets_;
   SetChanges changes_;  // of these
   Losses losses_;
+  bool ends_in_order_ = false;  // the transport knows
   std::optional<Time> leaving_until_;
   bool stopping_ = false;  // without good-bye
 };

@@ -90,7 +90,9 @@ void Losses::on_peer_lost(int peer, const Status& cause) {
   // What it did before its end comes first: it may have done its part of what is under way.
   if (!has_failed()) concerned_.sets.step_once(Clock::now());
   if (are_harmless()) return;
-  lose(peer, Status(ErrorCode::peer_lost, str(world_.topology.describe(peer), " is gone"), peer)
+  const bool is_own = peer == world_.topology.rank;
+  lose(peer, Status(ErrorCode::peer_lost,
+                    world_.topology.describe(peer) + (is_own ? " cannot go on" : " is gone"), peer)
                  .because(cause));
 }
 

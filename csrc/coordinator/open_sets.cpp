@@ -119,6 +119,7 @@ bool OpenSets::step(Time now) {
 }
 
 void OpenSets::note_departure(const Status& how) {
+  is_departing_ = true;
   const std::lock_guard lock(departure_mutex_);
   departure_ = how;
 }

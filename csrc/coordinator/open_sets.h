@@ -93,6 +93,8 @@ class OpenSets {
   // That a rank has left the world in good order, the first one if several have, with its number;
   // ok while none has. Any thread.
   [[nodiscard]] Status departure() const;
+  // Whether there is such a reason.
+  [[nodiscard]] bool is_departing() const { return is_departing_; }
   // The operations that were open when they failed, e.g. "allreduce of 'x'"; of each set the first
   // of many. Any thread, once progress has ended.
   [[nodiscard]] std::vector<std::string> interrupted() const;
@@ -110,6 +112,7 @@ class OpenSets {
   std::set<std::pair<int, std::string>> refused_elsewhere_;
   bool is_leaving_ = false;
   bool are_broken_ = false;
+  bool is_departing_ = false;
   mutable std::mutex departure_mutex_;
   Status departure_;
 };

@@ -209,7 +209,7 @@ Expected<std::unique_ptr<RendezvousStore>> serve(const std::string& address, int
   }
 }
 
-Expected<SocketLink> try_to_connect(const std::string& address, Time deadline) {
+Expected<SocketLink> try_to_connect_to_one(const std::string& address, Time deadline) {
   auto fd = start_connecting(address);
   if (!fd) return fd.status();
   if (!wait_writable(fd->get(), deadline)) {
@@ -217,6 +217,18 @@ Expected<SocketLink> try_to_connect(const std::string& address, Time deadline) {
   }
   if (Status status = finish_connecting(fd->get()); !status.ok()) return status;
   return SocketLink(std::move(fd).value(), false);
+}
+
+// Whoever serves may not be reached at each of a name's addresses.
+Expected<SocketLink> try_to_connect(const std::string& address, Time deadline) {
+  const std::vector<std::string> addresses = addresses_of(address);
+  for (std::size_t i = 0; i + 1 < addresses.size(); ++i) {
+    const Time now = Clock::now();
+    const auto share = (deadline - now) / static_cast<int>(addresses.size() - i);
+    auto link = try_to_connect_to_one(addresses[i], now + share);
+    if (link) return link;
+  }
+  return try_to_connect_to_one(addresses.back(), deadline);
 }
 
 // Reaches what listens there, which has not shown yet whose it is.

@@ -19,6 +19,8 @@ namespace {
 // Connections, shared memory and wake-ups of each rank of the host: rank 0 holds 7.3.
 constexpr rlim_t per_rank = 8;
 constexpr rlim_t for_itself = 32;
+// Control lane and membership, and some streams, both ways.
+constexpr rlim_t per_remote_rank = 12;
 
 rlim_t open_now() {
   std::error_code error;
@@ -41,6 +43,16 @@ Status provide_descriptors(int local_size) {
                 str(local_size, " ranks on this host need ", wanted,
                     " open files in each process, and the limit is ", limit.rlim_max,
                     ": raise it (ulimit -Hn ", wanted, ") or start fewer ranks"));
+}
+
+void provide_remote_descriptors(int local_size, int remote_size) {
+  rlimit limit{};
+  if (remote_size == 0 || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t wanted = open_now() + for_itself + per_rank * static_cast<rlim_t>(local_size) +
+                        per_remote_rank * static_cast<rlim_t>(remote_size);
+  if (wanted <= limit.rlim_cur) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 void grow_descriptor_table(int local_size) {

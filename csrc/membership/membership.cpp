@@ -79,9 +79,12 @@ Expected<std::unique_ptr<Membership>> Membership::open(Bootstrap& bootstrap, con
                                                        const Options& options, std::uint64_t epoch,
                                                        Enter enter, Time deadline) {
   grow_descriptor_table(first.topology.local_size);
-  auto settings = exchange_endpoints(
-      bootstrap, {.name = "membership", .key = "membership", .protocol = "ruedamem"},
-      first.topology.host_of, options.interface, deadline);
+  auto settings = exchange_endpoints(bootstrap,
+                                     {.name = "membership",
+                                      .key = "membership",
+                                      .protocol = "ruedamem",
+                                      .patience = network_patience(options)},
+                                     first.topology.host_of, options.interface, deadline);
   if (!settings) return settings.status();
   std::unique_ptr<Membership> membership(new Membership(
       std::move(settings).value(), options, KnownCosts{first.host.costs(), first.link_costs},
@@ -142,6 +145,10 @@ Expected<Membership::Change> Membership::await_newer(std::uint64_t epoch, Time d
 void Membership::run() {
   pthread_setname_np(pthread_self(), "rueda-members");
   while (pump(std::nullopt)) {
+    if (!obstacle_.ok()) {
+      conclude(obstacle_);
+      break;
+    }
     if (!agreement_ && has_report()) begin_agreement(Clock::now());
     if (!agreement_ || !agreement_->decision()) continue;
     if (const auto& decision = *agreement_->decision(); !decision.ok()) {
@@ -374,6 +381,10 @@ void Membership::receive_agreement(int process, std::span<const std::byte> paylo
 }
 
 void Membership::lose(int process, const Status& cause) {
+  if (process == process_) {
+    obstacle_ = Status(ErrorCode::transport, "this process cannot go on").because(cause);
+    return;
+  }
   const Loss loss =
       cause.details().reason == ErrorReason::unreachable ? Loss::unreachable : Loss::ended;
   if (!gone_.emplace(process, std::pair(loss, cause)).second) return;

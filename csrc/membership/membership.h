@@ -125,6 +125,7 @@ class Membership {
   // Of worlds that this process has not entered yet, what each has said last.
   std::map<std::uint64_t, std::map<int, std::vector<std::byte>>> early_views_;
   std::map<int, std::pair<Loss, Status>> gone_;  // by process
+  Status obstacle_;                              // for which this process cannot go on
 
   // --- Shared
   std::mutex mutex_;

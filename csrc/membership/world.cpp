@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "core/log.h"
@@ -15,6 +16,7 @@
 #include "tcp/tcp_transport.h"
 #include "transport/composite_transport.h"
 #include "transport/control_socket.h"
+#include "transport/socket.h"
 
 namespace rueda {
 
@@ -133,6 +135,11 @@ Expected<std::unique_ptr<Transport>> join_host(const HostGroup& host,
       std::make_unique<CompositeTransport>(std::move(links), std::move(link_of)));
 }
 
+Duration network_patience(const Options& options) {
+  if (options.recovery != "on") return usual_patience;
+  return std::max(usual_patience, 2 * seconds(options.heartbeat));
+}
+
 Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const MpiCapability& mpi,
                            const std::optional<KnownCosts>& known) {
   if (bootstrap.size() == 1) return solo_world();
@@ -146,8 +153,9 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
     return not_formed().because(confirmed);
   World world;
   world.topology = topology_of(bootstrap.rank(), facts.value());
-  if (Status room = provide_descriptors(world.topology.local_size); !room.ok())
-    return not_formed().because(room);
+  const int local_size = world.topology.local_size;
+  if (Status room = provide_descriptors(local_size); !room.ok()) return not_formed().because(room);
+  provide_remote_descriptors(local_size, world.topology.size - local_size);
 
   // All are collective, so the next is taken part in even where one has failed.
   auto host = form_host(bootstrap, options, world.topology, deadline);
@@ -156,8 +164,8 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
   world.host = std::move(host).value();
   const auto links = choose_links(options.transport, world.topology, facts.value(), *obstacles);
   if (!links) return not_formed().because(links.status());
-  auto control =
-      open_control_socket(bootstrap, world.topology.host_of, options.interface, deadline);
+  auto control = open_control_socket(bootstrap, world.topology.host_of, options.interface, deadline,
+                                     network_patience(options));
   auto transport = open_links(*links, mpi, world.host, bootstrap, options.interface, deadline);
   const Status own = control.ok() ? transport.status() : control.status();
   const Status ready = bootstrap.agree("ready", own, deadline);

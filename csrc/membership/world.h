@@ -72,6 +72,10 @@ struct KnownCosts {
   LinkCosts links;
 };
 
+// How long a network between hosts may be without an answer before who is behind it is lost: two
+// heartbeats, since within the first one it is the heartbeat that tells.
+[[nodiscard]] Duration network_patience(const Options& options);
+
 // Exchanges topology and options through `bootstrap`, chooses the links with the other ranks
 // and opens the lanes. Fails on every rank with ErrorCode::initialization where options that must
 // agree differ (naming the option, the ranks and the values) or where no transport serves all

@@ -75,6 +75,8 @@ class OutgoingMessages {
   // Completes what is not done with `why`, and forgets everything. Chunks that were handed out are
   // not to be given back.
   void fail(const Status& why);
+  // The same where all has arrived.
+  void finish_all() { fail({}); }
 
  private:
   // Of one tag: what ChunkHeader::previous is taken from.

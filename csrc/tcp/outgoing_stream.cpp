@@ -58,7 +58,11 @@ void OutgoingStream::watch_room(bool watched) {
 
 Status OutgoingStream::read(OutgoingMessages& messages) {
   if (link_.wants_to_write() && writable_) {
-    if (const Status written = link_.write(); !written.ok()) return written;
+    const bool was_connecting = link_.is_connecting();
+    if (const Status written = link_.write(); !written.ok()) {
+      is_refused_ = was_connecting && written.details().reason != ErrorReason::unreachable;
+      return written;
+    }
   }
   if (!readable_ || link_.is_connecting()) return {};
   if (confirmed_) return read_receipts(messages);
@@ -136,12 +140,14 @@ Status OutgoingStream::take_receipts(OutgoingMessages& messages, std::span<const
   return {};
 }
 
-Expected<std::size_t> OutgoingStream::write(OutgoingMessages& messages, std::size_t chunk_bytes) {
+Expected<std::size_t> OutgoingStream::write(OutgoingMessages& messages, std::size_t chunk_bytes,
+                                            Time now) {
   std::size_t total = 0;
   if (link_.wants_to_write()) return total;  // the answer has not been accepted yet
   const auto takes_more = [&] {
     return chunk_bytes > 0 && under_way_ < budget_ && messages.has_waiting();
   };
+  if (writable_ && (partial_ > 0 || takes_more())) note_writing(now);
   while (writable_ && (partial_ > 0 || takes_more())) {
     const std::size_t length = gather(messages, chunk_bytes);
     msghdr message{};
@@ -238,18 +244,37 @@ void OutgoingStream::pace(Time now, bool alone) {
   budget_ = std::max(least, static_cast<std::size_t>(rate_ * reach));
 }
 
-OutgoingStream::Silence OutgoingStream::silence(Duration timeout) const {
+// To be called before something is written. Looks seldom: a pause that is shorter than a moment
+// makes little difference.
+void OutgoingStream::note_writing(Time now) {
+  constexpr Duration moment = std::chrono::milliseconds(25);
+  if (now - last_written_ < moment) {
+    last_written_ = now;
+    return;
+  }
+  last_written_ = now;
+  int unacknowledged = 0;
+  const bool known = ::ioctl(fd(), SIOCOUTQ, &unacknowledged) == 0;
+  if (!known || unacknowledged == 0) first_due_ = now;
+}
+
+StreamSilence OutgoingStream::silence(Duration timeout, Time now) const {
   tcp_info info{};
   socklen_t length = sizeof info;
   const bool known = ::getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &length) == 0;
-  if (!known || info.tcpi_unacked == 0) return Silence::idle;
-  const auto silent = std::chrono::milliseconds(info.tcpi_last_ack_recv);
-  const auto usual = std::chrono::microseconds(info.tcpi_rtt);
-  return silent > std::max<Duration>(timeout, 4 * usual) ? Silence::silent : Silence::answered;
+  using std::chrono::microseconds;
+  return silence_of({.awaits_any = known && info.tcpi_unacked > 0,
+                     .since_last = std::chrono::milliseconds(info.tcpi_last_ack_recv),
+                     .since_first_due = now - first_due_,
+                     .round_trip = microseconds(info.tcpi_rtt),
+                     // It doubles with each time that is in vain.
+                     .resending_after = microseconds(info.tcpi_rto >> info.tcpi_backoff)},
+                    timeout);
 }
 
-Status OutgoingStream::ask_for_receipt() {
+Status OutgoingStream::ask_for_receipt(Time now) {
   if (link_.wants_to_write() || partial_ > 0) return {};
+  note_writing(now);
   const ChunkHeader question;
   const ssize_t sent = ::send(fd(), &question, sizeof question, MSG_NOSIGNAL);
   if (sent == static_cast<ssize_t>(sizeof question)) return {};

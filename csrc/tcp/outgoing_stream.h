@@ -16,6 +16,7 @@
 #include "core/status.h"
 #include "tcp/outgoing_messages.h"
 #include "tcp/stream_opening.h"
+#include "tcp/stream_silence.h"
 #include "transport/handshake.h"
 #include "transport/socket_link.h"
 
@@ -29,6 +30,8 @@ class OutgoingStream {
   [[nodiscard]] int fd() const { return link_.fd(); }
   // Whether the peer has let it in, so that it takes chunks.
   [[nodiscard]] bool is_open() const { return phase_ == Phase::open; }
+  // Whether nobody listened at the peer's address.
+  [[nodiscard]] bool is_refused() const { return is_refused_; }
   // The system is to accept nothing while it holds so many bytes that it has not sent.
   void limit_unsent(int bytes);
   // What epoll has told: EPOLLIN, EPOLLOUT, ...
@@ -48,7 +51,8 @@ class OutgoingStream {
   // Takes chunks of up to `chunk_bytes`, none where that is 0, and writes them, while the system
   // accepts them and there are any. What it has begun to write it ends. Returns how many bytes the
   // system has accepted.
-  [[nodiscard]] Expected<std::size_t> write(OutgoingMessages& messages, std::size_t chunk_bytes);
+  [[nodiscard]] Expected<std::size_t> write(OutgoingMessages& messages, std::size_t chunk_bytes,
+                                            Time now);
 
   // One of several: takes no more than this stream carries in a moment, by how much it has carried,
   // since what it has taken waits in the network's queues where others might have carried it. Told
@@ -57,15 +61,14 @@ class OutgoingStream {
 
   // Bytes of chunks that have arrived at the peer, ever.
   [[nodiscard]] std::uint64_t delivered() const { return delivered_; }
-  // Whether the network has been silent for `timeout`, and four times as long as an answer takes,
-  // though something is under way; and whether something is, and it has not.
-  enum class Silence : std::uint8_t { idle, answered, silent };
-  [[nodiscard]] Silence silence(Duration timeout) const;
+  // Whether the network has been silent for `timeout`, and as long as it may take to answer, since
+  // something was under way.
+  [[nodiscard]] StreamSilence silence(Duration timeout, Time now) const;
   // Whether chunks have left and no receipt tells of them yet.
   [[nodiscard]] bool awaits_receipt() const { return written_ > 0; }
   // Asks for a receipt, where nothing else is being written, so that silence() tells whether there
   // is still somebody to send one. An error where the connection is broken.
-  [[nodiscard]] Status ask_for_receipt();
+  [[nodiscard]] Status ask_for_receipt(Time now);
   // Whether everything that was written has been received by the peer's system.
   [[nodiscard]] bool is_flushed() const;
   // It has broken: what has not been acknowledged goes back.
@@ -80,6 +83,7 @@ class OutgoingStream {
   Status take_receipts(OutgoingMessages& messages, std::span<const std::byte> bytes);
   std::size_t gather(OutgoingMessages& messages, std::size_t chunk_bytes);
   void advance(OutgoingMessages& messages, std::size_t count);
+  void note_writing(Time now);
 
   const Handshake& handshake_;
   const int peer_;
@@ -87,6 +91,7 @@ class OutgoingStream {
   SocketLink link_;
   Phase phase_ = Phase::welcome;
   bool confirmed_ = false;
+  bool is_refused_ = false;
   bool readable_ = true;
   bool writable_ = false;
   bool ending_ = false;
@@ -102,6 +107,8 @@ class OutgoingStream {
   double rate_ = 0;                                               // bytes a second
   Time paced_{};                                                  // when the rate was looked at
   std::uint64_t delivered_then_ = 0;
+  Time last_written_{};
+  Time first_due_{};                 // since when something has been under way without a pause
   std::vector<std::byte> receipts_;  // less than one
   std::vector<ChunkHeader> headers_;
   std::vector<ConstBytes> parts_;

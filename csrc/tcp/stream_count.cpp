@@ -92,6 +92,10 @@ void StreamCount::judge(Time now) {
   try_with(std::min(is_more ? 2 * candidate_ : 2 * base_, max_streams));
 }
 
+void StreamCount::give_up_trial(Time now) {
+  if (candidate_ != base_) pause(now);
+}
+
 void StreamCount::pause(Time now) {
   candidate_ = base_;
   measure(base_);

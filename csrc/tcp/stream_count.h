@@ -33,6 +33,8 @@ class StreamCount {
   // streams carry chunks. `waiting`: whether there is more to send than the streams take; only such
   // times are measured.
   void observe(Time now, std::uint64_t delivered, int in_use, bool waiting);
+  // What is tried cannot be had at the moment.
+  void give_up_trial(Time now);
 
  private:
   void take(Time now, double rate);

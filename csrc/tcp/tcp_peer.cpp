@@ -1,6 +1,8 @@
 #include "tcp/tcp_peer.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <utility>
@@ -30,8 +32,19 @@ constexpr std::size_t chunk_bytes_of_several = 64 << 10;
 constexpr Duration silence_timeout = 150ms;
 constexpr Duration opening_timeout = 500ms;
 constexpr Duration pause_between_questions = 1s;
+constexpr Duration pause_in_shortage = 100ms;
 constexpr Duration first_pause = 10ms;
 constexpr int max_doublings = 6;
+// So many are left to whoever needs one more than a peer needs another stream.
+constexpr int spared_descriptors = 64;
+
+// Descriptors are numbered from the least that is free.
+bool descriptors_run_short() {
+  rlimit limit{};
+  const UniqueFd next(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!next || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return true;
+  return limit.rlim_cur < static_cast<rlim_t>(next.get() + spared_descriptors);
+}
 
 }  // namespace
 
@@ -116,24 +129,50 @@ int TcpPeer::open_count() const {
 }
 
 void TcpPeer::open_streams(Time now) {
-  if (closing_ || !failure_.ok()) return;
+  if (!failure_.ok() || (closing_ && open_count() > 0)) return;
   if (now < next_attempt_) return context_.call_at(next_attempt_);
   const bool reaches = open_count() > 0;
   for (std::size_t slot = 0; slot < static_cast<std::size_t>(count_.wanted()); ++slot) {
-    if (!out_[slot]) open_stream(slot, now);
+    if (out_[slot]) continue;
+    if (reaches && descriptors_run_short()) {
+      count_.give_up_trial(now);
+      next_attempt_ = now + pause_in_shortage;
+      return context_.call_at(next_attempt_);
+    }
+    open_stream(slot, now);
     if (!reaches) return;  // one is enough to find out
   }
 }
 
 void TcpPeer::open_stream(std::size_t slot, Time now) {
-  auto fd = start_connecting(addresses_[slot % addresses_.size()], source_of(slot));
-  if (!fd) return drop(slot, fd.status(), now);
+  Attempt attempt = attempt_to_connect(addresses_[slot % addresses_.size()], source_of(slot));
+  if (attempt.lacks_resources) return wait_for_resources(attempt.status, now);
+  lacks_since_.reset();
+  if (!attempt.status.ok()) return drop(slot, attempt.status, now, attempt.is_refused);
   out_[slot] = std::make_unique<OutgoingStream>(context_.handshake, context_.key, peer_,
-                                                std::move(fd).value());
+                                                std::move(attempt.fd));
   out_[slot]->limit_unsent(slot == 0 ? unsent_bytes : unsent_bytes_of_several);
   opened_[slot] = now;
   context_.watched.add(out_[slot]->fd(), outgoing_events, TcpWatched::outgoing, index_of(slot));
   context_.call_at(now + opening_timeout);
+}
+
+// Of which the peer is innocent: what fails in the end is this rank.
+void TcpPeer::wait_for_resources(const Status& cause, Time now) {
+  if (open_count() > 0) {  // they carry what there is
+    lacks_since_.reset();
+  } else if (!lacks_since_) {
+    lacks_since_ = now;
+    log(LogLevel::warning, "no stream to rank ", peer_, ": ", cause.to_string(), " (ulimit -n)");
+  } else if (now - *lacks_since_ > reach_timeout) {
+    return fail(Status(ErrorCode::transport,
+                       str("rank ", context_.handshake.rank(), " could open no connection to rank ",
+                           peer_, " for ", to_seconds(reach_timeout), " s"),
+                       context_.handshake.rank())
+                    .because(cause));
+  }
+  next_attempt_ = now + pause_in_shortage;
+  context_.call_at(next_attempt_);
 }
 
 // Networks spread flows over their links, and hold each of them back, by their ports: streams whose
@@ -162,16 +201,17 @@ void TcpPeer::leave_silent_streams(Time now) {
   bool awaits_receipt = false;
   for (std::size_t slot = 0; slot < out_.size(); ++slot) {
     if (!out_[slot] || !out_[slot]->is_open()) continue;
-    switch (out_[slot]->silence(silence_timeout)) {
-      case OutgoingStream::Silence::idle:
+    switch (out_[slot]->silence(silence_timeout, now)) {
+      case StreamSilence::idle:
         has_other = true;
         if (!out_[slot]->awaits_receipt()) break;
         awaits_receipt = true;
         if (now < next_question_) break;
-        if (const Status asked = out_[slot]->ask_for_receipt(); !asked.ok()) drop(slot, asked, now);
+        if (const Status asked = out_[slot]->ask_for_receipt(now); !asked.ok())
+          drop(slot, asked, now);
         break;
-      case OutgoingStream::Silence::answered: has_other = is_busy = true; break;
-      case OutgoingStream::Silence::silent: silent.push_back(slot);
+      case StreamSilence::answered: has_other = is_busy = true; break;
+      case StreamSilence::silent: silent.push_back(slot);
     }
   }
   for (const std::size_t slot : silent) {
@@ -184,8 +224,9 @@ void TcpPeer::leave_silent_streams(Time now) {
 }
 
 // A stream has broken, or could not be opened.
-void TcpPeer::drop(std::size_t slot, const Status& cause, Time now) {
+void TcpPeer::drop(std::size_t slot, const Status& cause, Time now, bool is_refused) {
   if (auto& stream = out_[slot]) {
+    is_refused = is_refused || stream->is_refused();
     delivered_before_ += stream->delivered();
     stream->give_back(outgoing_);
     context_.watched.remove(stream->fd());
@@ -193,6 +234,7 @@ void TcpPeer::drop(std::size_t slot, const Status& cause, Time now) {
   }
   if (closing_ || !failure_.ok()) return;
   log(LogLevel::debug, "a stream to rank ", peer_, ": ", cause.to_string());
+  if (ends_in_order_ && is_refused && open_count() == 0) outgoing_.finish_all();
   if (!outgoing_.has_unfinished()) return;  // the next message opens another
   if (open_count() > 0) {
     unreachable_since_.reset();
@@ -291,7 +333,7 @@ bool TcpPeer::write(Time now) {
     if (takes) ++in_use;
     out_[slot]->pace(now, wanted == 1);
     const std::size_t limit = wanted > 1 ? chunk_bytes_of_several : chunk_bytes;
-    const auto count = out_[slot]->write(outgoing_, takes ? limit : 0);
+    const auto count = out_[slot]->write(outgoing_, takes ? limit : 0, now);
     if (!count) {
       drop(slot, count.status(), now);
       if (!failure_.ok()) return true;
@@ -349,8 +391,7 @@ void TcpPeer::fail(const Status& why) {
 
 bool TcpPeer::is_flushed() const {
   if (!failure_.ok()) return true;
-  const bool has_stream = open_count() > 0;
-  if (has_stream && outgoing_.has_waiting()) return false;
+  if (outgoing_.has_waiting()) return false;
   return std::all_of(out_.begin(), out_.end(), [](const auto& stream) {
     return !stream || !stream->is_open() || stream->is_flushed();
   });

@@ -75,8 +75,10 @@ class TcpPeer {
 
   // Completes everything with `why`, now and later. The first reason counts.
   void fail(const Status& why);
-  // No more streams are opened.
-  void close() { closing_ = true; }
+  // What cannot be delivered to a peer that is not there any more has arrived (transport.h).
+  void end_in_order() { ends_in_order_ = true; }
+  // This rank leaves: a stream is opened only where there is none for what is to be sent again.
+  void close() { closing_ = ends_in_order_ = true; }
   // Whether what was sent has left this process and its system.
   [[nodiscard]] bool is_flushed() const;
 
@@ -95,7 +97,8 @@ class TcpPeer {
   [[nodiscard]] Source source_of(std::size_t slot) const;
   void leave_silent_streams(Time now);
   void watch_room(std::size_t slot);
-  void drop(std::size_t slot, const Status& cause, Time now);
+  void wait_for_resources(const Status& cause, Time now);
+  void drop(std::size_t slot, const Status& cause, Time now, bool is_refused = false);
   void drop_incoming(std::size_t slot);
   void drop_unproved(Time now);
   [[nodiscard]] int open_count() const;
@@ -116,8 +119,10 @@ class TcpPeer {
 
   bool ended_message_ = false;  // its receipts are due
   bool closing_ = false;
+  bool ends_in_order_ = false;
   std::optional<Time> unreachable_since_;
-  Status obstacle_;  // the first since then
+  Status obstacle_;                  // the first since then
+  std::optional<Time> lacks_since_;  // what it takes to open a stream
   Time next_attempt_{};
   Time next_look_{};  // for silent streams
   Time next_question_{};

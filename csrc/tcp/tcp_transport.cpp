@@ -52,6 +52,9 @@ class TcpTransport final : public Transport {
   }
   void set_priority(Tag tag, std::int32_t priority) override;
   bool progress() override;
+  void end_in_order() override {
+    for (const auto& peer : peers_) peer->end_in_order();
+  }
 
   [[nodiscard]] int wait_fd() const override { return watched_.fd(); }
   bool arm() override;

@@ -31,6 +31,9 @@ class CompositeTransport final : public Transport {
     for (const auto& link : links_) link->set_priority(tag, priority);
   }
   bool progress() override;
+  void end_in_order() override {
+    for (const auto& link : links_) link->end_in_order();
+  }
 
   [[nodiscard]] bool requires_polling() const override;
   [[nodiscard]] int wait_fd() const override;

@@ -18,6 +18,14 @@ namespace {
 // Between looks at a process that is ending.
 constexpr Duration first_look_pause = std::chrono::microseconds(50);
 constexpr Duration last_look_pause = std::chrono::milliseconds(500);
+// Between calls for which there is no descriptor.
+constexpr Duration between_calls = std::chrono::milliseconds(100);
+
+void set_timer(const UniqueFd& timer, Duration pause) {
+  itimerspec next{};
+  next.it_value.tv_nsec = std::chrono::nanoseconds(pause).count();  // below a second
+  ::timerfd_settime(timer.get(), 0, &next, nullptr);
+}
 
 }  // namespace
 
@@ -26,13 +34,19 @@ Connections::Connections(Settings settings, Handlers handlers)
       handshake_(settings.protocol, std::move(settings.key), settings.rank,
                  static_cast<int>(settings.addresses.size())),
       handlers_(std::move(handlers)),
-      context_{handshake_, watched_,
+      context_{handshake_,
+               watched_,
+               settings.patience,
                [this](int peer, std::span<const std::byte> payload) {
                  if (is_running()) handlers_.on_message(peer, payload);
                },
                [this](int peer) {
                  suspects_.push_back(peer);
                  wake();
+               },
+               [this](int peer) {
+                 short_.push_back(peer);
+                 set_timer(next_call_, between_calls);
                }},
       pending_(name_, handshake_, std::move(settings.listeners),
                {[this](int peer) { return at(peer).expects_incoming(); },
@@ -46,10 +60,13 @@ Connections::Connections(Settings settings, Handlers handlers)
 
 Status Connections::open() {
   wake_.reset(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!wake_ || !watched_.open() || !pending_.open()) {
+  // Made now: later there may be no descriptor for it, either.
+  next_call_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!wake_ || !next_call_ || !watched_.open() || !pending_.open()) {
     return system_error("cannot make the " + name_, errno);
   }
   watched_.add(wake_.get(), EPOLLIN, Watched::wake);
+  watched_.add(next_call_.get(), EPOLLIN, Watched::shortage);
   watched_.add(pending_.wait_fd(), EPOLLIN, Watched::pending);
   return {};
 }
@@ -99,6 +116,7 @@ void Connections::handle_event(const EpollSet<Watched>::Event& event) {
       look_is_due_ = true;
       return;
     case Watched::ending: look_is_due_ = true; return;
+    case Watched::shortage: return call_late();
     case Watched::outgoing:
     case Watched::incoming: return peers_[event.index].progress(event.source, event.events);
   }
@@ -121,6 +139,16 @@ void Connections::watch_end(int peer, PeerEnd end) {
   ends_[peer] = std::move(end);
 }
 
+void Connections::call_late() {
+  std::uint64_t count = 0;
+  [[maybe_unused]] const auto got = ::read(next_call_.get(), &count, sizeof count);
+  for (const int peer : std::exchange(short_, {})) {
+    const Status stuck = at(peer).call_late();
+    if (stuck.ok() || !is_running() || std::exchange(is_stuck_, true)) continue;
+    handlers_.on_loss(rank(), Status(ErrorCode::peer_lost, stuck.to_string(), rank()));
+  }
+}
+
 // A process that is ending takes some microseconds until nothing of it runs, and longer where it
 // waits for a processor.
 void Connections::look_at_ending() {
@@ -130,12 +158,8 @@ void Connections::look_at_ending() {
     at(peer).note_end();
     return true;
   });
-  itimerspec next{};
-  if (!ending_.empty()) {
-    next.it_value.tv_nsec = std::chrono::nanoseconds(look_pause_).count();  // below a second
-    look_pause_ = std::min(2 * look_pause_, last_look_pause);
-  }
-  ::timerfd_settime(next_look_.get(), 0, &next, nullptr);
+  set_timer(next_look_, ending_.empty() ? Duration() : look_pause_);
+  look_pause_ = std::min(2 * look_pause_, last_look_pause);
 }
 
 // What becomes a suspicion meanwhile has its turn next time.
@@ -178,6 +202,8 @@ std::vector<int> Connections::close(Time deadline) {
   for (const auto& [peer, end] : ends_) watched_.remove(end.fd);
   if (next_look_) watched_.remove(next_look_.get());
   next_look_.reset();
+  watched_.remove(next_call_.get());
+  next_call_.reset();
   ends_.clear();
   ending_.clear();
   phase_ = Phase::closed;
@@ -189,6 +215,7 @@ void Connections::close_after_fork() {
   pending_.close_after_fork();
   wake_.reset();
   next_look_.reset();
+  next_call_.reset();
   watched_.close();
   phase_ = Phase::closed;
 }

@@ -35,7 +35,7 @@ class Connections {
     // A frame of `peer`'s, up to 1 GiB, which lies there until this returns.
     std::function<void(int peer, std::span<const std::byte> payload)> on_message;
     // Once per peer, after all that it had sent. `cause` says how the loss was noticed
-    // (ErrorCode::peer_lost).
+    // (ErrorCode::peer_lost). Of this rank itself where it cannot open connections any more.
     std::function<void(int peer, const Status& cause)> on_loss;
     // wake() was called.
     std::function<void()> on_wake;
@@ -47,6 +47,7 @@ class Connections {
     std::vector<std::string> addresses;  // of each rank, as this one reaches it (socket.h)
     std::vector<Listener> listeners;     // of this rank
     Key key;                             // of the world, derived for this protocol
+    Duration patience = usual_patience;  // with a network that does not answer
   };
 
   Connections(Settings settings, Handlers handlers);
@@ -96,6 +97,7 @@ class Connections {
   void handle_event(const EpollSet<Watched>::Event& event);
   void handle_wake();
   void look_at_ending();
+  void call_late();
   bool settle_suspicions();
   [[nodiscard]] std::vector<int> unflushed() const;
 
@@ -108,6 +110,9 @@ class Connections {
   std::vector<PeerConnection> peers_;
   PendingHandshakes pending_;
   std::vector<int> suspects_;
+  std::vector<int> short_;  // for whose connection there was no descriptor
+  UniqueFd next_call_;      // to those: a timer
+  bool is_stuck_ = false;
   std::map<int, PeerEnd> ends_;  // by peer
   std::vector<int> ending_;      // of which the descriptor has been readable
   UniqueFd next_look_;           // at those: a timer

@@ -19,7 +19,8 @@ namespace rueda {
 class ControlLane {
  public:
   using MessageHandler = std::function<void(int peer, std::span<const std::byte> message)>;
-  // `cause` says how the loss was noticed. Called at most once per peer.
+  // `cause` says how the loss was noticed. Called at most once per peer; for this rank itself where
+  // it has not been able for long to open a connection, for which its peers are not to blame.
   using LossHandler = std::function<void(int peer, const Status& cause)>;
 
   virtual ~ControlLane() = default;

@@ -78,7 +78,8 @@ Expected<Connections::Settings> exchange_endpoints(Bootstrap& bootstrap, const E
                                .rank = rank,
                                .addresses = std::move(addresses),
                                .listeners = std::move(listeners).value(),
-                               .key = key};
+                               .key = key,
+                               .patience = names.patience};
 }
 
 }  // namespace rueda

@@ -17,6 +17,7 @@ struct EndpointNames {
   std::string name;           // for messages: "control lane"
   std::string key;            // of the exchange, see Bootstrap::allgather()
   std::string_view protocol;  // 8 characters
+  Duration patience = usual_patience;
 };
 
 // Collective over all ranks of `bootstrap`. Each listens on a Unix socket for those of its host

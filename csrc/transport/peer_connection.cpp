@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "core/log.h"
@@ -11,6 +13,14 @@
 #include "transport/socket.h"
 
 namespace rueda {
+
+namespace {
+
+// What else the process does may give descriptors back.
+constexpr Duration shortage_timeout = std::chrono::seconds(10);
+constexpr Duration between_calls = std::chrono::milliseconds(100);
+
+}  // namespace
 
 PeerConnection::PeerConnection(int peer, std::string address, const Context& context)
     : peer_(peer), address_(std::move(address)), user_(::geteuid()), context_(context) {}
@@ -22,7 +32,7 @@ void PeerConnection::forget(SocketLink& link) {
 }
 
 void PeerConnection::open() {
-  if (has_left_ || outgoing_.is_open() || suspicion_) return;
+  if (has_left_ || outgoing_.is_open() || suspicion_ || lacks_since_) return;
   if (has_ended_) return suspect_end();
   outgoing_ = {};
   outgoing_.keep_sent();
@@ -31,13 +41,30 @@ void PeerConnection::open() {
 }
 
 void PeerConnection::call() {
+  Attempt attempt = attempt_to_connect(address_, {}, user_);
+  if (attempt.lacks_resources) return wait_for_resources(attempt.status);
+  lacks_since_.reset();
   ++attempts_;
-  auto fd = start_connecting(address_, {}, user_);
-  if (!fd.ok()) return suspect(outgoing_, fd.status());
-  outgoing_.restart(std::move(fd).value(), address_.starts_with("tcp:"));
+  if (!attempt.status.ok()) return suspect(outgoing_, attempt.status);
+  outgoing_.restart(std::move(attempt.fd), address_.starts_with("tcp:"));
+  set_patience(outgoing_.fd(), context_.patience);  // without effect on AF_UNIX
   context_.watched.add(outgoing_.fd(), EPOLLIN | EPOLLOUT, Watched::outgoing,
                        static_cast<std::size_t>(peer_));
   if (!outgoing_.is_connecting()) write();
+}
+
+void PeerConnection::wait_for_resources(const Status& cause) {
+  if (!lacks_since_) lacks_since_ = Clock::now();
+  shortage_ = cause;
+  context_.on_shortage(peer_);
+}
+
+Status PeerConnection::call_late() {
+  if (lacks_since_ && !suspicion_ && !has_left_) call();
+  if (!lacks_since_ || Clock::now() - *lacks_since_ < shortage_timeout) return {};
+  return Status(ErrorCode::transport, str("no connection to rank ", peer_, " could be opened for ",
+                                          to_seconds(shortage_timeout), " s"))
+      .because(shortage_);
 }
 
 // With the same hello and all that was sent after it: the peer has not looked at any of it.
@@ -50,9 +77,16 @@ void PeerConnection::call_again() {
 }
 
 Status PeerConnection::finish_opening(Time deadline) {
-  while (!has_left_ && (suspicion_ ? may_call_again_ : outgoing_.is_connecting())) {
+  const auto is_waiting = [&] { return lacks_since_ || outgoing_.is_connecting(); };
+  while (!has_left_ && (suspicion_ ? may_call_again_ : is_waiting())) {
     if (suspicion_) {
       call_again();
+    } else if (lacks_since_ && Clock::now() < deadline) {
+      std::this_thread::sleep_for(between_calls);
+      call();
+    } else if (lacks_since_) {
+      return Status(ErrorCode::initialization, str("cannot open a connection to rank ", peer_))
+          .because(shortage_);
     } else if (wait_writable(outgoing_.fd(), deadline)) {
       write();
     } else if (Clock::now() >= deadline) {
@@ -83,6 +117,7 @@ void PeerConnection::write() {
 
 void PeerConnection::admit(SocketLink incoming) {
   incoming_ = std::move(incoming);
+  set_patience(incoming_.fd(), context_.patience);
   context_.watched.add(incoming_.fd(), EPOLLIN, Watched::incoming, static_cast<std::size_t>(peer_));
   read(incoming_);
   if (has_ended_ && !has_left_) suspect_end();
@@ -160,7 +195,8 @@ void PeerConnection::suspect(const SocketLink& link, const Status& cause) {
 // What the peer sent before it died is handed out first.
 void PeerConnection::note_end() {
   has_ended_ = true;
-  if (!has_left_ && (outgoing_.is_open() || incoming_.is_open())) suspect_end();
+  const bool is_used = outgoing_.is_open() || incoming_.is_open() || lacks_since_;
+  if (!has_left_ && is_used) suspect_end();
 }
 
 void PeerConnection::suspect_end() {
@@ -187,13 +223,13 @@ std::optional<Status> PeerConnection::settle() {
 }
 
 void PeerConnection::say_good_bye() {
-  if (!outgoing_.is_open() || has_left_) return;
+  if (has_left_ || (!outgoing_.is_open() && !lacks_since_)) return;
   outgoing_.enqueue(frame_of(FrameKind::good_bye, {}));
-  if (!outgoing_.is_connecting()) write();
+  if (outgoing_.is_open() && !outgoing_.is_connecting()) write();
 }
 
 bool PeerConnection::is_flushed() const {
-  if (!outgoing_.is_open() || has_left_) return true;
+  if (has_left_ || (!outgoing_.is_open() && !lacks_since_)) return true;
   // A welcome that comes after the socket is closed resets the connection, and what the kernel has
   // not sent yet is lost.
   const bool awaits_welcome = !welcomed_ && !suspicion_;

@@ -6,7 +6,8 @@
 //
 // A connection that breaks is a suspicion, not yet a loss: a good-bye may be there to be read, on
 // either connection, and a peer that never welcomed this rank has perhaps rejected it in a crowd,
-// and is called again, three times in all. settle() finds out.
+// and is called again, three times in all. settle() finds out. That this process has no descriptor
+// left is no suspicion: it tries again, and is the one that fails in the end.
 //
 // Not thread-safe.
 #pragma once
@@ -30,7 +31,15 @@
 namespace rueda {
 
 // What Connections watch.
-enum class Watched : std::uint32_t { wake, pending, outgoing, incoming, life_line, ending };
+enum class Watched : std::uint32_t {
+  wake,
+  pending,
+  outgoing,
+  incoming,
+  life_line,
+  ending,
+  shortage
+};
 
 class PeerConnection {
  public:
@@ -38,10 +47,13 @@ class PeerConnection {
   struct Context {
     const Handshake& handshake;
     EpollSet<Watched>& watched;  // connections are in it under their peer's rank
+    Duration patience;           // with a network that does not answer
     // A frame of the peer's, which is not a good-bye. May call send().
     std::function<void(int peer, std::span<const std::byte> payload)> on_message;
     // settle() is to be called, but not now: the caller may be in the middle of a frame.
     std::function<void(int peer)> on_suspicion;
+    // There is no descriptor or no memory for a connection: call_late() is to be called in a while.
+    std::function<void(int peer)> on_shortage;
   };
 
   // `address` is where the peer listens, as socket.h has it.
@@ -66,6 +78,10 @@ class PeerConnection {
   // `events` (EPOLLIN, ...) have come for one of the connections.
   void progress(Watched source, std::uint32_t events);
 
+  // The outgoing connection again, for which there was no descriptor before. An error where that
+  // has lasted so long that this rank cannot go on, whatever its peers do.
+  [[nodiscard]] Status call_late();
+
   // The peer's process has ended, as was noticed otherwise: nothing more is written on its side of
   // the connections, which the kernel has yet to close. A suspicion where there is one already or
   // as soon as one is to be opened; that the peer has left and is not connected is not a loss.
@@ -85,6 +101,7 @@ class PeerConnection {
  private:
   void call();
   void call_again();
+  void wait_for_resources(const Status& cause);
   void write();
   void read(SocketLink& link, std::size_t bound = 1 << 20);
   [[nodiscard]] Status handle_frame(const Frame& frame, bool is_outgoing);
@@ -99,7 +116,9 @@ class PeerConnection {
   const Context& context_;
   SocketLink outgoing_;
   SocketLink incoming_;
-  int attempts_ = 0;       // to open the outgoing connection
+  int attempts_ = 0;                 // to open the outgoing connection
+  std::optional<Time> lacks_since_;  // what it takes to open one; what is to be sent waits
+  Status shortage_;
   Status first_failure_;   // of those attempts
   bool welcomed_ = false;  // the peer has let the outgoing connection in
   std::optional<Status> suspicion_;

@@ -86,10 +86,7 @@ void set_option(int fd, int level, int option, int value) {
 void prepare_tcp(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
-  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
+  set_patience(fd, usual_patience);
 }
 
 Expected<Listener> listen_unix(const std::string& address) {
@@ -101,23 +98,51 @@ Expected<Listener> listen_unix(const std::string& address) {
   return Listener{std::move(fd), address};
 }
 
+// Over IPv6 and IPv4 where the host has both.
+UniqueFd listen_everywhere(const std::string& port) {
+  for (const std::string host : {"::", "0.0.0.0"}) {
+    const auto list = resolve(host, port, AI_PASSIVE | AI_NUMERICHOST);
+    if (!list) continue;
+    const addrinfo& any = *list.value();
+    UniqueFd fd(::socket(any.ai_family, stream_flags, 0));
+    if (!fd && errno == EAFNOSUPPORT) continue;
+    if (!fd) return fd;
+    set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    if (any.ai_family == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    if (::bind(fd.get(), any.ai_addr, any.ai_addrlen) == 0) {
+      return ::listen(fd.get(), SOMAXCONN) == 0 ? std::move(fd) : UniqueFd();
+    }
+    if (errno != EADDRNOTAVAIL) return {};
+  }
+  return {};
+}
+
+UniqueFd listen_at(const addrinfo& address) {
+  UniqueFd fd(::socket(address.ai_family, stream_flags, 0));
+  if (fd) set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  const bool listens = fd && ::bind(fd.get(), address.ai_addr, address.ai_addrlen) == 0 &&
+                       ::listen(fd.get(), SOMAXCONN) == 0;
+  return listens ? std::move(fd) : UniqueFd();
+}
+
 Expected<Listener> listen_tcp(const std::string& address) {
   const auto parts = split_tcp(address);
   if (!parts) return parts.status();
-  const auto list = resolve(parts.value().host, parts.value().port, AI_PASSIVE);
+  const auto& [host, port] = parts.value();
+  const auto list = resolve(host, port, AI_PASSIVE);
   if (!list) return list.status();
-  const addrinfo& first = *list.value();
-  UniqueFd fd(::socket(first.ai_family, stream_flags, 0));
-  if (fd) set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (!fd || ::bind(fd.get(), first.ai_addr, first.ai_addrlen) != 0 ||
-      ::listen(fd.get(), SOMAXCONN) != 0) {
-    return system_error("cannot listen on " + address, errno);
-  }
-  std::string bound = join_tcp(parts.value().host, local_port(fd.get()));
+  UniqueFd fd = host.empty() ? listen_everywhere(port) : listen_at(*list.value());
+  if (!fd) return system_error("cannot listen on " + address, errno);
+  std::string bound = join_tcp(host, local_port(fd.get()));
   return Listener{std::move(fd), std::move(bound)};
 }
 
-Expected<UniqueFd> connect_unix(const std::string& address, std::optional<uid_t> user) {
+Attempt failed_attempt(const std::string& address, int error) {
+  return {UniqueFd(), connection_error("cannot connect to " + address, error),
+          lacks_resources(error), error == ECONNREFUSED};
+}
+
+Attempt connect_unix(const std::string& address, std::optional<uid_t> user) {
   const AbstractAddress name(address.substr(unix_prefix.size()));
   // Connecting on one host is decided at once, unless the listener's queue is full: then it waits a
   // little, since there is no way to be told when that changes.
@@ -125,11 +150,11 @@ Expected<UniqueFd> connect_unix(const std::string& address, std::optional<uid_t>
   const timeval connect_timeout{5, 0};
   if (fd) ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &connect_timeout, sizeof connect_timeout);
   if (!fd || ::connect(fd.get(), name.get(), name.length) != 0) {
-    return connection_error("cannot connect to " + address, errno);
+    return failed_attempt(address, errno);
   }
-  if (Status ours = check_peer_user(fd.get(), user); !ours.ok()) return ours;
+  if (Status ours = check_peer_user(fd.get(), user); !ours.ok()) return {UniqueFd(), ours};
   ::fcntl(fd.get(), F_SETFL, O_NONBLOCK);
-  return fd;
+  return {std::move(fd), {}};
 }
 
 // Binds to `source`, to its host alone where the port is in use.
@@ -146,22 +171,26 @@ Status bind_to(int fd, int family, const Source& source) {
   return {};  // the system chooses
 }
 
-Expected<UniqueFd> connect_tcp(const std::string& address, const Source& source) {
+Attempt connect_tcp(const std::string& address, const Source& source) {
   const auto parts = split_tcp(address);
-  if (!parts) return parts.status();
+  if (!parts) return {UniqueFd(), parts.status()};
   const auto list = resolve(parts.value().host, parts.value().port, 0);
-  if (!list) return list.status();
+  if (!list) return {UniqueFd(), list.status()};
   const addrinfo& first = *list.value();
   UniqueFd fd(::socket(first.ai_family, stream_flags, 0));
-  if (!fd) return connection_error("cannot connect to " + address, errno);
+  if (!fd) return failed_attempt(address, errno);
   prepare_tcp(fd.get());
   if (!source.host.empty() || source.port != 0) {
-    if (Status bound = bind_to(fd.get(), first.ai_family, source); !bound.ok()) return bound;
+    if (Status bound = bind_to(fd.get(), first.ai_family, source); !bound.ok()) {
+      return {UniqueFd(), bound};
+    }
   }
-  if (::connect(fd.get(), first.ai_addr, first.ai_addrlen) == 0 || errno == EINPROGRESS) return fd;
+  if (::connect(fd.get(), first.ai_addr, first.ai_addrlen) == 0 || errno == EINPROGRESS) {
+    return {std::move(fd), {}};
+  }
   // The last connection between the same two ports has not ended yet, or ended a moment ago.
   if (errno == EADDRNOTAVAIL && source.port != 0) return connect_tcp(address, {source.host});
-  return connection_error("cannot connect to " + address, errno);
+  return failed_attempt(address, errno);
 }
 
 bool is_loopback(const sockaddr* address) {
@@ -170,6 +199,12 @@ bool is_loopback(const sockaddr* address) {
     return host >> 24 == 127;
   }
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+}
+
+// Whether one of this host's interfaces has it.
+bool is_own(const addrinfo& address) {
+  const UniqueFd fd(::socket(address.ai_family, stream_flags, 0));
+  return fd && ::bind(fd.get(), address.ai_addr, address.ai_addrlen) == 0;
 }
 
 // The first address of the interface of that name, or of any but the loopback where `name` is
@@ -214,9 +249,47 @@ Expected<Listener> listen_on(const std::string& address) {
 
 Expected<UniqueFd> start_connecting(const std::string& address, const Source& source,
                                     std::optional<uid_t> user) {
+  Attempt attempt = attempt_to_connect(address, source, user);
+  if (!attempt.status.ok()) return attempt.status;
+  return std::move(attempt.fd);
+}
+
+Attempt attempt_to_connect(const std::string& address, const Source& source,
+                           std::optional<uid_t> user) {
   if (address.starts_with(unix_prefix)) return connect_unix(address, user);
   if (address.starts_with(tcp_prefix)) return connect_tcp(address, source);
-  return not_an_address(address);
+  return {UniqueFd(), not_an_address(address)};
+}
+
+bool lacks_resources(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+std::vector<std::string> addresses_of(const std::string& address) {
+  if (!address.starts_with(tcp_prefix)) return {address};
+  const auto parts = split_tcp(address);
+  if (!parts) return {address};
+  const auto& [host, port] = parts.value();
+  const auto list = resolve(host, port, 0);
+  if (!list) return {address};
+  std::vector<std::string> found;
+  for (const addrinfo* entry = list->get(); entry != nullptr; entry = entry->ai_next) {
+    const std::string numeric = numeric_host(entry->ai_addr, entry->ai_addrlen);
+    if (!numeric.empty()) found.push_back(join_tcp(numeric, std::stoi(port)));
+  }
+  if (found.size() < 2) return {address};
+  return found;
+}
+
+void set_patience(int fd, Duration patience) {
+  constexpr int questions = 4;
+  constexpr std::int64_t most = 24 * 3600;
+  const auto total = std::chrono::duration_cast<std::chrono::seconds>(patience).count();
+  const int whole = static_cast<int>(std::clamp<std::int64_t>(total, 6, most));
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, whole / 3);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, whole / 6);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, questions);
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * whole);
 }
 
 int local_port(int fd) {
@@ -273,8 +346,7 @@ Accepted accept_from(int listener) {
         ++rejected;
         continue;
       }
-      const bool lacks = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-      return {UniqueFd(), lacks};
+      return {UniqueFd(), lacks_resources(error)};
     }
     if (Status ours = check_peer_user(fd.get()); !ours.ok()) {
       warnings.write("rejected a connection: " + ours.message());
@@ -305,8 +377,9 @@ Expected<std::string> reachable_address(const std::string& interfaces) {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
   const auto list = resolve(interface.empty() ? name.data() : interface, "", 0);
-  if (list && (!interface.empty() || !is_loopback(list.value()->ai_addr))) {
-    return numeric_host(list.value()->ai_addr, list.value()->ai_addrlen);
+  for (const addrinfo* each = list ? list->get() : nullptr; each != nullptr; each = each->ai_next) {
+    if (interface.empty() && is_loopback(each->ai_addr)) continue;
+    if (is_own(*each)) return numeric_host(each->ai_addr, each->ai_addrlen);
   }
   if (!interface.empty()) {
     return Status(ErrorCode::initialization,
@@ -330,7 +403,8 @@ Status system_error(std::string_view what, int error) {
 
 Status connection_error(std::string_view what, int error) {
   const bool is_told = error == ECONNREFUSED || error == ECONNRESET || error == EPIPE;
-  const auto reason = is_told ? ErrorReason::unspecified : ErrorReason::unreachable;
+  const bool is_known = is_told || lacks_resources(error);
+  const auto reason = is_known ? ErrorReason::unspecified : ErrorReason::unreachable;
   return Status(ErrorCode::transport, str(what, ": ", std::strerror(error)), -1,
                 {.reason = reason});
 }

@@ -7,11 +7,13 @@
 #include <sys/types.h>
 #include <sys/un.h>
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/status.h"
 #include "core/unique_fd.h"
 
@@ -22,7 +24,7 @@ struct Listener {
   std::string address;  // with the port that the system chose where 0 was asked for
 };
 
-// ErrorCode::transport in both.
+// ErrorCode::transport in both. "tcp::port" listens everywhere, over IPv6 and IPv4 alike.
 [[nodiscard]] Expected<Listener> listen_on(const std::string& address);
 // The connection may still be under way: the descriptor is writable once it is decided, see
 // finish_connecting(). A Unix socket of another user is not connected to, unless it is `user`.
@@ -34,11 +36,29 @@ struct Source {
 [[nodiscard]] Expected<UniqueFd> start_connecting(const std::string& address,
                                                   const Source& source = {},
                                                   std::optional<uid_t> user = {});
+// The same in more detail.
+struct Attempt {
+  UniqueFd fd;
+  Status status;
+  bool lacks_resources = false;  // it is this process or its system that could not
+  bool is_refused = false;       // nobody listens there
+};
+[[nodiscard]] Attempt attempt_to_connect(const std::string& address, const Source& source = {},
+                                         std::optional<uid_t> user = {});
+// Whether an error says that no more descriptors, or no memory, can be had at the moment.
+[[nodiscard]] bool lacks_resources(int error);
+// How long a TCP connection may be without an answer before the system gives it up: half a minute,
+// unless this says otherwise.
+constexpr Duration usual_patience = std::chrono::seconds(30);
+void set_patience(int fd, Duration patience);
 // The local port of a TCP socket; 0 where it has none.
 [[nodiscard]] int local_port(int fd);
 // Whether a process of this user listens at this Unix socket, on this kernel and in this network
 // namespace. Says so at once.
 [[nodiscard]] bool is_served(const std::string& unix_address);
+// Where a name has several addresses, over IPv6 and IPv4 say, each of them, in the order in which
+// the system prefers them; or else the address itself.
+[[nodiscard]] std::vector<std::string> addresses_of(const std::string& address);
 // "tcp:host:port"
 [[nodiscard]] std::string join_tcp(const std::string& host, int port);
 // What became of it.
@@ -68,7 +88,8 @@ struct AbstractAddress {
 
 // The address under which ranks of other hosts can reach this one. `interfaces` names a network
 // interface or is an address or host name, the first where it lists several; empty takes what this
-// host's name resolves to, or the first interface's address where that is a loopback.
+// host's name resolves to, or the first interface's address where that is a loopback or none of
+// this host's, as behind a translation of addresses.
 [[nodiscard]] Expected<std::string> reachable_address(const std::string& interfaces);
 
 // The parts of Options::interface, "eth0,eth1": at least one, which may be empty.
@@ -80,7 +101,7 @@ struct AbstractAddress {
 // "what: strerror(error)"
 [[nodiscard]] Status system_error(std::string_view what, int error);
 // The same of a connection: ErrorReason::unreachable unless the other side has told that nobody is
-// there, or not any more.
+// there, or not any more, or it is this side that cannot.
 [[nodiscard]] Status connection_error(std::string_view what, int error);
 
 }  // namespace rueda

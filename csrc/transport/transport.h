@@ -75,6 +75,11 @@ class Transport {
   virtual bool arm() = 0;
   virtual void disarm() = 0;
 
+  // The world ends in good order: each rank leaves once its part of all that was agreed on is done.
+  // So what is under way to a peer that is not there any more has arrived, whatever became of its
+  // receipt. For transports that send again what was not acknowledged.
+  virtual void end_in_order() {}
+
   // --- Failure
 
   // Completes every pending transfer with `peer`, and every later one, with `why`, and none with

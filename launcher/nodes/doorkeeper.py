@@ -10,8 +10,10 @@ from typing import Any
 
 from .greeting import MAX_LINE, WITHIN, First, Stranger
 
-# Connections that have not proved themselves yet; more are closed at once.
+# Connections that have not proved themselves yet, beside one for each that is expected; the oldest makes room.
 MAX_PENDING = 64
+# Seconds without looking for connections, where there is no descriptor for them.
+BACK_OFF = 0.1
 
 Facts = dict[str, Any]
 
@@ -26,17 +28,20 @@ class Doorkeeper:
         refusal: Callable[[Facts], str],
         take: Callable[[Facts, socket.socket], None],
         reject: Callable[[str], None],
+        expected: int = 0,
     ) -> None:
         """`refusal`: why one that knows the secret and says this of itself is not taken, or nothing.
 
         `take`: gets the connection of one that is. `reject`: hears of the address of one that does not know the secret.
+        `expected`: how many may come at once that do.
         """
         self._listener = listener
         self._key = key
         self._refusal = refusal
         self._take = take
         self._reject = reject
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._most = MAX_PENDING + expected
+        self._tasks: dict[asyncio.Task[None], None] = {}  # the oldest first
         listener.setblocking(False)
 
     def open(self) -> None:
@@ -51,15 +56,36 @@ class Doorkeeper:
             task.cancel()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
+        loop = asyncio.get_running_loop()
+        try:
             link, _ = self._listener.accept()
-            link.setblocking(False)
-            if len(self._tasks) >= MAX_PENDING:
-                link.close()
-                return
-            task = asyncio.get_running_loop().create_task(self._hear(link))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+            return
+        except OSError:  # no descriptor is left; the listener stays readable all the while
+            self._drop_oldest()
+            loop.remove_reader(self._listener)
+            loop.call_later(BACK_OFF, self._accept_again)
+            return
+        link.setblocking(False)
+        if len(self._tasks) >= self._most:
+            self._drop_oldest()
+        task = loop.create_task(self._hear(link))
+        self._tasks[task] = None
+        task.add_done_callback(self._forget)
+
+    def _accept_again(self) -> None:
+        if self._listener.fileno() >= 0:
+            self.open()
+
+    def _drop_oldest(self) -> None:
+        """It closes its link when it has its turn."""
+        oldest = next(iter(self._tasks), None)
+        if oldest is not None:
+            oldest.cancel()
+            self._forget(oldest)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
 
     async def _hear(self, link: socket.socket) -> None:
         """One conversation: the link is taken afterwards, or closed."""

@@ -50,7 +50,9 @@ class Gathering:
         self._nodes = nodes
         self._ranks = ranks
         key = key_of(nodes.secret, nodes.identity)
-        self._doorkeeper = Doorkeeper(_listen(nodes), key, self._refusal, self._take, self._reject)
+        self._doorkeeper = Doorkeeper(
+            _listen(nodes), key, self._refusal, self._take, self._reject, expected=nodes.count
+        )
         self._rejected: set[str] = set()  # hosts of which that has been said
         self._problem = ""  # why the job cannot be started
         self._is_complete = False

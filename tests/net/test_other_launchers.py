@@ -9,14 +9,15 @@ import sys
 import textwrap
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from rueda_command import launcher_environment
 
-from .lab import Lab
+from .lab import Lab, namespaces
+from .lab.fixture import MakeLab
 
 Variables = dict[str, str]
 
@@ -141,6 +142,43 @@ def test_ranks_that_only_know_their_master(tasks: Tasks, tmp_path: Path) -> None
     given = {"JOB": "a", "RUEDA_SECRET_FILE": str(file)}
     port = unique()
     for text in end(tasks.ranks(MEET, [bare(port, r, **given) for r in range(4)])):
+        assert "met 4 ['h0', 'h1']" in text
+
+
+def names(lab: Lab, of: Callable[[str], Sequence[str]]) -> None:
+    """Gives the hosts' names these addresses, on each host."""
+    text = "127.0.0.1 localhost\n::1 localhost\n"
+    text += "".join(f"{address} {name}\n" for name in lab.names for address in of(name))
+    for name in lab.names:
+        (namespaces.ETC / lab.namespace(name) / "hosts").write_text(text)
+
+
+@pytest.mark.parametrize("has_ipv4", [False, True])
+def test_a_master_whose_name_has_an_ipv6_address(make_lab: MakeLab, has_ipv4: bool) -> None:
+    """Alone, or first: then rank 0 listens at both, and who finds it at neither of them tries the other."""
+    lab = make_lab(2, ipv6=not has_ipv4)
+    if has_ipv4:
+        names(lab, lambda name: [lab.ipv6(name), lab.ipv4(name)])
+    port, given = unique(), {"JOB": "a", **secret()}
+    for text in end(Tasks(lab).ranks(MEET, [bare(port, r, **given) for r in range(4)])):
+        assert "met 4 ['h0', 'h1']" in text
+
+
+def test_a_master_that_is_reached_at_the_last_of_its_addresses(make_lab: MakeLab) -> None:
+    lab = make_lab(2)
+    names(lab, lambda name: ["fd13::99" if name == "h0" else lab.ipv6(name), lab.ipv4(name)])
+    port, given = unique(), {"JOB": "a", **secret()}
+    for text in end(Tasks(lab).ranks(MEET, [bare(port, r, **given) for r in range(4)])):
+        assert "met 4 ['h0', 'h1']" in text
+
+
+def test_hosts_whose_names_have_addresses_of_a_gateway(make_lab: MakeLab) -> None:
+    """As behind NAT: no interface has them."""
+    lab = make_lab(2)
+    names(lab, lambda name: [f"203.0.113.{5 + lab.names.index(name)}"])
+    given = {"JOB": "a", "MASTER_ADDR": lab.ipv4("h0"), **secret()}
+    port = unique()
+    for text in end(Tasks(lab).ranks(MEET, [bare(port, r, **given) for r in range(4)])):
         assert "met 4 ['h0', 'h1']" in text
 
 

@@ -54,6 +54,16 @@ TEST_CASE("a stream that is slower than the others does not stop the search") {
   CHECK(link.run(5s, rate) == 16);
 }
 
+TEST_CASE("where no more streams can be had, those that are there go on") {
+  Played link;
+  const auto as_many = [](int streams) { return 15e6 * streams; };
+  while (link.count.wanted() == 1) link.run(2ms, as_many);
+  link.count.give_up_trial(link.now);
+  CHECK(link.count.wanted() == 1);
+  CHECK(link.run(1s, as_many) == 1);  // for a while
+  CHECK(link.run(20s, as_many) == StreamCount::max_streams);
+}
+
 TEST_CASE("every interface has its stream from the start") {
   CHECK(StreamCount(2).wanted() == 2);
   CHECK(StreamCount(40).wanted() == StreamCount::max_streams);

@@ -3,13 +3,17 @@
 #include "tcp/tcp_transport.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <charconv>
+#include <optional>
 #include <thread>
 
 #include "effort.h"
@@ -19,6 +23,7 @@
 #include "transport/inproc.h"
 #include "transport/socket.h"
 #include "unit/contains.h"
+#include "unit/no_descriptors.h"
 
 namespace rueda::test::tcp_transport_test {
 
@@ -133,6 +138,122 @@ TEST_CASE("a peer that cannot be reached any more fails, named with its address"
   CHECK(contains(status, "refused"));
 }
 
+TEST_CASE("in a world that ends in good order, what a peer that has left cannot take has arrived") {
+  InprocHub hub(2);
+  std::unique_ptr<Transport> survivor;
+  run_ranks(2, [&](int rank) {
+    auto transport = transport_of(hub, rank);
+    if (rank == 0) survivor = std::move(transport);
+  });
+  const Bytes bytes = pattern(1 << 20, 1);
+  const bool is_known_before = GENERATE(true, false);
+  if (is_known_before) survivor->end_in_order();
+  const Ticket out = survivor->send(1, {.sequence = 1}, std::array{ConstBytes(bytes)});
+  survivor->progress();
+  survivor->end_in_order();
+  expect_ok(wait_for(*survivor, out), "sending");
+}
+
+TEST_CASE("a rank that leaves sends again what a broken stream has lost") {
+  InprocHub hub(2);
+  std::array<std::unique_ptr<Transport>, 2> ranks;
+  run_ranks(2, [&](int rank) { ranks[static_cast<std::size_t>(rank)] = transport_of(hub, rank); });
+  const auto progress = [&] {
+    for (const auto& rank : ranks) {
+      if (rank) rank->progress();
+    }
+  };
+  const std::vector<int> others = connected_sockets();
+  const Bytes bytes = pattern(8 << 10, 1);
+  Bytes received(bytes.size());
+  for (const unsigned tag : {1U, 2U}) {
+    const Ticket in = ranks[1]->recv(0, {.sequence = tag}, std::array{MutableBytes(received)});
+    const Ticket out = ranks[0]->send(1, {.sequence = tag}, std::array{ConstBytes(bytes)});
+    if (tag == 1) {
+      await([&] { return progress(), in->done && out->done; }, "the stream is open");
+      continue;
+    }
+    await([&] { return static_cast<void>(ranks[0]->progress()), out->done; }, "it has left");
+    for (const int fd : connected_sockets()) {  // what has come and is not read goes as well
+      if (std::ranges::find(others, fd) != others.end()) continue;
+      const sockaddr none{.sa_family = AF_UNSPEC, .sa_data = {}};
+      ::connect(fd, &none, sizeof none);
+    }
+    std::thread leaving([&] { ranks[0].reset(); });
+    try {
+      await([&] { return static_cast<void>(ranks[1]->progress()), in->done; }, "it has come");
+    } catch (...) {
+      leaving.join();
+      throw;
+    }
+    leaving.join();
+    expect_ok(in->status, "receiving");
+    CHECK(same(received, bytes));
+  }
+}
+
+TEST_CASE("a rank that has no descriptor for a stream opens it later") {
+  InprocHub hub(2);
+  std::array<std::unique_ptr<Transport>, 2> ranks;
+  run_ranks(2, [&](int rank) { ranks[static_cast<std::size_t>(rank)] = transport_of(hub, rank); });
+  const Bytes bytes = pattern(1 << 20, 1);
+  Bytes received(bytes.size());
+  std::optional<NoDescriptors> none(std::in_place);
+  const Ticket out = ranks[0]->send(1, {.sequence = 1}, std::array{ConstBytes(bytes)});
+  const Ticket in = ranks[1]->recv(0, {.sequence = 1}, std::array{MutableBytes(received)});
+  const auto progress = [&] {
+    for (const auto& rank : ranks) rank->progress();
+  };
+  // Long enough for several attempts.
+  for (const Time until = Clock::now() + 500ms; Clock::now() < until;) progress();
+  CHECK_FALSE(out->done);
+  none.reset();
+  await([&] { return progress(), in->done && out->done; }, "the message has come");
+  expect_ok(out->status, "sending");
+  CHECK(same(received, bytes));
+}
+
+TEST_CASE("a second stream is tried only where many descriptors are left") {
+  const bool are_few = GENERATE(false, true);
+  InprocHub hub(2);
+  std::array<std::unique_ptr<Transport>, 2> ranks;
+  run_ranks(2, [&](int rank) { ranks[static_cast<std::size_t>(rank)] = transport_of(hub, rank); });
+  const Bytes bytes = pattern(8 << 20, 1);
+  Bytes received(bytes.size());
+  const std::size_t before = connected_sockets().size();
+  rlimit limit{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  const UniqueFd next(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const rlimit few{static_cast<rlim_t>(next.get()) + 32, limit.rlim_max};
+  if (are_few) REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  const std::size_t ends_of_one = 2;
+  const auto has_more = [&] { return connected_sockets().size() > before + ends_of_one; };
+  for (int round = 0; round < (are_few ? 100 : 10'000) && !has_more(); ++round) {
+    const Ticket in = ranks[1]->recv(0, {.sequence = 1}, std::array{MutableBytes(received)});
+    const Ticket out = ranks[0]->send(1, {.sequence = 1}, std::array{ConstBytes(bytes)});
+    for (const Time deadline = soon(); !in->done || !out->done;) {
+      expect(Clock::now() < deadline, "the message has come");
+      for (const auto& rank : ranks) rank->progress();
+    }
+    expect_ok(out->status, "sending");
+  }
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  CHECK(has_more() != are_few);
+  CHECK(same(received, bytes));
+}
+
+TEST_CASE("a rank that has no descriptor for long says so, and blames itself") {
+  InprocHub hub(2);
+  std::array<std::unique_ptr<Transport>, 2> ranks;
+  run_ranks(2, [&](int rank) { ranks[static_cast<std::size_t>(rank)] = transport_of(hub, rank); });
+  const NoDescriptors none;
+  const Bytes bytes = pattern(1 << 20, 1);
+  const Ticket out = ranks[0]->send(1, {.sequence = 1}, std::array{ConstBytes(bytes)});
+  const Status status = wait_for(*ranks[0], out);
+  CHECK(status.peer() == 0);
+  CHECK(contains(status, "Too many open files"));
+}
+
 namespace {
 
 constexpr std::string_view protocol = "ruedatcp";
@@ -180,7 +301,7 @@ TEST_CASE("a stream opens, carries and is acknowledged") {
     sender.mark_ready(EPOLLIN | EPOLLOUT);
     receiver.mark_ready(EPOLLIN);
     REQUIRE(sender.read(ends.out).ok());
-    if (sender.is_open()) REQUIRE(sender.write(ends.out, 30'000).ok());
+    if (sender.is_open()) REQUIRE(sender.write(ends.out, 30'000, Clock::now()).ok());
     REQUIRE(receiver.read(ends.in).status.ok());
     if (receiver.owes()) receiver.send_receipt();
   }
@@ -202,7 +323,7 @@ TEST_CASE("a receipt that has not come is asked for, between chunks") {
     sender.mark_ready(EPOLLIN | EPOLLOUT);
     receiver.mark_ready(EPOLLIN);
     REQUIRE(sender.read(ends.out).ok());
-    if (sender.is_open()) REQUIRE(sender.write(ends.out, bytes.size()).ok());
+    if (sender.is_open()) REQUIRE(sender.write(ends.out, bytes.size(), Clock::now()).ok());
     REQUIRE(receiver.read(ends.in).status.ok());
   };
   for (int round = 0; round < 3; ++round) {
@@ -212,7 +333,7 @@ TEST_CASE("a receipt that has not come is asked for, between chunks") {
     REQUIRE(in->done);
     CHECK(sender.awaits_receipt());
     CHECK_FALSE(receiver.is_asked());
-    REQUIRE(sender.ask_for_receipt().ok());
+    REQUIRE(sender.ask_for_receipt(Clock::now()).ok());
     turn();
     CHECK(receiver.is_asked());
     CHECK_FALSE(out->done);

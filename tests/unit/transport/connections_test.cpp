@@ -1,10 +1,14 @@
 // What answers where a rank is called is believed by its proof alone, also when it says good-bye.
 #include "transport/connections.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -13,6 +17,7 @@
 #include "core/log.h"
 #include "core/wait_fd.h"
 #include "ranks/rank_threads.h"
+#include "unit/no_descriptors.h"
 
 namespace rueda::test::connections_test {
 
@@ -81,11 +86,13 @@ class Survivor {
     other_ = std::move(other->fd);
     Connections::Settings settings{"a test", protocol, 0, {own->address, other->address}, {}, key};
     settings.listeners.push_back(std::move(own).value());
-    connections_.emplace(
-        std::move(settings),
-        Connections::Handlers{[](int, std::span<const std::byte>) {},
-                              [this](int, const Status& why) { causes.push_back(why.to_string()); },
-                              [] {}});
+    connections_.emplace(std::move(settings),
+                         Connections::Handlers{[](int, std::span<const std::byte>) {},
+                                               [this](int peer, const Status& why) {
+                                                 lost.push_back(peer);
+                                                 causes.push_back(why.to_string());
+                                               },
+                                               [] {}});
     REQUIRE(connections_->open().ok());
     connections_->watch_end(1, {event_.get(), [this] { return --looks_until_end < 0; }});
   }
@@ -106,6 +113,7 @@ class Survivor {
   // What rank 0 has connected to.
   [[nodiscard]] Accepted accept() const { return accept_from(other_.get()); }
 
+  std::vector<int> lost;
   std::vector<std::string> causes;
   int looks_until_end = 0;
 
@@ -150,6 +158,80 @@ TEST_CASE("a peer that was never called is lost when it is") {
   survivor.connections().send(1, {});
   survivor.progress_until([&] { return survivor.connections().has_left(1); });
   CHECK(survivor.causes.size() == 1);
+}
+
+TEST_CASE("that a rank has no descriptor for a connection is no suspicion of its peer") {
+  using namespace std::chrono_literals;
+  Survivor survivor;
+  std::optional<NoDescriptors> none(std::in_place);
+  survivor.connections().send(1, {});
+  const Time until = Clock::now() + 500ms;
+  survivor.progress_until([&] { return Clock::now() >= until; });
+  CHECK(survivor.causes.empty());
+  CHECK_FALSE(survivor.connections().has_left(1));
+  none.reset();
+  Accepted call;
+  survivor.progress_until([&] {
+    if (!call.fd) call = survivor.accept();
+    return static_cast<bool>(call.fd);
+  });
+  CHECK(survivor.causes.empty());
+}
+
+TEST_CASE("a rank that has no descriptor for long is the one that fails") {
+  Survivor survivor;
+  const NoDescriptors none;
+  survivor.connections().send(1, {});
+  survivor.progress_until([&] { return !survivor.causes.empty(); });
+  CHECK(survivor.lost == std::vector<int>{0});
+  CHECK(survivor.causes.front().find("Too many open files") != std::string::npos);
+  CHECK_FALSE(survivor.connections().has_left(1));
+}
+
+TEST_CASE("connections between hosts are given up after as long as their owner says") {
+  using namespace std::chrono_literals;
+  auto own = listen_on("tcp:127.0.0.1:0");
+  auto other = listen_on("tcp:127.0.0.1:0");
+  REQUIRE((own.ok() && other.ok()));
+  Connections::Settings settings{.name = "a test",
+                                 .protocol = protocol,
+                                 .rank = 0,
+                                 .addresses = {own->address, other->address},
+                                 .listeners = {},
+                                 .key = key,
+                                 .patience = 120s};
+  settings.listeners.push_back(std::move(own).value());
+  const std::string own_address = settings.addresses[0];
+  Connections connections(std::move(settings), {[](int, std::span<const std::byte>) {},
+                                                [](int, const Status&) {}, [] {}});
+  REQUIRE(connections.open().ok());
+  connections.send(1, {});
+  auto call = start_connecting(own_address);
+  REQUIRE(call.ok());
+  REQUIRE(wait_writable(call->get(), soon()));
+  const auto hello = Handshake(protocol, key, 1, 2).hello_to(0);
+  REQUIRE(::send(call->get(), hello.data(), hello.size(), MSG_NOSIGNAL) ==
+          static_cast<ssize_t>(hello.size()));
+  const Time deadline = soon();
+  while (!wait_readable(call->get(), Clock::now())) {  // the welcome
+    REQUIRE(Clock::now() < deadline);
+    connections.progress();
+  }
+  std::vector<unsigned> patience;
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_in peer{};
+    socklen_t length = sizeof peer;
+    if (fd == call->get() || ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) {
+      continue;
+    }
+    unsigned milliseconds = 0;
+    length = sizeof milliseconds;
+    if (::getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, &length) == 0) {
+      patience.push_back(milliseconds);
+    }
+  }
+  CHECK(std::ranges::count(patience, 120'000U) == 2);  // both ways
+  static_cast<void>(connections.close(Clock::now()));
 }
 
 }  // namespace rueda::test::connections_test

@@ -1,0 +1,124 @@
+"""The door of the launchers' own connections: strangers neither keep others out nor keep the launcher busy."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import time
+from typing import Any
+
+from rueda.launcher.nodes.doorkeeper import MAX_PENDING, Doorkeeper
+from rueda.launcher.nodes.greeting import Other, key_of
+
+KEY = key_of("the secret of a job", ())
+
+
+class Taken:
+    """A door and whom it has let in."""
+
+    def __init__(self, expected: int = 0) -> None:
+        self.facts: list[dict[str, Any]] = []
+        listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.address = listener.getsockname()
+        self.door = Doorkeeper(
+            listener, KEY, lambda _: "", self._take, lambda _: None, expected=expected
+        )
+        self.door.open()
+
+    def _take(self, facts: dict[str, Any], link: socket.socket) -> None:
+        self.facts.append(facts)
+        link.close()
+
+
+async def connect(address: tuple[str, int]) -> socket.socket:
+    link = socket.socket()
+    link.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(link, address)
+    return link
+
+
+async def read_line(link: socket.socket) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = await asyncio.get_running_loop().sock_recv(link, 1)
+        assert piece, "the door has closed the connection"
+        line += piece
+    return line
+
+
+async def greet(link: socket.socket, rank: int) -> str:
+    """As a launcher that knows the secret does: why it is not taken, or nothing."""
+    loop = asyncio.get_running_loop()
+    other = Other(KEY)
+    await loop.sock_sendall(link, other.hello())
+    await loop.sock_sendall(link, other.prove(await read_line(link), {"rank": rank}))
+    return other.refusal(await read_line(link))
+
+
+def test_silent_strangers_make_room() -> None:
+    async def meet() -> None:
+        taken = Taken()
+        strangers = [await connect(taken.address) for _ in range(MAX_PENDING + 8)]
+        with await connect(taken.address) as link:
+            assert await asyncio.wait_for(greet(link, 1), 60) == ""
+        assert taken.facts == [{"rank": 1}]
+        # The oldest have gone, the youngest are still heard.
+        assert (
+            await asyncio.wait_for(asyncio.get_running_loop().sock_recv(strangers[0], 1), 60) == b""
+        )
+        assert await asyncio.wait_for(greet(strangers[-1], 2), 60) == ""
+        taken.door.close()
+        for stranger in strangers:
+            stranger.close()
+
+    asyncio.run(meet())
+
+
+def test_those_who_are_expected_may_come_at_once() -> None:
+    async def meet() -> None:
+        count = MAX_PENDING + 40
+        taken = Taken(expected=40)
+        links = [await connect(taken.address) for _ in range(count)]
+        answers = await asyncio.wait_for(
+            asyncio.gather(*(greet(link, rank) for rank, link in enumerate(links))), 60
+        )
+        assert answers == [""] * count
+        assert len(taken.facts) == count
+        taken.door.close()
+        for link in links:
+            link.close()
+
+    asyncio.run(meet())
+
+
+def test_without_descriptors_the_door_waits_and_does_not_spin() -> None:
+    async def meet() -> None:
+        taken = Taken()
+        link = socket.socket()
+        link.setblocking(False)
+        calls = 0
+        accept = taken.door._accept
+
+        def counted() -> None:
+            nonlocal calls
+            calls += 1
+            accept()
+
+        taken.door._accept = counted  # type: ignore[method-assign]
+        taken.door.open()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+        try:
+            before = time.monotonic()
+            await asyncio.get_running_loop().sock_connect(link, taken.address)
+            await asyncio.sleep(0.5)
+            waited = time.monotonic() - before
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert calls <= waited / 0.1 + 1
+        assert await asyncio.wait_for(greet(link, 3), 60) == ""
+        taken.door.close()
+        link.close()
+
+    asyncio.run(meet())
