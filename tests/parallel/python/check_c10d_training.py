@@ -14,6 +14,7 @@ from c10d import DEVICE, run
 from rueda.torch import Compression
 from rueda.torch.c10d import compression_hook
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -165,6 +166,27 @@ def check_compression_hooks() -> None:
         model.register_comm_hook(None, compression_hook(compressor))
         train(model, sgd(model.parameters()))
         assert_same(model.module, train_alone(make_model()), tolerance)
+
+
+def check_power_sgd() -> None:
+    """Its callbacks wait for further collectives."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(
+        nn.Sequential(*[nn.Linear(32, 32, device=DEVICE) for _ in range(3)])
+    )
+    state = powerSGD_hook.PowerSGDState(
+        None, matrix_approximation_rank=2, start_powerSGD_iter=3, min_compression_rate=1
+    )
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    optimizer = sgd(model.parameters())
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.randn(4, 32).to(DEVICE)).pow(2).mean().backward()
+        optimizer.step()
+    parameters = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    sums = parameters.clone()
+    dist.all_reduce(sums)
+    torch.testing.assert_close(sums / dist.get_world_size(), parameters)
 
 
 def check_zero_redundancy_optimizer() -> None:

@@ -210,7 +210,7 @@ class RuedaWork(Work):
         self._placement.join()
         return self._outputs
 
-    # --- What the thread of completions calls
+    # --- What the threads of completions call
 
     def natives(self) -> tuple[_native.Handle, ...]:
         """See Completable."""
@@ -222,9 +222,14 @@ class RuedaWork(Work):
 
     def on_deadline(self) -> None:
         """See Completable."""
-        if self._settled:
-            return
-        error = self._tell_fatal(self._late(self._timeout))
+        if not self._settled:
+            self._give_up(self._tell_fatal(self._late(self._timeout)))
+
+    def on_end(self) -> None:
+        """See Completable."""
+        self._give_up(ShutdownError(f"the process has ended before {self._what} has completed"))
+
+    def _give_up(self, error: Exception) -> None:
         with self._lock:
             if self._settled:
                 return
