@@ -3,6 +3,7 @@
 // the tensor in the end. Before it does, it asks missing ranks where they are.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "core/clock.h"
 #include "plan/announced_tensors.h"
 #include "plan/inquiry.h"
+#include "plan/patience.h"
 #include "plan/response.h"
 #include "plan/set_naming.h"
 
@@ -21,6 +23,7 @@ class StallWatch {
     Duration warning{};  // zero: never
     Duration error{};    // zero: never
     bool asks_whereabouts = false;
+    std::shared_ptr<const Patience> patience;  // may raise `error`, at any time; may be null
   };
   using Waiting = AnnouncedTensor::Waiting;
 
@@ -46,6 +49,8 @@ class StallWatch {
  private:
   [[nodiscard]] Duration report_interval() const;
   [[nodiscard]] Duration timeout() const;
+  // After which an operation fails, as things are now.
+  [[nodiscard]] Duration error() const;
   [[nodiscard]] Time first_report(Time since) const;
   [[nodiscard]] Time later_report(Time since, Time now) const;
   [[nodiscard]] std::vector<int> missing_beside(const std::vector<int>& ready) const;

@@ -1,4 +1,5 @@
 // Stalls: who is told what, when, and that a retry works although messages cross the error.
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -64,6 +65,27 @@ TEST_CASE("a warning names who has submitted and who has not, in the rhythm of t
     simulator.settle();
     simulator.require_agreement();
     REQUIRE(simulator.rank(0).answers.at("x").front().kind == ResponseKind::execute);
+  }
+}
+
+TEST_CASE(
+    "who asks for more patience than the setting gets it, also for what is waited for already") {
+  for (const bool warns : {false, true}) {
+    NegotiatorOptions options = options_of(warns ? 10 : 0, 4);
+    const auto patience = std::make_shared<Patience>();
+    options.patience = patience;
+    NegotiationSimulator simulator(3, options, 1);
+    REQUIRE(simulator.submit(1, allreduce_of("x")).ok());
+    simulator.settle();
+    pass(simulator, 2);
+    patience->extend(seconds(30));
+    patience->extend(seconds(20));  // less than that says nothing
+    pass(simulator, 27);            // until 29
+    REQUIRE(simulator.rank(0).warnings.size() == (warns ? 2 : 0));
+    REQUIRE(!simulator.rank(0).answers.contains("x"));
+    pass(simulator, 2);
+    REQUIRE(simulator.rank(0).answers.at("x").front().status.code() == ErrorCode::stalled);
+    simulator.require_agreement(false);
   }
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,6 +41,8 @@ E = TypeVar("E", bound=Exception)
 FATAL = (PeerLostError, ShutdownError, RuedaTimeoutError)
 # The reason of errors whose text tells the time limit.
 DEADLINE = "deadline"
+# As the engine says it.
+_WAITED = re.compile(r" has waited for ([0-9.]+) s: ")
 
 completions = Completions("rueda-c10d")
 """Completes futures."""
@@ -51,9 +54,20 @@ def timed_out(seconds: float) -> str:
 
 
 def say_timed_out(error: Exception, seconds: float) -> None:
-    """Adds these words to an error that says so in others: ranks were waited for in vain."""
+    """Adds these words to an error that says so in others: ranks were waited for in vain.
+
+    ``seconds``: the operation's own limit. Another one of the world's may have struck before.
+    """
     if isinstance(error, StalledError | RuedaTimeoutError) and error.reason != DEADLINE:
-        error.args = (f"{error}. {timed_out(seconds)}",)
+        waited = _WAITED.search(str(error))
+        struck = float(waited[1]) if waited is not None else seconds
+        words = timed_out(seconds)
+        if struck < 0.9 * seconds:
+            words = (
+                f"{timed_out(struck)}: the world's stall_error, or the time limit of the first rank, is shorter than "
+                f"the {seconds:g} s of this operation"
+            )
+        error.args = (f"{error}. {words}",)
         error.reason = DEADLINE
 
 
@@ -61,7 +75,8 @@ def say_timed_out(error: Exception, seconds: float) -> None:
 class RuedaWork(Work):
     """The future of one operation of a process group.
 
-    ``what`` describes it in errors, ``timeout`` is how many seconds it may take from now on, ``on_settled`` is called
+    ``what`` describes it in errors, ``timeout`` is how many seconds it may take from now on, ``on_longer`` is called
+    with the seconds where somebody is about to wait for longer, ``on_settled`` is called
     with this once it is done, ``on_error`` once :meth:`wait` is about to raise an error that all ranks have been told,
     ``on_fatal`` with an error after which the group is of no use, before anybody else is told of that: it may be called
     several times, from any thread.
@@ -77,6 +92,7 @@ class RuedaWork(Work):
         finish: Callable[[Sequence[_native.Handle]], list[torch.Tensor]],
         references: object,
         timeout: float,
+        on_longer: Callable[[float], object] | None = None,
         on_settled: Callable[[RuedaWork], object] | None = None,
         on_error: Callable[[], None] | None = None,
         on_fatal: Callable[[Exception], object] | None = None,
@@ -87,7 +103,8 @@ class RuedaWork(Work):
         self._placement = placement
         self._touched = references
         self._timeout = timeout
-        self.deadline = time.monotonic() + timeout
+        self._begun = time.monotonic()
+        self.deadline = self._begun + timeout
         self._lock = threading.Lock()
         self._error: Exception | None = None
         self._outputs: list[torch.Tensor] = []
@@ -97,6 +114,7 @@ class RuedaWork(Work):
         self._settled = False
         self._done: torch.futures.Future[None] | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None  # follows self._done
+        self._on_longer = on_longer
         self._on_settled = on_settled
         self._on_error = on_error
         self._on_fatal = on_fatal
@@ -131,6 +149,8 @@ class RuedaWork(Work):
     def _outlast(self, seconds: float, aside: bool) -> None:
         if self._settled:
             return
+        if seconds > self._timeout and self._on_longer is not None:
+            self._on_longer(seconds)
         now = time.monotonic()
         end = now + seconds if seconds > 0 else max(now, self.deadline)
         for native in self._natives:
