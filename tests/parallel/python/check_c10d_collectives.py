@@ -333,6 +333,16 @@ def check_async() -> None:
     while not work.is_completed():
         assert time.monotonic() < until
     assert all(torch.equal(outputs[r], of(r, (2, 3))) for r in range(size))
+    # What nobody asks about comes to its place by and by, where the group goes on.
+    outputs = [torch.empty(3, 2).t() for _ in range(size)]
+    dist.all_gather(outputs, of(rank, (2, 3)), async_op=True)
+    arrived = torch.zeros(1)
+    while arrived.item() < size:
+        assert time.monotonic() < until
+        arrived = torch.tensor(
+            [float(all(torch.equal(outputs[r], of(r, (2, 3))) for r in range(size)))]
+        )
+        dist.all_reduce(arrived, async_op=True).wait()
 
 
 def check_callbacks_that_wait() -> None:

@@ -189,6 +189,25 @@ def check_power_sgd() -> None:
     torch.testing.assert_close(sums / dist.get_world_size(), parameters)
 
 
+def check_ddp_join() -> None:
+    """Ranks with more and fewer steps than others."""
+    rank = dist.get_rank()
+    for by_initial in (True, False):
+        model = DistributedDataParallel(nn.Linear(4, 1, bias=False, device=DEVICE))
+        steps = []
+        with model.join(divide_by_initial_world_size=by_initial):
+            for step in range(2 + rank):
+                model.zero_grad()
+                model(torch.full((1, 4), 6.0, device=DEVICE)).sum().backward()
+                steps.append(model.module.weight.grad[0, 0].item())
+                assert len(steps) == step + 1
+        size = dist.get_world_size()
+        for step, gradient in enumerate(steps):
+            there = min(size, size + 1 - step) if step > 1 else size
+            expected = 6.0 * there / size if by_initial else 6.0
+            assert abs(gradient - expected) < 1e-5, (step, gradient, expected)
+
+
 def check_zero_redundancy_optimizer() -> None:
     model = DistributedDataParallel(make_model())
     optimizer = ZeroRedundancyOptimizer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -27,6 +28,9 @@ __all__ = ["Membership", "Operations", "part_of"]
 Begin = Callable[[str], Sequence[_native.Handle]]
 Finish = Callable[[Sequence[_native.Handle]], list[torch.Tensor]]
 W = TypeVar("W", bound=RuedaWork)
+
+# So many works with small results live on after they are done.
+KEPT = 512
 
 
 def part_of(name: str, number: int) -> str:
@@ -66,6 +70,9 @@ class Operations(dist.ProcessGroup):
         self._group_desc = "undefined"
         self._closed = False
         self._works: dict[str, RuedaWork] = {}  # collectives on their way, by name
+        # torch's C++ may hold one for which it asks later, as DistributedDataParallel does with that of a context for
+        # uneven inputs: without its object in Python it would be one of the base class, which can nothing.
+        self._settled: deque[RuedaWork] = deque(maxlen=KEPT)
         self._coalesced: list[RuedaWork] | None = (
             None  # begun in a block of torch's, in which we are
         )
@@ -196,6 +203,7 @@ class Operations(dist.ProcessGroup):
         self._require_open()
         seconds = seconds_of(options, self._timeout)
         self._be_patient(seconds)
+        self._settle_old()
         name = self._next_name(signature)
         work = make(
             f"{what} '{name}'",
@@ -212,9 +220,17 @@ class Operations(dist.ProcessGroup):
         self._works[name] = work
         return self._begun(work)
 
+    def _settle_old(self) -> None:
+        """Brings results that nobody has asked for to their places, and lets go of what they needed."""
+        oldest = next(iter(self._works.values()), None)
+        if oldest is not None:
+            oldest.settle_if_old()
+
     def _forget(self, name: str, work: RuedaWork) -> None:
         if self._works.get(name) is work:  # and not the next one of that name
             del self._works[name]
+        if work.is_small():
+            self._settled.append(work)
 
     def _refused(
         self, what: str, refusal: Refusal, options: Any = None, group: int = 0, parts: int = 1

@@ -41,6 +41,10 @@ E = TypeVar("E", bound=Exception)
 FATAL = (PeerLostError, ShutdownError, RuedaTimeoutError)
 # The reason of errors whose text tells the time limit.
 DEADLINE = "deadline"
+# Bytes of a tensor.
+SMALL = 512
+# Seconds after which results that nobody asks for are brought to their places where a further operation begins.
+OLD = 1.0
 # As the engine says it.
 _WAITED = re.compile(r" has waited for ([0-9.]+) s: ")
 
@@ -177,6 +181,21 @@ class RuedaWork(Work):
         if not self._settled and all(native.done() for native in self._natives):
             self._settle(aside=True)
         return self._settled
+
+    def settle_if_old(self) -> None:
+        """Brings the results to their places where nobody has asked for them in a while, and lets go of the rest."""
+        if self._begun + OLD < time.monotonic() and all(native.done() for native in self._natives):
+            self._settle(aside=True)
+
+    def is_small(self) -> bool:
+        """Whether the memory that this keeps, now that it is done, is not worth mentioning."""
+        try:
+            return all(
+                output.numel() <= SMALL and output.untyped_storage().nbytes() <= SMALL
+                for output in self._outputs
+            )
+        except RuntimeError:  # it has no storage of its own
+            return False
 
     def result(self) -> list[torch.Tensor]:
         """The tensors that the operation has written, once it is done."""
