@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "coordinator/patience.h"
 #include "core/status.h"
-#include "plan/patience.h"
 #include "plan/set_slots.h"
 #include "rueda/rueda.h"
 #include "transport/tag.h"

@@ -24,8 +24,7 @@ Duration StallWatch::timeout() const {
 
 Duration StallWatch::error() const {
   if (limits_.error <= Duration::zero()) return Duration::zero();
-  return limits_.patience == nullptr ? limits_.error
-                                     : std::max(limits_.error, limits_.patience->least());
+  return !limits_.patience ? limits_.error : std::max(limits_.error, limits_.patience());
 }
 
 Time StallWatch::first_report(Time since) const {

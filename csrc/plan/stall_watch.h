@@ -3,7 +3,7 @@
 // the tensor in the end. Before it does, it asks missing ranks where they are.
 #pragma once
 
-#include <memory>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,7 +11,6 @@
 #include "core/clock.h"
 #include "plan/announced_tensors.h"
 #include "plan/inquiry.h"
-#include "plan/patience.h"
 #include "plan/response.h"
 #include "plan/set_naming.h"
 
@@ -23,7 +22,7 @@ class StallWatch {
     Duration warning{};  // zero: never
     Duration error{};    // zero: never
     bool asks_whereabouts = false;
-    std::shared_ptr<const Patience> patience;  // may raise `error`, at any time; may be null
+    std::function<Duration()> patience;  // may raise `error`, at any time; may be empty
   };
   using Waiting = AnnouncedTensor::Waiting;
 
