@@ -66,6 +66,10 @@ enum class Tried : std::uint8_t { not_repeated, done, begun };
 // Ends all process sets but the world and those that only their members know. Every rank calls it,
 // before it does anything else in a world that it has just entered; none waits for another.
 void end_process_sets();
+// For a process set that this rank knows, from now on in this world: where stall_error makes
+// operations fail, they do so after `seconds` at the earliest. What counts is what the set's first
+// rank asks for.
+void extend_patience(ProcessSet set, double seconds);
 // Whether the set was added with these ranks, which may have got other numbers since.
 [[nodiscard]] bool was_added_as(ProcessSet set, std::vector<int> ranks);
 // add_process_set() and remove_process_set() begun.

@@ -94,6 +94,10 @@ void end_process_sets() {
   current_runtime()->sets().end_added();
 }
 
+void extend_patience(ProcessSet set, double seconds) {
+  members_of(set)->patience->extend(rueda::seconds(seconds));
+}
+
 bool was_added_as(ProcessSet set, std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
   return members_of(set)->definition == definition_of(ranks);

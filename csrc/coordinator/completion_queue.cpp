@@ -12,7 +12,7 @@ void CompletionInbox::put(std::uint64_t token) {
     tokens_.push_back(token);
   }
   changes_.fetch_add(1);
-  futex_wake_all(changes_);
+  futex_wake_one(changes_);
 }
 
 std::vector<std::uint64_t> CompletionInbox::take(std::optional<Time> deadline) {
@@ -33,7 +33,7 @@ void CompletionInbox::nudge() {
     nudged_ = true;
   }
   changes_.fetch_add(1);
-  futex_wake_all(changes_);
+  futex_wake_one(changes_);
 }
 
 void CompletionInbox::close() {

@@ -1,4 +1,4 @@
-// Where one thread hears of the completion of many handles, in the order in which they complete.
+// Where threads hear of the completion of many handles, in the order in which they complete.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,10 @@ namespace rueda {
 class CompletionInbox {
  public:
   void put(std::uint64_t token);
-  // Tokens that have come since the last call; none after the deadline, nudge() or close().
+  // Tokens that have come since the last call; none after the deadline, nudge() or close(). Where
+  // several threads wait, one of them gets what comes.
   [[nodiscard]] std::vector<std::uint64_t> take(std::optional<Time> deadline);
-  // Ends one take().
+  // Ends one take(), the next one where nobody waits.
   void nudge();
   void close();
   [[nodiscard]] bool is_closed() const { return closed_.load(); }

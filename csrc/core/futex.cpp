@@ -35,6 +35,10 @@ FutexWake futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expec
   return errno == ETIMEDOUT ? FutexWake::timeout : FutexWake::interrupted;
 }
 
+void futex_wake_one(std::atomic<std::uint32_t>& word) {
+  ::syscall(SYS_futex, &word, with_reach(FUTEX_WAKE, FutexReach::process), 1, nullptr, nullptr, 0);
+}
+
 void futex_wake_all(std::atomic<std::uint32_t>& word, FutexReach reach) {
   ::syscall(SYS_futex, &word, with_reach(FUTEX_WAKE, reach), INT_MAX, nullptr, nullptr, 0);
 }

@@ -19,6 +19,8 @@ enum class FutexReach { process, host };  // host: any process that maps it
 // caller in Python can look for Ctrl-C. May return `changed` spuriously: check the word.
 FutexWake futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
                      std::optional<Time> deadline, FutexReach reach = FutexReach::process);
+// Whoever has slept longest. Only where it does not matter which sleeper wakes.
+void futex_wake_one(std::atomic<std::uint32_t>& word);
 void futex_wake_all(std::atomic<std::uint32_t>& word, FutexReach reach = FutexReach::process);
 
 }  // namespace rueda

@@ -43,6 +43,7 @@ struct NegotiatorOptions {
   std::int64_t fusion_threshold = 64 << 20;  // bytes that end the root's holding back
   Duration stall_warning{};                  // zero: never
   Duration stall_error{};                    // zero: never
+  std::function<Duration()> patience;        // may raise stall_error, at any time; may be empty
   // Whether ranks that are waited for can be asked where they are: see take_questions().
   bool asks_whereabouts = false;
   // Told when ranks of the set turn out to be ready for a request: this one, or all of a child's

@@ -17,9 +17,14 @@ Duration StallWatch::report_interval() const {
 
 // How long the root waits before it says anything.
 Duration StallWatch::timeout() const {
-  if (limits_.warning <= Duration::zero()) return std::max(limits_.error, Duration::zero());
-  return limits_.error <= Duration::zero() ? limits_.warning
-                                           : std::min(limits_.warning, limits_.error);
+  const Duration error = this->error();
+  if (limits_.warning <= Duration::zero()) return error;
+  return error <= Duration::zero() ? limits_.warning : std::min(limits_.warning, error);
+}
+
+Duration StallWatch::error() const {
+  if (limits_.error <= Duration::zero()) return Duration::zero();
+  return !limits_.patience ? limits_.error : std::max(limits_.error, limits_.patience());
 }
 
 Time StallWatch::first_report(Time since) const {
@@ -30,7 +35,7 @@ Time StallWatch::later_report(Time since, Time now) const {
   if (!tree_.is_root()) return now + report_interval();
   const bool warns = limits_.warning > Duration::zero();
   const Time next = now + (warns ? limits_.warning : report_interval());
-  const Time error = since + limits_.error;
+  const Time error = since + this->error();
   return error > now ? std::min(next, error) : next;
 }
 
@@ -115,7 +120,9 @@ void StallWatch::judge(const std::string& name, const AnnouncedTensor& tensor, T
   if (missing.empty()) return;  // the last announcements are under way
 
   const Time since = tensor.waiting.since;
-  const bool fails = limits_.error > Duration::zero() && now >= since + limits_.error;
+  const bool fails = error() > Duration::zero() && now >= since + error();
+  // It came to be due before more patience was asked for.
+  if (!fails && (limits_.warning <= Duration::zero() || now < since + limits_.warning)) return;
   const AnnouncedTensor::Groups groups = tensor.groups();
   Response response;
   response.kind = fails ? ResponseKind::error : ResponseKind::warning;

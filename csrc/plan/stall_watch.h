@@ -3,6 +3,7 @@
 // the tensor in the end. Before it does, it asks missing ranks where they are.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ class StallWatch {
     Duration warning{};  // zero: never
     Duration error{};    // zero: never
     bool asks_whereabouts = false;
+    std::function<Duration()> patience;  // may raise `error`, at any time; may be empty
   };
   using Waiting = AnnouncedTensor::Waiting;
 
@@ -46,6 +48,8 @@ class StallWatch {
  private:
   [[nodiscard]] Duration report_interval() const;
   [[nodiscard]] Duration timeout() const;
+  // After which an operation fails, as things are now.
+  [[nodiscard]] Duration error() const;
   [[nodiscard]] Time first_report(Time since) const;
   [[nodiscard]] Time later_report(Time since, Time now) const;
   [[nodiscard]] std::vector<int> missing_beside(const std::vector<int>& ready) const;

@@ -439,3 +439,90 @@ def test_lightning(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
+
+
+LONGER = """
+import sys, time, torch, torch.distributed as dist, rueda, rueda.torch.c10d
+from datetime import timedelta
+short, long = timedelta(seconds=2), timedelta(seconds=120)
+dist.init_process_group("rueda", timeout=short)
+rank = dist.get_rank()
+late = 1 - rank if "FIRST" in sys.argv else rank
+def reduce(**options):
+    if late == 1:
+        time.sleep(5)
+    tensor = torch.ones(3)
+    work = dist.all_reduce(tensor, async_op=True, **options)
+    return tensor, work
+"""
+
+
+@pytest.mark.parametrize("who", ["", "FIRST"], ids=["the second is late", "the first is late"])
+def test_groups_with_longer_limits_than_the_default_one(who: str) -> None:
+    """Of new_group() and set_timeout(), whoever is late."""
+    check(
+        f"import sys; sys.argv.append({who!r})"
+        + LONGER
+        + """
+group = dist.new_group(timeout=long)
+for is_synchronous in (False, True):
+    if is_synchronous:
+        if late == 1:
+            time.sleep(5)
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor, group=group)
+    else:
+        tensor, work = reduce(group=group)
+        work.wait()
+    assert tensor.tolist() == [2.0] * 3
+dist.group.WORLD.set_timeout(long)
+tensor, work = reduce()
+work.wait()
+assert tensor.tolist() == [2.0] * 3
+dist.destroy_process_group()
+""",
+        2,
+    )
+
+
+def test_waiting_for_longer_than_the_default_group() -> None:
+    """By wait(timeout) and barrier(timeout) of the first rank."""
+    check(
+        LONGER
+        + """
+tensor, work = reduce()
+work.wait(long)
+assert tensor.tolist() == [2.0] * 3
+if rank == 1:
+    time.sleep(5)
+dist.group.WORLD.barrier(timeout=long).wait()
+dist.destroy_process_group()
+""",
+        2,
+    )
+
+
+def test_a_limit_that_somebody_has_given_the_world() -> None:
+    """Is the one that strikes, and the error says so."""
+    check(
+        """
+        import sys, time, torch, torch.distributed as dist, rueda, rueda.torch.c10d
+        from datetime import timedelta
+        rueda.init(stall_error=1)
+        dist.init_process_group("rueda", timeout=timedelta(seconds=60))
+        store = dist.distributed_c10d._get_default_store()
+        if dist.get_rank() == 1:
+            store.wait(["seen"])
+        else:
+            try:
+                dist.all_reduce(torch.ones(1))
+            except rueda.StalledError as error:
+                assert "Timed out waiting 1000ms: the world's stall_error" in str(error), error
+                assert "the 60 s of this operation" in str(error), error
+            else:
+                sys.exit("did not fail")
+            store.set("seen", "")
+        dist.destroy_process_group()
+        """,
+        2,
+    )

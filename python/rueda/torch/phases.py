@@ -91,6 +91,9 @@ class Phased(Handle[T]):
     def on_deadline(self) -> None:
         """See Completable: there is none, the core has its own."""
 
+    def on_end(self) -> None:
+        """See Completable: nobody waits for this but by its own :meth:`wait`."""
+
     def _submitted(self) -> tuple[_native.Handle, ...]:
         return tuple(native for handle in self._under_way for native in handle._submitted())
 

@@ -10,7 +10,11 @@ import rueda
 import torch
 import torch.distributed as dist
 from c10d import DEVICE, run, still_works
+<<<<<<< HEAD
 from parallel import raises
+=======
+from torch.futures import Future
+>>>>>>> c10d
 
 DTYPES = [
     torch.float32,
@@ -344,6 +348,44 @@ def check_async() -> None:
     while not work.is_completed():
         assert time.monotonic() < until
     assert all(torch.equal(outputs[r], of(r, (2, 3))) for r in range(size))
+    # What nobody asks about comes to its place by and by, where the group goes on.
+    outputs = [torch.empty(3, 2).t() for _ in range(size)]
+    dist.all_gather(outputs, of(rank, (2, 3)), async_op=True)
+    arrived = torch.zeros(1)
+    while arrived.item() < size:
+        assert time.monotonic() < until
+        arrived = torch.tensor(
+            [float(all(torch.equal(outputs[r], of(r, (2, 3))) for r in range(size)))]
+        )
+        dist.all_reduce(arrived, async_op=True).wait()
+
+
+def check_callbacks_that_wait() -> None:
+    """For operations begun in them, three within each other, and for those begun before and after their own."""
+    tensor = torch.ones(3)
+    size = dist.get_world_size()
+
+    def again(future: Future[list[torch.Tensor]], left: int = 3) -> torch.Tensor:
+        value = future.value()[0]
+        if left == 0:
+            return value
+        begun = dist.all_reduce(value, async_op=True).get_future()
+        return begun.then(lambda inner: again(inner, left - 1)).wait()
+
+    result = dist.all_reduce(tensor, async_op=True).get_future().then(again).wait()
+    assert result.tolist() == [float(size**4)] * 3
+
+    for step in (1, -1):
+        if dist.get_rank() == size - 1:
+            time.sleep(0.02)  # so that the others' are under way for a while
+        futures = [
+            dist.all_reduce(torch.full((4,), float(i)), async_op=True).get_future()
+            for i in range(8)
+        ]
+        pairs = [(i, i + step) for i in range(8) if 0 <= i + step < 8]
+        chained = [futures[i].then(lambda _, at=at: futures[at].wait()[0]) for i, at in pairs]  # noqa: B023
+        for (_, at), one in zip(pairs, chained, strict=True):
+            assert one.wait().tolist() == [float(at * size)] * 4
 
 
 def check_messages() -> None:

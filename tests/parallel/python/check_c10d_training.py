@@ -14,6 +14,7 @@ from c10d import DEVICE, run
 from rueda.torch import Compression
 from rueda.torch.c10d import compression_hook
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -165,6 +166,46 @@ def check_compression_hooks() -> None:
         model.register_comm_hook(None, compression_hook(compressor))
         train(model, sgd(model.parameters()))
         assert_same(model.module, train_alone(make_model()), tolerance)
+
+
+def check_power_sgd() -> None:
+    """Its callbacks wait for further collectives."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(
+        nn.Sequential(*[nn.Linear(32, 32, device=DEVICE) for _ in range(3)])
+    )
+    state = powerSGD_hook.PowerSGDState(
+        None, matrix_approximation_rank=2, start_powerSGD_iter=3, min_compression_rate=1
+    )
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    optimizer = sgd(model.parameters())
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.randn(4, 32).to(DEVICE)).pow(2).mean().backward()
+        optimizer.step()
+    parameters = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    sums = parameters.clone()
+    dist.all_reduce(sums)
+    torch.testing.assert_close(sums / dist.get_world_size(), parameters)
+
+
+def check_ddp_join() -> None:
+    """Ranks with more and fewer steps than others."""
+    rank = dist.get_rank()
+    for by_initial in (True, False):
+        model = DistributedDataParallel(nn.Linear(4, 1, bias=False, device=DEVICE))
+        steps = []
+        with model.join(divide_by_initial_world_size=by_initial):
+            for step in range(2 + rank):
+                model.zero_grad()
+                model(torch.full((1, 4), 6.0, device=DEVICE)).sum().backward()
+                steps.append(model.module.weight.grad[0, 0].item())
+                assert len(steps) == step + 1
+        size = dist.get_world_size()
+        for step, gradient in enumerate(steps):
+            there = min(size, size + 1 - step) if step > 1 else size
+            expected = 6.0 * there / size if by_initial else 6.0
+            assert abs(gradient - expected) < 1e-5, (step, gradient, expected)
 
 
 def check_zero_redundancy_optimizer() -> None:

@@ -1,6 +1,7 @@
 // Messages between two ranks, sets that only their members know, and queues of completions, on
 // ranks that are threads.
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <random>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "coordinator/completion_queue.h"
 #include "effort.h"
@@ -596,6 +598,36 @@ TEST_CASE("a queue hears of what completes, before or after it asks") {
     expect(queue.wait(10s).empty(), "nothing after a nudge");
     queue.close();
     expect(queue.wait(10s).empty() && queue.is_closed(), "nothing after its end");
+  });
+}
+
+TEST_CASE("of several threads that wait for a queue, some get all that completes, and each ends") {
+  run_engines(2, {}, [](int, Runtime& engine) {
+    constexpr std::uint64_t count = 200;
+    CompletionQueue queue;
+    std::atomic<std::uint64_t> sum = 0;
+    std::atomic<std::uint64_t> heard = 0;
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 3; ++thread) {
+      threads.emplace_back([&] {
+        while (!queue.is_closed()) {
+          for (const std::uint64_t token : queue.wait(60s)) {
+            sum += token;
+            ++heard;
+          }
+        }
+      });
+    }
+    std::vector<float> data(10, 1);
+    for (std::uint64_t token = 1; token <= count; ++token) {
+      const Handle handle = submit(engine, allreduce_of(data, DataType::float32, "x"));
+      queue.watch(handle, token);
+      finish(handle);
+    }
+    while (heard < count) std::this_thread::yield();
+    expect(sum == count * (count + 1) / 2, "each once");
+    queue.close();
+    for (std::thread& thread : threads) thread.join();
   });
 }
 

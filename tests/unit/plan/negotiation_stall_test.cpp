@@ -67,6 +67,25 @@ TEST_CASE("a warning names who has submitted and who has not, in the rhythm of t
   }
 }
 
+TEST_CASE(
+    "who asks for more patience than the setting gets it, also for what is waited for already") {
+  for (const bool warns : {false, true}) {
+    NegotiatorOptions options = options_of(warns ? 10 : 0, 4);
+    Duration patience{};
+    options.patience = [&] { return patience; };
+    NegotiationSimulator simulator(3, options, 1);
+    REQUIRE(simulator.submit(1, allreduce_of("x")).ok());
+    simulator.settle();
+    pass(simulator, 2);
+    patience = seconds(30);
+    pass(simulator, 27);  // until 29
+    REQUIRE(simulator.rank(0).warnings.size() == (warns ? 2 : 0));
+    REQUIRE(!simulator.rank(1).answers.contains("x"));
+    pass(simulator, 2);
+    REQUIRE(simulator.rank(1).answers.at("x").front().status.code() == ErrorCode::stalled);
+  }
+}
+
 // The root of three ranks, which has submitted a tensor at the time 0.
 struct WaitingRoot : Negotiator {
   WaitingRoot(double warning, double error) : Negotiator(options(warning, error)) {

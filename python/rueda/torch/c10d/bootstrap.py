@@ -19,7 +19,7 @@ from rueda import _native, groups, lifecycle
 from rueda.errors import InitializationError, InvalidArgumentError, RuedaError, UnsupportedError
 from rueda.exchanges import barrier
 from rueda.objects import broadcast_object
-from rueda.torch.c10d.meeting import arranged, stall_options, wait_for_the_others
+from rueda.torch.c10d.meeting import arranged, is_limited, stall_options, wait_for_the_others
 from rueda.torch.c10d.operations import Membership
 from rueda.torch.c10d.process_group import RuedaProcessGroup
 from rueda.torch.c10d.reconfiguring import ReconfigurableGroup
@@ -147,6 +147,7 @@ def _serve_store(host: str, size: int, timeout: timedelta, one_host: bool) -> TC
 
 def _create(options: Any, given: object) -> RuedaProcessGroup:
     """What init_process_group() and new_group() call on the members of a new group."""
+    global _limited
     is_world = not options.global_ranks_in_group
     is_met = is_world and _take_met(options.store)
     if getattr(options, "enable_reconfigure", False) or getattr(given, "enable_reconfigure", False):
@@ -167,7 +168,9 @@ def _create(options: Any, given: object) -> RuedaProcessGroup:
     if not is_met:
         _require_world(watched, is_world, ranks, rank)
     set_id = 0 if is_world else _form_set(watched, rank, ranks)
-    membership = Membership(set_id, ranks, owns_world, is_world)
+    if is_world:
+        _limited = is_limited(options.timeout)
+    membership = Membership(set_id, ranks, owns_world, is_world, not _limited)
     return RuedaProcessGroup(store, rank, size, options.timeout, membership)
 
 
@@ -175,6 +178,8 @@ def _create(options: Any, given: object) -> RuedaProcessGroup:
 _generation = 0
 # Under which the present default group and those beside it have their keys.
 _prefix = ""
+# Whether somebody has given the world a limit that those of groups may not exceed.
+_limited = False
 # The store that Rueda's ranks have made together last, so that torch's are the same; of one group.
 _met: weakref.ref[TCPStore] | None = None
 

@@ -19,10 +19,12 @@ from rueda.door import listen
 from rueda.errors import InitializationError, RuedaError
 from rueda.torch.c10d.watched_store import WatchedStore
 
-__all__ = ["Meeting", "arranged", "stall_options", "wait_for_the_others"]
+__all__ = ["Meeting", "arranged", "is_limited", "stall_options", "wait_for_the_others"]
 
 # How long an error waits for the others to read it, in seconds.
 GRACE = 10.0
+# Where nobody chooses another, in seconds; see docs/options.md.
+DEFAULT_STALL_ERROR = 600.0
 
 
 class Meeting(NamedTuple):
@@ -62,9 +64,21 @@ def arranged(store: Store, rank: int, size: int, options: Mapping[str, float]) -
 
 def stall_options(timeout: timedelta) -> dict[str, Any]:
     """What a group's timeout means for the world: then an operation fails, and names the ranks that are missing."""
-    if "RUEDA_STALL_ERROR" in os.environ or "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS" in os.environ:
-        return {}
-    return {"stall_error": timeout.total_seconds()}
+    return {} if _is_set() else {"stall_error": timeout.total_seconds()}
+
+
+def _is_set() -> bool:
+    variables = ("RUEDA_STALL_ERROR", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
+    return any(variable in os.environ for variable in variables)
+
+
+def is_limited(timeout: timedelta) -> bool:
+    """Whether the present world has a ``stall_error`` by somebody's choice.
+
+    Otherwise it is the default, or that of :func:`stall_options`. ``timeout``: of the default group.
+    """
+    limit = float(_native.options()["stall_error"])
+    return _is_set() or limit not in (DEFAULT_STALL_ERROR, timeout.total_seconds())
 
 
 def wait_for_the_others(store: Store | WatchedStore, rank: int, size: int) -> None:

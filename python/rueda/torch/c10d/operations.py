@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -13,7 +15,7 @@ from torch._C._distributed_c10d import Store
 
 from rueda import _native, lifecycle
 from rueda.adapter import Refusal
-from rueda.errors import InvalidArgumentError, ShutdownError
+from rueda.errors import InvalidArgumentError, RuedaError, ShutdownError
 from rueda.torch.c10d.arguments import seconds_of
 from rueda.torch.c10d.coalescing import JointWork
 from rueda.torch.c10d.compiling import never_compiled
@@ -26,6 +28,9 @@ __all__ = ["Membership", "Operations", "part_of"]
 Begin = Callable[[str], Sequence[_native.Handle]]
 Finish = Callable[[Sequence[_native.Handle]], list[torch.Tensor]]
 W = TypeVar("W", bound=RuedaWork)
+
+# So many works with small results live on after they are done.
+KEPT = 512
 
 
 def part_of(name: str, number: int) -> str:
@@ -40,6 +45,7 @@ class Membership(NamedTuple):
     ranks: list[int]
     owns_world: bool  # Rueda's world was formed for it and ends with it
     is_world: bool
+    sets_limit: bool = True  # its time limits raise the stall_error of its process set
 
 
 @never_compiled
@@ -64,12 +70,17 @@ class Operations(dist.ProcessGroup):
         self._group_desc = "undefined"
         self._closed = False
         self._works: dict[str, RuedaWork] = {}  # collectives on their way, by name
+        # torch's C++ may hold one for which it asks later, as DistributedDataParallel does with that of a context for
+        # uneven inputs: without its object in Python it would be one of the base class, which can nothing.
+        self._settled: deque[RuedaWork] = deque(maxlen=KEPT)
         self._coalesced: list[RuedaWork] | None = (
             None  # begun in a block of torch's, in which we are
         )
         self._world = lifecycle.world_number()
         self._fatal: Exception | None = None  # why it is of no use any more
         self._incarnation = 0  # another number each time that the group gets other members
+        self._patience = 0.0  # seconds that were asked for
+        self._be_patient(self._timeout)
 
     # torch's own never change, but those of a group whose members do; in Python and, by their other names, in C++.
 
@@ -128,6 +139,18 @@ class Operations(dist.ProcessGroup):
     def set_timeout(self, timeout: timedelta) -> None:
         """How long later operations may take, where they do not say so themselves."""
         self._timeout = timeout.total_seconds()
+        self._be_patient(self._timeout)
+
+    def _be_patient(self, seconds: float) -> None:
+        """The process set's operations may take so long, from now on: where the world's limit is shorter, it is raised.
+
+        For that counts what the group's first rank asks for.
+        """
+        if seconds <= self._patience or not self._membership.sets_limit:
+            return
+        with suppress(RuedaError):  # the world has gone, or is not there yet
+            _native.extend_patience(self._membership.set_id, seconds)
+            self._patience = seconds
 
     def shutdown(self) -> None:
         """Ends the group; what is used of it afterwards raises :class:`rueda.ShutdownError`."""
@@ -178,13 +201,17 @@ class Operations(dist.ProcessGroup):
         ``references``: all tensors that it touches, see :func:`tensors_in`; ``make``: what makes its work.
         """
         self._require_open()
+        seconds = seconds_of(options, self._timeout)
+        self._be_patient(seconds)
+        self._settle_old()
         name = self._next_name(signature)
         work = make(
             f"{what} '{name}'",
             partial(begin, name),
             finish,
             references,
-            seconds_of(options, self._timeout),
+            seconds,
+            on_longer=self._be_patient,
             on_settled=partial(self._forget, name),
             on_error=self._names.restart,
             on_fatal=self._fatal_listener(),
@@ -193,9 +220,17 @@ class Operations(dist.ProcessGroup):
         self._works[name] = work
         return self._begun(work)
 
+    def _settle_old(self) -> None:
+        """Brings results that nobody has asked for to their places, and lets go of what they needed."""
+        oldest = next(iter(self._works.values()), None)
+        if oldest is not None:
+            oldest.settle_if_old()
+
     def _forget(self, name: str, work: RuedaWork) -> None:
         if self._works.get(name) is work:  # and not the next one of that name
             del self._works[name]
+        if work.is_small():
+            self._settled.append(work)
 
     def _refused(
         self, what: str, refusal: Refusal, options: Any = None, group: int = 0, parts: int = 1

@@ -32,7 +32,7 @@ class PrivateWorld(RuedaProcessGroup):
     def __init__(
         self, store: Store, rank: int, size: int, timeout: timedelta, world: int | None, names: str
     ) -> None:
-        super().__init__(store, rank, size, timeout, Membership(0, [], True, True))
+        super().__init__(store, rank, size, timeout, Membership(0, [], True, True, False))
         self._prefix = names
         self._ending = threading.Lock()
         self._leave: weakref.finalize[..., PrivateWorld] | None = None
@@ -45,6 +45,7 @@ class PrivateWorld(RuedaProcessGroup):
         with self._ending:  # what is still told of the world before is told before, or not at all
             self._rank, self._size = rank, size
             self._membership = Membership(world, list(range(size)), True, True)
+            self._patience = 0.0
             self._names = Names(self._prefix)  # a world's number differs from rank to rank
             self._works = {}
             self._closed = False
@@ -53,6 +54,7 @@ class PrivateWorld(RuedaProcessGroup):
             self.error = None
             # Also where the group is forgotten, and before the interpreter ends.
             self._leave = weakref.finalize(self, _native.close_world, world, "")
+            self._be_patient(self._timeout)
 
     def shutdown(self) -> None:
         """Leaves the world."""

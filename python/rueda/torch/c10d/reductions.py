@@ -153,6 +153,8 @@ class Reductions(Operations):
         if code is None:
             return None
         self._require_open()
+        seconds = seconds_of(options, self._timeout)
+        self._be_patient(seconds)
         name = self._next_name((0, tensor.shape, code, reduction, factor))
         pointer = tensor.data_ptr()
         if not tensor.is_inference():
@@ -170,14 +172,14 @@ class Reductions(Operations):
                 factor,
                 1.0,
                 self._membership.set_id,
-                seconds_of(options, self._timeout),
+                seconds,
             )
         except FATAL as error:
-            say_timed_out(error, seconds_of(options, self._timeout))
+            say_timed_out(error, seconds)
             self._fatal_listener()(error)
             raise
         except RuedaError as error:
-            say_timed_out(error, seconds_of(options, self._timeout))
+            say_timed_out(error, seconds)
             if isinstance(error, StalledError):
                 self._fatal_listener()(error)
             self._names.restart()

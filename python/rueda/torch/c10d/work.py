@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,6 +41,12 @@ E = TypeVar("E", bound=Exception)
 FATAL = (PeerLostError, ShutdownError, RuedaTimeoutError)
 # The reason of errors whose text tells the time limit.
 DEADLINE = "deadline"
+# Bytes of a tensor.
+SMALL = 512
+# Seconds after which results that nobody asks for are brought to their places where a further operation begins.
+OLD = 1.0
+# As the engine says it.
+_WAITED = re.compile(r" has waited for ([0-9.]+) s: ")
 
 completions = Completions("rueda-c10d")
 """Completes futures."""
@@ -51,9 +58,20 @@ def timed_out(seconds: float) -> str:
 
 
 def say_timed_out(error: Exception, seconds: float) -> None:
-    """Adds these words to an error that says so in others: ranks were waited for in vain."""
+    """Adds these words to an error that says so in others: ranks were waited for in vain.
+
+    ``seconds``: the operation's own limit. Another one of the world's may have struck before.
+    """
     if isinstance(error, StalledError | RuedaTimeoutError) and error.reason != DEADLINE:
-        error.args = (f"{error}. {timed_out(seconds)}",)
+        waited = _WAITED.search(str(error))
+        struck = float(waited[1]) if waited is not None else seconds
+        words = timed_out(seconds)
+        if struck < 0.9 * seconds:
+            words = (
+                f"{timed_out(struck)}: the world's stall_error, or the time limit of the first rank, is shorter than "
+                f"the {seconds:g} s of this operation"
+            )
+        error.args = (f"{error}. {words}",)
         error.reason = DEADLINE
 
 
@@ -61,7 +79,8 @@ def say_timed_out(error: Exception, seconds: float) -> None:
 class RuedaWork(Work):
     """The future of one operation of a process group.
 
-    ``what`` describes it in errors, ``timeout`` is how many seconds it may take from now on, ``on_settled`` is called
+    ``what`` describes it in errors, ``timeout`` is how many seconds it may take from now on, ``on_longer`` is called
+    with the seconds where somebody is about to wait for longer, ``on_settled`` is called
     with this once it is done, ``on_error`` once :meth:`wait` is about to raise an error that all ranks have been told,
     ``on_fatal`` with an error after which the group is of no use, before anybody else is told of that: it may be called
     several times, from any thread.
@@ -77,6 +96,7 @@ class RuedaWork(Work):
         finish: Callable[[Sequence[_native.Handle]], list[torch.Tensor]],
         references: object,
         timeout: float,
+        on_longer: Callable[[float], object] | None = None,
         on_settled: Callable[[RuedaWork], object] | None = None,
         on_error: Callable[[], None] | None = None,
         on_fatal: Callable[[Exception], object] | None = None,
@@ -87,7 +107,8 @@ class RuedaWork(Work):
         self._placement = placement
         self._touched = references
         self._timeout = timeout
-        self.deadline = time.monotonic() + timeout
+        self._begun = time.monotonic()
+        self.deadline = self._begun + timeout
         self._lock = threading.Lock()
         self._error: Exception | None = None
         self._outputs: list[torch.Tensor] = []
@@ -97,6 +118,7 @@ class RuedaWork(Work):
         self._settled = False
         self._done: torch.futures.Future[None] | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None  # follows self._done
+        self._on_longer = on_longer
         self._on_settled = on_settled
         self._on_error = on_error
         self._on_fatal = on_fatal
@@ -131,6 +153,8 @@ class RuedaWork(Work):
     def _outlast(self, seconds: float, aside: bool) -> None:
         if self._settled:
             return
+        if seconds > self._timeout and self._on_longer is not None:
+            self._on_longer(seconds)
         now = time.monotonic()
         end = now + seconds if seconds > 0 else max(now, self.deadline)
         for native in self._natives:
@@ -157,6 +181,21 @@ class RuedaWork(Work):
         if not self._settled and all(native.done() for native in self._natives):
             self._settle(aside=True)
         return self._settled
+
+    def settle_if_old(self) -> None:
+        """Brings the results to their places where nobody has asked for them in a while, and lets go of the rest."""
+        if self._begun + OLD < time.monotonic() and all(native.done() for native in self._natives):
+            self._settle(aside=True)
+
+    def is_small(self) -> bool:
+        """Whether the memory that this keeps, now that it is done, is not worth mentioning."""
+        try:
+            return all(
+                output.numel() <= SMALL and output.untyped_storage().nbytes() <= SMALL
+                for output in self._outputs
+            )
+        except RuntimeError:  # it has no storage of its own
+            return False
 
     def result(self) -> list[torch.Tensor]:
         """The tensors that the operation has written, once it is done."""
@@ -210,7 +249,7 @@ class RuedaWork(Work):
         self._placement.join()
         return self._outputs
 
-    # --- What the thread of completions calls
+    # --- What the threads of completions call
 
     def natives(self) -> tuple[_native.Handle, ...]:
         """See Completable."""
@@ -222,9 +261,14 @@ class RuedaWork(Work):
 
     def on_deadline(self) -> None:
         """See Completable."""
-        if self._settled:
-            return
-        error = self._tell_fatal(self._late(self._timeout))
+        if not self._settled:
+            self._give_up(self._tell_fatal(self._late(self._timeout)))
+
+    def on_end(self) -> None:
+        """See Completable."""
+        self._give_up(ShutdownError(f"the process has ended before {self._what} has completed"))
+
+    def _give_up(self, error: Exception) -> None:
         with self._lock:
             if self._settled:
                 return
