@@ -32,8 +32,8 @@ class AlgorithmChoice(NamedTuple):
     """
 
     algorithm: str
-    """On one host ``"line"`` (within one cache line), ``"flat"``, ``"staged"`` or ``"direct"``; across hosts ``"hierarchical"``,
-    ``"doubling"`` or ``"tree"``; ``"ring"``."""
+    """On one host ``"line"`` (within one cache line), ``"flat"``, ``"staged"`` or ``"direct"``; across hosts
+    ``"hierarchical"``, ``"doubling"`` or ``"tree"``; ``"ring"``."""
     registered: str
     """The same for arrays from :func:`rueda.empty`."""
     predicted_us: float

@@ -53,7 +53,7 @@ void run(std::span<const std::byte> bytes) {
     }
     stream.mark_ready(EPOLLIN | EPOLLOUT);
     if (!stream.read(messages).ok()) break;
-    if (stream.is_open() && !stream.write(messages, 300).ok()) break;
+    if (stream.is_open() && !stream.write(messages, 300, Clock::now()).ok()) break;
     const Bytes more = hear(pair.far);
     heard.insert(heard.end(), more.begin(), more.end());
   }

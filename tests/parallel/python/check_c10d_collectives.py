@@ -10,11 +10,8 @@ import rueda
 import torch
 import torch.distributed as dist
 from c10d import DEVICE, run, still_works
-<<<<<<< HEAD
 from parallel import raises
-=======
 from torch.futures import Future
->>>>>>> c10d
 
 DTYPES = [
     torch.float32,
