@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import parallel
 import rueda
@@ -172,18 +173,27 @@ def check_another_default_dtype() -> None:
 
 
 def check_consolidating_in_inference_mode() -> None:
-    """As before an evaluation: training goes on."""
+    """As before an evaluation: training goes on, also where the outer optimizer works as it does on a GPU."""
     ends = []
-    for mode in (torch.no_grad, torch.inference_mode):
+    usual = torch.optim.SGD
+    for mode, outer in (
+        (torch.no_grad, usual),
+        (torch.inference_mode, usual),
+        (torch.inference_mode, partial(usual, foreach=True)),
+    ):
         trained, optimizer = fresh(sgd)
-        wrapped = rt.wrap(trained, optimizer, strategy="diloco:3")
+        torch.optim.SGD = outer  # type: ignore[misc,assignment]
+        try:
+            wrapped = rt.wrap(trained, optimizer, strategy="diloco:3")
+        finally:
+            torch.optim.SGD = usual  # type: ignore[misc]
         train(trained, wrapped, 0, 2)
         with mode():
             wrapped.consolidate()
         train(trained, wrapped, 2, 4)
         same_bits(*trained.parameters())
         ends.append(parameters_to_vector(trained.parameters()))
-    assert torch.equal(*ends)
+    assert all(torch.equal(ends[0], end) for end in ends[1:])
 
 
 def check_momentum_of_complex_parameters_is_averaged() -> None:

@@ -36,7 +36,7 @@ TEST_CASE("where the kernel is slow, and copies of whole tensors too, they go in
   // As 8 ranks on 16 processors.
   const HostCosts costs =
       costs_of(line(1000, 1400, 256), line(3000, 260, 256), line(20'000, 480, 256));
-  CHECK(table_of(costs).to_string() == "flat:0-2K;staged:2K-");
+  CHECK(table_of(costs).to_string() == "flat:0-4K;staged:4K-");
   // Several tensors together cannot go in parts.
   CHECK(policy_of(costs).flat_limit == 32 << 10);
 }
@@ -45,7 +45,7 @@ TEST_CASE("in parts up to where reaching for tensors is the quicker way") {
   SECTION("within what was measured") {
     const HostCosts costs =
         costs_of(line(1000, 1400, 512), line(3000, 260, 512), line(20'000, 160, 512), 512);
-    CHECK(table_of(costs).to_string() == "flat:0-2K;staged:2K-256K;direct:256K-");
+    CHECK(table_of(costs).to_string() == "flat:0-4K;staged:4K-256K;direct:256K-");
   }
   SECTION("before copies of whole tensors are given up") {
     const HostCosts costs =

@@ -58,9 +58,11 @@ class Fragment:
     def send(self) -> None:
         """Begins to average what all ranks' local steps have added up to."""
         self.sent_at = self._replica.steps
-        self._in_flight = self._replica.average_async(
-            difference(self.agreed, self._parameters), f"fragment{self._number}", self._codec
-        )
+        # The mean lies in the same memory, and is written by the outer optimizer in another mode.
+        with torch.inference_mode(False), torch.no_grad():
+            self._in_flight = self._replica.average_async(
+                difference(self.agreed, self._parameters), f"fragment{self._number}", self._codec
+            )
 
     def receive(self, mixing: float) -> None:
         """Waits for the mean, takes the outer step, and moves the parameters to its result, but for ``mixing``."""
