@@ -52,6 +52,9 @@ class NamedCall final : public Call {
   }
 
   void run() override {
+    if (work_.collective == "allreduce") {
+      return rueda::allreduce_blocking(view_, view_.data, {.name = name_, .op = work_.op});
+    }
     handle_ = start();
     handle_.wait();
   }
@@ -62,8 +65,6 @@ class NamedCall final : public Call {
 
  private:
   [[nodiscard]] rueda::Handle start() const {
-    if (work_.collective == "allreduce")
-      return rueda::allreduce(view_, view_.data, {.name = name_, .op = work_.op});
     if (work_.collective == "allgather") return rueda::allgather(view_, {.name = name_});
     if (work_.collective == "broadcast") return rueda::broadcast(view_, work_.root, {name_});
     if (work_.collective == "reduce_scatter") {

@@ -144,6 +144,13 @@ Expected<std::vector<std::int64_t>> alltoall_rows(const TensorView& input,
   return splits;
 }
 
+// Whether an allreduce is one that PlainAllreduce can describe.
+bool is_plain(const TensorView& input, const AllreduceOptions& options) {
+  return input.device == host_device && options.priority == 0 && !options.wire_dtype &&
+         options.compression.codec == CodecKind::none && options.residuals.empty() &&
+         options.velocities.empty() && options.leaf_ranks.empty();
+}
+
 void set_result(Submission& submission, const ResultMemory& result) {
   submission.output = static_cast<std::byte*>(result.data);
   if (result.data != nullptr && submission.request.on_gpu)
@@ -162,6 +169,29 @@ Handle allreduce_blocking(const TensorView& input, void* output, const Allreduce
   return submit_and_wait(options.process_set,
                          allreduce_submission(Collective::allreduce, input, output, options),
                          deadline);
+}
+
+void allreduce_blocking(const TensorView& input, void* output, const AllreduceOptions& options) {
+  Handle handle;
+  auto tried = Tried::not_repeated;
+  if (is_plain(input, options)) {
+    tried = try_to_repeat(
+        {.name = options.name,
+         .input = input.data,
+         .output = output,
+         .shape = input.shape,
+         .dtype = input.dtype,
+         .op = options.op,
+         .prescale_factor = options.prescale_factor,
+         .postscale_factor = options.postscale_factor,
+         .process_set = options.process_set},
+        [] { return Time::max(); }, handle);
+  }
+  if (tried == Tried::done) return;
+  if (tried == Tried::not_repeated) {
+    handle = allreduce_blocking(input, output, options, std::nullopt);
+  }
+  handle.wait();
 }
 
 Tried try_to_repeat(const PlainAllreduce& call, const std::function<Time()>& begin_to_wait,

@@ -104,6 +104,31 @@ TEST_CASE("what has been replayed is not replayed without memory") {
   });
 }
 
+TEST_CASE("a blocking allreduce does what one does that is waited for") {
+  with_world(2, "blocking", [](int rank, ProcessSet set) {
+    const AllreduceOptions options{.name = "sum", .op = ReduceOp::sum, .process_set = set};
+    for (int round = 0; round < 20; ++round) {
+      Values values{1, 2, 3, 4};
+      allreduce_blocking(view_of(values), values.data(), options);
+      expect(values == Values{2, 4, 6, 8}, "the sum");
+    }
+    AllreduceOptions travelling = options;
+    travelling.name = "as float16";
+    travelling.wire_dtype = DataType::float16;
+    for (int round = 0; round < 3; ++round) {
+      Values values{1, 2, 3, 4};
+      allreduce_blocking(view_of(values), values.data(), travelling);
+      expect(values == Values{2, 4, 6, 8}, "the sum of what travels with 16 bits");
+    }
+    Values values{};
+    const TensorView input = rank == 0 ? without_memory() : view_of(values);
+    expect_refused("'sum'", [&] { allreduce_blocking(input, values.data(), options); });
+    values = {1, 2, 3, 4};
+    allreduce_blocking(view_of(values), values.data(), options);
+    expect(values == Values{2, 4, 6, 8}, "the sum after an error");
+  });
+}
+
 TEST_CASE("messages have a shape and memory") {
   with_world(2, "messages", [](int rank, ProcessSet set) {
     Values values{};
