@@ -28,6 +28,28 @@ def check_shapes_that_differ() -> None:
     still_works()
 
 
+def check_tensors_that_one_rank_cannot_write() -> None:
+    """What torch would refuse only afterwards, or before it tells anybody, all ranks are told."""
+    rank = dist.get_rank()
+    expanded = torch.ones(1).expand(4)
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    for asynchronous in (False, True):
+        with raises(rueda.InvalidArgumentError, "the same memory"):
+            work = dist.all_reduce(expanded if rank == 0 else torch.ones(4), async_op=asynchronous)
+            if asynchronous:
+                work.wait()
+        still_works()
+        with raises(rueda.UnsupportedError, "nested"):
+            work = dist.all_reduce(nested if rank == 0 else torch.ones(4), async_op=asynchronous)
+            if asynchronous:
+                work.wait()
+        still_works()
+    # Its root only reads.
+    given = torch.full((1,), 7.0).expand(3) if rank == 0 else torch.zeros(3)
+    dist.broadcast(given, 0)
+    assert given.tolist() == [7.0] * 3
+
+
 def check_dtypes_that_differ() -> None:
     dtype = torch.float64 if dist.get_rank() == 1 else torch.float32
     with raises(rueda.MismatchError, "dtype", "float32", "float64"):

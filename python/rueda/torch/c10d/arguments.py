@@ -91,9 +91,14 @@ def read(tensor: object) -> tuple[torch.Tensor, View]:
 class Target:
     """Where a result belongs: contiguous memory to write to, and how it gets from there to ``tensor``."""
 
-    def __init__(self, tensor: torch.Tensor, keep_elements: bool) -> None:
+    def __init__(self, tensor: torch.Tensor, keep_elements: bool, written: bool = True) -> None:
         self._given = tensor
         self.tensor = _adapter.dense(tensor)
+        if written and _shares_elements(self.tensor):
+            raise Refusal(
+                f"several elements of the tensor of shape {list(tensor.shape)} are the same memory (strides "
+                f"{list(tensor.stride())}), so that a result has no room in it: use .contiguous()"
+            )
         if self.tensor.is_contiguous() and not self.tensor.is_conj() and not self.tensor.is_neg():
             self.memory, self.view = _adapter.write(self.tensor)
         elif keep_elements:
@@ -124,9 +129,20 @@ def overwrite(target: torch.Tensor, values: torch.Tensor) -> None:
         target.copy_(values)
 
 
-def target_of(tensor: torch.Tensor, keep_elements: bool = False) -> Target:
-    """See Target. ``keep_elements``: the memory begins with the tensor's elements. Raises Refusal."""
-    return Target(tensor, keep_elements)
+def target_of(tensor: torch.Tensor, keep_elements: bool = False, written: bool = True) -> Target:
+    """See Target. Raises Refusal.
+
+    ``keep_elements``: the memory begins with the tensor's elements. ``written``: they are not only read.
+    """
+    return Target(tensor, keep_elements, written)
+
+
+def _shares_elements(tensor: torch.Tensor) -> bool:
+    """Whether it is one that ``expand()`` has made, to which torch would not copy."""
+    return any(
+        stride == 0 and extent > 1
+        for stride, extent in zip(tensor.stride(), tensor.shape, strict=True)
+    )
 
 
 def flatten(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -45,7 +45,8 @@ class Exchanges(Operations):
         options = timeout if timeout is not None else opts
         world_root = self._world_rank(root)
         try:
-            target = target_of(tensor, keep_elements=root == self.rank())
+            is_root = root == self.rank()
+            target = target_of(tensor, keep_elements=is_root, written=not is_root)
             placement = placement_of(target.view, in_place=target.is_in_place())
         except Refusal as refusal:
             return self._refused("broadcast", refusal, options)

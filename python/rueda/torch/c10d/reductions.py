@@ -152,10 +152,14 @@ class Reductions(Operations):
         code = usual_code_of(tensor)
         if code is None:
             return None
+        try:
+            shape = tensor.shape
+        except RuntimeError:  # of a nested tensor; every rank is told of it
+            return None
         self._require_open()
         seconds = seconds_of(options, self._timeout)
         self._be_patient(seconds)
-        name = self._next_name((0, tensor.shape, code, reduction, factor))
+        name = self._next_name((0, shape, code, reduction, factor))
         pointer = tensor.data_ptr()
         if not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
@@ -165,7 +169,7 @@ class Reductions(Operations):
                 tensor,
                 pointer,
                 pointer,
-                tensor.shape,
+                shape,
                 code,
                 name,
                 reduction,
