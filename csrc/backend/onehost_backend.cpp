@@ -36,8 +36,7 @@ class OnehostBackend : public Backend {
 
   [[nodiscard]] bool may_be_eager(std::size_t bytes) const override {
     const auto policy = rueda::policy_for(algorithms_, policy_, bytes);
-    if (!policy) return false;
-    return bytes <= line_bytes || (bytes <= policy->flat_limit && policy->staged_limit == 0);
+    return policy && bytes <= std::max(policy->flat_limit, line_bytes);
   }
 
   std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
@@ -54,7 +53,9 @@ class OnehostBackend : public Backend {
     const auto policy = policy_for(lane, bytes);
     if (!policy) return ring_->allreduce(lane, reduction, std::move(pieces));
     if (reduction.leaves) return leaf_allreduce(lane, *policy, reduction, std::move(pieces));
-    if (bytes > policy->flat_limit && must_pack(lane, reduction, pieces)) {
+    const bool staged =
+        pieces.size() == 1 && bytes <= policy->staged_limit && Staging::is_possible(lane.size());
+    if (!staged && bytes > policy->flat_limit && must_pack(lane, reduction, pieces)) {
       return packed_allreduce(buffers_, lane, reduction.dtype, pieces, [&](const Piece& all) {
         return host_allreduce(lane, *policy, reduction, {all});
       });

@@ -10,16 +10,20 @@
 
 namespace rueda {
 
-// Starts it in `thread`. initialization where a limit of processes, which counts threads, is
-// reached.
+// The error where a limit of processes, which counts threads, is reached.
+[[nodiscard]] inline Status no_thread(const std::system_error& error) {
+  return {ErrorCode::initialization,
+          str("cannot start a thread: ", error.code().message(),
+              "; raise the limit of processes (ulimit -u), or the container's pids limit")};
+}
+
+// Starts it in `thread`.
 template <typename Function>
 [[nodiscard]] Status start_thread(std::thread& thread, Function&& function) {
   try {
     thread = std::thread(std::forward<Function>(function));
   } catch (const std::system_error& error) {
-    return {ErrorCode::initialization,
-            str("cannot start a thread: ", error.code().message(),
-                "; raise the limit of processes (ulimit -u), or the container's pids limit")};
+    return no_thread(error);
   }
   return {};
 }

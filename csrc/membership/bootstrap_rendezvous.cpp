@@ -7,10 +7,12 @@
 #include <array>
 #include <chrono>
 #include <map>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "core/interruption.h"
+#include "core/start_thread.h"
 #include "core/strings.h"
 #include "core/wait_fd.h"
 #include "membership/inherited_listener.h"
@@ -190,17 +192,24 @@ std::string address_to_serve(const std::string& address) {
   return "tcp:" + address.substr(colon);
 }
 
+Expected<std::unique_ptr<RendezvousStore>> store_at(Listener listener, int size,
+                                                    const std::string& secret) {
+  try {
+    return std::make_unique<RendezvousStore>(std::move(listener), size, secret);
+  } catch (const std::system_error& error) {
+    return no_thread(error);
+  }
+}
+
 Expected<std::unique_ptr<RendezvousStore>> serve(const std::string& address, int size,
                                                  const std::string& secret, Time deadline,
                                                  int descriptor) {
   if (auto inherited = inherited_listener(descriptor, address)) {
-    return std::make_unique<RendezvousStore>(*std::move(inherited), size, secret);
+    return store_at(*std::move(inherited), size, secret);
   }
   while (true) {
     auto listener = listen_on(address_to_serve(address));
-    if (listener) {
-      return std::make_unique<RendezvousStore>(std::move(listener).value(), size, secret);
-    }
+    if (listener) return store_at(std::move(listener).value(), size, secret);
     if (Clock::now() >= deadline) {
       return failed("the rendezvous cannot be served").because(listener.status());
     }
@@ -329,8 +338,9 @@ Expected<Served> serve_at_first_free(const std::vector<std::string>& addresses, 
   for (const std::string& address : addresses) {
     auto listener = listen_on(address_to_serve(address));
     if (listener) {
-      return Served{std::make_unique<RendezvousStore>(std::move(listener).value(), size, secret),
-                    address};
+      auto store = store_at(std::move(listener).value(), size, secret);
+      if (!store) return store.status();
+      return Served{std::move(store).value(), address};
     }
     obstacle = listener.status();
     const Time deadline = Clock::now() + short_attempt_timeout;

@@ -3,9 +3,10 @@
 // Up to 56 bytes travel in the cache line that announces them; up to HostPolicy::flat_limit every
 // rank copies its tensor into its slot and combines all slots itself. Larger tensors, and smaller
 // ones that are registered, are divided among the ranks, which reach into each other's memory, see
-// DirectReduction. Where the kernel is slow to reach those that are not registered, they go through
-// the slots chunk by chunk, see Staging. Inputs are combined in the order of the ranks, so all
-// ranks hold the same bits. In a reduce-scatter each rank combines the part that is its own.
+// DirectReduction. Where the kernel is slow to reach those that are not registered, or copies of
+// whole tensors are, single ones go through the slots chunk by chunk, see Staging. Inputs are
+// combined in the order of the ranks, so all ranks hold the same bits. In a reduce-scatter each
+// rank combines the part that is its own.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ class HostReduction final : public HostCollective {
  public:
   // Allreduce. The pieces are reduced as if they lay one after the other. Their number and
   // lengths, the combination and the policy are the same on all ranks. Where the ranks cannot reach
-  // into each other's memory, pieces above the flat limit must be registered.
-  // `contributors`: how many ranks do not give null.
+  // into each other's memory, pieces above the flat limit that may not be staged must be
+  // registered. `contributors`: how many ranks do not give null.
   HostReduction(HostChannel& channel, const HostPolicy& policy, const Combination& combination,
                 int contributors, std::vector<Piece> pieces, Begin begin = Begin::now);
   // Allreduce of partial sums of leaves: a piece's input is an array for each of this rank's. Ranks

@@ -34,7 +34,8 @@ Time StallWatch::first_report(Time since) const {
 Time StallWatch::later_report(Time since, Time now) const {
   if (!tree_.is_root()) return now + report_interval();
   const bool warns = limits_.warning > Duration::zero();
-  const Time next = now + (warns ? limits_.warning : report_interval());
+  const Time first = since + limits_.warning;  // which may be still to come
+  const Time next = !warns ? now + report_interval() : now < first ? first : now + limits_.warning;
   const Time error = since + this->error();
   return error > now ? std::min(next, error) : next;
 }

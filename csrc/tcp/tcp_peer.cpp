@@ -232,7 +232,7 @@ void TcpPeer::drop(std::size_t slot, const Status& cause, Time now, bool is_refu
     context_.watched.remove(stream->fd());
     stream.reset();
   }
-  if (closing_ || !failure_.ok()) return;
+  if (!failure_.ok()) return;
   log(LogLevel::debug, "a stream to rank ", peer_, ": ", cause.to_string());
   if (ends_in_order_ && is_refused && open_count() == 0) outgoing_.finish_all();
   if (!outgoing_.has_unfinished()) return;  // the next message opens another
@@ -242,6 +242,8 @@ void TcpPeer::drop(std::size_t slot, const Status& cause, Time now, bool is_refu
     unreachable_since_ = now;
     obstacle_ = cause;
   } else if (now - *unreachable_since_ > reach_timeout) {
+    // One whose host has gone with it does not refuse: it does not answer.
+    if (ends_in_order_) return outgoing_.finish_all();
     return fail(Status(ErrorCode::transport,
                        str("rank ", peer_, " cannot be reached at ", addresses_.front()), peer_)
                     .because(obstacle_));
@@ -347,11 +349,12 @@ bool TcpPeer::write(Time now) {
   if (count_.settled() != settled) {
     log(LogLevel::debug, "rank ", peer_, " is sent data over ", count_.settled(), " streams");
   }
+  // Which may give the trial of several up.
+  if (outgoing_.has_waiting() && in_use < count_.wanted()) open_streams(now);
   const bool several = count_.wanted() > 1;
   if (several != (wanted > 1) && out_[0]) {
     out_[0]->limit_unsent(several ? unsent_bytes_of_several : unsent_bytes);
   }
-  if (outgoing_.has_waiting() && in_use < count_.wanted()) open_streams(now);
   if (written > 0 && in_use > 1 && !std::exchange(is_watching_, true)) {
     context_.call_at(std::max(next_look_, now + silence_timeout / 4));
   }

@@ -60,7 +60,8 @@ void PeerConnection::wait_for_resources(const Status& cause) {
 }
 
 Status PeerConnection::call_late() {
-  if (lacks_since_ && !suspicion_ && !has_left_) call();
+  if (!lacks_since_ || suspicion_ || has_left_) return {};
+  call();
   if (!lacks_since_ || Clock::now() - *lacks_since_ < shortage_timeout) return {};
   return Status(ErrorCode::transport, str("no connection to rank ", peer_, " could be opened for ",
                                           to_seconds(shortage_timeout), " s"))
@@ -104,7 +105,7 @@ void PeerConnection::send(std::span<const std::byte> payload) {
   if (has_left_ || is_leaving_) return;
   open();
   if (suspicion_ && !may_call_again_) return;
-  const bool idle = !suspicion_ && !outgoing_.wants_to_write();
+  const bool idle = !suspicion_ && !lacks_since_ && !outgoing_.wants_to_write();
   outgoing_.enqueue(frame_of(FrameKind::message, payload));
   if (idle) write();
 }

@@ -236,9 +236,18 @@ AbstractAddress::AbstractAddress(std::string_view name) {
   length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + count);
 }
 
-std::string join_tcp(const std::string& host, int port) {
+namespace {
+
+// `port`: a number, or the name of a service.
+std::string join(const std::string& host, const std::string& port) {
   return host.find(':') == std::string::npos ? str(tcp_prefix, host, ":", port)
                                              : str(tcp_prefix, "[", host, "]:", port);
+}
+
+}  // namespace
+
+std::string join_tcp(const std::string& host, int port) {
+  return join(host, std::to_string(port));
 }
 
 Expected<Listener> listen_on(const std::string& address) {
@@ -275,7 +284,7 @@ std::vector<std::string> addresses_of(const std::string& address) {
   std::vector<std::string> found;
   for (const addrinfo* entry = list->get(); entry != nullptr; entry = entry->ai_next) {
     const std::string numeric = numeric_host(entry->ai_addr, entry->ai_addrlen);
-    if (!numeric.empty()) found.push_back(join_tcp(numeric, std::stoi(port)));
+    if (!numeric.empty()) found.push_back(join(numeric, port));
   }
   if (found.size() < 2) return {address};
   return found;
