@@ -28,16 +28,12 @@ class Cuda:
     """In the place of torch.cuda."""
 
     def __init__(self) -> None:
-        self.streams = {handle: Stream(handle) for handle in (1, 2, 3)}
-        self.current = 1
+        self.streams = {handle: Stream(handle) for handle in (0, 1, 2)}  # 0: the default stream
+        self.current = 0
 
     def current_stream(self, device: Any) -> Stream:
         assert device == DEVICE
         return self.streams[self.current]
-
-    def ExternalStream(self, handle: int, device: Any) -> Stream:  # noqa: N802 - torch's name
-        assert device == DEVICE
-        return self.streams[handle]
 
     def raw(self, device: int) -> int:
         assert device == 0
@@ -79,7 +75,7 @@ def test_all_gradients_of_a_bucket_in_one_launch(copies: list[int]) -> None:
         together.note()
     together.take_in(bucket.slots, never)
     assert copies == [3]
-    assert cuda.streams[1].after == set(), "it waits for itself in any case"
+    assert cuda.streams[0].after == set(), "it waits for itself in any case"
     for number, (slot, parameter) in enumerate(zip(bucket.slots, parameters, strict=True)):
         assert parameter.grad.data_ptr() == slot.pointer
         assert parameter.grad.tolist() == [number + 1.0] * parameter.numel()
@@ -95,11 +91,11 @@ def test_the_copies_come_after_all_streams_on_which_gradients_became_ready(
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda _, stream: kept.append(stream))
     bucket, parameters = bucket_of(3, 4, 5)
     together = Gathering(DEVICE, cuda, cuda.raw)
-    for stream in (1, 3, 2):
+    for stream in (0, 1, 2):
         cuda.current = stream
         together.note()
     together.take_in(bucket.slots, never)
-    assert cuda.streams[2].after == {1, 3}
+    assert cuda.streams[2].after == {0, 1}
     assert kept == [cuda.streams[2]] * 3, "memory is given out again while it is being read"
     assert [p.grad.sum().item() for p in parameters] == [3.0, 8.0, 15.0]
     together.start_over()
@@ -118,7 +114,7 @@ def test_gradients_that_lie_in_the_bucket_are_ordered_as_well() -> None:
     cuda.current = 2
     together.note()
     together.take_in(bucket.slots, never)
-    assert cuda.streams[2].after == {1}
+    assert cuda.streams[2].after == {0}
 
 
 def test_one_that_does_not_fit_leaves_the_others_where_they_belong(copies: list[int]) -> None:
@@ -143,3 +139,14 @@ def test_a_gradient_that_is_part_of_a_graph_stays() -> None:
     Gathering(DEVICE, cuda, cuda.raw).take_in(bucket.slots, never)
     assert parameters[0].grad is gradient
     assert bucket.flat[:3].tolist() == [2.0] * 3
+
+
+def test_a_frozen_parameter_gets_no_gradient() -> None:
+    cuda = Cuda()
+    bucket, parameters = bucket_of(3, 4)
+    parameters[1].requires_grad_(False)
+    parameters[1].grad = None
+    refused: list[tuple[Any, str]] = []
+    Gathering(DEVICE, cuda, cuda.raw).take_in(bucket.slots, lambda *each: refused.append(each))
+    assert refused == [(bucket.slots[1], "is not wanted any more")]
+    assert parameters[1].grad is None, "momentum would move it once more"

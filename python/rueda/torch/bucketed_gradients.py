@@ -64,12 +64,17 @@ class BucketedGradients:
         for bucket in self._buckets:
             bucket.start_over()
 
-    def take_in(self, slot: Slot) -> None:
-        """Brings a gradient into its bucket, on a GPU not before the bucket is submitted."""
+    def take_in(self, slot: Slot, more_follow: bool = False) -> None:
+        """Brings a gradient into its bucket.
+
+        On a GPU not before the bucket is submitted, unless ``more_follow``, which are added to it: until then there
+        would be memory for all gradients beside the buckets.
+        """
         gathering = slot.bucket.gathering
         if gathering is not None:
             gathering.note()
-            return
+            if not more_follow:
+                return
         why_not = slot.take_in()
         if why_not:
             self._note_misfit(slot, why_not)

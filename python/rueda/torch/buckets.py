@@ -270,6 +270,8 @@ class Slot:
         """
         gradient = self.parameter.grad
         if gradient is None:
+            if not self.parameter.requires_grad:  # frozen meanwhile
+                return "is not wanted any more", None
             why_not = self._misfit(self.parameter)
             if not why_not:
                 view = self.view()

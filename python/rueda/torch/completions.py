@@ -82,6 +82,12 @@ class Completions:
                 if not self._threads:
                     self._process = os.getpid()
                     self._start_thread()
+                    if not self._threads:
+                        del self._watched[token]
+                        raise RuntimeError(
+                            "no thread can be started to complete futures: raise the limits of processes (ulimit -u, "
+                            "or the container's pids limit)"
+                        )
                     # Before the interpreter ends: a thread that comes back to it afterwards is killed in the midst of
                     # C++.
                     atexit.register(self.close)

@@ -16,7 +16,6 @@ class Cuda(Protocol):
     """What is used of ``torch.cuda``."""
 
     def current_stream(self, device: Any) -> Any: ...
-    def ExternalStream(self, handle: int, device: Any) -> Any: ...  # noqa: N802 - torch's name
 
 
 class Place(Protocol):
@@ -46,7 +45,8 @@ class Gathering:
         self._device = device
         self._cuda = cuda if cuda is not None else cast(Cuda, torch.cuda)
         self._current_stream = current_stream
-        self._streams: set[int] = set()
+        # By their handles. ExternalStream() of the default stream's, which is 0, would be another one.
+        self._streams: dict[int, Any] = {}
 
     def start_over(self) -> None:
         """Forgets on which streams gradients became ready."""
@@ -54,16 +54,18 @@ class Gathering:
 
     def note(self) -> None:
         """A gradient is ready on the current stream."""
-        self._streams.add(self._current_stream(self._device.index))
+        handle = self._current_stream(self._device.index)
+        if handle not in self._streams:
+            self._streams[handle] = self._cuda.current_stream(self._device)
 
     def take_in(self, places: Sequence[P], refuse: Callable[[P, str], object]) -> None:
         """Brings what the parameters have as ``.grad`` into its places, as :meth:`Slot.take_in` does.
 
         ``refuse`` is called with each place into which it cannot be brought, and why.
         """
-        others = self._streams - {self._current_stream(self._device.index)}
-        for handle in others:
-            stream = self._cuda.ExternalStream(handle, self._device)
+        here = self._current_stream(self._device.index)
+        others = [stream for handle, stream in self._streams.items() if handle != here]
+        for stream in others:
             self._cuda.current_stream(self._device).wait_stream(stream)
         found: list[tuple[P, torch.Tensor]] = []
         for place in places:

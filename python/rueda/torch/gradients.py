@@ -150,7 +150,7 @@ class GradientReducer:
         self._undecided = True  # the ranks are to agree on buckets
         self._order: list[int] = []  # in which gradients became ready while undecided
         self._groups: list[Group] = []
-        self._is_member = takes_part(options.process_set)
+        self.is_member = takes_part(options.process_set)
         self._hooks: list[RemovableHandle] = []
         # Called before the first gradient of a step: what the step before has left for later is over then.
         self.before_gradients: Callable[[], None] = _nothing
@@ -161,7 +161,7 @@ class GradientReducer:
         self._choose_codec(watched)
         self._watched.append(watched)
         self._undecided = True
-        if parameter.requires_grad and self._is_member:
+        if parameter.requires_grad and self.is_member:
             self._watch(watched)
 
     def form_groups(self) -> None:
@@ -244,7 +244,7 @@ class GradientReducer:
 
     def synchronize(self) -> None:
         """Submits what this rank has no gradient for, as zeros, then waits until every ``.grad`` is reduced."""
-        if self._is_member:
+        if self.is_member:
             reducing = self._begin_rest()
             errors, unfit = self._bucketed.receive(reducing.buckets)
             errors += self._separate.receive(reducing.separate)
@@ -258,7 +258,7 @@ class GradientReducer:
         """
         policy = self.options.policy
         gathers = policy is not None and policy.momentum != 0
-        return self._is_member and not self._undecided and not gathers
+        return self.is_member and not self._undecided and not gathers
 
     def defer(
         self,
@@ -429,7 +429,7 @@ class GradientReducer:
             if watched.passes_left == 0:
                 self._submit_ready(watched)
             return
-        self._bucketed.take_in(slot)
+        self._bucketed.take_in(slot, more_follow=watched.passes_left > 0)
         if watched.passes_left == 0:
             bucket = slot.bucket
             bucket.waiting -= 1

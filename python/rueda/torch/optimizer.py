@@ -209,11 +209,14 @@ class Distributed(torch.optim.Optimizer):
         Raises InvalidArgumentError while gradients are being reduced. They would be unscaled meanwhile, and each rank
         would decide by its own whether to take the step.
         """
-        in_flight = [] if self._rueda.synchronized else self._rueda.in_flight()
-        if in_flight:
+        reducer = self._rueda
+        in_flight = [] if reducer.synchronized else reducer.in_flight()
+        waits = self._rueda_synchronizes and not reducer.synchronized and reducer.is_member
+        if waits or in_flight:
+            which = f", '{in_flight[0]}' among them, are" if in_flight else " are still to be"
             raise InvalidArgumentError(
-                f"GradScaler.step() was called while {len(in_flight)} gradients are being reduced, '{in_flight[0]}' "
-                f"among them: call synchronize() first, before scaler.unscale_() and scaler.step()"
+                f"GradScaler.step() was called before gradients{which} reduced: call synchronize() first, before "
+                f"scaler.unscale_() and scaler.step()"
             )
         inherited = getattr(super(), "_step_supports_amp_scaling", False)
         return bool(vars(self).get("_step_supports_amp_scaling", inherited))

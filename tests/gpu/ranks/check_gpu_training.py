@@ -179,28 +179,26 @@ def check_backward_on_a_side_stream() -> None:
 @needs_gpu
 def check_layers_on_streams_of_their_own() -> None:
     """Autograd works where the forward pass ran, so that a bucket's gradients become ready on several streams."""
-    shared, distributed, alone, single = pair(sgd)
-    streams = [torch.cuda.Stream() for _ in range(2)]
-
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        main = torch.cuda.current_stream()
-        for stream, layers in zip(streams, (shared[:1], shared[1:]), strict=True):
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                x = Late.apply(layers(x))
-            main.wait_stream(stream)
-        return x
-
-    for step in range(4):
-        x, y = batch(step)
-        distributed.zero_grad()
-        F.cross_entropy(forward(share(x)), share(y)).backward()
-        distributed.step()
-        single.zero_grad()
-        F.cross_entropy(alone(x), y).backward()
-        single.step()
-    close(shared, alone)
-    same_bits(shared.parameters())
+    main = torch.cuda.current_stream()
+    # The last layer's gradients come first: on a stream of its own, or on the main one.
+    for streams in ([torch.cuda.Stream(), torch.cuda.Stream()], [torch.cuda.Stream(), main]):
+        shared, distributed, alone, single = pair(sgd)
+        for step in range(4):
+            x, y = batch(step)
+            distributed.zero_grad()
+            outputs = share(x)
+            for stream, layers in zip(streams, (shared[:1], shared[1:]), strict=True):
+                stream.wait_stream(main)
+                with torch.cuda.stream(stream):
+                    outputs = Late.apply(layers(outputs))
+                main.wait_stream(stream)
+            F.cross_entropy(outputs, share(y)).backward()
+            distributed.step()
+            single.zero_grad()
+            F.cross_entropy(alone(x), y).backward()
+            single.step()
+        close(shared, alone)
+        same_bits(shared.parameters())
 
 
 class Late(torch.autograd.Function):

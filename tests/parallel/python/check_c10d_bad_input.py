@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from datetime import timedelta
 
 import rueda
@@ -69,6 +71,22 @@ def check_operations_that_differ() -> None:
     with raises(rueda.MismatchError, "root"):
         dist.broadcast(torch.ones(4), min(rank, 1))
     still_works()
+
+
+def check_errors_do_not_keep_what_their_callers_had() -> None:
+    class Large:
+        pass
+
+    def fail() -> weakref.ref[Large]:
+        large = Large()
+        with raises(rueda.MismatchError, "shape"):
+            dist.all_reduce(torch.ones(4 + dist.get_rank() % 2), async_op=True).wait()
+        return weakref.ref(large)
+
+    kept = fail()
+    still_works()
+    gc.collect()
+    assert kept() is None
 
 
 def check_asynchronous_errors() -> None:

@@ -453,6 +453,22 @@ def check_a_scaler_before_synchronize() -> None:
             same_bits(*shared.parameters())
 
 
+def check_a_scaler_before_the_last_pass_is_synchronized() -> None:
+    """As in the last, short step of an epoch: what one rank finds infinite, all have to skip."""
+    shared, distributed, _, _ = pair(sgd, backward_passes_per_step=2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    x, y = batch(0)
+    scaler.scale(F.cross_entropy(shared(share(x)), share(y))).backward()
+    with parallel.raises(rueda.InvalidArgumentError, "synchronize() first"):
+        scaler.step(distributed)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    scaler.scale(F.cross_entropy(shared(share(x)), share(y))).backward()
+    distributed.synchronize()
+    scaler.step(distributed)
+    scaler.update()
+    same_bits(*shared.parameters())
+
+
 def check_gradients_written_in_flight() -> None:
     """As by clipping without synchronize(), which gave each rank parameters of its own."""
     for views in (True, False):

@@ -157,6 +157,7 @@ class Operations(dist.ProcessGroup):
         if self._closed:
             return
         self._closed = True
+        self._settled.clear()
         if not lifecycle.is_initialized() or lifecycle.world_number() != self._world:
             return
         if self._membership.owns_world:
@@ -222,7 +223,10 @@ class Operations(dist.ProcessGroup):
 
     def _settle_old(self) -> None:
         """Brings results that nobody has asked for to their places, and lets go of what they needed."""
-        oldest = next(iter(self._works.values()), None)
+        try:
+            oldest = next(iter(self._works.values()), None)
+        except RuntimeError:  # another thread has settled one just now
+            return
         if oldest is not None:
             oldest.settle_if_old()
 

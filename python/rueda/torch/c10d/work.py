@@ -153,8 +153,9 @@ class RuedaWork(Work):
     def _outlast(self, seconds: float, aside: bool) -> None:
         if self._settled:
             return
-        if seconds > self._timeout and self._on_longer is not None:
-            self._on_longer(seconds)
+        on_longer = self._on_longer  # which another thread drops
+        if seconds > self._timeout and on_longer is not None:
+            on_longer(seconds)
         now = time.monotonic()
         end = now + seconds if seconds > 0 else max(now, self.deadline)
         for native in self._natives:
@@ -183,12 +184,19 @@ class RuedaWork(Work):
         return self._settled
 
     def settle_if_old(self) -> None:
-        """Brings the results to their places where nobody has asked for them in a while, and lets go of the rest."""
-        if self._begun + OLD < time.monotonic() and all(native.done() for native in self._natives):
+        """Brings the results to their places where nobody has asked for them in a while, and lets go of the rest.
+
+        Works with a future are settled in any case, and call what waits for it in a thread of its own.
+        """
+        if self._done is not None or self._begun + OLD >= time.monotonic():
+            return
+        if all(native.done() for native in self._natives):
             self._settle(aside=True)
 
     def is_small(self) -> bool:
         """Whether the memory that this keeps, now that it is done, is not worth mentioning."""
+        if self._error is not None:  # with its traceback go the variables of whoever has caught it
+            return False
         try:
             return all(
                 output.numel() <= SMALL and output.untyped_storage().nbytes() <= SMALL
@@ -305,14 +313,18 @@ class RuedaWork(Work):
             done = self._done
         if isinstance(self._error, (*FATAL, StalledError)):
             self._tell_fatal(self._error)
-        if self._on_settled is not None:
-            self._on_settled(self)
+        on_settled, self._on_settled = self._on_settled, None
+        if on_settled is not None:
+            on_settled(self)
+        if self._error is None:  # they hold the group, which may keep this
+            self._on_longer = self._on_error = self._on_fatal = None
         if done is not None:
             done.set_result(None)
 
     def _tell_fatal(self, error: E) -> E:
-        if self._on_fatal is not None:
-            self._on_fatal(error)
+        on_fatal = self._on_fatal
+        if on_fatal is not None:
+            on_fatal(error)
         return error
 
     def _late(self, seconds: float) -> RuedaTimeoutError:
