@@ -19,7 +19,7 @@ namespace {
 constexpr Duration first_look_pause = std::chrono::microseconds(50);
 constexpr Duration last_look_pause = std::chrono::milliseconds(500);
 // Between calls for which there is no descriptor.
-constexpr Duration between_calls = std::chrono::milliseconds(100);
+constexpr Duration between_attempts = std::chrono::milliseconds(100);
 
 void set_timer(const UniqueFd& timer, Duration pause) {
   itimerspec next{};
@@ -46,7 +46,7 @@ Connections::Connections(Settings settings, Handlers handlers)
                },
                [this](int peer) {
                  short_.push_back(peer);
-                 set_timer(next_call_, between_calls);
+                 set_timer(next_call_, between_attempts);
                }},
       pending_(name_, handshake_, std::move(settings.listeners),
                {[this](int peer) { return at(peer).expects_incoming(); },
