@@ -27,7 +27,7 @@ from rueda.torch.torchft import ProcessGroupRueda  # noqa: E402
 from torchft import process_group_test as torchfts  # noqa: E402
 
 SUITES = Path(__file__).with_name("torchft_suites.py")
-ENOUGH = 30.0  # seconds that nothing here takes
+ENOUGH = 60.0  # seconds that nothing here takes
 T = TypeVar("T")
 
 
