@@ -208,17 +208,7 @@ class SeparateGradients:
         handle = self._reduction.start(
             wire, name, self._codec(watched), self._feedback(watched), self._priority_of([watched])
         )
-        watched.in_flight = InFlight(
-            watched.name,
-            watched.parameter,
-            handle,
-            wire,
-            dtype,
-            sparse,
-            gradient,
-            gradient.shape,
-            _version_of(gradient),
-        )
+        watched.in_flight = _sent(watched, handle, (wire, dtype, sparse), gradient)
 
     def submit_group(self, group: Group) -> None:
         """Begins to reduce the gradients of a group at once; those that are not there count as zeros."""
@@ -246,20 +236,8 @@ class SeparateGradients:
         handle = self._reduction.start_group(
             [wire for wire, _, _ in wires], name, codec, feedback, self._priority_of(group.members)
         )
-        for member, gradient, (wire, dtype, sparse) in zip(
-            group.members, gradients, wires, strict=True
-        ):
-            member.in_flight = InFlight(
-                member.name,
-                member.parameter,
-                handle,
-                wire,
-                dtype,
-                sparse,
-                gradient,
-                gradient.shape,
-                _version_of(gradient),
-            )
+        for member, gradient, sent in zip(group.members, gradients, wires, strict=True):
+            member.in_flight = _sent(member, handle, sent, gradient)
 
     def receive(self, gradients: Iterable[InFlight]) -> list[Exception]:
         """Waits for all of them, also after an error; returns what went wrong."""
@@ -355,6 +333,24 @@ class SeparateGradients:
             if is_dense and reduced.numel() and reduced.data_ptr() == parameter.grad.data_ptr():
                 return  # was reduced in place
             parameter.grad.copy_(reduced)
+
+
+def _sent(
+    watched: Watched,
+    handle: Handle[torch.Tensor] | Handle[list[torch.Tensor]],
+    sent: tuple[torch.Tensor, Any, int],
+    gradient: torch.Tensor,
+) -> InFlight:
+    """``gradient`` on its way; ``sent``: see ``_wire_of``."""
+    return InFlight(
+        watched.name,
+        watched.parameter,
+        handle,
+        *sent,
+        gradient,
+        gradient.shape,
+        _version_of(gradient),
+    )
 
 
 def _version_of(gradient: torch.Tensor) -> int | None:
