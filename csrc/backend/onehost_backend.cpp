@@ -53,8 +53,7 @@ class OnehostBackend : public Backend {
     const auto policy = policy_for(lane, bytes);
     if (!policy) return ring_->allreduce(lane, reduction, std::move(pieces));
     if (reduction.leaves) return leaf_allreduce(lane, *policy, reduction, std::move(pieces));
-    const bool staged =
-        pieces.size() == 1 && bytes <= policy->staged_limit && Staging::is_possible(lane.size());
+    const bool staged = Staging::suits(*policy, bytes, pieces.size(), lane.size());
     if (!staged && bytes > policy->flat_limit && must_pack(lane, reduction, pieces)) {
       return packed_allreduce(buffers_, lane, reduction.dtype, pieces, [&](const Piece& all) {
         return host_allreduce(lane, *policy, reduction, {all});

@@ -215,8 +215,8 @@ HostCollective::Work HostReduction::work_flat() {
 
 // The same on all ranks.
 bool HostReduction::may_be_staged() const {
-  return tensors_.bytes() <= policy_.staged_limit && tensors_.pieces().size() == 1 &&
-         !tensors_.is_divided() && Staging::is_possible(channel_.size());
+  return !tensors_.is_divided() &&
+         Staging::suits(policy_, tensors_.bytes(), tensors_.pieces().size(), channel_.size());
 }
 
 void HostReduction::begin_staged() {

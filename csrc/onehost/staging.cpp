@@ -25,6 +25,10 @@ bool Staging::is_possible(int ranks) {
   return ranks > 1 && max_chunk_bytes(ranks) >= shortest_chunk;
 }
 
+bool Staging::suits(const HostPolicy& policy, std::size_t bytes, std::size_t tensors, int ranks) {
+  return bytes <= policy.staged_limit && tensors == 1 && is_possible(ranks);
+}
+
 // Whole cache lines, and so many that no rank is without a chunk.
 std::size_t Staging::chunk_bytes(int ranks, std::size_t bytes) {
   const auto size = static_cast<std::size_t>(ranks);

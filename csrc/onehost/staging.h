@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "onehost/channel.h"
+#include "onehost/host_collective.h"
 #include "reduce/combine.h"
 
 namespace rueda {
@@ -21,6 +22,9 @@ class Staging {
  public:
   // Among so many ranks chunks are not so short that their flags cost more than they.
   [[nodiscard]] static bool is_possible(int ranks);
+  // Whether tensors together go this way under `policy`; the same on all ranks.
+  [[nodiscard]] static bool suits(const HostPolicy& policy, std::size_t bytes, std::size_t tensors,
+                                  int ranks);
 
   // `input` null: this rank contributes nothing; `output` null: it has no use for the result. They
   // may be the same. The channel has slots of `slot_bytes`.

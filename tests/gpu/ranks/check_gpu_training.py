@@ -183,20 +183,17 @@ def check_layers_on_streams_of_their_own() -> None:
     # The last layer's gradients come first: on a stream of its own, or on the main one.
     for streams in ([torch.cuda.Stream(), torch.cuda.Stream()], [torch.cuda.Stream(), main]):
         shared, distributed, alone, single = pair(sgd)
-        for step in range(4):
-            x, y = batch(step)
-            distributed.zero_grad()
-            outputs = share(x)
-            for stream, layers in zip(streams, (shared[:1], shared[1:]), strict=True):
+        parts = tuple(zip(streams, (shared[:1], shared[1:]), strict=True))
+
+        def forward(x: torch.Tensor, parts: Any = parts) -> torch.Tensor:
+            for stream, layers in parts:
                 stream.wait_stream(main)
                 with torch.cuda.stream(stream):
-                    outputs = Late.apply(layers(outputs))
+                    x = Late.apply(layers(x))
                 main.wait_stream(stream)
-            F.cross_entropy(outputs, share(y)).backward()
-            distributed.step()
-            single.zero_grad()
-            F.cross_entropy(alone(x), y).backward()
-            single.step()
+            return x
+
+        train(forward, distributed, alone, single)
         close(shared, alone)
         same_bits(shared.parameters())
 
