@@ -6,6 +6,9 @@ from typing import IO, Any
 
 import click
 
+RAISE_PROCESS_LIMITS = "raise the limits of processes (ulimit -u, or the container's pids limit)"
+"""What helps where the system has no more processes or threads."""
+
 
 class LaunchError(click.ClickException):
     """A job that cannot be started as asked. The message is one sentence: what to change."""

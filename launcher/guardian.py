@@ -8,7 +8,7 @@ import resource
 import signal
 import time
 
-from .errors import LaunchError
+from .errors import RAISE_PROCESS_LIMITS, LaunchError
 from .interruptions import Repetitions, hold_relayed_signals, relayed_signals
 from .processes import (
     adopt_orphans,
@@ -63,8 +63,7 @@ def _fork() -> int:
         return os.fork()
     except OSError as error:
         raise LaunchError(
-            f"the launcher cannot start a process: {error.strerror}; raise the limits of processes (ulimit -u, or "
-            "the container's pids limit)"
+            f"the launcher cannot start a process: {error.strerror}; {RAISE_PROCESS_LIMITS}"
         ) from error
 
 

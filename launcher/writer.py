@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from .errors import LaunchError
+from .errors import RAISE_PROCESS_LIMITS, LaunchError
 
 # Bytes that may wait before no more should be put.
 _ROOM = 1 << 20
@@ -46,8 +46,7 @@ class Writer:
             thread.start()
         except RuntimeError as error:
             raise LaunchError(
-                "the launcher cannot start a thread; start fewer ranks, or raise the limits of processes (ulimit -u, "
-                "or the container's pids limit)"
+                f"the launcher cannot start a thread; start fewer ranks, or {RAISE_PROCESS_LIMITS}"
             ) from error
         self._thread = thread
 

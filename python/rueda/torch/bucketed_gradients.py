@@ -8,7 +8,7 @@ from rueda import _native, lifecycle
 from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
 from rueda.torch.bucket_agreement import Agreement, agree
-from rueda.torch.buckets import Bucket, GradientBuckets, Slot
+from rueda.torch.buckets import NOT_WANTED, Bucket, GradientBuckets, Slot
 from rueda.torch.separate_gradients import Reduction, Watched
 
 __all__ = ["BucketedGradients"]
@@ -208,7 +208,7 @@ class BucketedGradients:
         if slot.parameter.requires_grad:
             self.take_in(slot)
         else:
-            self._note_misfit(slot, "is not wanted any more")
+            self._note_misfit(slot, NOT_WANTED)
 
     def _note_misfit(self, slot: Slot, why_not: str) -> None:
         slot.bucket.misfit = f"that of '{self._watched[id(slot)].name}' {why_not}"

@@ -24,12 +24,22 @@ from rueda.torch.tensors import (
     version_of,
 )
 
-__all__ = ["Bucket", "Description", "GradientBuckets", "Slot", "describe", "plan_buckets"]
+__all__ = [
+    "NOT_WANTED",
+    "Bucket",
+    "Description",
+    "GradientBuckets",
+    "Slot",
+    "describe",
+    "plan_buckets",
+]
 
 # Gradients begin at multiples of this, so that kernels work on whole cache lines.
 ALIGNMENT = 64
 # Small, so that the first reduction starts early in the backward pass.
 FIRST_BUCKET_BYTES = 1 << 20
+# Why a gradient does not fit: its parameter was frozen.
+NOT_WANTED = "is not wanted any more"
 # By kind of device. Small enough to be reduced while the backward pass is still at work, large enough that agreeing on
 # each costs little. On a GPU each costs the host more, and NCCL's rate grows with its size.
 DEFAULT_BUCKET_BYTES = {"cpu": 8 << 20, "cuda": 25 << 20}
@@ -271,7 +281,7 @@ class Slot:
         gradient = self.parameter.grad
         if gradient is None:
             if not self.parameter.requires_grad:  # frozen meanwhile
-                return "is not wanted any more", None
+                return NOT_WANTED, None
             why_not = self._misfit(self.parameter)
             if not why_not:
                 view = self.view()
