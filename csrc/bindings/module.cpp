@@ -15,6 +15,7 @@
 #include "api/bindings.h"
 #include "blocking.h"
 #include "collectives.h"
+#include "core/available_memory.h"
 #include "core/interruption.h"
 #include "core/memory_release.h"
 #include "core/options.h"
@@ -268,6 +269,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("metrics", &rueda::metrics);
   module.def("count_filled_gradient", &rueda::count_filled_gradient);
   module.def("has_direct_access", &rueda::has_direct_access);
+  module.def("available_memory", &rueda::available_memory);
   module.def("start_timeline", [](const std::string& path, bool as_horovod, bool mark_cycles) {
     const auto format = as_horovod ? rueda::TimelineFormat::horovod : rueda::TimelineFormat::rueda;
     rueda::start_timeline(path, format, mark_cycles);

@@ -1,13 +1,14 @@
-"""Trains one small model in four ways of torch.distributed over Rueda, and in one process, and compares.
+"""Trains one small model in five ways of torch.distributed over Rueda, and in one process, and compares.
 
-torchrun --nproc-per-node 3 torch_distributed.py                 # all four
+torchrun --nproc-per-node 3 torch_distributed.py                 # all five
 rueda run -np 4 python torch_distributed.py fsdp2 pipeline
 """
 
 import argparse
 import copy
 
-import rueda.torch.c10d  # noqa: F401 - registers the backend
+import rueda.torch.c10d  # registers the backend
+import rueda.torch.parallel
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -35,8 +36,16 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, x.sin()
 
 
-def train(model: nn.Module, rows: slice = slice(None)) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def train(
+    model: nn.Module,
+    rows: slice = slice(None),
+    optimizer: torch.optim.Optimizer | None = None,
+) -> None:
+    optimizer = optimizer or make_optimizer(model)
     for step in range(STEPS):
         x, y = batch(step)
         optimizer.zero_grad()
@@ -65,6 +74,22 @@ def fsdp2(model: nn.Sequential) -> nn.Module:
     return model
 
 
+def grid(model: nn.Sequential) -> nn.Module:
+    """Ranks next to each other keep one model together, and these models are trained by a strategy of Rueda's."""
+    size = dist.get_world_size()
+    ranks = rueda.torch.parallel.Grid(replicate=2 if size % 2 == 0 else 1, shard=-1)
+    for layer in model:
+        if any(True for _ in layer.parameters()):
+            fully_shard(layer, mesh=ranks.mesh["shard"])
+    fully_shard(model, mesh=ranks.mesh["shard"])
+    # "sync" is what can be compared with one process; "diloco:16" sends a sixteenth as often.
+    optimizer = rueda.torch.wrap(
+        model, make_optimizer(model), "sync", process_set=ranks.process_set("replicate")
+    )
+    train(model, my_rows(), optimizer)
+    return model
+
+
 def tensor_parallel(model: nn.Sequential) -> nn.Module:
     """Each rank has a part of two layers, and all the data."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
@@ -79,7 +104,7 @@ def pipeline(model: nn.Sequential) -> nn.Module:
     own = model[:4] if rank == 0 else model[3 + rank : 4 + rank]
     stage = PipelineStage(own, rank, size, torch.device("cpu"))
     schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=mse_loss)
-    optimizer = torch.optim.SGD(own.parameters(), lr=0.1, momentum=0.9)
+    optimizer = make_optimizer(own)
     for step in range(STEPS):
         x, y = batch(step)
         optimizer.zero_grad()
@@ -92,7 +117,7 @@ def pipeline(model: nn.Sequential) -> nn.Module:
 
 
 def main() -> None:
-    ways = {f.__name__: f for f in (ddp, fsdp2, tensor_parallel, pipeline)}
+    ways = {f.__name__: f for f in (ddp, fsdp2, grid, tensor_parallel, pipeline)}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ways", nargs="*", metavar="WAY", help=f"of {', '.join(ways)}")
     wanted = parser.parse_args().ways or list(ways)

@@ -23,6 +23,7 @@ pytest.importorskip("torch.distributed")
 
 COLLECTIVES = PARALLEL / "check_c10d_collectives.py"
 TRAINING = PARALLEL / "check_c10d_training.py"
+SHARDED = PARALLEL / "check_sharded_models.py"
 BAD_INPUT = PARALLEL / "check_c10d_bad_input.py"
 COMPILE = PARALLEL / "check_c10d_compile.py"
 needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
@@ -52,6 +53,11 @@ def launch(
     ended = end_of(line, limit=240)
     assert ended.returncode == 0, ended.output
     return ended.output
+
+
+@each_check([Run(SHARDED.name, 4)])
+def test_models_that_are_cut(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)
 
 
 # Two and three ranks: under the launchers, below.
@@ -374,10 +380,10 @@ def test_without_a_launcher() -> None:
 
 
 def test_example(tmp_path: Path) -> None:
-    """Four ways of training, each equal to one process's."""
+    """Five ways of training, each equal to one process's."""
     example = Path(__file__).resolve().parents[2] / "examples/python/torch_distributed.py"
     output = launch(TORCHRUN, 3, example, tmp_path)
-    assert output.count("parameters differ from one process's by") == 4
+    assert output.count("parameters differ from one process's by") == 5
 
 
 def test_accelerate(tmp_path: Path) -> None:

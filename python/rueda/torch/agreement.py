@@ -27,6 +27,7 @@ from rueda.torch.fingerprints import (
     number_of_words,
     numbers_of,
 )
+from rueda.torch.shards import local_of, require_same_parts
 
 __all__ = ["Divergence", "DivergenceError", "PeriodicCheck", "check_agreement"]
 
@@ -124,6 +125,8 @@ def check_agreement(
         >>> rueda.torch.check_agreement(model, repair=True)
         []
     """
+    tensors = _pairs(tensors)
+    require_same_parts(tensors, "agreement.parts", process_set)
     named = _named(tensors, optimizer)
     sparse = any(tensor.layout != torch.strided for _, tensor in named)
     wholes = [] if sparse else numbers_of([tensor for _, tensor in named])
@@ -226,9 +229,7 @@ def _members(process_set: ProcessSet) -> list[int]:
     return list(process_set.ranks)
 
 
-def _named(
-    tensors: Tensors, optimizer: torch.optim.Optimizer | None
-) -> list[tuple[str, torch.Tensor]]:
+def _pairs(tensors: Tensors) -> list[tuple[str, torch.Tensor]]:
     if isinstance(tensors, torch.nn.Module):
         tensors = tensors.named_parameters()
     if isinstance(tensors, Mapping):
@@ -240,7 +241,15 @@ def _named(
     wrong = [name for name, each in named if not isinstance(each, torch.Tensor)]
     if wrong:
         raise InvalidArgumentError(f"'{wrong[0]}' is not a tensor")
-    return named + (_state_of(optimizer, named) if optimizer is not None else [])
+    return named
+
+
+def _named(
+    named: list[tuple[str, torch.Tensor]], optimizer: torch.optim.Optimizer | None
+) -> list[tuple[str, torch.Tensor]]:
+    """What this rank holds of them, and of what the optimizer keeps for them."""
+    held = [(name, local_of(each)) for name, each in named]
+    return held + (_state_of(optimizer, named) if optimizer is not None else [])
 
 
 def _state_of(
@@ -260,7 +269,7 @@ def _state_of(
 def _tensors_in(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Of what an optimizer keeps, as LBFGS does in lists."""
     if isinstance(value, torch.Tensor):
-        yield name, value
+        yield name, local_of(value)
     elif isinstance(value, (list, tuple)):
         for number, each in enumerate(value):
             yield from _tensors_in(f"{name}/{number}", each)

@@ -17,6 +17,7 @@ from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
 from rueda.submission import changed_in_flight, written_in_flight
 from rueda.torch.gathering import Gathering
+from rueda.torch.shards import is_cut
 from rueda.torch.tensors import (
     code_of,
     increment_versions,
@@ -110,6 +111,8 @@ def _why_not(parameter: torch.Tensor) -> str:
         return "it needs no gradient"
     if torch.nn.parameter.is_lazy(parameter):
         return "it has no shape yet"
+    if is_cut(parameter):
+        return "it is cut over ranks"
     if parameter.layout != torch.strided or (
         gradient is not None and gradient.layout != torch.strided
     ):

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 import torch
 
 from rueda.heap import keep_in_heap
+from rueda.torch.shards import local_of
 
 __all__ = ["keep_gradients_in_heap"]
 
 
 def keep_gradients_in_heap(parameters: Iterable[torch.Tensor]) -> bool:
     """:func:`rueda.heap.keep_in_heap` for the gradients of these parameters that lie in the CPU's memory."""
-    return keep_in_heap([p.numel() * p.element_size() for p in parameters if _makes_gradient(p)])
+    return keep_in_heap([local_of(p).nbytes for p in parameters if _makes_gradient(p)])
 
 
 def _makes_gradient(parameter: torch.Tensor) -> bool:

@@ -38,6 +38,7 @@ from rueda.torch.separate_gradients import (
     SeparateGradients,
     Watched,
 )
+from rueda.torch.shards import local_of
 
 __all__ = ["GradientReducer", "ReducerOptions", "new_prefix"]
 
@@ -195,7 +196,7 @@ class GradientReducer:
         parameter = watched.parameter
         if policy is None or torch.nn.parameter.is_lazy(parameter):
             return
-        count, dtype = parameter.numel(), torch.float32
+        count, dtype = local_of(parameter).numel(), torch.float32
         if parameter.is_complex():  # codecs are for real numbers
             dtype = parameter.dtype
         else:
@@ -341,6 +342,7 @@ class GradientReducer:
             gradient, velocity = watched.parameter.grad, watched.velocity
             if gradient is None or velocity is None or policy.corrects_momentum(watched.codec):
                 continue
+            gradient = local_of(gradient)
             velocity.mul_(policy.momentum).add_(gradient.detach().reshape(-1))
             with torch.no_grad():
                 gradient.copy_(velocity.view(gradient.shape))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rueda.compression import Codec
-from rueda.errors import InvalidArgumentError
+from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.leaves import Leaves
 from rueda.operations import Average, ReduceOp, Sum
 from rueda.process_sets import ProcessSet, global_process_set, takes_part
@@ -31,6 +31,7 @@ from rueda.torch.gradients import GradientReducer, ReducerOptions, new_prefix
 from rueda.torch.layered import laid_over, load_in_place
 from rueda.torch.reductions import allreduce
 from rueda.torch.reproducible import Reproducible, make_reproducible
+from rueda.torch.shards import is_cut, require_same_parts
 
 __all__ = ["Distributed", "DistributedOptimizer", "names_of"]
 
@@ -344,6 +345,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
       Parameters on the CPU.
     - ``layer``: for compatible APIs, a subclass with the methods that are laid over those of ``optimizer``.
 
+    Of a parameter that is cut over ranks (``DTensor`` of FSDP2 or tensor parallelism) the part that this rank holds is
+    reduced, by itself, so that ``process_set`` has to be the ranks which hold the same part, as in
+    ``rueda.torch.parallel.Grid(replicate=2, shard=2).process_set("replicate")``; this call is collective then.
+
     With buckets each ``.grad`` is replaced by a tensor in its bucket at the end of the first step, and whenever
     backward() has made a new one, as it does after ``zero_grad()``; after ``zero_grad(set_to_none=False)`` it adds to
     the one that is there. Every other use of ``.grad`` works as before. Gradients that cannot lie in a bucket
@@ -372,7 +377,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         scaler.update()
 
     Raises :class:`rueda.InvalidArgumentError` (a ValueError) for names that occur twice or are missing, and options
-    that make no sense.
+    that make no sense, :class:`rueda.UnsupportedError` where an option is not for parameters that are cut, and
+    :class:`rueda.MismatchError` where ranks hold other parts of them.
 
     Example::
 
@@ -400,6 +406,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     if bucket_bytes is not None and bucket_bytes < 1:
         raise InvalidArgumentError(f"bucket_bytes={bucket_bytes} is less than 1")
     names = names_of(optimizer, named_parameters)
+    cut = next((name for parameter, name in names.items() if is_cut(parameter)), None)
+    for option, given in (("reproducible", reproducible), ("overlap_forward", overlap_forward)):
+        if given and cut is not None:
+            raise UnsupportedError(f"{option}=True: '{cut}' is cut over ranks (DTensor)")
     if reproducible:
         excluded = {
             "compression": compression is not None,
@@ -443,6 +453,12 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         )
     if overlap_forward and optimizer.defaults.get("differentiable"):
         raise InvalidArgumentError("overlap_forward=True excludes differentiable=True")
+    if cut is not None and takes_part(process_set):
+        require_same_parts(
+            ((name, parameter) for parameter, name in names.items()),
+            "parts of parameters",
+            process_set,
+        )
     compressor, policy = policy_of(compression)
     if policy and policy.momentum > 0 and any(g.get("momentum") for g in optimizer.param_groups):
         raise InvalidArgumentError(

@@ -26,6 +26,7 @@ from rueda.submission import (
 )
 from rueda.torch.buckets import Slot
 from rueda.torch.compression import CompressionPolicy, Compressor
+from rueda.torch.shards import as_placed, local_of
 from rueda.torch.sparse import no_rows, sparse_allreduce_async
 from rueda.torch.tensors import TorchAdapter, version_of
 
@@ -281,7 +282,10 @@ class SeparateGradients:
         )
 
     def _gradient_of(self, watched: Watched) -> torch.Tensor:
-        """``.grad``, made where there is none: sparse where it was so before, since it may be elsewhere."""
+        """``.grad``, or what this rank holds of it, made where there is none.
+
+        Sparse where it was so before, since it may be elsewhere.
+        """
         parameter = watched.parameter
         if parameter.grad is None:
             _native.count_filled_gradient()
@@ -289,7 +293,10 @@ class SeparateGradients:
                 parameter.grad = no_rows(parameter, watched.sparse_dimensions)
             else:
                 parameter.grad = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-        gradient = parameter.grad
+        placed = as_placed(parameter.grad, parameter)
+        if placed is not parameter.grad:
+            parameter.grad = placed
+        gradient = local_of(placed)
         is_sparse = gradient.layout == torch.sparse_coo
         watched.sparse_dimensions = gradient.sparse_dim() if is_sparse else 0
         return gradient
@@ -321,18 +328,19 @@ class SeparateGradients:
             return
         if parameter.grad is None:  # taken away meanwhile
             parameter.grad = torch.zeros_like(parameter)
-        if gradient.shape is not None and parameter.grad.shape != gradient.shape:
-            change = f"was resized from {list(gradient.shape)} to {list(parameter.grad.shape)}"
+        target = local_of(parameter.grad)
+        if gradient.shape is not None and target.shape != gradient.shape:
+            change = f"was resized from {list(gradient.shape)} to {list(target.shape)}"
             raise changed_in_flight(f"the gradient of '{gradient.name}'", change)
-        is_the_same = parameter.grad is gradient.gradient and gradient.version is not None
-        if is_the_same and version_of(parameter.grad) != gradient.version:
+        is_the_same = target is gradient.gradient and gradient.version is not None
+        if is_the_same and version_of(target) != gradient.version:
             raise written_in_flight(gradient.name)
-        is_dense = parameter.grad.layout == torch.strided
+        is_dense = target.layout == torch.strided
         with torch.no_grad():
             reduced = self._compression.decompress(wire, gradient.dtype)
-            if is_dense and reduced.numel() and reduced.data_ptr() == parameter.grad.data_ptr():
+            if is_dense and reduced.numel() and reduced.data_ptr() == target.data_ptr():
                 return  # was reduced in place
-            parameter.grad.copy_(reduced)
+            target.copy_(reduced)
 
 
 def _sent(

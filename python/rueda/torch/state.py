@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from rueda.objects import allgather_object, broadcast_object
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.submission import Collectives, refuse
 from rueda.torch.compression_state import COMPRESSION_STATE, shared_by_ranks
+from rueda.torch.shards import is_cut, like, local_of
 from rueda.torch.tensors import TorchAdapter
 
 __all__ = [
@@ -39,7 +40,8 @@ def broadcast_parameters(
     """Overwrites the tensors of every rank with those of the rank ``root_rank``.
 
     ``params``: ``model.state_dict()``, ``model.named_parameters()`` or ``model.parameters()``. Any shapes and dtypes,
-    the same on every rank; they need not be contiguous.
+    the same on every rank; they need not be contiguous. Of a ``DTensor`` each rank gets the part that it holds, so that
+    all in the set must hold the same one (:class:`rueda.torch.parallel.Grid`).
 
     Raises as :func:`rueda.torch.broadcast_`, and :class:`rueda.InvalidArgumentError` on every rank for a value that is
     not a tensor.
@@ -51,7 +53,7 @@ def broadcast_parameters(
     """
     handles = [
         (tensor, _broadcast_async(tensor, f"parameter/{name}", root_rank, process_set))
-        for name, tensor in _named(params)
+        for name, tensor in ((name, _held(value)) for name, value in _named(params))
     ]
     _receive(handles)
 
@@ -79,13 +81,13 @@ def broadcast_optimizer_state(
     _receive(
         [
             (tensor, _broadcast_async(tensor, f"optimizer_state/{i}", root_rank, process_set))
-            for i, tensor in enumerate(tensors)
+            for i, tensor in enumerate(map(local_of, tensors))
         ]
     )
     problem = None
     if not is_root:
         try:
-            optimizer.load_state_dict(filled(outline, tensors))
+            optimizer.load_state_dict(filled(outline, _cut_again(outline, tensors, optimizer)))
         except Exception as error:  # told to every rank below
             problem = f"rank {rank()}: {type(error).__name__}: {error}"
     problems = [p for p in allgather_object(problem, "optimizer_state", process_set) if p]
@@ -118,13 +120,15 @@ class _Slot:
     shape: tuple[int, ...]
     dtype: torch.dtype
     on_gpu: bool
+    is_cut: bool = False  # then the shape is that of the part which its rank holds
 
 
 def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
     """``value`` with each tensor moved to ``tensors`` and replaced by a slot."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
-        return _Slot(len(tensors) - 1, tuple(value.shape), value.dtype, value.is_cuda)
+        shape = tuple(local_of(value).shape)
+        return _Slot(len(tensors) - 1, shape, value.dtype, value.is_cuda, is_cut(value))
     if isinstance(value, dict):
         return {key: _outline(item, tensors) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -169,6 +173,23 @@ def filled(outline: Any, tensors: list[torch.Tensor]) -> Any:
     if type(outline) in (list, tuple):
         return type(outline)(filled(item, tensors) for item in outline)
     return outline
+
+
+def _cut_again(
+    outline: Any, tensors: Sequence[torch.Tensor], optimizer: torch.optim.Optimizer
+) -> list[torch.Tensor]:
+    """The tensors of an outline, those cut as their parameters are of which the root's were cut."""
+    found = list(tensors)
+    for told, group in zip(outline["param_groups"], optimizer.param_groups, strict=False):
+        for number, parameter in zip(told["params"], group["params"], strict=False):
+            for slot in _slots(outline["state"].get(number, {})):
+                if slot.is_cut:
+                    found[slot.number] = like(found[slot.number], parameter)
+    return found
+
+
+def _held(value: Any) -> Any:
+    return local_of(value) if isinstance(value, torch.Tensor) else value
 
 
 def _named(

@@ -19,6 +19,7 @@ import rueda.server
 import rueda.torch
 import rueda.torch.c10d
 import rueda.torch.equiv
+import rueda.torch.parallel
 import rueda.torch.strategies
 import torch
 import torch.distributed as dist
@@ -33,6 +34,7 @@ MODULES = [
     "rueda.torch",
     "rueda.torch.c10d",
     "rueda.torch.equiv",
+    "rueda.torch.parallel",
     "rueda.torch.strategies",
     "rueda.horovod.torch",
     "rueda.horovod.torch.elastic",

@@ -44,23 +44,22 @@ class GradientAccumulation(Strategy):
 
     def start(self, replica: Replica) -> None:
         super().start(replica)
-        self._sums = {name: torch.zeros_like(p) for name, p in replica.parameters.items()}
+        self._sums = {name: torch.zeros_like(each) for name, each in replica.parameters.items()}
         self._taken = 0
 
     @torch.no_grad()
     def before_step(self) -> bool:
-        for name, parameter in self.replica.parameters.items():
-            if parameter.grad is not None:
-                self._sums[name].add_(parameter.grad)
+        for name, gradient in self.replica.gradients().items():
+            self._sums[name].add_(gradient)
         self._taken += 1
         if self._taken < self.batches:
             return False
         means = self.replica.average(
             {name: each / self.batches for name, each in self._sums.items()}, "gradients"
         )
-        for name, parameter in self.replica.parameters.items():
-            parameter.grad = means[name] if parameter.requires_grad else None
-            self._sums[name].zero_()
+        self.replica.set_gradients(means)
+        for each in self._sums.values():
+            each.zero_()
         self._taken = 0
         return True
 

@@ -96,9 +96,9 @@ class EAMSGD(AEASGD):
         vector = self.parameters()
         optimizer = self.replica.optimizer
         group_of = {id(each): group for group in optimizer.param_groups for each in group["params"]}
-        for each, part in self.in_parts(vector):
-            kept = optimizer.state.get(each, {}).get("momentum_buffer")
+        for name, part in self.in_parts(vector):
+            kept = self.replica.optimizer_state(name).get("momentum_buffer")
             if kept is not None:
-                group = group_of[id(each)]
+                group = group_of[id(self.replica.originals[name])]
                 part.add_(kept.cpu(), alpha=group["momentum"] * group["lr"])
         return vector

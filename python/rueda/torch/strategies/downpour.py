@@ -95,9 +95,10 @@ class Downpour(Served):
         if not_finite is not None and float(not_finite):
             return
         factor = 1.0 if scale is None else 1.0 / float(scale)
-        for each, part in self.in_parts(gradients):
-            if each.grad is not None:
-                part.add_(each.grad.to_dense().cpu(), alpha=factor)
+        given = self.replica.gradients()
+        for name, part in self.in_parts(gradients):
+            if name in given:
+                part.add_(given[name].to_dense().cpu(), alpha=factor)
 
     def after_epoch(self) -> None:
         if self.window == "epoch":

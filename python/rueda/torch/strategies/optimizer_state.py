@@ -44,7 +44,7 @@ def entries(replica: Replica, names: Collection[str] | None = None) -> dict[str,
     """
     found = {}
     for parameter_name, parameter in replica.parameters.items():
-        for name, kept in sorted(replica.optimizer.state.get(parameter, {}).items()):
+        for name, kept in sorted(replica.optimizer_state(parameter_name).items()):
             wanted = names is None or name in names
             if (
                 wanted
@@ -94,7 +94,7 @@ def _zeros(
         parameter_name, _, key = name.rpartition(".")
         parameter = replica.parameters[parameter_name]
         made[name] = torch.zeros(shape, dtype=dtype, device=parameter.device)
-        replica.optimizer.state[parameter][key] = made[name]
+        replica.set_optimizer_state(parameter_name, {key: made[name]})
     return made
 
 
@@ -108,10 +108,10 @@ def take_rest(replica: Replica, root: int) -> None:
     rest = {
         name: {
             key: _portable(value)
-            for key, value in optimizer.state.get(each, {}).items()
+            for key, value in replica.optimizer_state(name).items()
             if id(value) not in averaged
         }
-        for name, each in replica.parameters.items()
+        for name in replica.parameters
     }
     options = [
         {key: _portable(value) for key, value in group.items() if key != "params"}
@@ -122,8 +122,8 @@ def take_rest(replica: Replica, root: int) -> None:
     )
     for name, entries_of_root in rest.items():
         if entries_of_root:  # what an optimizer has no state for has none afterwards either
-            parameter = replica.parameters[name]
-            optimizer.state[parameter].update(_brought(entries_of_root, parameter.device))
+            device = replica.parameters[name].device
+            replica.set_optimizer_state(name, _brought(entries_of_root, device))
     device = next(iter(replica.parameters.values())).device
     for group, given in zip(optimizer.param_groups, options, strict=True):
         group.update(_brought(given, device))

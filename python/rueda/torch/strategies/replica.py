@@ -6,6 +6,7 @@ import time
 import weakref
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -19,6 +20,7 @@ from rueda.process_sets import ProcessSet
 from rueda.torch.exchanges import allgather
 from rueda.torch.point_to_point import recv_async, send_async
 from rueda.torch.reductions import allreduce_async, grouped_allreduce_async
+from rueda.torch.shards import as_placed, is_cut, like, local_of
 from rueda.torch.strategies.named import Named, assign
 
 __all__ = ["Averaging", "Meeting", "Replica"]
@@ -87,7 +89,8 @@ class Meeting:
 class Replica:
     """This rank's model and optimizer, as a :class:`Strategy` sees them.
 
-    - ``parameters``: those of the optimizer, by their names in the model.
+    - ``parameters``: those of the optimizer, by their names in the model; of those that are cut over ranks
+      (``DTensor``) the part that this rank holds, which all ranks of the set do. ``originals``: these as they are.
     - ``optimizer``: the one that wrap() has returned.
     - ``steps``: how many steps the optimizer has taken since the strategy began, ``batches`` how often step() was
       called, from the beginning of the epoch on in which it began: strategies may let the optimizer take fewer. The
@@ -113,7 +116,8 @@ class Replica:
     ) -> None:
         self.optimizer = optimizer
         self.optimizer_class = type(optimizer)
-        self.parameters = dict(parameters)
+        self.originals = dict(parameters)
+        self._are_cut = any(map(is_cut, self.originals.values()))
         self.process_set = process_set
         self.prefix = prefix  # of the names of operations
         self._begun = 0
@@ -148,6 +152,49 @@ class Replica:
                 f"step, or all switch(), which begins anew with the mean of theirs; either takes ranks that have all "
                 f"been in this training, no newcomers"
             )
+
+    @property
+    def parameters(self) -> dict[str, torch.Tensor]:
+        if not self._are_cut:
+            return self.originals
+        return {name: local_of(each) for name, each in self.originals.items()}
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """What this rank holds of the gradients of those parameters that have one."""
+        return {
+            name: local_of(as_placed(each.grad, each))
+            for name, each in self.originals.items()
+            if each.grad is not None
+        }
+
+    def set_gradients(self, gradients: Named) -> None:
+        """Gives each parameter that needs one the gradient of its name, and none where there is none."""
+        for name, each in self.originals.items():
+            gradient = gradients.get(name) if each.requires_grad else None
+            each.grad = None if gradient is None else like(gradient, each)
+
+    def optimizer_state(self, name: str) -> dict[str, Any]:
+        """What the optimizer keeps for a parameter; of what is cut as that is, the part that this rank holds."""
+        kept: dict[str, Any] = self.optimizer.state.get(self.originals[name], {})
+        if not self._are_cut:
+            return kept
+        return {
+            key: local_of(value) if isinstance(value, torch.Tensor) else value
+            for key, value in kept.items()
+        }
+
+    def set_optimizer_state(self, name: str, entries: Mapping[str, Any]) -> None:
+        """Gives the optimizer entries to keep for a parameter, those of its shape cut as it is."""
+        parameter = self.originals[name]
+        shape = local_of(parameter).shape
+        self.optimizer.state[parameter].update(
+            {
+                key: like(value, parameter)
+                if isinstance(value, torch.Tensor) and value.shape == shape
+                else value
+                for key, value in entries.items()
+            }
+        )
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:

@@ -141,22 +141,24 @@ class Served(Strategy):
         """This rank's parameters as a new vector of the CPU, as all vectors here are."""
         elements = sum(each.numel() for each in self.replica.parameters.values())
         vector = torch.empty(elements, dtype=torch.float32, device="cpu")
-        for each, part in self.in_parts(vector):
-            part.copy_(each.detach())
+        parameters = self.replica.parameters
+        for name, part in self.in_parts(vector):
+            part.copy_(parameters[name].detach())
         return vector
 
-    def in_parts(self, vector: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Each parameter with its part of such a vector, of its shape and in the vector's memory."""
-        parameters = self.replica.parameters.values()
-        parts = torch.split(vector, [each.numel() for each in parameters])
-        for each, part in zip(parameters, parts, strict=True):
-            yield each, part.view(each.shape)
+    def in_parts(self, vector: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each parameter's name with its part of such a vector, of its shape and in the vector's memory."""
+        parameters = self.replica.parameters
+        parts = torch.split(vector, [each.numel() for each in parameters.values()])
+        for (name, each), part in zip(parameters.items(), parts, strict=True):
+            yield name, part.view(each.shape)
 
     @torch.no_grad()
     def set_parameters(self, vector: torch.Tensor) -> None:
         """The inverse of :meth:`parameters`."""
-        for each, part in self.in_parts(vector):
-            each.copy_(part)
+        parameters = self.replica.parameters
+        for name, part in self.in_parts(vector):
+            parameters[name].copy_(part)
 
     def push(self, delta: torch.Tensor, **options: Any) -> Handle[None]:
         """Begins to add to the centre; ``options`` as for :meth:`rueda.server.Table.add`."""

@@ -54,8 +54,8 @@ class Synchronous(Strategy):
             return
         # It gets an optimizer of its own, which never takes a step: the application's does.
         self._gradients: Any = DistributedOptimizer(
-            torch.optim.SGD(replica.parameters.values(), lr=0.0),
-            replica.parameters.items(),
+            torch.optim.SGD(replica.originals.values(), lr=0.0),
+            replica.originals.items(),
             compression=self.codec,
             process_set=replica.process_set,
         )

@@ -18,6 +18,7 @@ from rueda.torch.layered import laid_over, load_in_place
 from rueda.torch.optimizer import Distributed, names_of
 from rueda.torch.reductions import allreduce
 from rueda.torch.reproducible import Reproducible
+from rueda.torch.shards import is_cut, require_same_parts
 from rueda.torch.state import broadcast_optimizer_state, broadcast_parameters
 from rueda.torch.strategies.agreed import agree, layout_of
 from rueda.torch.strategies.closed import Closed
@@ -262,7 +263,9 @@ def wrap(
       is ``"local:k"``; ``"asynchronous"``, which is ``"downpour"``, and ``"hogwild"``, with a window of as much.
     - ``steps_per_epoch``: how many calls of step() are an epoch, for strategies that care for epochs. Without it,
       call ``end_epoch()`` after each.
-    - ``process_set``: who trains together; all ranks by default.
+    - ``process_set``: who trains together; all ranks by default. Of a model that is cut over ranks (``DTensor``
+      parameters of FSDP2 or tensor parallelism) those that hold the same part of it, see
+      :class:`rueda.torch.parallel.Grid`.
 
     Besides the optimizer's own methods there are ``consolidate()``, which gives all ranks the same parameters, before
     the model is evaluated or saved; ``switch(strategy)``, to go on with another; ``close()``, where many optimizers
@@ -303,12 +306,16 @@ def wrap(
             "number of steps per epoch": str(steps_per_epoch),
             "optimizer": type(optimizer).__name__,
             **layout_of(model.state_dict()),
-            "parameters of the optimizer": ", ".join(replica.parameters),
+            "parameters of the optimizer": ", ".join(replica.originals),
+            "parameters that are cut over ranks": ", ".join(
+                name for name, each in replica.originals.items() if is_cut(each)
+            ),
         }
         return (_prepared(chosen, replica), replica), settings
 
     prefix = new_prefix(process_set, "strategy")
     chosen, replica = agree(f"{prefix}/wrap", process_set, prepare)
+    require_same_parts(replica.originals.items(), f"{prefix}/parts", process_set)
     first = process_set.ranks[0]
     broadcast_parameters(model.state_dict(), first, process_set)
     broadcast_optimizer_state(optimizer, first, process_set)

@@ -1,0 +1,196 @@
+"""Models that are cut over some ranks and trained by others: grids of ranks, and whether a model fits.
+
+torch cuts models: FSDP2, tensor parallelism and pipelines over a ``DeviceMesh``. What Rueda adds is who trains what
+with whom: ranks that hold the same part train it together, by any strategy of :func:`rueda.torch.wrap`.
+
+Example::
+
+    dist.init_process_group("rueda")
+    grid = rueda.torch.parallel.Grid(replicate=-1, shard=4)
+    fully_shard(model, mesh=grid.mesh["shard"])
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer = rueda.torch.wrap(model, optimizer, "diloco:32", process_set=grid.process_set("replicate"))
+
+Import it by itself: it needs ``torch.distributed``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+import rueda.torch.c10d  # noqa: F401 - registers the backend
+from rueda import _native, lifecycle
+from rueda.errors import InvalidArgumentError, NotInitializedError
+from rueda.objects import allgather_object
+from rueda.process_sets import ProcessSet, add_process_set, global_process_set
+from rueda.torch.shards import local_of
+
+__all__ = ["Grid", "require_memory"]
+
+
+class Grid:
+    """The ranks of the world, in their order, as a grid of named dimensions.
+
+    - ``device``: where the mesh's tensors are, "cpu" or "cuda".
+    - ``sizes``: of each dimension, the one whose ranks lie next to each other, such as those of a host, at the end. One
+      may be -1, which is what is left.
+
+    ``mesh`` is the ``DeviceMesh`` of torch: ``grid.mesh["shard"]`` cuts a model. Collective; the default process group
+    must be there, and of the same ranks as Rueda's world. After :func:`rueda.recover`, make another one.
+
+    Raises :class:`rueda.NotInitializedError` without a process group or a world, and
+    :class:`rueda.InvalidArgumentError` where the sizes are not those of the world.
+
+    Example::
+
+        >>> dist.init_process_group("rueda", store=dist.HashStore(), rank=0, world_size=1)
+        >>> grid = rueda.torch.parallel.Grid(replicate=-1, shard=1)
+        >>> grid.size("replicate"), grid.coordinate("shard"), grid.process_set("replicate").ranks
+        (1, 0, [0])
+        >>> dist.destroy_process_group()
+    """
+
+    mesh: DeviceMesh
+
+    def __init__(self, device: str = "cpu", **sizes: int) -> None:
+        if not dist.is_initialized() or not lifecycle.is_initialized():
+            raise NotInitializedError(
+                "a grid needs torch's process group and Rueda's world: dist.init_process_group('rueda') makes both"
+            )
+        world = lifecycle.size()
+        if dist.get_world_size() != world or dist.get_rank() != lifecycle.rank():
+            raise InvalidArgumentError(
+                f"torch's process group has this as rank {dist.get_rank()} of {dist.get_world_size()}, Rueda's world "
+                f"as {lifecycle.rank()} of {world}: a grid is of the same ranks in both"
+            )
+        self._sizes = _complete(sizes, world)
+        self.mesh = init_device_mesh(
+            device, tuple(self._sizes.values()), mesh_dim_names=tuple(self._sizes)
+        )
+        self._sets: dict[str, ProcessSet] = {}
+
+    def size(self, dimension: str) -> int:
+        """How many ranks there are along a dimension."""
+        return self._sizes[self._known(dimension)]
+
+    def coordinate(self, dimension: str) -> int:
+        """Where this rank is along a dimension, from 0 on."""
+        return self.mesh.get_local_rank(self._known(dimension))
+
+    def process_set(self, dimension: str) -> ProcessSet:
+        """The ranks that differ from this one in that dimension alone; the same object each time.
+
+        Collective over the world when it is asked for first: each line of the grid becomes a process set. Raises as
+        :func:`rueda.add_process_set`, and :class:`rueda.InvalidArgumentError` for a dimension that there is not.
+        """
+        self._known(dimension)
+        if dimension not in self._sets:
+            self._sets[dimension] = self._add_sets(dimension)
+        return self._sets[dimension]
+
+    def _add_sets(self, dimension: str) -> ProcessSet:
+        if self._sizes[dimension] == lifecycle.size():
+            return global_process_set
+        ranks = torch.arange(lifecycle.size(), device="cpu").view(*self._sizes.values())
+        place = list(self._sizes).index(dimension)
+        lines = ranks.movedim(place, -1).reshape(-1, self._sizes[dimension]).tolist()
+        added = [add_process_set(line) for line in lines]
+        return next(each for each in added if lifecycle.rank() in each.ranks)
+
+    def _known(self, dimension: str) -> str:
+        if dimension not in self._sizes:
+            raise InvalidArgumentError(
+                f"there is no dimension '{dimension}' in {self!r}, whose dimensions are {', '.join(self._sizes)}"
+            )
+        return dimension
+
+    def __repr__(self) -> str:
+        return f"Grid({', '.join(f'{name}={size}' for name, size in self._sizes.items())})"
+
+
+def _complete(sizes: dict[str, int], world: int) -> dict[str, int]:
+    """With the number that -1 stands for."""
+    wrong = [name for name, size in sizes.items() if size != -1 and size < 1]
+    rest = [name for name, size in sizes.items() if size == -1]
+    if not sizes or wrong or len(rest) > 1:
+        raise InvalidArgumentError(
+            f"{sizes} is no grid: it needs a dimension, each of a size of 1 or more, and -1 once at most"
+        )
+    known = math.prod(size for size in sizes.values() if size != -1)
+    complete = {name: world // known if size == -1 else size for name, size in sizes.items()}
+    if math.prod(complete.values()) != world:
+        raise InvalidArgumentError(
+            f"{sizes} does not come to the {world} ranks of the world"
+            + (f", which {known} does not divide" if rest else "")
+        )
+    return complete
+
+
+def require_memory(
+    model: torch.nn.Module,
+    optimizer_values: float,
+    shards: int = 1,
+    limit: int | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Raises on every rank where the model is too large for one of them; returns the bytes that each needs. Collective.
+
+    Counted are the parameters, a gradient for each that needs one, and ``optimizer_values`` times that for what the
+    optimizer keeps: 0 for SGD, 1 with momentum, 2 for Adam. Of that each rank has one of ``shards`` equal parts.
+    Activations, and layers that FSDP2 gathers for a while, come on top. Parameters that are there already are not asked
+    for again, so it can be called before the model has memory (``with torch.device("meta")``) or after.
+
+    ``limit``: bytes that this rank may use; by default what its host or control group has left, divided by the ranks of
+    the host. Parameters of GPUs need a limit, such as ``torch.cuda.mem_get_info()[0]``.
+
+    Raises :class:`rueda.InvalidArgumentError` with the sizes, the rank, and how many shards would do.
+
+    Example::
+
+        >>> model = torch.nn.Linear(1000, 1000, bias=False)
+        >>> rueda.torch.parallel.require_memory(model, optimizer_values=2, shards=4)
+        4000000
+    """
+    if shards < 1 or optimizer_values < 0:
+        raise InvalidArgumentError(
+            f"shards={shards}, optimizer_values={optimizer_values}: of 1 and of 0 or more"
+        )
+    parameters = list(model.parameters())
+    whole = sum(_bytes_of(each, optimizer_values) for each in parameters)
+    needed = math.ceil(whole / shards)
+    held = sum(local_of(each).nbytes for each in parameters if not each.is_meta)
+    told: list[tuple[int, int | None]] = allgather_object(
+        (max(0, needed - held), _available() if limit is None else limit),
+        "memory of the model",
+        process_set,
+    )
+    for member, (wanted, available) in zip(process_set.ranks, told, strict=True):
+        if available is None or wanted <= available:
+            continue
+        fitting = math.ceil(whole / max(1, available + needed - wanted))
+        raise InvalidArgumentError(
+            f"the model is too large: its parameters, gradients and {optimizer_values:g} values of the optimizer for "
+            f"each have {_text(whole)}, one of {shards} parts {_text(needed)}, for which rank {member} lacks "
+            f"{_text(wanted)} and has {_text(available)}: {fitting} parts would fit",
+            member,
+        )
+    return needed
+
+
+def _bytes_of(parameter: torch.Tensor, optimizer_values: float) -> float:
+    size = parameter.numel() * parameter.element_size()
+    return size * (2 + optimizer_values) if parameter.requires_grad else size
+
+
+def _available() -> int | None:
+    """Bytes for this rank, where the system tells."""
+    left = _native.available_memory()
+    return None if left is None else left // lifecycle.local_size()
+
+
+def _text(size: float) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e7 else f"{size / 1e6:.3f} MB"

@@ -1,0 +1,113 @@
+"""What this rank holds of a tensor that is cut over ranks: of a ``DTensor``, as FSDP2 and tensor parallelism make them.
+
+Ranks that hold the same part, of the same tensor, reduce and broadcast that part as any other tensor.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from rueda.errors import MismatchError
+from rueda.lifecycle import rank
+from rueda.objects import allgather_object
+from rueda.process_sets import ProcessSet
+
+__all__ = ["as_placed", "is_cut", "like", "local_of", "part_of", "require_same_parts"]
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def is_cut(tensor: torch.Tensor) -> bool:
+    """Whether it is a ``DTensor``, also one of which every rank holds all."""
+    if type(tensor) in _PLAIN:
+        return False
+    # Nobody has one before the module is there. torch 2.4 has it under the older name.
+    modules = map(sys.modules.get, ("torch.distributed.tensor", "torch.distributed._tensor"))
+    classes = [getattr(module, "DTensor", None) for module in modules]
+    return any(isinstance(tensor, each) for each in classes if each is not None)
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The part that this rank holds, in its own memory; a tensor that is not cut itself."""
+    if not is_cut(tensor):
+        return tensor
+    with torch.no_grad():  # then it is the part itself, not a view of it that autograd knows
+        local = tensor.to_local()  # type: ignore[attr-defined]
+    wait = getattr(local, "wait", None)  # of what a functional collective has not brought yet
+    return local if wait is None else wait()  # type: ignore[no-any-return]
+
+
+def like(local: torch.Tensor, cut: torch.Tensor) -> torch.Tensor:
+    """A tensor that is cut as ``cut``, of which this rank holds ``local``; ``local`` itself where that is not cut."""
+    if not is_cut(cut):
+        return local
+    whole: Any = cut
+    return type(whole.data).from_local(  # type: ignore[no-any-return]
+        local,
+        whole.device_mesh,
+        whole.placements,
+        run_check=False,
+        shape=whole.shape,
+        stride=whole.stride(),
+    )
+
+
+def as_placed(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """A gradient cut as its parameter. Collective over the parameter's mesh where it is not.
+
+    Where ranks use a parameter that they all hold for parts of the data, as with sequence parallelism, autograd leaves
+    each with its part of the gradient's sum.
+    """
+    if not (is_cut(gradient) and is_cut(parameter)):
+        return gradient
+    given, wanted = gradient.placements, parameter.placements  # type: ignore[attr-defined]
+    if given == wanted:
+        return gradient
+    with torch.no_grad():
+        return gradient.detach().redistribute(placements=wanted)  # type: ignore[attr-defined,no-any-return]
+
+
+def part_of(tensor: torch.Tensor) -> str:
+    """Which part of it this rank holds: "part 1 of 2 of dimension 0"; "all" of what is not cut."""
+    if not is_cut(tensor):
+        return "all"
+    whole: Any = tensor
+    places = whole.device_mesh.get_coordinate()
+    parts = [
+        f"part {place} of {size} of dimension {getattr(placement, 'dim', '?')}"
+        for placement, place, size in zip(
+            whole.placements, places, whole.device_mesh.shape, strict=True
+        )
+        if not placement.is_replicate()
+    ]
+    return ", ".join(parts) or "all"
+
+
+def require_same_parts(
+    tensors: Iterable[tuple[str, torch.Tensor]], name: str, process_set: ProcessSet
+) -> None:
+    """Raises :class:`rueda.MismatchError` on every rank of the set where they hold different parts of a tensor.
+
+    Collective where any tensor is cut. ``name``: of the operation.
+    """
+    mine = [(label, part_of(each)) for label, each in tensors if is_cut(each)]
+    if not mine:
+        return
+    every: list[list[tuple[str, str]]] = allgather_object(mine, name, process_set)
+    members = process_set.ranks
+    for member, theirs in zip(members, every, strict=True):
+        for (label, part), (_, first) in zip(theirs, every[0], strict=False):
+            if part != first:
+                raise MismatchError(
+                    f"rank {members[0]} holds {first} of '{label}' and rank {member} {part}: what they train together "
+                    f"has to be the same part, as in process_set=grid.process_set('replicate') of "
+                    f"rueda.torch.parallel.Grid",
+                    member if member != rank() else members[0],
+                    tensor=label,
+                    field="part",
+                    values=(first, part),
+                )
