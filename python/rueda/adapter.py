@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from rueda import _native
 
-__all__ = ["Adapter", "Refusal", "View"]
+__all__ = ["Adapter", "Refusal", "View", "unusable"]
 
 A = TypeVar("A")
 
@@ -25,6 +25,13 @@ class Refusal(Exception):
         self.reason = reason
 
 
+def unusable(array: object, error: Exception) -> Refusal:
+    """What every rank is told where an array, or its library, has raised an error that only this rank would know."""
+    if isinstance(error, Refusal):
+        return error
+    return Refusal(f"a {type(array).__name__} cannot be used: {type(error).__name__}: {error}")
+
+
 class View(NamedTuple):
     """Contiguous (row-major) elements of an array that somebody keeps alive."""
 
@@ -39,19 +46,22 @@ class View(NamedTuple):
 
 
 class Adapter(Protocol[A]):
-    """An array library. All collectives are written once against this."""
+    """An array library. All collectives are written once against this.
+
+    What an array's own methods raise in these becomes a Refusal, see :func:`unusable`.
+    """
 
     def read(self, array: object) -> tuple[A, View]:
         """An array with the same elements, contiguous: ``array`` itself where possible. Raises Refusal."""
 
     def write(self, array: object) -> tuple[A, View]:
-        """``array`` itself, to be overwritten. Raises Refusal where it is not contiguous or read-only."""
+        """``array`` itself, to be overwritten. Raises Refusal, also where it is not contiguous or read-only."""
 
     def change_of(self, array: A, view: View) -> str | None:
         """What has been done to an array of read() or write() so that its view is untrue; ``None`` if nothing."""
 
     def empty_like(self, array: A) -> A:
-        """A new contiguous array with the shape and dtype of ``array``, on its device."""
+        """A new contiguous array with the shape and dtype of ``array``, on its device. Raises Refusal."""
 
     def copy(self, array: object) -> A:
         """A new contiguous array with the elements of ``array``. Raises Refusal."""

@@ -32,8 +32,8 @@ class RuedaError(RuntimeError):
     - ``field``, ``values``: what ranks disagree about (``"shape"``, ``"dtype"``, ``"op"``, ``"operation"``,
       ``"root rank"``, ...), and its values as the text has them, first that of most ranks.
     - ``reason``: ``"deadline"`` where the caller's own time limit has passed, ``"gradient_misfit"`` where a gradient
-      no longer fits its bucket, ``"rendezvous_closed"`` where :func:`rueda.rendezvous.close` has told a cause; ``None``
-      otherwise.
+      no longer fits its bucket or is not wanted on some rank, ``"rendezvous_closed"`` where
+      :func:`rueda.rendezvous.close` has told a cause; ``None`` otherwise.
 
     Example::
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rueda import _native, dtypes
-from rueda.adapter import Refusal, View
+from rueda.adapter import Refusal, View, unusable
 
 __all__ = ["Array", "NumpyAdapter"]
 
@@ -22,10 +22,13 @@ class NumpyAdapter:
     """
 
     def read(self, array: object) -> tuple[Array, View]:
-        source = _from_dlpack(array) if _only_has_dlpack(array) else np.asarray(array)
-        if not source.flags.c_contiguous:
-            source = source.copy(order="C")
-        return source, _view(source)
+        try:
+            source = _from_dlpack(array) if _only_has_dlpack(array) else np.asarray(array)
+            if not source.flags.c_contiguous:
+                source = source.copy(order="C")
+            return source, _view(source)
+        except Exception as error:  # of lists, other libraries' arrays, and whatever has __array__
+            raise unusable(array, error) from None
 
     def write(self, array: object) -> tuple[Array, View]:
         if not isinstance(array, np.ndarray):
@@ -48,7 +51,11 @@ class NumpyAdapter:
         return np.empty(array.shape, array.dtype)
 
     def copy(self, array: object) -> Array:
-        return np.array(array, order="C", subok=False)
+        try:
+            source = _from_dlpack(array) if _only_has_dlpack(array) else array
+            return np.array(source, order="C", subok=False)
+        except Exception as error:
+            raise unusable(array, error) from None
 
     def from_memory(self, memory: _native.Memory, shape: list[int], like: Array) -> Array:
         if len(memory) == 0:
@@ -68,7 +75,7 @@ def _from_dlpack(array: Any) -> Array:
     """Without a copy. Raises Refusal for what lies on another device or has a dtype that NumPy lacks."""
     try:
         return np.from_dlpack(array)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:
         raise Refusal(f"numpy.from_dlpack() of a {type(array).__name__} failed: {error}") from error
 
 

@@ -10,6 +10,7 @@ What is passed backwards goes through these functions as well, so gradients can 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -52,9 +53,14 @@ def _reduced(
     compression: Codec | str | None,
 ) -> torch.Tensor:
     """The allreduce of a tensor as a new one."""
-    if compression is None and type(tensor) is torch.Tensor and tensor.is_contiguous():
-        result = torch.empty_like(tensor)
-        if reduce_now(tensor, result, name, op, prescale, postscale, process_set):
+    is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.is_cpu
+    if compression is None and is_plain and tensor.is_contiguous():
+        result: torch.Tensor | None = None
+        with suppress(Exception):  # of a tensor that is not what it seems: every rank is told below
+            result = torch.empty_like(tensor)
+        if result is not None and reduce_now(
+            tensor, result, name, op, prescale, postscale, process_set
+        ):
             return result
     return _collectives.allreduce(
         tensor, name, op, prescale, postscale, process_set, compression=compression
@@ -131,9 +137,10 @@ class Allgather(torch.autograd.Function):
         ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet
     ) -> torch.Tensor:
         """Gathers."""
-        ctx.rows = tensor.shape[0] if tensor.dim() else 0
+        gathered = _collectives.allgather(tensor, name, process_set).result()
+        ctx.rows = tensor.shape[0]  # which only a tensor has that could be gathered
         ctx.arguments = (_name(name), process_set)
-        return _collectives.allgather(tensor, name, process_set).result()
+        return gathered
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:

@@ -9,12 +9,9 @@ from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
 from rueda.torch.bucket_agreement import Agreement, agree
 from rueda.torch.buckets import NOT_WANTED, Bucket, GradientBuckets, Slot
-from rueda.torch.separate_gradients import Reduction, Watched
+from rueda.torch.separate_gradients import MISFIT, Reduction, Watched
 
 __all__ = ["BucketedGradients"]
-
-# By this reason the other ranks recognise that they can go on without a bucket.
-MISFIT = "gradient_misfit"
 
 
 class BucketedGradients:

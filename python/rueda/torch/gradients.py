@@ -32,6 +32,7 @@ from rueda.torch.compression_state import (
 )
 from rueda.torch.gradient_memory import keep_gradients_in_heap
 from rueda.torch.separate_gradients import (
+    MISFIT,
     Group,
     InFlight,
     Reduction,
@@ -248,8 +249,10 @@ class GradientReducer:
         if self.is_member:
             reducing = self._begin_rest()
             errors, unfit = self._bucketed.receive(reducing.buckets)
-            errors += self._separate.receive(reducing.separate)
-            self._end(errors, unfit, reducing.order)
+            others, frozen = self._separate.receive(reducing.separate)
+            self._end_part(errors + others, unfit, frozen)
+            self._gather_momentum()
+            self._agree_anew(unfit, reducing.order)
         self.synchronized = True
 
     def may_defer(self) -> bool:
@@ -274,11 +277,12 @@ class GradientReducer:
 
         def receive_bucket(bucket: Bucket, handle: Handle[object]) -> None:
             errors, others = self._bucketed.receive([(bucket, handle)])
-            self._end_part(errors, others)
+            self._end_part(errors, others, [])
             unfit.extend(others)
 
         def receive_separate(gradient: InFlight) -> None:
-            self._end_part(self._separate.receive([gradient]), [])
+            errors, frozen = self._separate.receive([gradient])
+            self._end_part(errors, [], frozen)
 
         parts: list[tuple[list[torch.Tensor], Callable[[], None]]] = [
             ([slot.parameter for slot in bucket.slots], partial(receive_bucket, bucket, handle))
@@ -294,13 +298,11 @@ class GradientReducer:
         """Submits what is not on its way, and takes all that is."""
         if self._bucketed.of_another_world():
             self._leave_world()
+        # The first step, whose ranks know nothing of each other yet: who has frozen something here refuses it.
+        frozen = self._separate.frozen(self._watched) if self._undecided else {}
         for watched in self._watched:
-            if not watched.slot and not watched.in_flight and watched.parameter.requires_grad:
-                group = self._group_of(watched)
-                if group is None:
-                    self._separate.submit(watched)
-                else:
-                    self._separate.submit_group(group)
+            if not watched.slot and not watched.in_flight:
+                self._submit_rest(watched, frozen)
         self._bucketed.start_incomplete()
         order = list(self._order)
         # Taken first, lest what Ctrl-C leaves behind be taken for a part of the next step.
@@ -310,18 +312,50 @@ class GradientReducer:
         self._separate.steps += 1
         return _Reducing(buckets, separate, order)
 
-    def _end(self, errors: list[Exception], unfit: list[Watched], order: list[int]) -> None:
-        self._end_part(errors, unfit)
-        self._gather_momentum()
-        self._agree_anew(unfit, order)
+    def _submit_rest(self, watched: Watched, frozen: dict[int, bool]) -> None:
+        group = self._group_of(watched)
+        members = [watched] if group is None else group.members
+        if watched.parameter.requires_grad:
+            if group is None:
+                self._separate.submit(watched)
+            else:
+                self._separate.submit_group(group)
+        elif not any(member.parameter.requires_grad for member in members):
+            if not all(frozen.get(member.number, True) for member in members):
+                self._separate.refuse(watched, group)
+            elif self._undecided:
+                watched.was_sent = False
+            elif watched.was_sent:  # frozen since then, on other ranks as well or not
+                self._separate.refuse(watched, group, MISFIT)
 
-    def _end_part(self, errors: list[Exception], unfit: list[Watched]) -> None:
-        """Reduces by themselves what did not fit its bucket on some rank; then raises the first error."""
+    def _end_part(
+        self,
+        errors: list[Exception],
+        unfit: list[Watched],
+        frozen: list[tuple[torch.Tensor, Exception]],
+    ) -> None:
+        """Reduces by themselves what did not fit its bucket on some rank; then raises the first error.
+
+        ``frozen``: on some rank, with what is wrong where it is not on all.
+        """
+        # All ranks have been told of both, and come here.
+        on_all = self._separate.frozen(self._watched) if unfit or frozen else {}
         for watched in unfit:
             if watched.parameter.requires_grad:
                 self._separate.submit(watched)
-        errors = errors + self._separate.receive(self._take_separate())
-        if errors:
+            elif on_all[watched.number]:
+                watched.was_sent = False
+            else:
+                self._separate.refuse(watched, None)
+        by_parameter = {watched.parameter: watched for watched in self._watched} if frozen else {}
+        for parameter, error in frozen:
+            watched = by_parameter[parameter]
+            if on_all.get(watched.number, False):
+                watched.was_sent = False
+            else:
+                errors = [*errors, error]
+        more, _ = self._separate.receive(self._take_separate())
+        if errors := errors + more:
             raise errors[0]
 
     def _agree_anew(self, unfit: list[Watched], order: list[int]) -> None:
@@ -417,7 +451,8 @@ class GradientReducer:
             raise InvalidArgumentError(
                 f"the gradient of '{watched.name}' was computed more often than "
                 f"backward_passes_per_step={self.passes} before step() or synchronize(): a larger "
-                f"backward_passes_per_step accumulates gradients first"
+                f"backward_passes_per_step accumulates gradients first; where another DistributedOptimizer takes the "
+                f"steps, drop this one before"
             )
 
     def _on_gradient(self, watched: Watched) -> None:

@@ -230,8 +230,15 @@ class Distributed(torch.optim.Optimizer):
         """How gradients are kept: which lie in which bucket, or why none does. Settled with the first step."""
         return self._rueda.buckets()
 
+    def __copy__(self) -> Any:
+        """Raises InvalidArgumentError: it would reduce the gradients of the same parameters once more."""
+        raise InvalidArgumentError(
+            "a shallow copy of a DistributedOptimizer would reduce the same gradients once more: use "
+            "copy.deepcopy((model, optimizer)), or state_dict()"
+        )
+
     def __reduce__(self) -> Any:
-        """A copy is distributed as well, under names of its own: every rank must make it, in the same order."""
+        """A deep copy is distributed as well, under names of its own: every rank must make it, in the same order."""
         self._rueda_deferred.finish()
         kind = type(self)
         layer, base = kind.__bases__

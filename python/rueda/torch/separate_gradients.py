@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,9 @@ import torch
 from rueda import _native
 from rueda.adapter import Refusal
 from rueda.compression import Codec, Feedback
-from rueda.errors import MismatchError
+from rueda.errors import InvalidArgumentError, MismatchError
 from rueda.handles import Handle
+from rueda.objects import allgather_object
 from rueda.operations import Average, ReduceOp
 from rueda.process_sets import ProcessSet
 from rueda.submission import (
@@ -30,9 +32,17 @@ from rueda.torch.shards import as_placed, local_of
 from rueda.torch.sparse import no_rows, sparse_allreduce_async
 from rueda.torch.tensors import TorchAdapter, version_of
 
-__all__ = ["Group", "InFlight", "Reduction", "SeparateGradients", "Watched"]
+__all__ = ["MISFIT", "Group", "InFlight", "Reduction", "SeparateGradients", "Watched"]
 
 _collectives = Collectives(TorchAdapter(gpus=True))
+
+# By this reason the other ranks recognise that they can go on without a bucket, or that a parameter was frozen, which
+# it may be on all of them.
+MISFIT = "gradient_misfit"
+_FROZEN = (
+    "the parameter needs no gradient there (requires_grad=False), and on other ranks it does: freeze it on all "
+    "ranks or on none"
+)
 
 
 @dataclass(frozen=True)
@@ -130,6 +140,7 @@ class Watched:
         "slot",
         "sparse_dimensions",
         "velocity",
+        "was_sent",
     )
 
     def __init__(self, parameter: torch.Tensor, name: str, number: int, passes: int) -> None:
@@ -139,6 +150,7 @@ class Watched:
         self.passes_left = passes
         self.slot: Slot | None = None  # where the gradient lies, if in a bucket
         self.in_flight: InFlight | None = None  # while it is being reduced outside of one
+        self.was_sent = False  # so once, so that other ranks may expect it again
         self.group: Group | None = None  # with which it is reduced outside of one
         self.sparse_dimensions = 0  # of its last gradient
         self.codec: Codec | None = None  # by which the core compresses its gradient
@@ -193,7 +205,8 @@ class SeparateGradients:
 
     def submit(self, watched: Watched) -> None:
         """Begins to reduce ``.grad``; nothing there counts as zeros."""
-        name = f"{self._prefix}/{watched.name}"
+        watched.was_sent = True
+        name = self._name_of(watched)
         gradient = self._gradient_of(watched)
         if gradient.layout == torch.sparse_coo and not self._sparse_as_dense:
             gathered = self._reduction.gather(gradient, name, self._compression)
@@ -213,9 +226,10 @@ class SeparateGradients:
 
     def submit_group(self, group: Group) -> None:
         """Begins to reduce the gradients of a group at once; those that are not there count as zeros."""
-        name = f"{self._prefix}/group/{group.name}"
+        name = self._name_of_group(group)
         wires, gradients = [], []
         for member in group.members:
+            member.was_sent = True
             gradient = self._gradient_of(member)
             gradients.append(gradient)
             try:
@@ -240,17 +254,54 @@ class SeparateGradients:
         for member, gradient, sent in zip(group.members, gradients, wires, strict=True):
             member.in_flight = _sent(member, handle, sent, gradient)
 
-    def receive(self, gradients: Iterable[InFlight]) -> list[Exception]:
-        """Waits for all of them, also after an error; returns what went wrong."""
+    def refuse(self, watched: Watched, group: Group | None, reason: str = "") -> None:
+        """Has the gradient of a parameter that is frozen here, or of such a group, fail on ranks that want it.
+
+        ``reason``: MISFIT where it is not known yet whether there are any.
+        """
+        members = [watched] if group is None else group.members
+        name = self._name_of(watched) if group is None else self._name_of_group(group)
+        size = 0 if group is None else len(members)
+        refused = self._reduction.refuse(name, _FROZEN, group_size=size, reason=reason)
+        for each in members:
+            each.in_flight = InFlight(each.name, each.parameter, refused, None, None)
+
+    def frozen(self, watched: Iterable[Watched]) -> dict[int, bool]:
+        """The parameters that are frozen on some rank, by number, and whether they are on all. Collective."""
+        mine = [each.number for each in watched if not each.parameter.requires_grad]
+        process_set = self._reduction.process_set
+        told: list[list[int]] = allgather_object(mine, f"{self._prefix}/frozen", process_set)
+        on = Counter(number for numbers in told for number in numbers)
+        return {number: count == len(told) for number, count in on.items()}
+
+    def receive(
+        self, gradients: Iterable[InFlight]
+    ) -> tuple[list[Exception], list[tuple[torch.Tensor, Exception]]]:
+        """Waits for all of them, also after an error.
+
+        Returns what went wrong, and parameters that have been frozen on some rank, with what that is if not on all.
+        """
         errors: list[Exception] = []
+        frozen: list[tuple[torch.Tensor, Exception]] = []
         for gradient in gradients:
             try:
                 self._take(gradient, gradient.handle.result())
             except MismatchError as error:
                 errors.append(_explained(error))
+            except InvalidArgumentError as error:
+                if error.reason == MISFIT:
+                    frozen.append((gradient.parameter, error))
+                else:
+                    errors.append(error)
             except Exception as error:
                 errors.append(error)
-        return errors
+        return errors, frozen
+
+    def _name_of(self, watched: Watched) -> str:
+        return f"{self._prefix}/{watched.name}"
+
+    def _name_of_group(self, group: Group) -> str:
+        return f"{self._prefix}/group/{group.name}"
 
     def _priority_of(self, watched: Sequence[Watched]) -> int:
         return max(each.priority() for each in watched) if self._has_priorities else 0

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from rueda import _native, dtypes
-from rueda.adapter import Refusal, View
+from rueda.adapter import Refusal, View, unusable
 from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet
 from rueda.torch.device_choice import look_at_choice
@@ -84,19 +84,21 @@ def reduce_now(
     False where anything is not as it usually is: nothing has happened then.
     """
     code = usual_code_of(source)
-    if code is None or is_without_memory(source):
+    if code is None:
         return False
     try:
-        shape = source.shape
-    except RuntimeError:  # of a nested tensor; every rank is told of it
+        shape, pointer = source.shape, source.data_ptr()
+    except RuntimeError:  # of a nested tensor, or one of vmap(); every rank is told of it
+        return False
+    if pointer == 0 and is_without_memory(source):
         return False
     if source is target and not target.is_inference():
         torch.autograd.graph.increment_version(target)
     return _native.allreduce_memory(
         source,
         target,
-        source.data_ptr(),
-        target.data_ptr(),
+        pointer,
+        pointer if source is target else target.data_ptr(),
         shape,
         code,
         name,
@@ -144,25 +146,32 @@ class TorchAdapter:
 
     def read(self, array: object) -> tuple[torch.Tensor, View]:
         """See Adapter."""
-        tensor = self.dense(array).resolve_conj().resolve_neg().contiguous()
-        return tensor, _view(tensor)
+        try:
+            tensor = self.dense(array).resolve_conj().resolve_neg().contiguous()
+            return tensor, _view(tensor)
+        except Exception as error:
+            raise unusable(array, error) from None
 
     def write(self, array: object) -> tuple[torch.Tensor, View]:
         """See Adapter."""
         tensor = self.dense(array)
-        if not tensor.is_contiguous():
-            raise Refusal(
-                f"the tensor of shape {list(tensor.shape)} is not contiguous (strides "
-                f"{list(tensor.stride())}): use the operation that is not in place, or .contiguous()"
-            )
-        if tensor.is_conj() or tensor.is_neg():
-            raise Refusal(
-                "the tensor is a lazy conjugate: use resolve_conj() and resolve_neg() first"
-            )
+        try:
+            if not tensor.is_contiguous():
+                raise Refusal(
+                    f"the tensor of shape {list(tensor.shape)} is not contiguous (strides "
+                    f"{list(tensor.stride())}): use the operation that is not in place, or .contiguous()"
+                )
+            if tensor.is_conj() or tensor.is_neg():
+                raise Refusal(
+                    "the tensor is a lazy conjugate: use resolve_conj() and resolve_neg() first"
+                )
+            view = _view(tensor)
+        except Exception as error:
+            raise unusable(array, error) from None
         if not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
         assert isinstance(array, torch.Tensor)
-        return array, _view(tensor)
+        return array, view
 
     def change_of(self, array: torch.Tensor, view: View) -> str | None:
         """See Adapter."""
@@ -172,13 +181,19 @@ class TorchAdapter:
 
     def empty_like(self, array: torch.Tensor) -> torch.Tensor:
         """See Adapter."""
-        return torch.empty(array.shape, dtype=array.dtype, device=array.device)
+        try:
+            return torch.empty(array.shape, dtype=array.dtype, device=array.device)
+        except Exception as error:  # a GPU has no room
+            raise unusable(array, error) from None
 
     def copy(self, array: object) -> torch.Tensor:
         """See Adapter."""
         tensor = self.dense(array)
-        _view(tensor)
-        return tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        try:
+            _view(tensor)
+            return tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        except Exception as error:
+            raise unusable(array, error) from None
 
     def from_memory(
         self, memory: _native.Memory, shape: list[int], like: torch.Tensor
@@ -213,7 +228,10 @@ class TorchAdapter:
         """The tensor without its graph. Raises Refusal for what has not the elements of a dense tensor here."""
         if not isinstance(array, torch.Tensor):
             raise Refusal(f"rueda.torch takes tensors, not a {type(array).__name__}")
-        tensor = array.detach()
+        try:
+            tensor = array.detach()
+        except Exception as error:  # of a lazy module's parameter
+            raise unusable(array, error) from None
         if tensor.is_nested:
             raise Refusal(
                 "the tensor is nested, and this operation takes dense ones: give its parts, as unbind() has them",

@@ -55,6 +55,44 @@ def check_shape_differs() -> None:
     parallel.still_works()
 
 
+class Unreadable:
+    """Something that says that it is an array."""
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        raise KeyError("no array")
+
+
+class Unshared:
+    """Something whose elements another library is to share."""
+
+    def __dlpack__(self, *_: object, **__: object) -> object:
+        raise KeyError("not shared")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+def check_what_is_no_array() -> None:
+    """What NumPy, or the object itself, raises on one rank all ranks are told."""
+    cases = {"inhomogeneous": [[1.0, 2.0], [3.0]], "no array": Unreadable(), "shared": Unshared()}
+    for words, bad in cases.items():
+        for operation in (
+            rueda.allreduce,
+            rueda.allgather,
+            rueda.alltoall,
+            rueda.reducescatter,
+            lambda array, name: rueda.broadcast(array, 0, name=name),
+            lambda array, name: rueda.allreduce_async(array, name=name).result(),
+        ):
+            with parallel.raises(
+                rueda.InvalidArgumentError, "'bad'", culprit(), type(bad).__name__, words
+            ):
+                operation(bad if last() else np.ones(rueda.size()), name="bad")
+        with parallel.raises(rueda.InvalidArgumentError, "'bad", culprit(), words):
+            rueda.grouped_allreduce([bad if last() else np.ones(2), np.ones(2)], name="bad")
+    parallel.still_works()
+
+
 def check_priority_differs_or_is_none() -> None:
     for known in (False, True):
         if known:

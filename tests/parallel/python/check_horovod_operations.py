@@ -535,6 +535,20 @@ def check_errors() -> None:
         table = torch.ones(2, 2)
         with parallel.raises(HorovodInvalidArgumentError, "'needs dense'", "sparse", "rank 0"):
             hvd.allreduce(table.to_sparse() if me == 0 else table, name="needs dense")
+        for call in (
+            lambda t: hvd.allreduce(t, name="a list"),
+            lambda t: hvd.allreduce(t, name="a list", compression=hvd.Compression.fp16),
+            lambda t: hvd.grouped_allreduce([t], name="a list"),
+            lambda t: hvd.reducescatter(t, name="a list"),
+            lambda t: hvd.grouped_reducescatter([t], name="a list"),
+        ):
+            with parallel.raises(HorovodInvalidArgumentError, "'a list", "not a list", "rank 0"):
+                call([1.0] if me == 0 else torch.ones(n))
+        freed = torch.ones(2)
+        freed.untyped_storage().resize_(0)
+        for bad in (freed, torch.eye(2).to_sparse_csr(), torch.nested.nested_tensor([table])):
+            with parallel.raises(HorovodInvalidArgumentError, "'adasum'", "rank 0"):
+                hvd.allreduce(bad if me == 0 else torch.ones(2), op=hvd.Adasum, name="adasum")
         cause = None
         try:
             hvd.allreduce(torch.ones(2 + (me == 1)), name="cause")

@@ -463,6 +463,10 @@ def check_copies() -> None:
     distributed.load_state_dict(state)
     train(shared, distributed, alone, single, steps=1)
     close(shared, alone)
+    with parallel.raises(rueda.InvalidArgumentError, "shallow copy", "deepcopy"):
+        copy.copy(distributed)
+    train(shared, distributed, alone, single, steps=1)
+    close(shared, alone)
     gradient = copy.deepcopy(shared[0].weight.grad)
     assert gradient.untyped_storage().nbytes() == gradient.nbytes
 

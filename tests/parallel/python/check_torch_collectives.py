@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from functools import partial
 
 import numpy as np
 import parallel
@@ -154,6 +155,14 @@ def check_bad_tensors() -> None:
         rt.allreduce(freed if bad else good, name="bad")
     with parallel.raises(rueda.InvalidArgumentError, "'bad'", who, "list"):
         rt.allgather_async([1.0] if bad else good, name="bad").result()
+    with parallel.raises(rueda.InvalidArgumentError, "'bad'", who, "list"):
+        rt.allgather([1.0] if bad else good, name="bad")
+    with parallel.raises(rueda.UnsupportedError, "'bad'", who, "sparse"):
+        rt.allreduce(good.to_sparse_csr() if bad else good, name="bad")
+    lazy = torch.nn.parameter.UninitializedParameter()
+    for change in (rt.allreduce_, partial(rt.broadcast_, root_rank=0), rt.PersistentAllreduce):
+        with parallel.raises(rueda.InvalidArgumentError, "'bad'", who, "uninitialized"):
+            change(lazy if bad else good.clone(), name="bad")
     parallel.still_works()
 
 

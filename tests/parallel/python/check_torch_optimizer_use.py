@@ -394,6 +394,37 @@ def check_process_set() -> None:
     train(*pair(sgd), steps=2)
 
 
+def check_parameters_that_are_frozen_on_some_ranks() -> None:
+    """Every rank is told which and where, in each step, and goes on once all have frozen the same."""
+    n, me = rueda.size(), rueda.rank()
+    for options in (
+        {},
+        {"gradient_as_bucket_view": False},
+        {"gradient_as_bucket_view": False, "groups": 2},
+    ):
+        for first in (0, 2):  # before the ranks know anything of each other, or afterwards
+            shared, distributed, alone, single = pair(sgd, **options)
+            train(shared, distributed, alone, single, steps=first)
+            frozen = list(shared[0].parameters()) if me == 0 and n > 1 else []
+            for parameter in frozen:
+                parameter.requires_grad_(False)
+            for _ in range(2 if n > 1 else 0):
+                x, y = map(share, batch(0))
+                F.cross_entropy(shared(x), y).backward()
+                with parallel.raises(
+                    rueda.InvalidArgumentError, "rank 0", "0.weight", "freeze it on all ranks"
+                ):
+                    distributed.step()
+                distributed.zero_grad()
+            for parameter in frozen:
+                parameter.requires_grad_(True)
+            for module in (shared, alone):
+                module[0].requires_grad_(first == 0)
+            train(shared, distributed, alone, single, steps=3)
+            close(shared, alone)
+    parallel.still_works()
+
+
 def check_gradients_resized_in_flight() -> None:
     """The rank is told whose gradient it was; the others take their step, and all can begin anew."""
     changes = [lambda g: setattr(g, "data", torch.zeros(3).double()), lambda g: g.resize_(2, 2)]

@@ -31,7 +31,8 @@ from rueda.torch.tensors import TorchAdapter
 
 __all__ = ["adasum_async", "combined", "without_gradient"]
 
-_collectives = Collectives(TorchAdapter(gpus=True))
+_adapter = TorchAdapter(gpus=True)
+_collectives = Collectives(_adapter)
 # Below this a square may have lost its digits; such a gradient is as good as zero.
 _SMALLEST = math.sqrt(sys.float_info.min)
 
@@ -57,7 +58,10 @@ def adasum_async(
         kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         why = f"Adasum takes tensors of floating-point numbers, not {kind}"
         return refuse(name, process_set, Refusal(why, True))  # type: ignore[return-value]  # never returns
-    source = tensor.detach()
+    try:
+        source, _ = _adapter.read(tensor)
+    except Refusal as refusal:
+        return refuse(name, process_set, refusal)  # type: ignore[return-value]  # as above
     gathered = _collectives.allgather(source.unsqueeze(0), name, process_set)
 
     def finish(rows: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from rueda.handles import Handle, transformed
 from rueda.horovod.exceptions import translated
 from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.horovod.torch.adasum import adasum_async, without_gradient
-from rueda.horovod.torch.compression import Compression
+from rueda.horovod.torch.compression import Compression, compressed
 from rueda.horovod.torch.pending import begun, require_usable
 from rueda.horovod.torch.reduce_ops import AdasumOp, Average, Op, Sum, chosen
 from rueda.horovod.torch.whole_averages import divided, is_of_whole_numbers
@@ -34,6 +34,7 @@ def _narrows(tensor: Tensor, op: Op, compression: Any) -> bool:
     """Whether elements are converted while they are packed, which spares two tensors."""
     return (
         wire_of(compression) != NO_WIRE
+        and isinstance(tensor, torch.Tensor)
         and op in (Average, Sum)
         and tensor.dtype in (torch.float32, torch.float64)
         and tensor.device.type == "cpu"
@@ -74,7 +75,7 @@ def allreduce(
         return _collectives.allreduce(
             tensor, name, wanted, *factors, process_set, wire=wire
         ).result()
-    sent, context = compression.compress(tensor)
+    sent, context = compressed(tensor, compression)
     if isinstance(wanted, AdasumOp):
         (reduced,) = without_gradient(
             lambda: [_begun(sent, name, wanted, *factors, process_set, False).result()], [sent]

@@ -11,7 +11,18 @@ import torch
 
 from rueda.torch.compression import Compression
 
-__all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+__all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor", "compressed"]
+
+
+def compressed(tensor: Any, compression: Any) -> tuple[Any, Any]:
+    """What ``compression`` sends, and what it has to know afterwards. What is no tensor is left to be refused.
+
+    Example::
+
+        >>> compressed(torch.ones(2), Compression.fp16)
+        (tensor([1., 1.], dtype=torch.float16), torch.float32)
+    """
+    return compression.compress(tensor) if isinstance(tensor, torch.Tensor) else (tensor, None)
 
 
 class Compressor:

@@ -11,7 +11,7 @@ from rueda.handles import Handle, combine, transformed
 from rueda.horovod.exceptions import translated
 from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.horovod.torch.adasum import adasum_async, without_gradient
-from rueda.horovod.torch.compression import Compression
+from rueda.horovod.torch.compression import Compression, compressed
 from rueda.horovod.torch.pending import begun, require_usable
 from rueda.horovod.torch.reduce_ops import AdasumOp, Average, Op, Sum, chosen
 from rueda.horovod.torch.whole_averages import divided, is_of_whole_numbers
@@ -49,7 +49,7 @@ def grouped_allreduce(
         [tensor([1., 1.]), tensor([0.])]
     """
     wanted = chosen(op, average)
-    sent = [compression.compress(tensor) for tensor in tensors]
+    sent = [compressed(tensor, compression) for tensor in tensors]
     group = [each for each, _ in sent]
     factors = (prescale_factor, postscale_factor)
     if isinstance(wanted, AdasumOp):

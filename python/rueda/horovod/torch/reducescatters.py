@@ -10,7 +10,7 @@ import torch
 from rueda.handles import Handle, combine, transformed
 from rueda.horovod.exceptions import translated
 from rueda.horovod.process_sets import ProcessSet, global_process_set
-from rueda.horovod.torch.compression import Compression
+from rueda.horovod.torch.compression import Compression, compressed
 from rueda.horovod.torch.pending import begun, require_usable
 from rueda.horovod.torch.reduce_ops import Average, Op, Sum, element_wise
 from rueda.horovod.torch.whole_averages import divided, is_of_whole_numbers
@@ -48,7 +48,7 @@ def reducescatter(
         >>> hvd.reducescatter(torch.ones((3, 2)), op=hvd.Sum, name="layer1").shape  # all rows, of one rank
         torch.Size([3, 2])
     """
-    sent, context = compression.compress(tensor)
+    sent, context = compressed(tensor, compression)
     wanted = element_wise(op)
     if is_of_whole_numbers(sent, wanted):
         handle = _begun(sent, name, wanted, prescale_factor, postscale_factor, process_set)
@@ -106,7 +106,7 @@ def grouped_reducescatter(
         >>> hvd.grouped_reducescatter([torch.ones(2), torch.zeros(1)], name="layer1")
         [tensor([1., 1.]), tensor([0.])]
     """
-    sent = [compression.compress(tensor) for tensor in tensors]
+    sent = [compressed(tensor, compression) for tensor in tensors]
     wanted = element_wise(op)
     group = [each for each, _ in sent]
     factors = (prescale_factor, postscale_factor)

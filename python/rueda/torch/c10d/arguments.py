@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from rueda import _native, dtypes
-from rueda.adapter import Refusal, View
+from rueda.adapter import Refusal, View, unusable
 from rueda.errors import MismatchError
 from rueda.operations import Average, BitAnd, BitOr, BitXor, Max, Min, Product, ReduceOp, Sum
 from rueda.submission import changed_in_flight
@@ -134,7 +134,10 @@ def target_of(tensor: torch.Tensor, keep_elements: bool = False, written: bool =
 
     ``keep_elements``: the memory begins with the tensor's elements. ``written``: they are not only read.
     """
-    return Target(tensor, keep_elements, written)
+    try:
+        return Target(tensor, keep_elements, written)
+    except Exception as error:
+        raise unusable(tensor, error) from None
 
 
 def _shares_elements(tensor: torch.Tensor) -> bool:

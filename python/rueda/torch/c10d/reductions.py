@@ -153,14 +153,13 @@ class Reductions(Operations):
         if code is None:
             return None
         try:
-            shape = tensor.shape
-        except RuntimeError:  # of a nested tensor; every rank is told of it
+            shape, pointer = tensor.shape, tensor.data_ptr()
+        except RuntimeError:  # of a nested tensor, or one of vmap(); every rank is told of it
             return None
         self._require_open()
         seconds = seconds_of(options, self._timeout)
         self._be_patient(seconds)
         name = self._next_name((0, shape, code, reduction, factor))
-        pointer = tensor.data_ptr()
         if not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
         try:
