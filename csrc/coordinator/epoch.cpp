@@ -264,12 +264,15 @@ void Epoch::wind_up() {
   }
   const Status reason = losses_.has_failed() ? losses_.failure() : services_.commands.refusal(0);
   if (const auto& memory = world_.host.memory()) {
-    memory->header(memory->rank()).has_failed.store(1);  // nobody takes its messages any more
+    // Nobody takes its messages any more.
+    memory->header(memory->rank())
+        .world_end.store(losses_.has_failed() ? world_is_broken : world_is_left);
     memory->give_up();
   }
   sets_.fail_all(reason);
   changes_.answer_late(reason);
   messages_.leave_all();
+  if (!losses_.has_failed()) messages_.withdraw_all();
   messages_.fail_all(reason);
   tables_.fail_all(reason);
   for (const Command& command : commands) command.refuse(reason);

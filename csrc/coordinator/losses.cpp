@@ -153,7 +153,7 @@ void Losses::fail(const Status& reason) {
   if (has_failed()) return;
   failure_ = reason;
   const auto& memory = world_.host.memory();
-  if (memory) memory->header(memory->rank()).has_failed.store(1);
+  if (memory) memory->header(memory->rank()).world_end.store(world_is_broken);
   log(LogLevel::debug, "the world is broken: ", reason.to_string());
   fence(reason);
   services_.commands.close(reason);
