@@ -15,6 +15,7 @@ Negotiator::Negotiator(NegotiatorOptions options)
       naming_(options_.members, options_.set_name),
       joined_(tree_, subtrees_),
       tensors_(tree_, subtrees_, joined_),
+      errors_(!subtrees_.children().empty()),
       stalls_({options_.stall_warning, options_.stall_error, options_.asks_whereabouts,
                options_.patience},
               tree_, tensors_, joined_, naming_),
