@@ -4,6 +4,7 @@
 
 #include "coordinator/set_room.h"
 #include "core/earlier.h"
+#include "core/in_quotes.h"
 #include "core/log.h"
 #include "core/strings.h"
 
@@ -14,7 +15,7 @@ namespace {
 constexpr double goodbye_seconds = 5;
 
 std::string called(const std::string& name) {
-  return name.empty() ? "a tensor without a name" : str("'", name, "'");
+  return name.empty() ? "a tensor without a name" : in_quotes(name);
 }
 
 }  // namespace

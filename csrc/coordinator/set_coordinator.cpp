@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/earlier.h"
+#include "core/in_quotes.h"
 #include "core/strings.h"
 #include "plan/fusion_plan.h"
 
@@ -162,7 +163,7 @@ bool SetCoordinator::refuse_duplicates(std::vector<Submission>& submissions) {
   const std::string name = duplicate->request.name;
   const int world_rank = members_->world_rank(members_->rank);
   const Status error(ErrorCode::duplicate_name,
-                     str("'", name, "' was submitted again on rank ", world_rank,
+                     str(in_quotes(name), " was submitted again on rank ", world_rank,
                          " while it was still pending: wait for its handle, or use another name"),
                      world_rank);
   const bool was_held = replay_.holds(name);
