@@ -111,12 +111,15 @@ Replay::Events SetCoordinator::replay_events() {
 
 // --- Submission
 
-void SetCoordinator::submit(std::vector<Submission> submissions, Time now) {
+void SetCoordinator::submit(std::vector<Submission> submissions, Time now,
+                            const std::string& free_name) {
   record(context_, submissions);
   // Until the name is free: it is refused, and the answer has not come yet, or it is a number that
   // has come round again.
-  const auto must_wait = [this](const std::string& name) {
-    if (name.starts_with(numbered_prefix)) return is_pending(name) || deferred_.contains(name);
+  const auto must_wait = [&](const std::string& name) {
+    if (name.starts_with(numbered_prefix)) {
+      return is_pending(name) || (name != free_name && deferred_.contains(name));
+    }
     return negotiation_.pending().is_refused(name);
   };
   for (const Submission& submission : submissions) {
@@ -135,7 +138,11 @@ bool SetCoordinator::submit_deferred(Time now) {
     free = deferred_.names([this](const std::string& name) { return !is_pending(name); });
   }
   for (const std::string& name : free) {
-    // The first goes, and the others are deferred again, in the same order.
+    // Of a number the others would only be deferred again, which may be very many.
+    if (name.starts_with(numbered_prefix)) {
+      submit(deferred_.take_first(name), now, name);
+      continue;
+    }
     for (auto& submissions : deferred_.take(name)) submit(std::move(submissions), now);
   }
   const bool joins = begin_join();

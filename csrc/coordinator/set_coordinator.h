@@ -29,7 +29,8 @@ class SetCoordinator {
                  const ExecutionContext& context, Transport& transport, Events events,
                  std::shared_ptr<ControlRoom> room = nullptr);
 
-  void submit(std::vector<Submission> submissions, Time now);
+  // `free_name`: a number whose turn has come, whatever waits behind it.
+  void submit(std::vector<Submission> submissions, Time now, const std::string& free_name = {});
   // For calls that need no submission. Null while anything of the set is under way, or somebody
   // wants to see each step of an operation.
   [[nodiscard]] RoundAtOnce* at_once();
