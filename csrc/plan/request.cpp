@@ -277,6 +277,13 @@ Status validate(const Request& request, int set_size) {
     return refuse(ErrorCode::invalid_argument, name_of(request.collective),
                   " needs at least one dimension, got a scalar");
   }
+  // What a rank gets are the rows of all.
+  const bool gets_all =
+      request.collective == Collective::allgather || request.collective == Collective::alltoall;
+  if (gets_all && request.shape.front() > std::numeric_limits<std::int64_t>::max() / set_size) {
+    return refuse(ErrorCode::invalid_argument, "so many rows as ", to_string(request.shape),
+                  " has cannot be counted on ", set_size, " ranks");
+  }
   if (request.collective == Collective::broadcast &&
       (request.root < 0 || request.root >= set_size)) {
     return refuse(ErrorCode::invalid_argument, "root rank ", request.root,
