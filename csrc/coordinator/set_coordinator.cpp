@@ -63,6 +63,12 @@ void record_stall(FlightRecorder& recorder, const ResponseList& responses) {
   if (stall != responses.end()) recorder.dump(stall->status.to_string());
 }
 
+void add_numbered(const DeferredSubmissions& deferred, std::vector<std::string>& names) {
+  const auto numbered =
+      deferred.names([](const std::string& name) { return name.starts_with(numbered_prefix); });
+  names.insert(names.end(), numbered.begin(), numbered.end());
+}
+
 void mark_cycle(Timeline& timeline, Time now) {
   timeline.write([&](TimelineWriter& writer) { writer.cycle(now); });
 }
@@ -203,10 +209,9 @@ bool SetCoordinator::begin_join() {
 // What was submitted before is what the others may count on, also where it waits for its number.
 // What waits behind a refusal is not: nothing tells whether that is ever answered.
 void SetCoordinator::leave() {
-  const auto numbered =
-      deferred_.names([](const std::string& name) { return name.starts_with(numbered_prefix); });
-  leave_waits_for_.insert(leave_waits_for_.end(), numbered.begin(), numbered.end());
-  is_leaving_ = true;
+  if (!retired_.ok()) return;  // it ends anyway, and not before the others
+  add_numbered(deferred_, leave_waits_for_);
+  leaving_ = Leaving::alone;
   begin_leave();
 }
 
@@ -214,12 +219,18 @@ bool SetCoordinator::begin_leave() {
   const auto is_open = [this](const std::string& name) {
     return is_pending(name) || deferred_.contains(name);
   };
-  if (!is_leaving_) return false;
-  if (std::any_of(leave_waits_for_.begin(), leave_waits_for_.end(), is_open)) return false;
-  is_leaving_ = false;
-  leave_waits_for_.clear();
+  if (!leaving_) return false;
+  const bool waits = std::any_of(leave_waits_for_.begin(), leave_waits_for_.end(), is_open);
+  if (waits && leaving_ == Leaving::alone) return false;
   replay_.suspend();
-  negotiation_.leave();
+  if (leaving_ == Leaving::with_all) {
+    // What was to be replayed is decided, or announced before this rank says that it has announced
+    // all.
+    if (replay_.is_undecided()) return false;
+    if (waits) return negotiation_.leave(Leaving::later_with_all);
+  }
+  negotiation_.leave(*std::exchange(leaving_, std::nullopt));
+  leave_waits_for_.clear();
   return true;
 }
 
@@ -314,7 +325,7 @@ void SetCoordinator::execute(std::vector<BatchMember> members, BatchOrder order,
 void SetCoordinator::close(const Status& reason) {
   replay_.close();
   join_waits_ = false;
-  is_leaving_ = false;
+  leaving_.reset();
   for (const auto& submissions : deferred_.take_all()) {
     for (const Submission& submission : submissions) context_.complete(submission, reason);
   }
@@ -323,7 +334,10 @@ void SetCoordinator::close(const Status& reason) {
 
 void SetCoordinator::retire(const Status& reason) {
   retired_ = reason;
-  leave();
+  if (leaving_) return;
+  add_numbered(deferred_, leave_waits_for_);
+  leaving_ = Leaving::with_all;
+  begin_leave();
 }
 
 // --- Failure

@@ -185,9 +185,10 @@ void SetNegotiation::join() {
   changed_ = true;
 }
 
-void SetNegotiation::leave() {
-  negotiator_.leave();
-  changed_ = true;
+bool SetNegotiation::leave(Leaving how) {
+  const bool is_news = negotiator_.leave(how);
+  changed_ = changed_ || is_news;
+  return is_news;
 }
 
 std::optional<Submission> SetNegotiation::take(const std::string& name) {
