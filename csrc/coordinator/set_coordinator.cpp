@@ -209,6 +209,7 @@ bool SetCoordinator::begin_join() {
 // What was submitted before is what the others may count on, also where it waits for its number.
 // What waits behind a refusal is not: nothing tells whether that is ever answered.
 void SetCoordinator::leave() {
+  has_left_ = true;
   if (!retired_.ok()) return;  // it ends anyway, and not before the others
   add_numbered(deferred_, leave_waits_for_);
   leaving_ = Leaving::alone;
@@ -285,7 +286,11 @@ void SetCoordinator::handle(const ResponseList& responses, Time now) {
     if (is_executed(first)) {
       execute(negotiation_.take(responses, fusion.members), BatchOrder::negotiated, now);
     } else if (first.kind == ResponseKind::left) {
+      const bool is_awaited = negotiation_.waits() || replay_.waits() || !deferred_.empty();
       close(retired_.ok() ? first.status : retired_);
+      // Whoever waits for a rank that leaves has mostly come apart from it before.
+      const bool is_surprised = is_awaited && retired_.ok() && !has_left_;
+      if (is_surprised) context_.recorder->dump(first.status.to_string());
     } else {
       negotiation_.answer(first, now);
     }

@@ -101,6 +101,7 @@ class SetCoordinator {
   bool join_waits_ = false;         // for what was submitted before and is deferred or undecided
   std::optional<Leaving> leaving_;  // and waits for these, which had to wait for their numbers
   std::vector<std::string> leave_waits_for_;
+  bool has_left_ = false;  // as the application wanted
   std::vector<std::string> interrupted_;
   Status retired_;  // why, once the set has been removed
 };
