@@ -286,11 +286,11 @@ void SetCoordinator::handle(const ResponseList& responses, Time now) {
     if (is_executed(first)) {
       execute(negotiation_.take(responses, fusion.members), BatchOrder::negotiated, now);
     } else if (first.kind == ResponseKind::left) {
-      const bool is_awaited = negotiation_.waits() || replay_.waits() || !deferred_.empty();
+      // Whoever waits for a rank that leaves has mostly come apart from it before. What it waits
+      // for is recorded as open.
+      const bool waits = negotiation_.waits() || replay_.waits() || !deferred_.empty();
+      if (waits && retired_.ok() && !has_left_) context_.recorder->dump(first.status.to_string());
       close(retired_.ok() ? first.status : retired_);
-      // Whoever waits for a rank that leaves has mostly come apart from it before.
-      const bool is_surprised = is_awaited && retired_.ok() && !has_left_;
-      if (is_surprised) context_.recorder->dump(first.status.to_string());
     } else {
       negotiation_.answer(first, now);
     }
