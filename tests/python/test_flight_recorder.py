@@ -98,11 +98,18 @@ def test_a_rank_that_leaves_while_others_wait_for_it(tmp_path: Path) -> None:
     program = """
         import numpy as np, rueda
         rueda.init()
-        for step in range(4 if rueda.rank() == 0 else 5):
-            try:
-                rueda.allreduce(np.ones(3), name="gradient")
-            except rueda.ShutdownError:
-                raise SystemExit(7)
+        for step in range(4):
+            rueda.allreduce(np.ones(3), name="gradient")
+        if rueda.rank() == 0:
+            for source in (1, 2):  # has submitted what this rank never will
+                rueda.recv(np.empty(1), source)
+            raise SystemExit
+        handle = rueda.allreduce_async(np.ones(3), name="gradient")
+        rueda.send(np.ones(1), 0)
+        try:
+            handle.result()
+        except rueda.ShutdownError:
+            raise SystemExit(7)
     """
     ended = run(program, 3, extra={"RUEDA_FLIGHT_RECORDER": str(tmp_path)}, limit=60)
     assert [e.returncode for e in ended] == [0, 7, 7], ended
