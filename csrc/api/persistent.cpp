@@ -7,6 +7,7 @@
 #include "api/current_runtime.h"
 #include "api/persistent_kinds.h"
 #include "backend/device_backend.h"
+#include "core/in_quotes.h"
 #include "core/strings.h"
 
 namespace rueda {
@@ -14,7 +15,8 @@ namespace rueda {
 void PersistentLife::begin() {
   // Whether the others have been quick must not decide whether a second start is an error.
   if (to_be_waited_for_) {
-    throw InvalidArgumentError(str("'", name(), "' is started again before it was waited for"));
+    throw InvalidArgumentError(
+        str(in_quotes(name()), " is started again before it was waited for"));
   }
   fail_if_broken();
   to_be_waited_for_ = true;

@@ -4,6 +4,7 @@
 
 #include "api/persistent_kinds.h"
 #include "coordinator/backoff.h"
+#include "core/in_quotes.h"
 #include "core/strings.h"
 #include "onehost/host_reduction.h"
 #include "onehost/registered_memory.h"
@@ -147,7 +148,7 @@ class HostRun final : public PersistentRun {
   [[noreturn]] void fail_ended() {
     life_.end(Status(ErrorCode::shutdown, "its world has ended"));
     life_.fail_if_broken();
-    throw ShutdownError(str("'", life_.name(), "' cannot go on: its world has ended"));
+    throw ShutdownError(str(in_quotes(life_.name()), " cannot go on: its world has ended"));
   }
 
   void go_on(std::optional<Time> deadline) {
@@ -192,8 +193,8 @@ class HostRun final : public PersistentRun {
     const std::vector<int> ranks = reduction_.awaited();
     channel_.stop();  // nothing more is touched in this visit, and no other begins
     life_.give_up(Status(ErrorCode::timeout,
-                         str("'", life_.name(), "' has not moved for ", timeout, " s: waiting for ",
-                             describe_ranks(ranks)),
+                         str(in_quotes(life_.name()), " has not moved for ", timeout,
+                             " s: waiting for ", describe_ranks(ranks)),
                          ranks.empty() ? -1 : ranks.front()));
   }
 

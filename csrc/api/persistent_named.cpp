@@ -9,6 +9,7 @@
 #include "api/collectives.h"
 #include "api/persistent_kinds.h"
 #include "backend/device_backend.h"
+#include "core/in_quotes.h"
 #include "core/strings.h"
 
 namespace rueda {
@@ -103,8 +104,8 @@ class NamedRun final : public PersistentRun {
     if (!is_captured) return is_captured.status();
     if (!*is_captured) return {};
     return Status(ErrorCode::unsupported,
-                  str("'", life_.name(),
-                      "': this persistent allreduce cannot be captured into a CUDA graph"))
+                  str(in_quotes(life_.name()),
+                      ": this persistent allreduce cannot be captured into a CUDA graph"))
         .because(reduction_->obstacle());
   }
 

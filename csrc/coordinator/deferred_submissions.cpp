@@ -14,9 +14,17 @@ std::vector<std::string> DeferredSubmissions::names(
   return wanted;
 }
 
-std::vector<DeferredSubmissions::Group> DeferredSubmissions::take(const std::string& name) {
+std::deque<DeferredSubmissions::Group> DeferredSubmissions::take(const std::string& name) {
   auto node = groups_.extract(name);
-  return node.empty() ? std::vector<Group>() : std::move(node.mapped());
+  return node.empty() ? std::deque<Group>() : std::move(node.mapped());
+}
+
+DeferredSubmissions::Group DeferredSubmissions::take_first(const std::string& name) {
+  const auto waiting = groups_.find(name);
+  Group first = std::move(waiting->second.front());
+  waiting->second.pop_front();
+  if (waiting->second.empty()) groups_.erase(waiting);
+  return first;
 }
 
 std::vector<DeferredSubmissions::Group> DeferredSubmissions::take_all() {

@@ -2,6 +2,7 @@
 // under way, and only when that is over may the next one be told to the others.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <string>
 #include <unordered_map>
@@ -26,11 +27,13 @@ class DeferredSubmissions {
   [[nodiscard]] std::vector<std::string> names(
       const std::function<bool(const std::string& name)>& is_wanted) const;
   // What waits for the name, in the order in which it came.
-  [[nodiscard]] std::vector<Group> take(const std::string& name);
+  [[nodiscard]] std::deque<Group> take(const std::string& name);
+  // The first of that; the name must be waited for.
+  [[nodiscard]] Group take_first(const std::string& name);
   [[nodiscard]] std::vector<Group> take_all();
 
  private:
-  std::unordered_map<std::string, std::vector<Group>> groups_;  // by the name that is waited for
+  std::unordered_map<std::string, std::deque<Group>> groups_;  // by the name that is waited for
 };
 
 }  // namespace rueda

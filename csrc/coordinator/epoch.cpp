@@ -4,6 +4,7 @@
 
 #include "coordinator/set_room.h"
 #include "core/earlier.h"
+#include "core/in_quotes.h"
 #include "core/log.h"
 #include "core/strings.h"
 
@@ -14,7 +15,7 @@ namespace {
 constexpr double goodbye_seconds = 5;
 
 std::string called(const std::string& name) {
-  return name.empty() ? "a tensor without a name" : str("'", name, "'");
+  return name.empty() ? "a tensor without a name" : in_quotes(name);
 }
 
 }  // namespace
@@ -264,12 +265,15 @@ void Epoch::wind_up() {
   }
   const Status reason = losses_.has_failed() ? losses_.failure() : services_.commands.refusal(0);
   if (const auto& memory = world_.host.memory()) {
-    memory->header(memory->rank()).has_failed.store(1);  // nobody takes its messages any more
+    // Nobody takes its messages any more.
+    memory->header(memory->rank())
+        .world_end.store(losses_.has_failed() ? world_is_broken : world_is_left);
     memory->give_up();
   }
   sets_.fail_all(reason);
   changes_.answer_late(reason);
   messages_.leave_all();
+  if (!losses_.has_failed()) messages_.withdraw_all();
   messages_.fail_all(reason);
   tables_.fail_all(reason);
   for (const Command& command : commands) command.refuse(reason);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/in_quotes.h"
 #include "core/strings.h"
 #include "plan/fusion_plan.h"
 
@@ -14,7 +15,7 @@ namespace {
 Status naming(const std::string& name, const Status& status) {
   ErrorDetails details = status.details();
   details.tensor = name;
-  return {status.code(), str("'", name, "': ", status.message()), status.peer(), details};
+  return {status.code(), str(in_quotes(name), ": ", status.message()), status.peer(), details};
 }
 
 std::uint64_t channel_key(int set_id, std::size_t order) {
@@ -172,7 +173,7 @@ void Execution::end_with(const StatusOf& status_of) {
 }
 
 std::string Execution::describe() const {
-  const std::string name = str("'", request().name, "'");
+  const std::string name = in_quotes(request().name);
   return members_.size() == 1 ? str(name_of(request().collective), " of ", name)
                               : str("batch of ", members_.size(), " tensors beginning with ", name);
 }

@@ -89,11 +89,19 @@ bool Losses::receive_loss(std::span<const std::byte> payload) {
 void Losses::on_peer_lost(int peer, const Status& cause) {
   // What it did before its end comes first: it may have done its part of what is under way.
   if (!has_failed()) concerned_.sets.step_once(Clock::now());
-  if (are_harmless()) return;
+  if (are_harmless() || may_have_left(peer)) return;
   const bool is_own = peer == world_.topology.rank;
   lose(peer, Status(ErrorCode::peer_lost,
                     world_.topology.describe(peer) + (is_own ? " cannot go on" : " is gone"), peer)
                  .because(cause));
+}
+
+// A rank that leaves says good-bye to those that it is connected with. The others find nobody there
+// when they first have a message for it, which fails alone. Of the ranks that leave, the first is
+// told of; that another one has died instead, its neighbours in the tree know and tell.
+bool Losses::may_have_left(int peer) const {
+  return peer != world_.topology.rank && !world_.control->was_connected(peer) &&
+         concerned_.sets.may_do_without(peer);
 }
 
 void Losses::look_for_silence(Time now, bool is_waiting) {
@@ -145,7 +153,7 @@ void Losses::fail(const Status& reason) {
   if (has_failed()) return;
   failure_ = reason;
   const auto& memory = world_.host.memory();
-  if (memory) memory->header(memory->rank()).has_failed.store(1);
+  if (memory) memory->header(memory->rank()).world_end.store(world_is_broken);
   log(LogLevel::debug, "the world is broken: ", reason.to_string());
   fence(reason);
   services_.commands.close(reason);

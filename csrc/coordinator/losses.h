@@ -64,7 +64,7 @@ class Losses {
   // for it has time-outs of its own.
   [[nodiscard]] bool minds_silence() const { return minds_silence_; }
 
-  // The connection to a neighbour has ended without a good-bye.
+  // A connection has ended without a good-bye, or none can be opened.
   void on_peer_lost(int peer, const Status& cause);
   // Asks neighbours that have said nothing for long whether they are there, while this rank waits
   // for anything.
@@ -76,6 +76,7 @@ class Losses {
   void fail(const Status& reason);
 
  private:
+  [[nodiscard]] bool may_have_left(int peer) const;
   void lose(int rank, const Status& reason);
   void handle_messages();
   bool receive_failure(int peer, std::span<const std::byte> payload);

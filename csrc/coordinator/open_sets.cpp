@@ -188,6 +188,14 @@ bool OpenSets::use_transport_with(int rank) const {
   });
 }
 
+bool OpenSets::may_do_without(int rank) const {
+  const SetCoordinator* const world = find(0);
+  if (world == nullptr || world->closing().code() != ErrorCode::shutdown) return false;
+  return !any(sets_, [rank](const SetCoordinator& set) {
+    return set.members().has(rank) && (!set.closed() || set.in_flight());
+  });
+}
+
 void OpenSets::lose(int rank, const Status& reason) {
   for (const auto& [id, set] : sets_) {
     if (!set->members().has(rank)) continue;

@@ -83,6 +83,9 @@ class OpenSets {
   [[nodiscard]] Status failed_transfer(Time now) const;
   // Whether a collective with that rank is on its way over the transport.
   [[nodiscard]] bool use_transport_with(int rank) const;
+  // Whether the world ends in good order and nothing that is open or under way here needs that
+  // rank, which may have left, too.
+  [[nodiscard]] bool may_do_without(int rank) const;
   // A rank is lost: ends the sets of which it is a member. Its transfers must have been failed.
   void lose(int rank, const Status& reason);
   // Fails everything that is open. The transport must have been aborted.

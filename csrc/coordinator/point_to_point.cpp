@@ -12,11 +12,12 @@ namespace rueda {
 namespace {
 
 enum class Word : std::uint8_t {
-  offer,    // the sender has a message
-  request,  // the receiver asks for it through the transport
-  taken,    // the receiver has taken it out of the sender's memory
-  refusal,  // the receiver cannot take it
-  room,     // the receiver has taken so many bytes of small messages
+  offer,       // the sender has a message
+  request,     // the receiver asks for it through the transport
+  taken,       // the receiver has taken it out of the sender's memory
+  refusal,     // the receiver cannot take it
+  room,        // the receiver has taken so many bytes of small messages
+  withdrawal,  // the sender leaves, and has it no more
 };
 
 // Taken at a time, so that other operations go on meanwhile.
@@ -38,6 +39,23 @@ ErrorDetails difference(const auto& sent, const auto& wanted) {
     return {.field = "number of elements", .values = {str(sent.count), str(wanted.count)}};
   }
   return {.field = "dtype", .values = {str(name_of(sent.dtype)), str(name_of(wanted.dtype))}};
+}
+
+// Why `rank` does not take a message.
+Status has_left_status(int rank) {
+  return {ErrorCode::shutdown, str("rank ", rank, " has left and not received the message"), rank};
+}
+
+Status removed_status(int set_id, int rank) {
+  return {ErrorCode::shutdown,
+          str("process set ", set_id, " has been removed, and rank ", rank,
+              " had not received the message"),
+          rank};
+}
+
+Status withdrawn_status(int sender) {
+  return {ErrorCode::shutdown, str("rank ", sender, " has shut down before its message was taken"),
+          sender};
 }
 
 }  // namespace
@@ -100,6 +118,7 @@ void PointToPoint::receive(int peer, std::span<const std::byte> message) {
   if (word == Word::offer) return take_offer(peer, reader);
   const std::uint64_t number = reader.unsigned_integer();
   if (word == Word::room && reader.ok()) return window_.returned(peer, number);
+  if (word == Word::withdrawal && reader.ok()) return withdraw(peer, number);
   const auto offered = offered_.find(number);
   if (!reader.ok() || offered == offered_.end() || offered->second.peer != peer) return;
   if (word == Word::request) {
@@ -134,8 +153,9 @@ void PointToPoint::take_offer(int peer, Reader& reader) {
     receives_.erase(found);
     return match(std::move(request), std::move(offer));
   }
-  if (left_.contains(offer.set_id)) return refuse(offer, has_left_status());
-  if (was_removed_(offer.set_id)) return refuse(offer, removed_status(offer.set_id));
+  if (left_.contains(offer.set_id)) return refuse(offer, has_left_status(control_.rank()));
+  if (was_removed_(offer.set_id))
+    return refuse(offer, removed_status(offer.set_id, control_.rank()));
   offers_.push_back(std::move(offer));
 }
 
@@ -184,16 +204,18 @@ void PointToPoint::finish_send(std::uint64_t number, const Status& status) {
   offered.mapped().handle->complete(status);
 }
 
-Status PointToPoint::has_left_status() const {
-  return {ErrorCode::shutdown,
-          str("rank ", control_.rank(), " has left and not received the message"), control_.rank()};
-}
-
-Status PointToPoint::removed_status(int set_id) const {
-  return {ErrorCode::shutdown,
-          str("process set ", set_id, " has been removed, and rank ", control_.rank(),
-              " had not received the message"),
-          control_.rank()};
+// Who asks for it later finds that the sender has left. Nothing comes through the transport that
+// was not asked for before: the sender has answered that, or it would not leave.
+void PointToPoint::withdraw(int sender, std::uint64_t number) {
+  const auto is_it = [&](const Offer& offer) {
+    return offer.sender == sender && offer.number == number;
+  };
+  offers_.remove_if(is_it);
+  arriving_.remove_if([&](const Arrival& arrival) {
+    if (!is_it(arrival.offer)) return false;
+    arrival.request.handle->complete(withdrawn_status(sender));
+    return true;
+  });
 }
 
 void PointToPoint::refuse(const Offer& offer, const Status& why) {
@@ -243,7 +265,10 @@ bool PointToPoint::advance(Arrival& arrival) {
     } else {
       status = host_.memory()->read_from(arrival.host_rank, target, source, piece);
       // Its application has its memory back then, and may have written it meanwhile.
-      if (status.ok() && host_.memory()->header(arrival.host_rank).has_failed.load() != 0) {
+      const std::uint32_t end = host_.memory()->header(arrival.host_rank).world_end.load();
+      if (end == world_is_left) {
+        status = withdrawn_status(offer.sender);
+      } else if (status.ok() && end == world_is_broken) {
         status = Status(ErrorCode::peer_lost,
                         str("rank ", offer.sender, " has ended before its message was taken"),
                         offer.sender);
@@ -345,11 +370,11 @@ void PointToPoint::drop_forgotten() {
 
 void PointToPoint::leave(int set_id) {
   left_.insert(set_id);
-  refuse_offers(set_id, has_left_status());
+  refuse_offers(set_id, has_left_status(control_.rank()));
 }
 
 void PointToPoint::remove(int set_id) {
-  refuse_offers(set_id, removed_status(set_id));
+  refuse_offers(set_id, removed_status(set_id, control_.rank()));
 }
 
 void PointToPoint::refuse_offers(int set_id, const Status& why) {
@@ -361,8 +386,17 @@ void PointToPoint::refuse_offers(int set_id, const Status& why) {
 }
 
 void PointToPoint::leave_all() {
-  for (const Offer& offer : offers_) refuse(offer, has_left_status());
+  for (const Offer& offer : offers_) refuse(offer, has_left_status(control_.rank()));
   offers_.clear();
+}
+
+void PointToPoint::withdraw_all() {
+  for (const auto& [number, send] : offered_) {
+    if (send.peer == control_.rank()) continue;
+    Writer writer = words(Word::withdrawal);
+    writer.unsigned_integer(number);
+    post_(send.peer, writer.take());
+  }
 }
 
 template <class IsConcerned>

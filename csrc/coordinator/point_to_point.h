@@ -89,6 +89,8 @@ class PointToPoint {
   // This rank has left the set: it receives nothing there any more.
   void leave(int set_id);
   void leave_all();
+  // This rank leaves in good order: nobody is to wait for what it has offered. fail_all() follows.
+  void withdraw_all();
   // The set has been removed, as `was_removed` tells from now on: what was sent to this rank there
   // and not received is refused.
   void remove(int set_id);
@@ -134,10 +136,9 @@ class PointToPoint {
   void take_offer(int peer, Reader& reader);
   void send_now(std::uint64_t number, Tag tag);
   void finish_send(std::uint64_t number, const Status& status);
+  void withdraw(int sender, std::uint64_t number);
   void refuse(const Offer& offer, const Status& why);
   void refuse_offers(int set_id, const Status& why);
-  [[nodiscard]] Status has_left_status() const;
-  [[nodiscard]] Status removed_status(int set_id) const;
   bool advance(Arrival& arrival);
   bool fail_receives(Time now);
   void drop_forgotten();

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/earlier.h"
+#include "core/in_quotes.h"
 #include "core/strings.h"
 #include "plan/fusion_plan.h"
 
@@ -62,6 +63,12 @@ void record_stall(FlightRecorder& recorder, const ResponseList& responses) {
   if (stall != responses.end()) recorder.dump(stall->status.to_string());
 }
 
+void add_numbered(const DeferredSubmissions& deferred, std::vector<std::string>& names) {
+  const auto numbered =
+      deferred.names([](const std::string& name) { return name.starts_with(numbered_prefix); });
+  names.insert(names.end(), numbered.begin(), numbered.end());
+}
+
 void mark_cycle(Timeline& timeline, Time now) {
   timeline.write([&](TimelineWriter& writer) { writer.cycle(now); });
 }
@@ -110,12 +117,15 @@ Replay::Events SetCoordinator::replay_events() {
 
 // --- Submission
 
-void SetCoordinator::submit(std::vector<Submission> submissions, Time now) {
+void SetCoordinator::submit(std::vector<Submission> submissions, Time now,
+                            const std::string& free_name) {
   record(context_, submissions);
   // Until the name is free: it is refused, and the answer has not come yet, or it is a number that
   // has come round again.
-  const auto must_wait = [this](const std::string& name) {
-    if (name.starts_with(numbered_prefix)) return is_pending(name) || deferred_.contains(name);
+  const auto must_wait = [&](const std::string& name) {
+    if (name.starts_with(numbered_prefix)) {
+      return is_pending(name) || (name != free_name && deferred_.contains(name));
+    }
     return negotiation_.pending().is_refused(name);
   };
   for (const Submission& submission : submissions) {
@@ -134,7 +144,11 @@ bool SetCoordinator::submit_deferred(Time now) {
     free = deferred_.names([this](const std::string& name) { return !is_pending(name); });
   }
   for (const std::string& name : free) {
-    // The first goes, and the others are deferred again, in the same order.
+    // Of a number the others would only be deferred again, which may be very many.
+    if (name.starts_with(numbered_prefix)) {
+      submit(deferred_.take_first(name), now, name);
+      continue;
+    }
     for (auto& submissions : deferred_.take(name)) submit(std::move(submissions), now);
   }
   const bool joins = begin_join();
@@ -162,7 +176,7 @@ bool SetCoordinator::refuse_duplicates(std::vector<Submission>& submissions) {
   const std::string name = duplicate->request.name;
   const int world_rank = members_->world_rank(members_->rank);
   const Status error(ErrorCode::duplicate_name,
-                     str("'", name, "' was submitted again on rank ", world_rank,
+                     str(in_quotes(name), " was submitted again on rank ", world_rank,
                          " while it was still pending: wait for its handle, or use another name"),
                      world_rank);
   const bool was_held = replay_.holds(name);
@@ -195,10 +209,10 @@ bool SetCoordinator::begin_join() {
 // What was submitted before is what the others may count on, also where it waits for its number.
 // What waits behind a refusal is not: nothing tells whether that is ever answered.
 void SetCoordinator::leave() {
-  const auto numbered =
-      deferred_.names([](const std::string& name) { return name.starts_with(numbered_prefix); });
-  leave_waits_for_.insert(leave_waits_for_.end(), numbered.begin(), numbered.end());
-  is_leaving_ = true;
+  has_left_ = true;
+  if (!retired_.ok()) return;  // it ends anyway, and not before the others
+  add_numbered(deferred_, leave_waits_for_);
+  leaving_ = Leaving::alone;
   begin_leave();
 }
 
@@ -206,12 +220,18 @@ bool SetCoordinator::begin_leave() {
   const auto is_open = [this](const std::string& name) {
     return is_pending(name) || deferred_.contains(name);
   };
-  if (!is_leaving_) return false;
-  if (std::any_of(leave_waits_for_.begin(), leave_waits_for_.end(), is_open)) return false;
-  is_leaving_ = false;
-  leave_waits_for_.clear();
+  if (!leaving_) return false;
+  const bool waits = std::any_of(leave_waits_for_.begin(), leave_waits_for_.end(), is_open);
+  if (waits && leaving_ == Leaving::alone) return false;
   replay_.suspend();
-  negotiation_.leave();
+  if (leaving_ == Leaving::with_all) {
+    // What was to be replayed is decided, or announced before this rank says that it has announced
+    // all.
+    if (replay_.is_undecided()) return false;
+    if (waits) return negotiation_.leave(Leaving::later_with_all);
+  }
+  negotiation_.leave(*std::exchange(leaving_, std::nullopt));
+  leave_waits_for_.clear();
   return true;
 }
 
@@ -266,6 +286,10 @@ void SetCoordinator::handle(const ResponseList& responses, Time now) {
     if (is_executed(first)) {
       execute(negotiation_.take(responses, fusion.members), BatchOrder::negotiated, now);
     } else if (first.kind == ResponseKind::left) {
+      // Whoever waits for a rank that leaves has mostly come apart from it before. What it waits
+      // for is recorded as open.
+      const bool waits = negotiation_.waits() || replay_.waits() || !deferred_.empty();
+      if (waits && retired_.ok() && !has_left_) context_.recorder->dump(first.status.to_string());
       close(retired_.ok() ? first.status : retired_);
     } else {
       negotiation_.answer(first, now);
@@ -306,7 +330,7 @@ void SetCoordinator::execute(std::vector<BatchMember> members, BatchOrder order,
 void SetCoordinator::close(const Status& reason) {
   replay_.close();
   join_waits_ = false;
-  is_leaving_ = false;
+  leaving_.reset();
   for (const auto& submissions : deferred_.take_all()) {
     for (const Submission& submission : submissions) context_.complete(submission, reason);
   }
@@ -315,7 +339,10 @@ void SetCoordinator::close(const Status& reason) {
 
 void SetCoordinator::retire(const Status& reason) {
   retired_ = reason;
-  leave();
+  if (leaving_) return;
+  add_numbered(deferred_, leave_waits_for_);
+  leaving_ = Leaving::with_all;
+  begin_leave();
 }
 
 // --- Failure

@@ -29,7 +29,8 @@ class SetCoordinator {
                  const ExecutionContext& context, Transport& transport, Events events,
                  std::shared_ptr<ControlRoom> room = nullptr);
 
-  void submit(std::vector<Submission> submissions, Time now);
+  // `free_name`: a number whose turn has come, whatever waits behind it.
+  void submit(std::vector<Submission> submissions, Time now, const std::string& free_name = {});
   // For calls that need no submission. Null while anything of the set is under way, or somebody
   // wants to see each step of an operation.
   [[nodiscard]] RoundAtOnce* at_once();
@@ -64,8 +65,8 @@ class SetCoordinator {
   // When step() should be called though nothing happens.
   [[nodiscard]] std::optional<Time> next_deadline() const;
 
-  // The set has been removed. What its members agreed on before is finished, also where this rank
-  // does not know of it yet: the set ends in its own stream of responses.
+  // The set has been removed, as all its members hear: it ends, in its own stream of responses,
+  // when each has said that it has heard. What all had submitted before is done.
   void retire(const Status& reason);
   // Fails everything that is open. The transport must have been aborted.
   void fail_all(const Status& reason);
@@ -97,9 +98,10 @@ class SetCoordinator {
   Replay replay_;
   Batches batches_;
   DeferredSubmissions deferred_;
-  bool join_waits_ = false;  // for what was submitted before and is deferred or undecided
-  bool is_leaving_ = false;  // and waits for these, which had to wait for their numbers
+  bool join_waits_ = false;         // for what was submitted before and is deferred or undecided
+  std::optional<Leaving> leaving_;  // and waits for these, which had to wait for their numbers
   std::vector<std::string> leave_waits_for_;
+  bool has_left_ = false;  // as the application wanted
   std::vector<std::string> interrupted_;
   Status retired_;  // why, once the set has been removed
 };

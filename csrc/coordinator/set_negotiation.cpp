@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "coordinator/execution.h"
+#include "core/in_quotes.h"
 #include "core/log.h"
 #include "core/strings.h"
 
@@ -44,7 +45,7 @@ NegotiatorOptions negotiator_options(const ProcessSetMembers& members, const Opt
 
 // "allreduce of 'x'"
 std::string describe(const Request& request) {
-  return str(name_of(request.collective), " of '", request.name, "'");
+  return str(name_of(request.collective), " of ", in_quotes(request.name));
 }
 
 // It has been negotiated, and is told to the application or executed.
@@ -145,7 +146,7 @@ void SetNegotiation::submit_again(std::vector<Submission> submissions) {
   };
   if (std::any_of(submissions.begin(), submissions.end(), is_late)) {
     const Status late(ErrorCode::duplicate_name,
-                      str("'", submissions.front().request.name, "' was submitted again"));
+                      str(in_quotes(submissions.front().request.name), " was submitted again"));
     for (const Submission& submission : submissions) context_.complete(submission, late);
     return;
   }
@@ -184,9 +185,10 @@ void SetNegotiation::join() {
   changed_ = true;
 }
 
-void SetNegotiation::leave() {
-  negotiator_.leave();
-  changed_ = true;
+bool SetNegotiation::leave(Leaving how) {
+  const bool is_news = negotiator_.leave(how);
+  changed_ = changed_ || is_news;
+  return is_news;
 }
 
 std::optional<Submission> SetNegotiation::take(const std::string& name) {

@@ -86,7 +86,8 @@ class SetNegotiation {
   // joins already, and the handle says so.
   bool prepare_to_join(OpenHandle handle);
   void join();
-  void leave();
+  // Returns whether the others are to hear of it.
+  bool leave(Leaving how);
 
   [[nodiscard]] const PendingOperations& pending() const { return pending_; }
   // Whether an answer of the others is expected.

@@ -26,6 +26,7 @@ void CrossingErrors::note_applied(int child, std::uint64_t lists,
 }
 
 void CrossingErrors::note(const Response& error) {
+  if (!has_children_) return;
   failed_at_[name_key(error.request.name)] = applied_;
   if (!error.request.group.empty()) failed_at_[group_key(error.request.group)] = applied_;
 }

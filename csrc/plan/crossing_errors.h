@@ -3,6 +3,7 @@
 // others gave up waiting for is told so, once.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -17,6 +18,9 @@ namespace rueda {
 
 class CrossingErrors {
  public:
+  // `has_children`: whether anything comes from below that has to be told apart.
+  explicit CrossingErrors(bool has_children) : has_children_(has_children) {}
+
   // A list of responses is about to be applied.
   void begin_list() { ++applied_; }
   // How many have been, by this rank.
@@ -36,7 +40,11 @@ class CrossingErrors {
   // This rank will not come for it.
   void forget_missed() { missed_.clear(); }
 
+  // Of how many names and groups it is kept which list had their error.
+  [[nodiscard]] std::size_t kept() const { return failed_at_.size(); }
+
  private:
+  const bool has_children_;
   std::uint64_t applied_ = 0;
   std::map<int, std::uint64_t> child_applied_;
   // By name and by group: the list that had the error.

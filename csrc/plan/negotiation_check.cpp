@@ -70,6 +70,8 @@ bool is_plausible(const Response& response, int set_size) {
 
 bool is_plausible(const UpMessage& message, int set_size) {
   return all_in_set(message.joined, set_size) && all_in_set(message.leaving, set_size) &&
+         std::all_of(message.retiring.begin(), message.retiring.end(),
+                     [&](const RetiringRank& it) { return in_set(it.rank, set_size); }) &&
          std::all_of(message.announcements.begin(), message.announcements.end(),
                      [&](const Announcement& it) { return is_plausible(it, set_size); });
 }

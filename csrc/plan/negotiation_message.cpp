@@ -204,6 +204,11 @@ std::vector<std::byte> encode(const UpMessage& message) {
   writer.unsigned_integer(message.resolved);
   writer.integers(message.joined);
   writer.integers(message.leaving);
+  writer.unsigned_integer(message.retiring.size());
+  for (const RetiringRank& retiring : message.retiring) {
+    writer.integer(retiring.rank);
+    writer.unsigned_integer(retiring.lists);
+  }
   writer.integers(message.cached);
   writer.unsigned_integer(message.announcements.size());
   for (const Announcement& announcement : message.announcements) write(writer, announcement);
@@ -239,6 +244,10 @@ std::optional<UpMessage> decode_up(Reader& reader, int set_size) {
   message.resolved = reader.unsigned_integer();
   message.joined = reader.integers<int>();
   message.leaving = reader.integers<int>();
+  message.retiring = read_list(reader, [](Reader& from) {
+    const int rank = read_int(from);
+    return RetiringRank{rank, from.unsigned_integer()};
+  });
   message.cached = reader.integers<std::uint64_t>();
   message.announcements = read_list(reader, read_announcement);
   if (!is_plausible(message, set_size)) reader.fail();

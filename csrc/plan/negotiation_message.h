@@ -9,6 +9,7 @@
 
 #include "plan/response.h"
 #include "plan/response_cache.h"
+#include "plan/retiring_ranks.h"
 #include "plan/wire.h"
 
 namespace rueda {
@@ -39,12 +40,13 @@ struct UpMessage {
   std::uint64_t resolved = 0;  // how many numbers that the parent did not know this message settles
   std::vector<int> joined;     // in the order in which they joined
   std::vector<int> leaving;
+  std::vector<RetiringRank> retiring;
   std::vector<std::uint64_t> cached;  // numbers of what the whole subtree asks for unchanged
   std::vector<Announcement> announcements;
 
   [[nodiscard]] bool empty() const {
-    return resolved == 0 && joined.empty() && leaving.empty() && cached.empty() &&
-           announcements.empty();
+    return resolved == 0 && joined.empty() && leaving.empty() && retiring.empty() &&
+           cached.empty() && announcements.empty();
   }
 };
 

@@ -15,6 +15,7 @@ Negotiator::Negotiator(NegotiatorOptions options)
       naming_(options_.members, options_.set_name),
       joined_(tree_, subtrees_),
       tensors_(tree_, subtrees_, joined_),
+      errors_(!subtrees_.children().empty()),
       stalls_({options_.stall_warning, options_.stall_error, options_.asks_whereabouts,
                options_.patience},
               tree_, tensors_, joined_, naming_),
@@ -87,10 +88,16 @@ void Negotiator::join() {
   tensors_.update_complete();
 }
 
-void Negotiator::leave() {
-  if (!closed_.ok() || std::exchange(has_left_, true)) return;
+bool Negotiator::leave(Leaving how) {
+  if (!closed_.ok() || has_left_) return false;
+  if (how != Leaving::alone) {
+    const bool waits = how == Leaving::later_with_all;
+    return retiring_.note({tree_.rank(), waits ? errors_.applied() : RetiringRank::always});
+  }
+  has_left_ = true;
   leaving_.push_back(tree_.rank());
   up_.leaving.push_back(tree_.rank());
+  return true;
 }
 
 // --- What the children say
@@ -129,6 +136,7 @@ void Negotiator::receive_up(int child, UpMessage message, Time now) {
   if (!message.joined.empty() || message.resolved > 0) tensors_.update_complete();
   leaving_.insert(leaving_.end(), message.leaving.begin(), message.leaving.end());
   up_.leaving.insert(up_.leaving.end(), message.leaving.begin(), message.leaving.end());
+  for (const RetiringRank& word : message.retiring) retiring_.note(word);
 }
 
 void Negotiator::merge_cached(int child, const std::vector<std::uint64_t>& ids, Time now) {
@@ -309,6 +317,8 @@ void Negotiator::flush_up() {
       up_.announcements.push_back(tensors_.announce(tensor, false));
     }
   }
+  // Behind all that they have announced.
+  if (joined_.awaits_no_numbers()) up_.retiring = retiring_.take_news();
   if (up_.empty()) return;
   up_.applied = errors_.applied();
   outgoing_.push_back({tree_.parent(), encode(std::exchange(up_, {}))});
@@ -316,7 +326,8 @@ void Negotiator::flush_up() {
 
 void Negotiator::flush_root() {
   for (const std::string& name : tensors_.take_completed()) ready_.add(name);
-  const bool may_hold_back = leaving_.empty() && !joined_.has_all();
+  const bool all_retire = retiring_.are_all_of(tree_.size()) && joined_.awaits_no_numbers();
+  const bool may_hold_back = leaving_.empty() && !all_retire && !joined_.has_all();
   std::vector<std::string> held = may_hold_back ? ready_.take_held() : std::vector<std::string>();
   send_down(ready_.release());
   ready_.hold(std::move(held));
@@ -327,6 +338,7 @@ void Negotiator::flush_root() {
     response.rank = joined_.ranks().back();
     send_down({response});
   }
+  if (all_retire && retiring_.are_done(errors_.applied())) leaving_.push_back(tree_.rank());
   if (!leaving_.empty()) {
     Response response;
     response.kind = ResponseKind::left;

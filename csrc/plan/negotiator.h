@@ -28,6 +28,7 @@
 #include "plan/response.h"
 #include "plan/response_builder.h"
 #include "plan/response_cache.h"
+#include "plan/retiring_ranks.h"
 #include "plan/set_naming.h"
 #include "plan/stall_watch.h"
 #include "plan/tree.h"
@@ -74,7 +75,8 @@ class Negotiator {
   // already.
   void amend(const std::string& name, const Status& error);
   void join();
-  void leave();
+  // Returns whether the others are to hear of it.
+  bool leave(Leaving how = Leaving::alone);
   // The set has ended for this rank, whatever the others know: nothing more is agreed on.
   void close(const Status& reason);
 
@@ -137,6 +139,7 @@ class Negotiator {
   ResponseCache cache_;
   UpMessage up_;  // collected for the next flush
   std::vector<int> leaving_;
+  RetiringRanks retiring_;
   Status closed_;
   bool has_left_ = false;  // this rank
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "core/in_quotes.h"
 #include "core/strings.h"
 #include "plan/rank_list.h"
 
@@ -91,9 +92,9 @@ ResponseList ReleaseQueue::fail_unfinished_groups() const {
   ResponseList list;
   for (const auto& [group, members] : groups_) {
     Response response = responses_.respond(tensors_.at(members.front()));
-    response.status =
-        Status(ErrorCode::mismatch, str(naming_.quoted(response.request.name), ": its group '",
-                                        group, "' is incomplete, and all ranks have joined"));
+    response.status = Status(ErrorCode::mismatch,
+                             str(naming_.quoted(response.request.name), ": its group ",
+                                 in_quotes(group), " is incomplete, and all ranks have joined"));
     response.kind = ResponseKind::error;
     ResponseBuilder::add_error(list, response, {group});
   }

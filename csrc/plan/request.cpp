@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/in_quotes.h"
 #include "core/strings.h"
 #include "rueda/leaves.h"
 
@@ -66,9 +67,10 @@ Status validate_splits(const Request& request, int set_size) {
       divide(request.splits, request.shape.front())) {
     return {};
   }
-  return {ErrorCode::invalid_argument,
-          str("'", request.name, "': splits ", to_string(request.splits), " must be ", set_size,
-              " numbers from 0 that add up to the first extent of ", to_string(request.shape))};
+  return {
+      ErrorCode::invalid_argument,
+      str(in_quotes(request.name), ": splits ", to_string(request.splits), " must be ", set_size,
+          " numbers from 0 that add up to the first extent of ", to_string(request.shape))};
 }
 
 Status validate_wire(const Request& request) {
@@ -76,16 +78,16 @@ Status validate_wire(const Request& request) {
                         (request.collective == Collective::persistent_allreduce && request.on_gpu);
   if (!request.wire || (converts && can_travel_as(*request.wire, request.dtype))) return {};
   return {ErrorCode::unsupported,
-          str("'", request.name, "': ", name_of(request.collective), " of ", name_of(request.dtype),
-              " cannot travel as ", name_of(*request.wire),
+          str(in_quotes(request.name), ": ", name_of(request.collective), " of ",
+              name_of(request.dtype), " cannot travel as ", name_of(*request.wire),
               ": only an allreduce of float32 or float64 can (a persistent one only on GPUs), as a "
               "narrower floating-point type")};
 }
 
 Status validate_compression(const Request& request) {
   const auto refuse = [&](ErrorCode code, const auto&... parts) {
-    return Status(code,
-                  str("'", request.name, "': compression ", compression_of(request), parts...));
+    return Status(
+        code, str(in_quotes(request.name), ": compression ", compression_of(request), parts...));
   };
   const Compression& compression = request.compression;
   if (compression.codec == CodecKind::none) return {};
@@ -121,7 +123,7 @@ Status validate_leaves(const Request& request, int set_size) {
   const std::vector<int>& ranks = request.leaf_ranks;
   if (ranks.empty()) return {};
   const auto refuse = [&](ErrorCode code, const auto&... parts) {
-    return Status(code, str("'", request.name, "': ", parts...));
+    return Status(code, str(in_quotes(request.name), ": ", parts...));
   };
   if (request.collective != Collective::allreduce) {
     return refuse(ErrorCode::unsupported, "only an allreduce can be of leaves, not a ",
@@ -251,7 +253,7 @@ std::optional<Difference> compare(const Request& left, const Request& right) {
 
 Status validate(const Request& request, int set_size) {
   const auto refuse = [&](ErrorCode code, const auto&... parts) {
-    return Status(code, str("'", request.name, "': ", parts...));
+    return Status(code, str(in_quotes(request.name), ": ", parts...));
   };
   if (const std::string flaw = flaw_of(request.shape, request.dtype); !flaw.empty()) {
     return refuse(ErrorCode::invalid_argument, flaw);
@@ -274,6 +276,13 @@ Status validate(const Request& request, int set_size) {
   if (needs_rows && request.shape.empty()) {
     return refuse(ErrorCode::invalid_argument, name_of(request.collective),
                   " needs at least one dimension, got a scalar");
+  }
+  // What a rank gets are the rows of all.
+  const bool gets_all =
+      request.collective == Collective::allgather || request.collective == Collective::alltoall;
+  if (gets_all && request.shape.front() > std::numeric_limits<std::int64_t>::max() / set_size) {
+    return refuse(ErrorCode::invalid_argument, "so many rows as ", to_string(request.shape),
+                  " has cannot be counted on ", set_size, " ranks");
   }
   if (request.collective == Collective::broadcast &&
       (request.root < 0 || request.root >= set_size)) {

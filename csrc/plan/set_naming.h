@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/in_quotes.h"
 #include "core/strings.h"
 
 namespace rueda {
@@ -26,7 +27,7 @@ class SetNaming {
     return describe_ranks(world_ranks);
   }
   [[nodiscard]] std::string quoted(const std::string& tensor) const {
-    return set_name_.empty() ? str("'", tensor, "'") : str("'", tensor, "' (", set_name_, ")");
+    return set_name_.empty() ? in_quotes(tensor) : str(in_quotes(tensor), " (", set_name_, ")");
   }
   // What a rank does that leaves the set.
   [[nodiscard]] std::string departure() const {

@@ -75,6 +75,10 @@ bool Connections::has_left(int peer) const {
   return peers_[static_cast<std::size_t>(peer)].has_left();
 }
 
+bool Connections::was_connected(int peer) const {
+  return peers_[static_cast<std::size_t>(peer)].was_connected();
+}
+
 Status Connections::connect(std::span<const int> peers, Time deadline) {
   for (const int peer : peers) {
     if (peer != rank()) at(peer).open();

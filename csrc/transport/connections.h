@@ -64,6 +64,8 @@ class Connections {
   // Whether nothing more can come from `peer`: it is lost, or has said good-bye and all that it
   // sent before has been handed out.
   [[nodiscard]] bool has_left(int peer) const;
+  // Whether there has ever been a connection with `peer`, over which it would have said good-bye.
+  [[nodiscard]] bool was_connected(int peer) const;
   // Readable when progress() would do something.
   [[nodiscard]] int wait_fd() const { return watched_.fd(); }
 

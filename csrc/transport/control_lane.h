@@ -49,6 +49,9 @@ class ControlLane {
   // Whether nothing more can come from `peer`: it is lost, or has said good-bye and all that it
   // sent before has been handed out.
   [[nodiscard]] virtual bool has_left(int peer) const = 0;
+  // Whether this rank and `peer` have ever been connected. If not, a good-bye of its was not said
+  // here: what looks like its loss may be that it has left in good order.
+  [[nodiscard]] virtual bool was_connected(int /*peer*/) const { return true; }
 
   // Moves whatever can move without blocking; returns whether anything did.
   virtual bool progress() = 0;

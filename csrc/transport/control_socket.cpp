@@ -34,6 +34,7 @@ class SocketControl final : public ControlLane {
   void on_loss(LossHandler handler) override { handle_loss_ = std::move(handler); }
   int wait_fd() const override { return connections_.wait_fd(); }
   bool has_left(int peer) const override { return connections_.has_left(peer); }
+  bool was_connected(int peer) const override { return connections_.was_connected(peer); }
   bool progress() override { return connections_.progress(); }
   void close_after_fork() override { connections_.close_after_fork(); }
 

@@ -118,6 +118,7 @@ void PeerConnection::write() {
 
 void PeerConnection::admit(SocketLink incoming) {
   incoming_ = std::move(incoming);
+  was_admitted_ = true;
   set_patience(incoming_.fd(), context_.patience);
   context_.watched.add(incoming_.fd(), EPOLLIN, Watched::incoming, static_cast<std::size_t>(peer_));
   read(incoming_);

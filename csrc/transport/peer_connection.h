@@ -62,6 +62,8 @@ class PeerConnection {
   // Whether nothing more can come: the peer is lost, or has said good-bye and all its frames have
   // been handed out.
   [[nodiscard]] bool has_left() const { return has_left_; }
+  // Whether one of the two connections has ever been there: the peer says good-bye over these only.
+  [[nodiscard]] bool was_connected() const { return welcomed_ || was_admitted_; }
   // Whether the peer may open its connection to this rank.
   [[nodiscard]] bool expects_incoming() const { return !incoming_.is_open() && !has_left_; }
 
@@ -119,8 +121,9 @@ class PeerConnection {
   int attempts_ = 0;                 // to open the outgoing connection
   std::optional<Time> lacks_since_;  // what it takes to open one; what is to be sent waits
   Status shortage_;
-  Status first_failure_;   // of those attempts
-  bool welcomed_ = false;  // the peer has let the outgoing connection in
+  Status first_failure_;       // of those attempts
+  bool welcomed_ = false;      // the peer has let the outgoing connection in
+  bool was_admitted_ = false;  // this rank has let the peer's in
   std::optional<Status> suspicion_;
   bool may_call_again_ = false;  // all that is suspicious is an outgoing one without a welcome
   bool has_ended_ = false;       // the peer's process

@@ -111,6 +111,9 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 def remove_process_set(process_set: ProcessSet) -> None:
     """Removes a set; every rank of the world must call this. The global set cannot be removed.
 
+    What all members of the set have submitted before is done; what only some have fails with
+    :class:`rueda.ShutdownError`.
+
     Raises :class:`rueda.InvalidArgumentError` for a set that is not there.
 
     Example::

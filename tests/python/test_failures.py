@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from launching import Job, check, find_mpirun, run, run_under_mpirun
@@ -114,6 +115,64 @@ def test_messages_with_a_rank_that_dies() -> None:
     for rank in range(3):
         assert "PeerLostError 3 " in ended[rank].output, ended
         assert "afterwards PeerLostError" in ended[rank].output, ended
+
+
+AFTER_A_RANK_HAS_LEFT = """
+    import os, signal, sys, time, numpy as np, rueda
+    rueda.init()
+    rank, has_left = rueda.rank(), os.path.join(sys.argv[1], "left")
+    pair = rueda.add_process_set([0, 1])
+    rueda.barrier()
+    if rank == rueda.size() - 1:
+        rueda.shutdown()
+        os.close(os.open(has_left, os.O_CREAT))
+        sys.exit()
+    while not os.path.exists(has_left):
+        time.sleep(0.01)
+
+    def total():
+        return rueda.allreduce(np.ones(2), name="x", op=rueda.Sum, process_set=pair)[0]
+"""
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_a_first_message_to_a_rank_that_has_left_fails_alone(
+    transport: str, tmp_path: Path
+) -> None:
+    """Who was not connected with it has heard no good-bye, and is refused a connection: that is no loss."""
+    program = (
+        AFTER_A_RANK_HAS_LEFT
+        + """
+    if rank == 1:
+        for size in (400_000, 4):
+            try:
+                rueda.send(np.ones(size), 2)
+            except rueda.ShutdownError as error:
+                print("ShutdownError", error.peer, flush=True)
+    assert [total() for _ in range(3)] == [2, 2, 2]
+    """
+    )
+    ended = check(program, 3, [str(tmp_path)], {"RUEDA_TRANSPORT": transport})
+    assert "ShutdownError 2" in ended[1].output, ended
+
+
+def test_a_rank_that_dies_after_another_has_left_is_lost(tmp_path: Path) -> None:
+    """Also where no set is open of which it is a member: its neighbour knows that it said no good-bye."""
+    program = (
+        AFTER_A_RANK_HAS_LEFT
+        + """
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            total()
+    except rueda.PeerLostError as error:
+        print("PeerLostError", error.peer)
+    """
+    )
+    ended = run(program, 4, [str(tmp_path)], limit=60)
+    for rank in (0, 1):
+        assert "PeerLostError 2" in ended[rank].output, ended
 
 
 def test_ctrl_c_ends_a_wait() -> None:

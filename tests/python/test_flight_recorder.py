@@ -94,6 +94,47 @@ def test_a_rank_that_dies_leaves_those_of_the_others(tmp_path: Path) -> None:
     assert len(runs) >= 3
 
 
+def test_a_rank_that_leaves_while_others_wait_for_it(tmp_path: Path) -> None:
+    program = """
+        import numpy as np, rueda
+        rueda.init()
+        for step in range(4):
+            rueda.allreduce(np.ones(3), name="gradient")
+        if rueda.rank() == 0:
+            for source in (1, 2):  # has submitted what this rank never will
+                rueda.recv(np.empty(1), source)
+            raise SystemExit
+        handle = rueda.allreduce_async(np.ones(3), name="gradient")
+        rueda.send(np.ones(1), 0)
+        try:
+            handle.result()
+        except rueda.ShutdownError:
+            raise SystemExit(7)
+    """
+    ended = run(program, 3, extra={"RUEDA_FLIGHT_RECORDER": str(tmp_path)}, limit=60)
+    assert [e.returncode for e in ended] == [0, 7, 7], ended
+    _, world = analyze(tmp_path)
+    assert world["without_record"] == [0]
+    for rank in ("1", "2"):
+        assert "rank 0 has shut down" in world["ranks"][rank]["why"]
+    record = json.loads((tmp_path / "rank1.json").read_text())
+    last = record["operations"][-1]
+    assert (last["name"], last["of_name"], last["stage"]) == ("gradient", 5, "submitted")
+
+
+def test_a_rank_that_ends_with_the_others_leaves_no_record(tmp_path: Path) -> None:
+    program = """
+        import numpy as np, time, rueda
+        rueda.init()
+        pair = rueda.add_process_set([0, 1])
+        rueda.allreduce(np.ones(3), name="gradient")
+        rueda.remove_process_set(pair)
+        time.sleep(rueda.rank() / 5)
+    """
+    check(program, 3, extra={"RUEDA_FLIGHT_RECORDER": str(tmp_path)})
+    assert not list(tmp_path.glob("*.json"))
+
+
 def test_what_ranks_do_not_agree_on(tmp_path: Path) -> None:
     check(
         """

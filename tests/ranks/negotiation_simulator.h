@@ -85,6 +85,10 @@ class NegotiationSimulator {
     negotiator(index).leave();
     touch(index);
   }
+  void retire(int index, bool waits) {
+    const Leaving how = waits ? Leaving::later_with_all : Leaving::with_all;
+    if (negotiator(index).leave(how)) touch(index);
+  }
   void set_busy(int index, bool busy) {
     negotiator(index).set_load({.is_busy = busy});
     touch(index);

@@ -127,6 +127,48 @@ TEST_CASE("process sets can be added and removed without end") {
   });
 }
 
+TEST_CASE("what all have submitted to a set before they remove it is done") {
+  const auto sharing = GENERATE(Sharing::nothing, Sharing::memory);
+  // Those without names wait for each other where there are more of them than numbers.
+  const int count = GENERATE(1, 300);
+  const bool named = count == 1;
+  run_engines(
+      6, {},
+      [&](int rank, Runtime& engine) {
+        for (int round = 0; round < (named ? effort(100, 20) : 3); ++round) {
+          const int set = add_set(engine, {0, 1, 2, 3, 4, 5});
+          std::vector<std::vector<float>> tensors(static_cast<std::size_t>(count),
+                                                  std::vector<float>(3, 1));
+          std::vector<Handle> handles;
+          if (round % 2 == 1) std::this_thread::sleep_for(std::chrono::microseconds(100 * rank));
+          for (auto& tensor : tensors) {
+            handles.push_back(
+                submit(engine, allreduce_of(tensor, DataType::float32, named ? "x" : ""), set));
+          }
+          remove_set(engine, set);
+          for (const Handle& handle : handles) finish(handle);
+          for (const auto& tensor : tensors) expect(tensor.back() == 6, "the sum");
+        }
+      },
+      nullptr, sharing);
+}
+
+TEST_CASE("a set that is removed ends where a rank waits for what others have not submitted") {
+  run_engines(2, {}, [&](int rank, Runtime& engine) {
+    const int set = add_set(engine, {0, 1});
+    std::vector<std::vector<float>> tensors(300, std::vector<float>(3, 1));
+    std::vector<Handle> handles;
+    for (std::size_t i = 0; i < (rank == 0 ? 300 : 5); ++i) {
+      handles.push_back(submit(engine, allreduce_of(tensors[i], DataType::float32, ""), set));
+    }
+    remove_set(engine, set);
+    for (std::size_t i = 0; i < handles.size(); ++i) {
+      if (i < 5) finish(handles[i]);
+      if (i >= 5) error_of<ShutdownError>(handles[i]);
+    }
+  });
+}
+
 TEST_CASE("as many process sets as are promised work at once, and one more is an error of all") {
   const auto sharing = GENERATE(Sharing::nothing, Sharing::memory);
   run_engines(

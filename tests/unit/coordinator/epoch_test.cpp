@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "ranks/engine_ranks.h"
+#include "transport/control_socket.h"
 #include "unit/contains.h"
 
 namespace rueda::test::epoch_test {
@@ -147,6 +148,36 @@ TEST_CASE("over the transport, too, sets without the lost rank go on") {
     expect(sum(runtime, pair, "pair") == 2, "nothing was on its way: the pair goes on");
   };
   run_engines(3, {}, body, &hub, Sharing::nothing, {}, LossPolicy::keep_others);
+}
+
+TEST_CASE("a first message to a rank that has left fails alone") {
+  const std::vector<int> host_of{0, 0, 0};
+  InprocHub hub(3);
+  std::barrier together(3);
+  run_ranks(3, [&](int rank) {
+    World world = inproc_world(hub, rank);
+    const auto bootstrap = hub.make_bootstrap(rank);
+    auto lane = open_control_socket(*bootstrap, host_of, "", soon());
+    expect_ok(lane.status(), "the control lane");
+    expect_ok(world.control->close(soon()), "the end of the one that needs no connections");
+    world.control = std::move(lane).value();
+    auto started = Runtime::start(std::move(world), {});
+    expect_ok(started.status(), "the world is there");
+    Runtime& runtime = **started;
+    const int pair = add_set(runtime, {0, 1});
+    if (rank == 2) {
+      runtime.shutdown();
+      started->reset();
+    }
+    together.arrive_and_wait();
+    if (rank == 1) {
+      std::vector<float> large(5000, 1);
+      expect(contains(error_of<ShutdownError>(message(runtime, true, 2, large)), "rank 2"), "who");
+    }
+    together.arrive_and_wait();
+    if (rank == 2) return;
+    for (int step = 0; step < 3; ++step) expect(sum(runtime, pair, "step") == 2, "they go on");
+  });
 }
 
 TEST_CASE("what is sent to a group is refused by who ends it, also after the others have") {

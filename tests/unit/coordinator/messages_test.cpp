@@ -257,6 +257,80 @@ TEST_CASE("messages whose other side has left fail, those sent before arrive") {
   });
 }
 
+TEST_CASE("what its sender offered and left with is not waited for") {
+  const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
+  std::barrier together(2);
+  run_engines(
+      2, {},
+      [&](int rank, Runtime& engine) {
+        std::vector<float> large(5000, 5);
+        if (rank == 0) {
+          const Handle sent = send(engine, 1, large);
+          engine.shutdown();
+          together.arrive_and_wait();
+          return fails<ShutdownError>([&] { finish(sent); });
+        }
+        together.arrive_and_wait();
+        fails<ShutdownError>([&] { finish(recv(engine, 0, large)); });
+      },
+      nullptr, sharing);
+}
+
+TEST_CASE("a sender that leaves before it hears that its message is wanted takes it back") {
+  MessagesByHand ranks(2);
+  std::vector<float> large(5000, 5), into(large.size());
+  const auto sent = ranks.submit(0, message(true, 1, 0, large));
+  ranks.settle();
+  const auto received = ranks.submit(1, message(false, 0, 0, into));  // asks for it
+  ranks.at(0).withdraw_all();
+  ranks.at(0).fail_all(Status(ErrorCode::shutdown, "left"));
+  ranks.settle();
+  CHECK(outcome(sent) == ErrorCode::shutdown);
+  CHECK(outcome(received) == ErrorCode::shutdown);
+  CHECK(received->status.peer() == 0);
+}
+
+TEST_CASE("how a message fails that is being taken tells how its sender's world has ended") {
+  const auto [end, code] = GENERATE(std::pair(world_is_left, ErrorCode::shutdown),
+                                    std::pair(world_is_broken, ErrorCode::peer_lost));
+  InprocHub hub(2);
+  std::barrier together(2);
+  std::vector<std::byte> offer;
+  run_ranks(2, [&, ends = end, expected = code](int rank) {
+    const auto bootstrap = hub.make_bootstrap(rank);
+    const std::vector<int> host_of{0, 0};
+    auto formed = HostGroup::form(*bootstrap, host_of, soon());
+    expect_ok(formed.status(), "the host group");
+    const HostGroup host = std::move(formed).value();
+    const auto transport = hub.make_transport(rank);
+    const auto control = hub.make_control_lane(rank);
+    PointToPoint messages(host, *transport, *control, [&](int, std::span<const std::byte> posted) {
+      if (rank == 0) offer.assign(posted.begin(), posted.end());
+    });
+    std::vector<float> data(3 << 20, static_cast<float>(rank));  // in more than one step
+    const auto handle = std::make_shared<HandleState>();
+    MessageRequest request = message(rank == 0, 1 - rank, 0, data);
+    request.handle = handle;
+    messages.submit(std::move(request));
+    together.arrive_and_wait();
+    if (rank == 1) {
+      messages.receive(0, offer);
+      messages.step(Clock::now());
+      expect(!handle->is_done(), "a message that is being taken");
+    }
+    together.arrive_and_wait();
+    if (rank == 0) host.memory()->header(0).world_end = ends;
+    together.arrive_and_wait();
+    if (rank == 1) {
+      messages.step(Clock::now());
+      expect(handle->is_done() && handle->status.code() == expected, "how it has failed");
+    }
+    together.arrive_and_wait();
+    messages.fail_all(Status(ErrorCode::shutdown, "the end of the test"));
+    expect_ok(control->close(Clock::now()), "the end of the lane");
+  });
+}
+
 TEST_CASE("messages between others go on when a rank has left") {
   const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
   run_engines(

@@ -90,10 +90,10 @@ TEST_CASE("each rank finds what the others publish") {
           expect(Clock::now() < deadline, "what a peer writes is seen");
           std::this_thread::yield();
         }
-        memory.header(peer).has_failed += 1;
+        memory.header(peer).world_end += 1;
       }
       meet(memory, 6);
-      expect(memory.header(memory.rank()).has_failed == static_cast<std::uint32_t>(size),
+      expect(memory.header(memory.rank()).world_end == static_cast<std::uint32_t>(size),
              "a header is one for all");
     });
   }

@@ -185,18 +185,18 @@ TEST_CASE("a rank sleeps until another process wakes it") {
       const std::uint32_t turn = 2 * round + static_cast<std::uint32_t>(memory.rank());
       auto& own = memory.header(memory.rank());
       if (memory.rank() == 0) {
-        memory.header(1).has_failed = turn + 1;
+        memory.header(1).world_end = turn + 1;
         wake(memory.header(1).wake);
       }
       {
         const std::uint32_t wanted = memory.rank() == 0 ? turn + 2 : turn;
         Sleeper sleeper(own.wake);
-        while (own.has_failed != wanted) {
+        while (own.world_end != wanted) {
           expect(sleeper.sleep(soon()) != FutexWake::timeout, "a wake-up that comes");
         }
       }
       if (memory.rank() == 1) {
-        memory.header(0).has_failed = turn + 1;
+        memory.header(0).world_end = turn + 1;
         wake(memory.header(0).wake);
       }
     }

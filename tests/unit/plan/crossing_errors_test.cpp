@@ -25,7 +25,7 @@ Announcement announcement_of(const std::string& name, const std::string& group =
 }  // namespace
 
 TEST_CASE("an error answers what a child sent before it had applied it, and nothing after") {
-  CrossingErrors errors;
+  CrossingErrors errors(true);
   const std::vector<int> children{1, 2};
   for (const int child : children) errors.note_applied(child, 0, children);
   errors.begin_list();
@@ -39,8 +39,24 @@ TEST_CASE("an error answers what a child sent before it had applied it, and noth
   REQUIRE(errors.was_answered(2, announcement_of("x")));
 }
 
+TEST_CASE("errors are kept only until all children have applied them") {
+  const std::vector<int> children{1, 2};
+  CrossingErrors errors(true);
+  CrossingErrors of_a_leaf(false);
+  for (int list = 0; list < 100; ++list) {
+    for (CrossingErrors* each : {&errors, &of_a_leaf}) {
+      each->begin_list();
+      each->note(error_of("x" + std::to_string(list), "group" + std::to_string(list)));
+    }
+  }
+  REQUIRE(of_a_leaf.kept() == 0);
+  REQUIRE(errors.kept() == 200);
+  for (const int child : children) errors.note_applied(child, 99, children);
+  REQUIRE(errors.kept() == 2);
+}
+
 TEST_CASE("what a rank has missed it is told once") {
-  CrossingErrors errors;
+  CrossingErrors errors(false);
   errors.miss(error_of("x", "group"));
   const auto take = [&](const std::string& name, const std::string& group = "") {
     const Request request = error_of(name, group).request;

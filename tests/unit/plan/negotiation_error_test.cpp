@@ -53,6 +53,16 @@ const std::vector<Deviation> deviations{
     {"group", [](Request& it) { it.group = "others", it.group_size = 1; }},
 };
 
+TEST_CASE("more rows than can be counted on all ranks are refused") {
+  const auto collective = GENERATE(Collective::allgather, Collective::alltoall);
+  Request request = allreduce_of("x", {std::int64_t{1} << 62, 0});
+  request.collective = collective;
+  CHECK(validate(request, 1).ok());
+  CHECK(validate(request, 2).code() == ErrorCode::invalid_argument);
+  request.shape.front() -= 1;
+  CHECK(validate(request, 2).ok());
+}
+
 TEST_CASE("every field in which ranks differ is named, with the ranks, and leaves nothing behind") {
   const bool known_before = GENERATE(false, true);
   for (const Deviation& deviation : deviations) {

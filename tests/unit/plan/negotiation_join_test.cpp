@@ -174,5 +174,75 @@ TEST_CASE(
   }
 }
 
+// A rank's operations of one name, each of which waits for the one before, until the set is
+// removed.
+struct Retiring {
+  int left = 0;
+  bool has_begun = false;
+};
+
+void go_on(NegotiationSimulator& simulator, int rank, Retiring& self) {
+  if (!simulator.negotiator(rank).closed().ok()) return;
+  if (self.left > 0 && !simulator.rank(rank).pending.contains("again")) {
+    REQUIRE(simulator.submit(rank, allreduce_of("again")).ok());
+    --self.left;
+  }
+  if (self.has_begun) simulator.retire(rank, self.left > 0);
+}
+
+TEST_CASE("what all submitted before they retire is done, and the set ends with the last of them") {
+  int unknown = 0;
+  for (unsigned seed = 0; seed < effort(600U, 60U); ++seed) {
+    const int size = 1 + static_cast<int>(seed % 13);
+    CAPTURE(seed, size);
+    NegotiationSimulator simulator(size, options_for(seed), seed);
+    for (int step = 0; step < simulator.below(4); ++step) {
+      for (int rank = 0; rank < size; ++rank) submit_step(simulator, rank, step);
+      for (int rank = 0; rank < size; ++rank) {
+        REQUIRE(simulator.submit(rank, allreduce_of("again")).ok());
+      }
+      simulator.settle();
+    }
+    simulator.set_busy(0, seed % 2 == 0);
+    const std::size_t first_list = simulator.agreed.size();
+    std::vector<Retiring> ranks(static_cast<std::size_t>(size));
+    for (Retiring& self : ranks) self.left = simulator.below(4);
+    const auto fewest =
+        std::min_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
+          return a.left < b.left;
+        })->left;
+    for (int rank = 0; rank < size; ++rank) {
+      if (simulator.below(8) > 0) submit_step(simulator, rank, 100);  // not of all
+    }
+    // All begin sooner or later; whoever waits goes on with each list of responses.
+    for (int rest = size; rest > 0;) {
+      const int rank = simulator.below(size);
+      Retiring& self = ranks[static_cast<std::size_t>(rank)];
+      if (!self.has_begun) --rest;
+      self.has_begun = true;
+      go_on(simulator, rank, self);
+      simulator.steps(simulator.below(5));
+    }
+    do {
+      for (int rank = 0; rank < size; ++rank) {
+        go_on(simulator, rank, ranks[static_cast<std::size_t>(rank)]);
+      }
+    } while (simulator.step());
+    simulator.require_agreement();
+    int done = 0;
+    for (std::size_t i = first_list; i < simulator.agreed.size(); ++i) {
+      for (const Response& response : simulator.agreed[i]) {
+        if (response.request.name == "again") ++done;
+      }
+    }
+    REQUIRE(done == fewest);
+    for (int rank = 0; rank < size; ++rank) {
+      REQUIRE(simulator.negotiator(rank).closed().code() == ErrorCode::shutdown);
+    }
+    unknown += simulator.unknown_ids_messages();
+  }
+  REQUIRE(unknown > effort(20, 0));
+}
+
 }  // namespace
 }  // namespace rueda::test::negotiation_join_test

@@ -158,6 +158,42 @@ TEST_CASE("a peer that was never called is lost when it is") {
   survivor.connections().send(1, {});
   survivor.progress_until([&] { return survivor.connections().has_left(1); });
   CHECK(survivor.causes.size() == 1);
+  CHECK_FALSE(survivor.connections().was_connected(1));
+}
+
+TEST_CASE("ranks have been connected once one has let the other in, also when that has ended") {
+  auto first = listen_on("unix:@rueda-test-" + random_name());
+  auto second = listen_on("unix:@rueda-test-" + random_name());
+  REQUIRE((first.ok() && second.ok()));
+  const std::vector<std::string> addresses{first->address, second->address};
+  const Connections::Handlers nothing{[](int, std::span<const std::byte>) {},
+                                      [](int, const Status&) {}, [] {}};
+  const auto settings = [&](int rank, Listener listener) {
+    Connections::Settings own{"a test", protocol, rank, addresses, {}, key};
+    own.listeners.push_back(std::move(listener));
+    return own;
+  };
+  Connections caller(settings(0, std::move(first).value()), nothing);
+  Connections called(settings(1, std::move(second).value()), nothing);
+  REQUIRE((caller.open().ok() && called.open().ok()));
+  CHECK_FALSE(caller.was_connected(1));
+  caller.send(1, {});
+  await(
+      [&] {
+        caller.progress();
+        called.progress();
+        return caller.was_connected(1) && called.was_connected(0);
+      },
+      "the connection");
+  CHECK(caller.close(Clock::now()).empty());
+  await(
+      [&] {
+        called.progress();
+        return called.has_left(0);
+      },
+      "the good-bye");
+  CHECK(called.was_connected(0));
+  CHECK(called.close(Clock::now()).empty());
 }
 
 TEST_CASE("that a rank has no descriptor for a connection is no suspicion of its peer") {
