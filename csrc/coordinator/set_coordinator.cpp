@@ -226,8 +226,14 @@ bool SetCoordinator::begin_leave() {
   replay_.suspend();
   if (leaving_ == Leaving::with_all) {
     // What was to be replayed is decided, or announced before this rank says that it has announced
-    // all.
+    // all. What is decided ends without a list of responses, and what waits for it goes on.
+    const auto goes_on_by_itself = [this](const std::string& name) {
+      return replay_.holds(name) || (deferred_.contains(name) && !is_pending(name));
+    };
     if (replay_.is_undecided()) return false;
+    if (std::any_of(leave_waits_for_.begin(), leave_waits_for_.end(), goes_on_by_itself)) {
+      return false;
+    }
     if (waits) return negotiation_.leave(Leaving::later_with_all);
   }
   negotiation_.leave(*std::exchange(leaving_, std::nullopt));

@@ -91,8 +91,10 @@ void Negotiator::join() {
 bool Negotiator::leave(Leaving how) {
   if (!closed_.ok() || has_left_) return false;
   if (how != Leaving::alone) {
+    // A list that has not been taken yet may be what this rank waits for.
+    const std::uint64_t heard = errors_.applied() - agreed_.size();
     const bool waits = how == Leaving::later_with_all;
-    return retiring_.note({tree_.rank(), waits ? errors_.applied() : RetiringRank::always});
+    return retiring_.note({tree_.rank(), waits ? heard : RetiringRank::always});
   }
   has_left_ = true;
   leaving_.push_back(tree_.rank());

@@ -3,7 +3,7 @@
 // had submitted before the removal is done on all.
 //
 // What a rank has submitted may have to wait for an operation of the same number to be over. It
-// then says how many lists of responses it had applied: where all have spoken, it has heard of all
+// then says how many lists of responses it had taken: where all have spoken, it has heard of all
 // there is and still waits, nobody will submit what it waits for.
 #pragma once
 

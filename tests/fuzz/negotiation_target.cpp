@@ -157,7 +157,7 @@ class World {
       case Step::amend: return one.amend(choice);
       case Step::wait: return one.wait();
       case Step::join: return one.join();
-      default: return one.negotiator().leave();
+      default: (void)one.negotiator().leave(); return;
     }
   }
   void all_do(Step step, int choice = 0) {
