@@ -231,6 +231,42 @@ def check_a_scaler_with_several_batches_to_a_step() -> None:
     disabled.step(wrapped)
 
 
+def check_moments_of_parameters_that_some_ranks_do_not_use() -> None:
+    """They are averaged with those of the same parameter, and with zeros where there are none."""
+    used = nn.ParameterDict({name: torch.ones(3) for name in ("first", "others", "nobody's")})
+    frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+    parameters = [*used.values(), frozen]
+    used["frozen"] = frozen
+    for options in ({}, {"amsgrad": True}):
+        groups = [{"params": parameters[:1]}, {"params": parameters[1:], **options}]
+        optimizer = torch.optim.Adam(groups, lr=0.01)
+        wrapped = rt.wrap(used, optimizer, strategy="desloc:2,2,2")
+        mine = "first" if rueda.rank() == 0 else "others"
+        alone = nn.Parameter(used[mine].detach().clone())
+        single = torch.optim.Adam([alone], lr=0.01, **(options if mine == "others" else {}))
+        for _ in range(2):
+            for trained, steps in ((used[mine], wrapped), (alone, single)):
+                steps.zero_grad()
+                (trained.sum() * (rueda.rank() + 1)).backward()
+                steps.step()
+        assert set(wrapped.state) == {used[mine]}
+        sizes = torch.zeros(2, 3)
+        kept = single.state[alone]
+        sizes[0 if mine == "first" else 1] = torch.stack(
+            [
+                kept["exp_avg"][0],
+                kept["exp_avg_sq"][0],
+                kept.get("max_exp_avg_sq", torch.zeros(1))[0],
+            ]
+        )
+        mean = rt.allreduce(sizes, name="moments")[0 if mine == "first" else 1]
+        averaged = wrapped.state[used[mine]]
+        for place, name in enumerate(("exp_avg", "exp_avg_sq", "max_exp_avg_sq")):
+            if name in averaged:
+                torch.testing.assert_close(averaged[name], mean[place].expand(3))
+        assert averaged["step"] == 2
+
+
 def check_a_scheduler_of_before() -> None:
     """It goes on changing the learning rate after a state was loaded."""
     for wrap in (rt.wrap, lambda trained, optimizer: rt.DistributedOptimizer(optimizer)):
