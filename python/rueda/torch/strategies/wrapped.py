@@ -14,7 +14,7 @@ from rueda.process_sets import ProcessSet, global_process_set, takes_part
 from rueda.torch.compression_state import COMPRESSION_STATE
 from rueda.torch.equiv import recorder as equiv
 from rueda.torch.gradients import new_prefix
-from rueda.torch.layered import laid_over, load_in_place
+from rueda.torch.layered import laid_over, load_in_place, note_step
 from rueda.torch.optimizer import Distributed, names_of
 from rueda.torch.reductions import allreduce
 from rueda.torch.reproducible import Reproducible
@@ -57,6 +57,7 @@ class Wrapped(torch.optim.Optimizer):
         replica, strategy = self._rueda_replica, self._rueda_strategy
         if closure is not None and not strategy.takes_closure:
             raise UnsupportedError(f"{strategy.describe()} takes no closure")
+        note_step(self)
         result = None
         takes_step = True
         if closure is not None:
