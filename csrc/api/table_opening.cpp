@@ -1,6 +1,8 @@
 #include "api/table_opening.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -30,18 +32,26 @@ struct Facts {
   std::int64_t available = 0;
 };
 
+// A whole number; or the shortest text that only this floating-point number has.
+template <class Number>
+std::string exact(Number number) {
+  std::array<char, 32> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), number);
+  return {text.data(), end.ptr};
+}
+
 template <class Values>
 std::string listed(const Values& values) {
   std::string text;
-  for (const auto& value : values) text += str(text.empty() ? "" : ", ", value);
+  for (const auto& value : values) text += str(text.empty() ? "" : ", ", exact(value));
   return "[" + text + "]";
 }
 
 std::vector<std::pair<std::string, std::string>> fields_of(const TableOptions& options) {
   return {{"size", str(options.size)},
           {"width", str(options.width)},
-          {"initial rows", str(options.initial.value, " +- ", options.initial.spread, ", seed ",
-                               options.initial.seed)},
+          {"initial rows", str(exact(options.initial.value), " +- ", exact(options.initial.spread),
+                               ", seed ", options.initial.seed)},
           {"bounds", listed(options.bounds)},
           {"rule", options.rule},
           {"parameters", listed(options.parameters)},

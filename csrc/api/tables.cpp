@@ -64,7 +64,10 @@ struct Table::State {
     const TableUse& use = *opened.held.use;
     if (!use.is_direct.load() || use.under_way.load() != 0) return false;
     require_this_process();
-    if (opened.runtime->is_broken(opened.set_id)) return false;
+    // What is left to the owners is refused there where the set was removed; the world never is.
+    const bool has_set =
+        opened.set_id == 0 || opened.runtime->process_sets().find(opened.set_id) != nullptr;
+    if (!has_set || opened.runtime->is_broken(opened.set_id)) return false;
     lock = std::shared_lock(direct_mutex);
     return !is_closing;
   }
@@ -472,6 +475,7 @@ std::vector<std::int64_t> Table::clocks() const {
 }
 
 std::vector<TablePart> Table::parts() const {
+  state_->require_this_process();  // a child does not have the memory that ranks share
   const HeldTable& held = state_->opened.held;
   const auto previous = static_cast<int>((held.rank + held.ranks.size() - 1) % held.ranks.size());
   std::vector<TablePart> parts;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from pathlib import Path
 
 import pytest
 from launching import run
@@ -158,3 +159,134 @@ def test_pairs_go_on_or_tell_what_they_need() -> None:
     output = "\n".join(each.output for each in ended)
     assert [each.returncode for each in ended] == [0, -signal.SIGKILL, 0, 0], output
     assert output.count("went on") == 3, output
+
+
+TWICE = """
+import os, signal, time
+from pathlib import Path
+import rueda.torch as rueda
+import torch
+from rueda import recover
+from rueda.server import handing_over
+from rueda.torch.strategies import served
+
+flag = Path("{flag}")
+
+def wait(until):
+    end = time.monotonic() + 60
+    while not until():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def miss():
+    try:
+        rueda.barrier(name="somebody dies")
+    except rueda.PeerLostError:
+        recover()
+
+rueda.init()
+me = rueda.rank()
+model = torch.nn.Linear(40, 3, bias=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+strategy = rueda.wrap(model, optimizer, strategy="{strategy}").strategy
+begun = strategy.pulled.clone()
+rueda.barrier()
+if me == 1:
+    strategy.push(torch.ones(120)).result()
+rueda.barrier()
+if me == 3:
+    die()
+miss()
+put, meet, barrier = served._put, served.Served._meet, handing_over.barrier
+times = 0
+
+def cut_off(*_):
+    wait(flag.exists)
+    die() if me == 2 else rueda.barrier(name="cut off")
+
+def once(act, before=lambda *_: None, after=lambda *_: None):
+    def acts(*arguments):
+        global times
+        times += 1
+        if times == 1:
+            before(*arguments)
+        act(*arguments)
+        if times == 1:
+            after(*arguments)
+    return acts
+{scenario}
+strategy.attempt(lambda: None)
+if rueda.size() == 3:
+    then()
+    miss()
+    strategy.attempt(lambda: None)
+moved = torch.from_numpy(strategy.table.get().result()) - begun
+expected = torch.cat([torch.full((count,), float(by)) for count, by in {expected}])
+torch.testing.assert_close(moved, expected)
+rueda.barrier()
+print("went on")
+rueda.shutdown()
+"""
+
+# Rank 0 has put what it holds, and ranks 1 and 2 nothing.
+BEFORE = """
+def noting(self, when):
+    if when == "is whole again":
+        flag.touch()
+    meet(self, when)
+
+def put_last(table, part):  # so that what it puts would hide what others have
+    values = torch.empty(30)
+    def are_there():
+        table.get(values.numpy(), 30).result()
+        return torch.equal(values, begun[30:60] + 1)
+    if rueda.size() == 2:
+        wait(are_there)
+    put(table, part)
+
+if me == 0:
+    served.Served._meet, served._put = noting, put_last
+else:
+    served._put = once(put, before=cut_off)
+"""
+
+# Rank 0 has learnt that all have, and adds something; rank 1 is told of nothing but the loss.
+AFTER = """
+if me == 1:
+    handing_over.barrier = once(barrier, after=cut_off)
+    served.Served._meet = once(meet, after=cut_off)
+    times = {times}
+
+def then():
+    if me == 0:
+        strategy.push(torch.ones(120)).result()
+        flag.touch()
+    else:
+        cut_off()
+"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "scenario", "expected"),
+    [
+        # Of four quarters those of the ranks that are left.
+        ("downpour:1", BEFORE, [(60, 1), (60, 0)]),
+        # Of three thirds, too; the last quarter had been lost before.
+        ("downpour:1", AFTER.format(times=-1), [(80, 2), (10, 1), (30, 0)]),
+        ("downpour:1,replicated=yes", AFTER.format(times=0), [(120, 2)]),
+    ],
+)
+def test_a_second_loss_while_ranks_go_on(
+    tmp_path: Path, strategy: str, scenario: str, expected: list[tuple[int, int]]
+) -> None:
+    program = TWICE.format(
+        strategy=strategy, scenario=scenario, expected=expected, flag=tmp_path / "flag"
+    )
+    ended = run(program, 4, extra={"RUEDA_RECOVERY": "on"})
+    output = "\n".join(each.output for each in ended)
+    codes = [each.returncode for each in ended]
+    assert codes == [0, 0, -signal.SIGKILL, -signal.SIGKILL], output
+    assert output.count("went on") == 2, output

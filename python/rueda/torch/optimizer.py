@@ -28,7 +28,7 @@ from rueda.torch.deferred_updates import (
 )
 from rueda.torch.gradient_groups import agree_on_groups
 from rueda.torch.gradients import GradientReducer, ReducerOptions, new_prefix
-from rueda.torch.layered import laid_over, load_in_place
+from rueda.torch.layered import laid_over, load_in_place, note_step
 from rueda.torch.reductions import allreduce
 from rueda.torch.reproducible import Reproducible, make_reproducible
 from rueda.torch.shards import is_cut, require_same_parts
@@ -74,6 +74,7 @@ class Distributed(torch.optim.Optimizer):
         ranks, so that an optimizer which decides by the loss decides the same everywhere. It returns a loss on all
         ranks or on none.
         """
+        note_step(self)
         result = self._step(closure)
         if self._rueda_check.is_due():
             self._rueda_deferred.finish()
@@ -299,8 +300,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
 
     Each gradient is reduced as soon as backward() has computed it, while backward() goes on. The result is an instance
     of ``optimizer``'s class and shares its state and param_groups, so state_dict(), load_state_dict() and learning
-    rate schedulers work as before; use it in place of ``optimizer`` from now on. (A scheduler made before this
-    call works, too, but torch warns that the old one's step() is never called.)
+    rate schedulers, also those made before this call, work as before; use it in place of ``optimizer`` from now on.
 
     - ``named_parameters``: usually ``model.named_parameters()``; names appear in errors and must be the same on every
       rank. By default parameters are named by their position.

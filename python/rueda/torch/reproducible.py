@@ -13,7 +13,7 @@ import torch
 from rueda.errors import InvalidArgumentError
 from rueda.leaves import LeafBatch, Leaves, allreduce_leaves, leaf_seed
 from rueda.process_sets import ProcessSet, takes_part
-from rueda.torch.layered import laid_over, load_in_place
+from rueda.torch.layered import laid_over, load_in_place, note_step
 from rueda.torch.leaf_gradients import LeafGradients, LeafSum
 
 __all__ = ["LEAF_STATE", "Leaf", "Reproducible", "make_reproducible"]
@@ -175,6 +175,7 @@ class Reproducible(torch.optim.Optimizer):
         """Waits for the gradients' averages over the leaves, then takes the optimizer's step."""
         if closure is not None:
             raise InvalidArgumentError("reproducible=True: step() takes no closure")
+        note_step(self)
         self.synchronize()
         self._rueda_gradients.forget()
         self._rueda_synchronized = False

@@ -6,6 +6,8 @@ import os
 import struct
 import threading
 import time
+import traceback
+import warnings
 
 import numpy as np
 import parallel
@@ -166,6 +168,60 @@ def check_a_table_of_some_ranks() -> None:
     rueda.remove_process_set(some)
 
 
+def check_a_table_of_a_set_that_was_removed() -> None:
+    """Whether its parts lie in shared memory, as the small one's do, or not."""
+    some = rueda.add_process_set(range(size()))
+    tables = [Table(f"of {count}", count, process_set=some) for count in (100, 10**6)]
+    rows = RowTable("rows of it", 4, process_set=some)
+    rueda.barrier()
+    rueda.remove_process_set(some)
+    for table in tables:
+        delta = np.ones(table.size)
+        for use in (
+            table.get,
+            lambda table=table, delta=delta: table.add(delta),
+            lambda table=table, delta=delta: table.add(delta, ticks=True),
+            lambda table=table, delta=delta: table.put(delta),
+            table.tick,
+        ):
+            with raises(rueda.InvalidArgumentError, "has been removed"):
+                use().result()
+        for part in table.parts():
+            assert not part.values.any(), "something was added all the same"
+    for use in (lambda: rows.get([3]), lambda: rows.add([3], np.ones(4))):
+        with raises(rueda.InvalidArgumentError, "has been removed"):
+            use().result()
+    for each in (*tables, rows):
+        each.close()
+
+
+def check_a_forked_child_has_no_part() -> None:
+    tables = [Table("forked", 1000), Table("forked, too large to be shared", 10**6)]
+    uses = (
+        Table.parts,
+        lambda table: table.get().result(),
+        lambda table: table.add(np.ones(table.size)).result(),
+        lambda table: table.tick().result(),
+        Table.close,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking where threads are
+        child = os.fork()
+    if child == 0:
+        try:
+            for table in tables:
+                for use in uses:
+                    with raises(rueda.NotInitializedError, "forked"):
+                        use(table)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    for table in tables:
+        table.close()
+
+
 def check_bad_input() -> None:
     with raises(rueda.InvalidArgumentError, "no update rule 'adam'"):
         Table("t", 10, rule="adam")
@@ -195,6 +251,12 @@ def check_bad_input() -> None:
             Table("t", 11 if rank() == 1 else 10)
         with raises(rueda.MismatchError, "replicated yes", "replicated no"):
             RowTable("t", 3, replicated=rank() == 0)
+        # Of numbers the last bit counts: rows have what each rank computes of them.
+        with raises(rueda.MismatchError, "initial rows 0 +- 1, seed 0", "1.000001"):
+            RowTable("t", 3, spread=1.000001 if rank() == 1 else 1.0)
+        with raises(rueda.MismatchError, "[0.05, 1e-08]", "[0.05000000000000001, 1e-08]"):
+            rate = 0.05000000000000001 if rank() == 1 else 0.05
+            Table("t", 3, rule="adagrad", parameters=[rate, 1e-8])
     with Table("t", 10) as table, RowTable("rows", 2) as rows:
         with raises(rueda.InvalidArgumentError, "open already"):
             Table("t", 10)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import parallel
 import rueda
@@ -11,12 +14,19 @@ import rueda.elastic
 import rueda.torch as rt
 import torch
 from parallel import raises
-from rueda.torch.strategies import DiLoCo, PostLocalSGD, SparseLoCo, Synchronous
+from rueda.torch.strategies import (
+    DiLoCo,
+    GradientAccumulation,
+    PostLocalSGD,
+    SparseLoCo,
+    Strategy,
+    Synchronous,
+)
 from simulated import fresh, train
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
-from training import batch, same_bits, sgd, share
+from training import batch, close, same_bits, sgd, share
 
 
 def check_consolidating_twice_changes_nothing() -> None:
@@ -122,8 +132,144 @@ def check_a_step_that_is_left_out() -> None:
     assert torch.equal(*runs)
 
 
+@dataclass
+class MeanGradients(Strategy):
+    """One of a user's own."""
+
+    reduces_gradients: ClassVar[bool] = True
+    ranks_stay_equal: ClassVar[bool] = True
+
+    def before_step(self) -> bool:
+        self.replica.set_gradients(self.replica.average(self.replica.gradients(), "gradients"))
+        return True
+
+
+# Whose gradients are those of all ranks.
+AVERAGING = (Synchronous(), PostLocalSGD(2, after=99), GradientAccumulation(1), MeanGradients())
+
+
+def _scaler() -> torch.amp.GradScaler:
+    return torch.amp.GradScaler("cpu", init_scale=256.0)
+
+
+def check_a_scaler_before_synchronize() -> None:
+    """It would unscale gradients that are to be averaged, and look for infinities in those of its rank alone."""
+    for strategy in AVERAGING:
+        for fused in (False, True):
+            make = partial(torch.optim.SGD, lr=0.1, momentum=0.9, fused=fused)
+            trained, optimizer = fresh(make)
+            alone, single = fresh(make)
+            wrapped = rt.wrap(trained, optimizer, strategy=strategy)
+            scaler = _scaler()
+            for step in range(3):
+                x, y = batch(step)
+                wrapped.zero_grad()
+                scaler.scale(F.cross_entropy(trained(share(x)), share(y))).backward()
+                with raises(rt.InvalidArgumentError, "synchronize() first"):
+                    scaler.step(wrapped)
+                wrapped.synchronize()
+                scaler.step(wrapped)
+                scaler.update()
+                single.zero_grad()
+                F.cross_entropy(alone(x), y).backward()
+                single.step()
+            close(trained, alone)
+            same_bits(*trained.parameters())
+
+
+def check_a_scaler_of_ranks_that_train_by_themselves() -> None:
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer, strategy=PostLocalSGD(2, after=1))
+    scaler = _scaler()
+    for step in range(3):
+        x, y = batch(step)
+        wrapped.zero_grad()
+        scaler.scale(F.cross_entropy(trained(share(x)), share(y))).backward()
+        if step == 0:
+            wrapped.synchronize()
+        scaler.step(wrapped)
+        scaler.update()
+    same_bits(*trained.parameters())
+
+
+def check_steps_that_a_scaler_leaves_out() -> None:
+    """What one rank finds infinite; the next gradients are averaged all the same, however these were cleared."""
+    clearings = (
+        lambda trained, wrapped: wrapped.zero_grad(),
+        lambda trained, wrapped: trained.zero_grad(),
+        lambda trained, wrapped: trained.zero_grad(set_to_none=False),
+    )
+    for strategy in AVERAGING:
+        for clear in clearings:
+            trained, optimizer = fresh(sgd)
+            wrapped = rt.wrap(trained, optimizer, strategy=strategy)
+            scaler = _scaler()
+            for step in range(4):
+                x, y = batch(step)
+                if step == 1 and rueda.rank() == rueda.size() - 1:
+                    x = x * float("inf")
+                clear(trained, wrapped)
+                scaler.scale(F.cross_entropy(trained(share(x)), share(y))).backward()
+                wrapped.synchronize()
+                scaler.step(wrapped)
+                scaler.update()
+                same_bits(*trained.parameters())
+            assert scaler.get_scale() == 128.0
+            assert wrapped.state_dict()["rueda_strategy"]["steps"] == 3
+
+
+def check_a_scaler_with_several_batches_to_a_step() -> None:
+    """Ranks would decide by themselves which of them count."""
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer, strategy="accumulate:2")
+    scaler = _scaler()
+    x, y = batch(0)
+    scaler.scale(F.cross_entropy(trained(share(x)), share(y))).backward()
+    wrapped.synchronize()
+    with raises(rt.UnsupportedError, "takes no GradScaler", "backward_passes_per_step=2"):
+        scaler.step(wrapped)
+    disabled = torch.amp.GradScaler("cpu", enabled=False)
+    disabled.step(wrapped)
+
+
+def check_moments_of_parameters_that_some_ranks_do_not_use() -> None:
+    """They are averaged with those of the same parameter, and with zeros where there are none."""
+    used = nn.ParameterDict({name: torch.ones(3) for name in ("first", "others", "nobody's")})
+    frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+    parameters = [*used.values(), frozen]
+    used["frozen"] = frozen
+    for options in ({}, {"amsgrad": True}):
+        groups = [{"params": parameters[:1]}, {"params": parameters[1:], **options}]
+        optimizer = torch.optim.Adam(groups, lr=0.01)
+        wrapped = rt.wrap(used, optimizer, strategy="desloc:2,2,2")
+        mine = "first" if rueda.rank() == 0 else "others"
+        alone = nn.Parameter(used[mine].detach().clone())
+        single = torch.optim.Adam([alone], lr=0.01, **(options if mine == "others" else {}))
+        for _ in range(2):
+            for trained, steps in ((used[mine], wrapped), (alone, single)):
+                steps.zero_grad()
+                (trained.sum() * (rueda.rank() + 1)).backward()
+                steps.step()
+        assert set(wrapped.state) == {used[mine]}
+        sizes = torch.zeros(2, 3)
+        kept = single.state[alone]
+        sizes[0 if mine == "first" else 1] = torch.stack(
+            [
+                kept["exp_avg"][0],
+                kept["exp_avg_sq"][0],
+                kept.get("max_exp_avg_sq", torch.zeros(1))[0],
+            ]
+        )
+        mean = rt.allreduce(sizes, name="moments")[0 if mine == "first" else 1]
+        averaged = wrapped.state[used[mine]]
+        for place, name in enumerate(("exp_avg", "exp_avg_sq", "max_exp_avg_sq")):
+            if name in averaged:
+                torch.testing.assert_close(averaged[name], mean[place].expand(3))
+        assert averaged["step"] == 2
+
+
 def check_a_scheduler_of_before() -> None:
-    """It goes on changing the learning rate after a state was loaded."""
+    """It goes on changing the learning rate after a state was loaded, and warns of nothing."""
     for wrap in (rt.wrap, lambda trained, optimizer: rt.DistributedOptimizer(optimizer)):
         trained, optimizer = fresh(sgd)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
@@ -131,7 +277,9 @@ def check_a_scheduler_of_before() -> None:
         wrapped.load_state_dict(wrapped.state_dict())
         before = wrapped.param_groups[0]["lr"]
         train(trained, wrapped, 0, 1)
-        scheduler.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            scheduler.step()
         assert wrapped.param_groups[0]["lr"] == before / 2
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from rueda.errors import InvalidArgumentError
+from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.torch.strategies.named import load
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy, at_least
@@ -62,6 +62,14 @@ class GradientAccumulation(Strategy):
             each.zero_()
         self._taken = 0
         return True
+
+    def before_scaler(self) -> None:
+        if self.batches > 1:
+            raise UnsupportedError(
+                f"{self.describe()} takes no GradScaler: of the batches of a step each rank would decide by itself "
+                f"whether they count, and with which scale. DistributedOptimizer(backward_passes_per_step="
+                f"{self.batches}) takes one: it has one decision for all of them"
+            )
 
     def consolidate(self) -> None:
         """All ranks have the same parameters already."""

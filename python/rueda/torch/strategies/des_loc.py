@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rueda.torch.strategies.named import assign
-from rueda.torch.strategies.optimizer_state import entries
+from rueda.torch.strategies.optimizer_state import entries_or_zeros
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy, at_least
 
@@ -32,7 +32,8 @@ class DESLOC(Strategy):
     An element whose gradient has been exactly 0 on a rank so far, as for a pixel or a token that it has not seen, has a
     second moment of 0 there. Where the first moments are averaged before the second ones have been, its step is the
     mean first moment divided by Adam's ``eps`` alone, and the model is lost: let ``second`` divide ``first`` then,
-    or make ``eps`` larger (docs/strategies.md has figures).
+    or make ``eps`` larger (docs/strategies.md has figures). A parameter that has had no gradient at all on some rank,
+    such as another rank's expert, counts as moments of 0 there, and that rank keeps none of it afterwards either.
 
     Example::
 
@@ -55,9 +56,9 @@ class DESLOC(Strategy):
         replica, steps = self.replica, self.replica.steps
         due = dict(replica.parameters) if steps % self.period == 0 else {}
         if steps % self.first == 0:
-            due |= entries(replica, FIRST_MOMENTS)
+            due |= entries_or_zeros(replica, FIRST_MOMENTS)
         if steps % self.second == 0:
-            due |= entries(replica, SECOND_MOMENTS)
+            due |= entries_or_zeros(replica, SECOND_MOMENTS)
         if due:
             assign(due, replica.average(due, "state"))
 

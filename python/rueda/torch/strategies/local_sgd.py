@@ -92,6 +92,9 @@ class PostLocalSGD(Strategy):
     def before_step(self) -> bool:
         return self._first is None or self._first.before_step()
 
+    def reduces_gradients_now(self) -> bool:
+        return self._first is not None
+
     def has_new_gradients(self) -> bool:
         return self._first is not None and self._first.has_new_gradients()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from rueda.objects import allgather_object, broadcast_object
 from rueda.torch.strategies.named import assign
 from rueda.torch.strategies.replica import Replica
 
-__all__ = ["average_state", "entries", "entry_names", "take_rest"]
+__all__ = ["average_state", "entries", "entries_or_zeros", "entry_names", "take_rest"]
 
 
 def entry_names(replica: Replica) -> set[str]:
@@ -23,13 +23,19 @@ def entry_names(replica: Replica) -> set[str]:
     Optimizers make their state with their first step, so this lets a copy of it take one, on a parameter of one
     element, and looks.
     """
-    optimizer, kind = replica.optimizer, replica.optimizer_class
+    optimizer = replica.optimizer
     if optimizer.state:
         return {name for kept in optimizer.state.values() for name in kept}
+    return _kept_after_a_step(replica, optimizer.param_groups[0])
+
+
+def _kept_after_a_step(replica: Replica, options: Mapping[str, Any]) -> set[str]:
+    """Under which names the optimizer keeps something for a parameter of a group with these options."""
+    optimizer, kind = replica.optimizer, replica.optimizer_class
     device = next(iter(replica.parameters.values())).device  # some optimizers know no other
     parameter = torch.zeros(1, device=device, requires_grad=True)
     parameter.grad = torch.zeros_like(parameter)
-    group = {**optimizer.param_groups[0], "params": [parameter], "fused": None, "capturable": False}
+    group = {**options, "params": [parameter], "fused": None, "capturable": False}
     copy = kind.__new__(kind)
     defaults = {"defaults": optimizer.defaults, "state": defaultdict(dict), "param_groups": [group]}
     copy.__setstate__(defaults)
@@ -54,6 +60,27 @@ def entries(replica: Replica, names: Collection[str] | None = None) -> dict[str,
             ):
                 found[f"{parameter_name}.{name}"] = kept
     return found
+
+
+def entries_or_zeros(replica: Replica, names: Collection[str]) -> dict[str, torch.Tensor]:
+    """entries() of these names for every parameter that takes gradients, the same on all ranks.
+
+    With zeros where this rank keeps none, since it has had no gradient of that parameter so far; these are not the
+    optimizer's. They have the parameter's shape.
+    """
+    found, parameters, made = entries(replica, names), replica.parameters, {}
+    for group in replica.optimizer.param_groups:
+        members = set(map(id, group["params"]))
+        labels = [label for label, each in replica.originals.items() if id(each) in members]
+        kept = {name for label in labels for name in names if f"{label}.{name}" in found}
+        kept = kept or _kept_after_a_step(replica, group).intersection(names)
+        for label in labels:
+            if not replica.originals[label].requires_grad:
+                continue
+            for name in sorted(kept):
+                key = f"{label}.{name}"
+                made[key] = found[key] if key in found else torch.zeros_like(parameters[label])
+    return made
 
 
 def average_state(replica: Replica) -> int:

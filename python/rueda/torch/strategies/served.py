@@ -17,6 +17,7 @@ from rueda.objects import allgather_object
 from rueda.process_sets import global_process_set
 from rueda.recovery import can_recover, recover
 from rueda.server import Part, Table
+from rueda.server.handing_over import hand_over
 from rueda.torch.strategies.agreed import agree
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy
@@ -79,6 +80,8 @@ class Served(Strategy):
         self.pulled = self.parameters()
         self._size = self.pulled.numel()
         self.table, self._world = self._new_table(), world_number()
+        self._whole_tables = 0  # that took the place of the first
+        self._next_table: Table | None = None  # into which this rank is putting what it holds
         self._consolidated = self._consolidated_by_any = 0
         self._put_part(self.pulled[slice(*self._part())])
 
@@ -190,16 +193,22 @@ class Served(Strategy):
     def _go_on(self) -> None:
         """In the world of those that are left, with what they hold of the centre."""
         name = f"{self.replica.prefix}/centre goes on"
-        told: list[tuple[int, int]] = allgather_object(
-            (self.replica.steps, self._consolidated), name
+        told: list[tuple[int, int, int]] = allgather_object(
+            (self.replica.steps, self._consolidated, self._whole_tables), name
         )
-        steps = [each for each, _ in told]
+        steps = [each for each, _, _ in told]
         first = steps.index(max(steps))
-        self._consolidated_by_any = max(each for _, each in told)
+        self._consolidated_by_any = max(each for _, each, _ in told)
+        # A rank was lost while all put what they held into a table. They take up that one only where one of them has
+        # learnt that it was whole, and may have added to it; otherwise what they held before, all of them.
+        whole = max(each for _, _, each in told)
+        if whole > self._whole_tables and self._next_table is not None:
+            self._take_next_table()
+        self._next_table = None
         if self.replicated and self._restore():
             self.rebase()
             return
-        table = self._new_table()
+        table = self._next_table = self._new_table()
         if rank() == first:
             table.put(self.pulled.numpy()).result()
         self._meet("is what was pulled")
@@ -215,19 +224,26 @@ class Served(Strategy):
                 first,
                 self.replica.steps,
             )
-        self.table, self._world = table, self._world_of_new
         self._meet("is whole again")
+        self._take_next_table()
         self.rebase()
 
     def _restore(self) -> bool:
         """From replicas, if they have all of it: every rank comes to the same."""
-        self._world_of_new = world_number()
+        table = self._next_table = self._new_table()
         try:
-            self.table = self.table.restored(self.replica.process_set)
+            hand_over(self.table, table, table.put_part, self.replica.process_set)
         except PeerLostError:
             return False  # where one more rank was lost, what follows tells so
-        self._world = self._world_of_new
+        self._take_next_table()
         return True
+
+    def _take_next_table(self) -> None:
+        """It is whole."""
+        assert self._next_table is not None
+        self.table, self._next_table = self._next_table, None
+        self._world = self._world_of_new
+        self._whole_tables += 1
 
     def rebase(self) -> None:
         """After ranks were lost: this rank goes on from the centre as it is now."""

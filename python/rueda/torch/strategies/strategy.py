@@ -46,7 +46,8 @@ class Strategy:
     """Whether parameters and optimizers have the same bits on all ranks after every step."""
 
     reduces_gradients: ClassVar[bool] = False
-    """Whether before_step() makes the gradients those of all ranks; a closure's loss is averaged then, too."""
+    """Whether before_step() makes the gradients those of all ranks; a closure's loss is averaged then, too, and
+    before_step() is called anew where gradients have come since, as after a step that a gradient scaler left out."""
 
     takes_closure: ClassVar[bool] = True
     """Whether step() may be given a closure, which optimizers such as LBFGS evaluate as often as its losses decide."""
@@ -103,9 +104,16 @@ class Strategy:
     def stop(self) -> None:
         """Ends, after consolidate(): another strategy goes on."""
 
-    def has_new_gradients(self) -> bool:
-        """Whether gradients have come since before_step(), as where a gradient scaler has left a step out."""
-        return False
+    def reduces_gradients_now(self) -> bool:
+        """``reduces_gradients``, of strategies that do so for a time."""
+        return self.reduces_gradients
+
+    def has_new_gradients(self) -> bool | None:
+        """Whether gradients have come since before_step(); ``None``: they are to be watched for that."""
+        return None
+
+    def before_scaler(self) -> None:
+        """Before a gradient scaler's step(); raises :class:`rueda.UnsupportedError` where there can be none."""
 
     def compression_state(self) -> CompressionState | None:
         """What compressed gradients have lost on this rank so far; ``None`` where nothing is compressed."""

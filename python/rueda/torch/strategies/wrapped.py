@@ -14,7 +14,7 @@ from rueda.process_sets import ProcessSet, global_process_set, takes_part
 from rueda.torch.compression_state import COMPRESSION_STATE
 from rueda.torch.equiv import recorder as equiv
 from rueda.torch.gradients import new_prefix
-from rueda.torch.layered import laid_over, load_in_place
+from rueda.torch.layered import laid_over, load_in_place, note_step
 from rueda.torch.optimizer import Distributed, names_of
 from rueda.torch.reductions import allreduce
 from rueda.torch.reproducible import Reproducible
@@ -22,6 +22,7 @@ from rueda.torch.shards import is_cut, require_same_parts
 from rueda.torch.state import broadcast_optimizer_state, broadcast_parameters
 from rueda.torch.strategies.agreed import agree, layout_of
 from rueda.torch.strategies.closed import Closed
+from rueda.torch.strategies.new_gradients import NewGradients
 from rueda.torch.strategies.optimizer_state import (
     average_state,
     entry_names,
@@ -45,6 +46,7 @@ class Wrapped(torch.optim.Optimizer):
     _rueda_strategy: Strategy
     _rueda_steps_per_epoch: int | None
     _rueda_takes_step: bool | None  # what before_step() has said, where synchronize() has called it
+    _rueda_new: NewGradients | None  # since then, where the strategy does not know it
 
     def step(self, closure: Callable[[], Loss] | None = None) -> Any:
         """The optimizer's step, with what the strategy does before and after it.
@@ -55,6 +57,7 @@ class Wrapped(torch.optim.Optimizer):
         replica, strategy = self._rueda_replica, self._rueda_strategy
         if closure is not None and not strategy.takes_closure:
             raise UnsupportedError(f"{strategy.describe()} takes no closure")
+        note_step(self)
         result = None
         takes_step = True
         if closure is not None:
@@ -79,7 +82,7 @@ class Wrapped(torch.optim.Optimizer):
             loss = closure()
         strategy = self._rueda_strategy
         strategy.before_step()
-        if not strategy.reduces_gradients:
+        if not strategy.reduces_gradients_now():
             return loss
         local = (
             loss.detach()
@@ -91,8 +94,49 @@ class Wrapped(torch.optim.Optimizer):
 
     def synchronize(self) -> None:
         """Waits until gradients are those that step() will use, so that they can be clipped."""
-        if self._rueda_takes_step is None or self._rueda_strategy.has_new_gradients():
+        if self._rueda_is_due():
+            if self._rueda_new is not None:
+                self._rueda_new.have_come = False
             self._rueda_takes_step = self._rueda_strategy.before_step()
+
+    def _rueda_is_due(self) -> bool:
+        """Whether the strategy has not seen the gradients that there are."""
+        watched = self._rueda_new is not None and self._rueda_new.have_come
+        return (
+            self._rueda_takes_step is None
+            or watched
+            or bool(self._rueda_strategy.has_new_gradients())
+        )
+
+    def _rueda_begin(self, strategy: Strategy) -> None:
+        """The strategy has started."""
+        if self._rueda_new is not None:
+            self._rueda_new.close()
+        watches = strategy.reduces_gradients and strategy.has_new_gradients() is None
+        parameters = self._rueda_replica.originals.values()
+        self._rueda_new = NewGradients(parameters) if watches else None
+        self._rueda_strategy = strategy
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What torch's GradScaler asks first of all in its step(): whether the optimizer unscales gradients itself.
+
+        Raises InvalidArgumentError while gradients are this rank's own and are to be those of all: each rank would
+        decide by its own whether to take the step, and they would be unscaled before they are those of all.
+        """
+        strategy = self._rueda_strategy
+        strategy.before_scaler()
+        if strategy.reduces_gradients_now() and self._rueda_is_due():
+            raise InvalidArgumentError(
+                "GradScaler.step() was called before gradients are those of all ranks: call synchronize() first, "
+                "before scaler.unscale_() and scaler.step()"
+            )
+        inherited = getattr(super(), "_step_supports_amp_scaling", False)
+        return bool(vars(self).get("_step_supports_amp_scaling", inherited))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, supports: bool) -> None:
+        vars(self)["_step_supports_amp_scaling"] = supports
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears gradients."""
@@ -124,7 +168,7 @@ class Wrapped(torch.optim.Optimizer):
             return
         old.consolidate()
         old.stop()
-        self._rueda_strategy = Closed()
+        self._rueda_begin(Closed())
 
     @property
     def strategy(self) -> Strategy:
@@ -160,7 +204,7 @@ class Wrapped(torch.optim.Optimizer):
         replica.begin(batches=self._rueda_batches_of_epoch())
         self._rueda_takes_step = None  # the new one has not been asked
         new.start(replica)
-        self._rueda_strategy = new
+        self._rueda_begin(new)
 
     def _rueda_batches_of_epoch(self) -> int:
         """Of the epoch that has begun, and goes on with the next strategy: those of the rank that has done the most.
@@ -321,11 +365,12 @@ def wrap(
     broadcast_optimizer_state(optimizer, first, process_set)
     wrapped = laid_over(Wrapped, optimizer)
     wrapped._rueda_replica = replica
-    wrapped._rueda_strategy = chosen
+    wrapped._rueda_new = None
     wrapped._rueda_steps_per_epoch = steps_per_epoch
     wrapped._rueda_takes_step = None
     replica.optimizer = wrapped
     chosen.start(replica)
+    wrapped._rueda_begin(chosen)
     equiv.watch_wrapped(model)
     return wrapped
 
