@@ -59,7 +59,7 @@ void record_stall(FlightRecorder& recorder, const ResponseList& responses) {
     return response.kind == ResponseKind::warning ||
            (response.kind == ResponseKind::error && response.status.code() == ErrorCode::stalled);
   });
-  if (stall != responses.end()) recorder.dump(stall->status.to_string());
+  if (stall != responses.end()) recorder.dump(FlightRecorder::Occasion::stall, stall->status);
 }
 
 void mark_cycle(Timeline& timeline, Time now) {

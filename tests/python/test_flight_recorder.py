@@ -94,6 +94,36 @@ def test_a_rank_that_dies_leaves_those_of_the_others(tmp_path: Path) -> None:
     assert len(runs) >= 3
 
 
+def test_a_rank_that_is_killed_after_a_stall_is_not_taken_for_one_that_stayed_away(
+    tmp_path: Path,
+) -> None:
+    program = """
+        import os, signal, time, pathlib, numpy as np, rueda
+        rueda.init()
+        if rueda.rank() == 1:
+            while not pathlib.Path(rueda.options()["flight_recorder"], "rank1.json").exists():
+                time.sleep(0.01)
+        rueda.allreduce(np.ones(3), name="load")
+        try:
+            for step in range(5):
+                rueda.allreduce(np.ones(3), name="w")
+            if rueda.rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            rueda.allreduce(np.ones(3), name="w")
+        except rueda.PeerLostError:
+            raise SystemExit(7)
+    """
+    variables = {"RUEDA_FLIGHT_RECORDER": str(tmp_path), "RUEDA_STALL_WARNING": "0.3"}
+    ended = run(program, 3, extra=variables, limit=60)
+    assert [e.returncode for e in ended] == [7, -9, 7], ended
+    code, world = analyze(tmp_path)
+    assert code == 0
+    assert world["divergences"] == []
+    assert world["outdated"] == [1]
+    occasions = [world["ranks"][rank]["occasion"] for rank in ("0", "1", "2")]
+    assert occasions == ["failure", "stall", "failure"]
+
+
 def test_what_ranks_do_not_agree_on(tmp_path: Path) -> None:
     check(
         """
