@@ -186,6 +186,7 @@ void FlightRecorder::end(Number number, const Status& status) {
   Operation& operation = open.mapped();
   operation.ended = Clock::now();
   operation.stage = status.ok() ? Stage::done : Stage::failed;
+  operation.code = status.code();
   if (!status.ok()) operation.error = status.to_string();
   if (ended_.size() < capacity_) {
     ended_.push_back(std::move(operation));
@@ -211,7 +212,10 @@ void FlightRecorder::append(std::string& text, const Operation& operation) const
   if (request.root >= 0) text += str(",\"root\":", request.root);
   if (operation.started != Time{}) text += str(",\"started\":", wall_clock(operation.started));
   if (operation.ended != Time{}) text += str(",\"ended\":", wall_clock(operation.ended));
-  if (!operation.error.empty()) text += ",\"error\":" + TraceFile::text(operation.error);
+  if (operation.code != ErrorCode::ok) {
+    text += str(",\"code\":\"", name_of(operation.code),
+                "\",\"error\":", TraceFile::text(operation.error));
+  }
   text += '}';
 }
 

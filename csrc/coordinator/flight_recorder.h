@@ -65,6 +65,7 @@ class FlightRecorder {
     Time started{};
     Time ended{};
     Stage stage = Stage::submitted;
+    ErrorCode code = ErrorCode::ok;
     std::string error;
   };
 

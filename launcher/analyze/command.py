@@ -38,7 +38,7 @@ An operation is printed as: set, generation (how often its members had
 joined), name, of_name (counts those of its name since), number (counts
 what its rank submitted), collective, dtype, shape, op, root, stage
 (submitted, running, done, failed), submitted, started, ended
-(microseconds since 1970), error.
+(microseconds since 1970), code and error of one that failed.
 
 \b
 Exit code: 0 where no divergence was found, 1 where the ranks diverged, 2 where there

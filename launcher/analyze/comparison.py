@@ -23,6 +23,10 @@ from .records import Name, Operation, Record, WorldRecords
 _UNEVEN = ("allgather", "alltoall")
 
 
+# Codes of errors that end an operation for which other ranks were waited for too long.
+_WAITED_IN_VAIN = ("stalled", "timeout")
+
+
 @dataclass(frozen=True)
 class Divergence:
     """An operation on which the ranks of its process set do not agree."""
@@ -168,6 +172,8 @@ class _Missing:
         missing: list[int] = []
         cut_short: list[int] = []
         has_it, operation = next(iter(by_rank.items()))
+        # Before the world failed, which the rank that gave up may have brought about.
+        was_stalled = any(each.code in _WAITED_IN_VAIN for each in by_rank.values())
         for rank in _members(self._records, operation.set):
             record = self._records.get(rank)
             if record is None or rank in by_rank or _has_joined(record, operation.set):
@@ -177,7 +183,7 @@ class _Missing:
                 continue
             if self._is_older(rank, by_rank):
                 self.outdated.add(rank)
-            elif self._was_cut_short(rank, has_it, operation):
+            elif not was_stalled and self._was_cut_short(rank, has_it, operation):
                 cut_short.append(rank)
             else:
                 missing.append(rank)

@@ -50,6 +50,7 @@ class Operation:
     ended: int | None = None
     op: str | None = None
     root: int | None = None
+    code: str | None = None  # of the error, e.g. "stalled"
     error: str | None = None
 
     @property
@@ -173,8 +174,8 @@ def _operation(entry: dict[str, Any]) -> Operation:
     _check(
         entry,
         "number set generation of_name submitted started ended root",
-        "name collective dtype op error",
-        optional="started ended op root error",
+        "name collective dtype op code error",
+        optional="started ended op root code error",
     )
     _one_of(entry["stage"], STAGES, "stage")
     return Operation(**{**entry, "shape": _numbers(entry["shape"], "shape")})

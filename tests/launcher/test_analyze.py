@@ -262,6 +262,15 @@ def test_who_did_something_else_when_the_world_failed_is_to_blame() -> None:
     assert (first.operation.name, first.missing) == ("b", (3,))
 
 
+def test_who_was_waited_for_in_vain_is_to_blame_whoever_ended_the_world_then() -> None:
+    ranks = broken_world()
+    ranks[0].operations[-1] = replace(ranks[0].operations[-1], code="stalled")
+    analysis = analyse_records(failed(ranks, lost=0))
+    assert analysis.cut_short == ()
+    (divergence,) = analysis.divergences
+    assert (divergence.operation.name, divergence.missing) == ("b", (3,))
+
+
 def test_who_ended_the_world_is_to_blame_for_what_it_had_not_come_to() -> None:
     (divergence,) = analyse_records(failed(broken_world(), lost=3)).divergences
     assert (divergence.operation.name, divergence.missing) == ("b", (3,))
@@ -493,7 +502,7 @@ def test_fields_of_a_wrong_type(tmp_path: Path, odd: Any) -> None:
     """They make a file a damaged one; what is taken can be compared and printed."""
     ranks = ranks_of(2)
     for rank in ranks:
-        rank.do("a", root=0, started=SECOND, ended=SECOND, error="e")
+        rank.do("a", root=0, started=SECOND, ended=SECOND, code="stalled", error="e")
         rank.do("b", "running")
         rank.generations[0] = 0
     content = json.loads(write(tmp_path, ranks[0]).read_text())

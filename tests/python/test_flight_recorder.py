@@ -62,6 +62,33 @@ def test_an_operation_that_a_rank_forgot(tmp_path: Path, extra: dict[str, str]) 
     assert any(o["name"] == "c" and o["of_name"] == 4 for o in world["ranks"]["1"]["open"])
 
 
+def test_a_rank_that_does_not_come_until_the_others_give_up(tmp_path: Path) -> None:
+    """The first of these ends the world, before the one that was waited for has done anything."""
+    program = """
+        import os, pathlib, time, numpy as np, rueda
+        rueda.init()
+        rueda.allreduce(np.ones(5), name="a")
+        record = pathlib.Path(rueda.options()["flight_recorder"], "rank1.json")
+        while rueda.rank() == 1:
+            if record.exists() and '"failure"' in record.read_text():
+                os._exit(1)
+            time.sleep(0.01)
+        rueda.allreduce(np.ones(5), name="b")
+    """
+    variables = {
+        "RUEDA_FLIGHT_RECORDER": str(tmp_path),
+        "RUEDA_STALL_WARNING": "0.3",
+        "RUEDA_STALL_ERROR": "0.6",
+    }
+    ended = run(program, 3, extra=variables, limit=60)
+    assert [e.returncode for e in ended] == [1, 1, 1], ended
+    code, world = analyze(tmp_path)
+    assert code == 1
+    first = world["divergences"][0]
+    assert (first["operation"]["name"], first["operation"]["code"]) == ("b", "stalled")
+    assert (first["ranks"], first["missing"]) == ([0, 2], [1])
+
+
 def test_a_rank_that_dies_leaves_those_of_the_others(tmp_path: Path) -> None:
     program = """
         import os, signal, time, numpy as np, torch, rueda.torch

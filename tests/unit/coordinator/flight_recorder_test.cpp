@@ -100,6 +100,7 @@ TEST_CASE("a record tells of each operation how far it came") {
             "\"number\":1,\"set\":0,\"name\":\"w\",\"generation\":0,\"of_name\":1,\"collective\":"
             "\"allreduce\","
             "\"dtype\":\"float32\",\"shape\":[2,3],\"stage\":\"done\""));
+  CHECK(has(text, "\"code\":\"mismatch\",\"error\":\""));
   CHECK(has(text, "of another \\\"shape\\\""));
   CHECK(has(text, "\"number\":3,\"set\":0,\"name\":\"w\",\"generation\":0,\"of_name\":2"));
   CHECK(count_of(text, "\"stage\":\"running\"") == 1);
