@@ -45,8 +45,12 @@ def draw(report: Report, path: Path) -> None:
     figure.suptitle(
         f"{plan.collective.name}, {plan.ranks} ranks, {plan.dtype}: {report.head['CPU']}"
     )
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    pyplot.close(figure)
+    try:
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    except OSError as error:
+        raise LaunchError(f"cannot write '{path}': {error.strerror}") from error
+    finally:
+        pyplot.close(figure)
 
 
 def _line(report: Report, label: str, axes: Any, is_peer: bool) -> None:

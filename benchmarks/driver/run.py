@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 from rueda.launcher.errors import LaunchError
+from rueda.launcher.result_files import require_file, write_file
 
 from . import plot, tables, turns, values
 from .arena import Arena, Interrupted
@@ -91,6 +92,11 @@ def make_plan(request: Request, processors: tuple[int, ...]) -> Plan:
         raise LaunchError(f"--root {request.root}: the ranks are 0 to {request.ranks - 1}")
     if request.tune_mpi and collective.name != "allreduce":
         raise LaunchError("--tune-mpi sweeps the algorithms of allreduce only")
+    if not values.fits(op, dtype, request.ranks):
+        raise LaunchError(
+            f"-d {dtype} -o {op} -np {request.ranks}: it holds no sum of so many ranks; "
+            "choose a wider dtype"
+        )
     element = values.element_size(dtype)
     first = element if request.first is None else parse_size(request.first)
     parts = request.ranks if collective.needs_parts() else 1
@@ -119,9 +125,8 @@ def _find_peers(request: Request) -> tuple[list[Contender], list[str]]:
 
 
 def _check_files(request: Request) -> None:
-    for path in (request.json_file, request.markdown_file, request.plot_file):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise LaunchError(f"there is no folder {path.absolute().parent} for {path.name}")
+    for option in ("json", "markdown", "plot"):
+        require_file(f"--{option}", getattr(request, f"{option}_file"))
     if request.plot_file is not None:
         plot.check(request.plot_file)
 
@@ -217,8 +222,8 @@ def _write(request: Request, report: Report) -> None:
     for table in [tables.summary_table(report), *tables.ratio_tables(report)]:
         click.echo("\n" + table.as_text())
     if request.json_file is not None:
-        request.json_file.write_text(json.dumps(report.as_json(), indent=1, ensure_ascii=False))
+        write_file(request.json_file, json.dumps(report.as_json(), indent=1, ensure_ascii=False))
     if request.markdown_file is not None:
-        request.markdown_file.write_text(tables.markdown(report))
+        write_file(request.markdown_file, tables.markdown(report))
     if request.plot_file is not None:
         plot.draw(report, request.plot_file)

@@ -21,6 +21,9 @@ OPERATIONS = ("sum", "average", "min", "max", "product", "bit_and", "bit_or", "b
 # Prime numbers of elements that make tables of nearly 8 KiB: no chunk is a multiple of one.
 _PERIODS = {1: 8191, 2: 4093, 4: 2039, 8: 1021, 16: 509}
 
+# What no sum may exceed, nor what is summed for an average: an int8 holds it.
+_HIGHEST_SUM = 127
+
 _Integers = npt.NDArray[np.int64]
 
 
@@ -35,14 +38,25 @@ def period(dtype: str) -> int:
 
 
 def _highest(op: str, dtype: str, ranks: int) -> int:
-    """The largest value, such that no sum exceeds an int8."""
+    """The largest value, such that no sum exceeds an int8 where ranks are few enough."""
     if dtype == "bool":
         return 1
     if op == "sum":
-        return max(1, 127 // ranks)
+        return max(1, _HIGHEST_SUM // ranks)
     if op == "average":
-        return max(1, 127 // ranks**2)
-    return 127
+        return max(1, _HIGHEST_SUM // ranks**2)
+    return _HIGHEST_SUM
+
+
+def _contributors(op: str, ranks: int) -> int:
+    """How many ranks may have anything but 0 in one element, so that no sum exceeds an int8."""
+    least = {"sum": 1, "average": ranks}.get(op)  # of one rank
+    return ranks if least is None else min(ranks, max(1, _HIGHEST_SUM // least))
+
+
+def fits(op: str, dtype: str, ranks: int) -> bool:
+    """Whether the dtype has values for so many ranks whose reduction is exact."""
+    return op != "average" or element_size(dtype) > 1 or ranks <= _HIGHEST_SUM
 
 
 def _integers(rank: int, ranks: int, op: str, dtype: str) -> _Integers:
@@ -51,6 +65,8 @@ def _integers(rank: int, ranks: int, op: str, dtype: str) -> _Integers:
     if op == "product" and dtype != "bool":
         return generator.integers(1, 3, count)
     values = generator.integers(0, _highest(op, dtype, ranks) + 1, count)
+    if (contributors := _contributors(op, ranks)) < ranks:
+        values[(rank - np.arange(count)) % ranks >= contributors] = 0
     return values * ranks if op == "average" else values
 
 

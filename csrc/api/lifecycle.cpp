@@ -443,7 +443,10 @@ void stop_timeline() {
 }
 
 void write_flight_record() {
-  current_runtime()->flight_recorder().write("asked for by the application").throw_if_error();
+  current_runtime()
+      ->flight_recorder()
+      .write(FlightRecorder::Occasion::request, "asked for by the application")
+      .throw_if_error();
 }
 
 std::map<std::string, std::string> options() {

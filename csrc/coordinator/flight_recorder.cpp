@@ -186,6 +186,7 @@ void FlightRecorder::end(Number number, const Status& status) {
   Operation& operation = open.mapped();
   operation.ended = Clock::now();
   operation.stage = status.ok() ? Stage::done : Stage::failed;
+  operation.code = status.code();
   if (!status.ok()) operation.error = status.to_string();
   if (ended_.size() < capacity_) {
     ended_.push_back(std::move(operation));
@@ -211,18 +212,24 @@ void FlightRecorder::append(std::string& text, const Operation& operation) const
   if (request.root >= 0) text += str(",\"root\":", request.root);
   if (operation.started != Time{}) text += str(",\"started\":", wall_clock(operation.started));
   if (operation.ended != Time{}) text += str(",\"ended\":", wall_clock(operation.ended));
-  if (!operation.error.empty()) text += ",\"error\":" + TraceFile::text(operation.error);
+  if (operation.code != ErrorCode::ok) {
+    text += str(",\"code\":\"", name_of(operation.code),
+                "\",\"error\":", TraceFile::text(operation.error));
+  }
   text += '}';
 }
 
-std::string FlightRecorder::text_of(const std::string& why) const {
+std::string FlightRecorder::text_of(Occasion occasion, const std::string& why, int lost) const {
+  static constexpr std::string_view occasions[] = {"request", "stall", "failure"};
   char host[256] = {};
   ::gethostname(host, sizeof host - 1);
   std::string text =
       str("{\"rueda_flight_record\":1,\"rank\":", rank_, ",\"size\":", size_,
           ",\"host\":", TraceFile::text(host), ",\"pid\":", ::getpid(),
-          ",\"written\":", wall_clock(Clock::now()), ",\"why\":", TraceFile::text(why),
-          ",\"forgotten\":", ended_count_ - ended_.size(), ",\"sets\":{");
+          ",\"written\":", wall_clock(Clock::now()), ",\"occasion\":\"",
+          occasions[static_cast<std::size_t>(occasion)], "\",\"why\":", TraceFile::text(why));
+  if (lost >= 0) text += str(",\"lost\":", lost);
+  text += str(",\"forgotten\":", ended_count_ - ended_.size(), ",\"sets\":{");
   bool is_first = true;
   for (const auto& [id, ranks] : sets_) {
     text += str(std::exchange(is_first, false) ? "" : ",", "\"", id, "\":", list_of(ranks));
@@ -257,7 +264,7 @@ std::string FlightRecorder::text_of(const std::string& why) const {
   return text + "\n]}\n";
 }
 
-Status FlightRecorder::write(const std::string& why) const {
+Status FlightRecorder::write(Occasion occasion, const std::string& why, int lost) const {
   if (!is_on()) {
     return {ErrorCode::invalid_argument,
             "there is no flight record: set RUEDA_FLIGHT_RECORDER to the folder that gets it"};
@@ -265,16 +272,17 @@ Status FlightRecorder::write(const std::string& why) const {
   std::string text;
   {
     const std::lock_guard lock(mutex_);
-    text = text_of(why);
+    text = text_of(occasion, why, lost);
   }
   Status status = make_folders(folder_);
   if (status.ok()) status = replace_file(path_, text);
   return status.ok() ? status : not_written(status);
 }
 
-void FlightRecorder::dump(const std::string& why) const {
+void FlightRecorder::dump(Occasion occasion, const Status& reason) const {
   if (!is_on()) return;
-  if (const Status status = write(why); !status.ok()) {
+  const int lost = occasion == Occasion::failure ? reason.peer() : -1;
+  if (const Status status = write(occasion, reason.to_string(), lost); !status.ok()) {
     log(LogLevel::error, status.message());
   }
 }

@@ -22,6 +22,8 @@ class FlightRecorder {
  public:
   // Of an operation; 0 is none.
   using Number = std::uint64_t;
+  // What a record is written upon.
+  enum class Occasion : std::uint8_t { request, stall, failure };
 
   // Records nothing.
   FlightRecorder() = default;
@@ -46,10 +48,10 @@ class FlightRecorder {
   void end(Number number, const Status& status);
 
   // Writes all of it as a file that replaces the last one. initialization where it cannot be
-  // written. `why` is the reason that the file gives.
-  Status write(const std::string& why) const;
+  // written. `why` is the reason that the file gives, `lost` the rank that the world has lost.
+  Status write(Occasion occasion, const std::string& why, int lost = -1) const;
   // The same, and an error is logged.
-  void dump(const std::string& why) const;
+  void dump(Occasion occasion, const Status& reason) const;
 
  private:
   enum class Stage : std::uint8_t { submitted, running, done, failed };
@@ -63,12 +65,13 @@ class FlightRecorder {
     Time started{};
     Time ended{};
     Stage stage = Stage::submitted;
+    ErrorCode code = ErrorCode::ok;
     std::string error;
   };
 
   // Under mutex_.
   std::uint64_t count(int set, const std::string& name);
-  [[nodiscard]] std::string text_of(const std::string& why) const;
+  [[nodiscard]] std::string text_of(Occasion occasion, const std::string& why, int lost) const;
   void append(std::string& text, const Operation& operation) const;
 
   std::string folder_;

@@ -167,7 +167,8 @@ void Losses::fail(const Status& reason) {
   concerned_.messages.fail_all(reason);
   concerned_.tables.fail_all(reason);
   if (services_.on_failure) services_.on_failure(reason);
-  services_.recorder.dump(reason.to_string());  // the last, for a disk may be slow
+  // The last, for a disk may be slow.
+  services_.recorder.dump(FlightRecorder::Occasion::failure, reason);
 }
 
 // A rank of this host that does not answer may be stopped in the middle of a transfer.

@@ -60,7 +60,7 @@ void record_stall(FlightRecorder& recorder, const ResponseList& responses) {
     return response.kind == ResponseKind::warning ||
            (response.kind == ResponseKind::error && response.status.code() == ErrorCode::stalled);
   });
-  if (stall != responses.end()) recorder.dump(stall->status.to_string());
+  if (stall != responses.end()) recorder.dump(FlightRecorder::Occasion::stall, stall->status);
 }
 
 void add_numbered(const DeferredSubmissions& deferred, std::vector<std::string>& names) {
@@ -295,7 +295,7 @@ void SetCoordinator::handle(const ResponseList& responses, Time now) {
       // Whoever waits for a rank that leaves has mostly come apart from it before. What it waits
       // for is recorded as open.
       const bool waits = negotiation_.waits() || replay_.waits() || !deferred_.empty();
-      if (waits && retired_.ok() && !has_left_) context_.recorder->dump(first.status.to_string());
+      if (waits && retired_.ok() && !has_left_) context_.recorder->dump(FlightRecorder::Occasion::failure, first.status);
       close(retired_.ok() ? first.status : retired_);
     } else {
       negotiation_.answer(first, now);

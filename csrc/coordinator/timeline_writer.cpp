@@ -27,23 +27,25 @@ class RuedaTimeline final : public TimelineWriter {
 
   void ready(int, const Request&, std::span<const int>, Time) override {}
 
-  void started(int, const Request& request, const std::optional<Wait>& wait, Time) override {
+  void started(int set, const Request& request, const std::optional<Wait>& wait, Time) override {
     if (!wait) return;
     const Time taken = std::max(wait->taken, wait->submitted);
-    bar(request.name, "QUEUE", wait->submitted, taken);
-    bar(request.name, "NEGOTIATE", taken, std::max(wait->agreed, taken));
+    const int row = row_of(set, request.name);
+    bar(row, "QUEUE", wait->submitted, taken);
+    bar(row, "NEGOTIATE", taken, std::max(wait->agreed, taken));
   }
 
-  void ended(int, const Request& request, Time begin, Time end,
+  void ended(int set, const Request& request, Time begin, Time end,
              std::span<const Operation::Phase> phases) override {
-    bar(request.name, in_capitals(name_of(request.collective)), begin, end);
-    for (const auto& phase : phases) bar(request.name, phase.name, phase.begin, phase.end);
+    const int row = row_of(set, request.name);
+    bar(row, in_capitals(name_of(request.collective)), begin, end);
+    for (const auto& phase : phases) bar(row, phase.name, phase.begin, phase.end);
   }
 
   void answered(int, const std::string&, Time) override {}
 
-  void stalled(int, const std::string& name, Time when) override {
-    const int row = row_of(name);
+  void stalled(int set, const std::string& name, Time when) override {
+    const int row = row_of(set, name);
     file_.write(str(R"("name":"STALL","ph":"i","s":"t","pid":)", rank_, ",\"tid\":", row,
                     ",\"ts\":", file_.microseconds(when)));
   }
@@ -51,19 +53,22 @@ class RuedaTimeline final : public TimelineWriter {
   void cycle(Time) override {}
 
  private:
-  int row_of(const std::string& tensor) {
-    const auto [row, inserted] = rows_.try_emplace(tensor, static_cast<int>(rows_.size()) + 1);
+  // Process sets reduce tensors of one name at once, and bars of one row must not overlap.
+  int row_of(int set, const std::string& tensor) {
+    const auto [row, inserted] =
+        rows_.try_emplace(str(set, ' ', tensor), static_cast<int>(rows_.size()) + 1);
     if (inserted) {
       file_.write(str(R"("name":"thread_name","ph":"M","pid":)", rank_, ",\"tid\":", row->second,
-                      R"(,"args":{"name":)", TraceFile::text(tensor), "}"));
+                      R"(,"args":{"name":)",
+                      TraceFile::text(set == 0 ? tensor : str(tensor, " (process set ", set, ")")),
+                      "}"));
     }
     return row->second;
   }
 
-  void bar(const std::string& tensor, std::string_view phase, Time begin, Time end) {
+  void bar(int row, std::string_view phase, Time begin, Time end) {
     begin = std::max(begin, file_.start());  // what was under way when the timeline was opened
     end = std::max(begin, end);
-    const int row = row_of(tensor);
     file_.write(str("\"name\":", TraceFile::text(phase), R"(,"ph":"X","pid":)", rank_,
                     ",\"tid\":", row, ",\"ts\":", file_.microseconds(begin),
                     ",\"dur\":", TraceFile::microseconds(end - begin)));
@@ -71,7 +76,7 @@ class RuedaTimeline final : public TimelineWriter {
 
   TraceFile& file_;
   const int rank_;
-  std::unordered_map<std::string, int> rows_;
+  std::unordered_map<std::string, int> rows_;  // by process set and name
 };
 
 }  // namespace

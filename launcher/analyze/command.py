@@ -18,12 +18,19 @@ _EPILOG = """
   diverged   whether any world has a divergence
   worlds     of each world, the first one first:
     epoch, size, folder
-    ranks            by number: host, pid, why, submitted, lateness_ms,
-                     last_done, open
+    ranks            by number: host, pid, why, occasion ("request",
+                     "stall", "failure" or null), submitted,
+                     lateness_ms, last_done, open
     without_record   ranks that have left none
+    outdated         ranks whose records are older than what others tell
+                     of, as where one was killed after a stall
     damaged          by file: why it could not be read
     divergences      kind ("missing" or "mismatch"), operation, ranks,
                      missing, fields (by name: of each value, its ranks)
+    cut_short        as divergences, but the world failed by the loss of
+                     another rank before those in "missing" had come to it
+    not_compared     operations that had not ended, and whose names could
+                     not be told apart
     reordered        operations, ranks; or null
 
 \b
@@ -31,11 +38,11 @@ An operation is printed as: set, generation (how often its members had
 joined), name, of_name (counts those of its name since), number (counts
 what its rank submitted), collective, dtype, shape, op, root, stage
 (submitted, running, done, failed), submitted, started, ended
-(microseconds since 1970), error.
+(microseconds since 1970), code and error of one that failed.
 
 \b
-Exit code: 0 where the ranks did the same, 1 where they diverged, 2 where there is
-nothing to analyse.
+Exit code: 0 where no divergence was found, 1 where the ranks diverged, 2 where there
+is nothing to analyse.
 """
 
 

@@ -3,6 +3,10 @@
 Rueda matches operations by process set and name, in any order, so that is how they are matched here: the third
 allreduce of 'w' in set 0 on one rank is the third on all others. A rank diverges where it has not submitted what
 others wait for, or has submitted something else under that name.
+
+A record is evidence of what its rank had not submitted only for as long as the rank lived to tell: one that it wrote
+upon an earlier stall, before it was killed, says nothing of what came later. And where the loss of another rank ended
+the world, who had merely not come as far as others is not to blame.
 """
 
 from __future__ import annotations
@@ -10,12 +14,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from statistics import median
 
-from .records import Operation, Record, WorldRecords
+from .records import Name, Operation, Record, WorldRecords
 
 # What may differ in its first extent.
 _UNEVEN = ("allgather", "alltoall")
+
+
+# Codes of errors that end an operation for which other ranks were waited for too long.
+_WAITED_IN_VAIN = ("stalled", "timeout")
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,9 @@ class Analysis:
     summaries: tuple[RankSummary, ...]
     without_record: tuple[int, ...]
     divergences: tuple[Divergence, ...]  # the first one first
+    cut_short: tuple[Divergence, ...]  # "missing" where the failure of the world came first
+    outdated: tuple[int, ...]  # ranks whose records are older than what others tell of
+    not_compared: tuple[Operation, ...]  # not done on some rank, and not told apart by their names
     reordered: tuple[Operation, Operation, int, int] | None  # the first place, and two ranks
 
 
@@ -61,7 +73,12 @@ Key = tuple[int, int, str, int]
 
 
 def _key(operation: Operation) -> Key:
-    return (operation.set, operation.generation, operation.name, operation.of_name)
+    return (*operation.named, operation.of_name)
+
+
+def _is_same(one: Operation, other: Operation) -> bool:
+    is_counted = one.of_name > 0 and other.of_name > 0
+    return _key(one) == _key(other) if is_counted else one.named == other.named
 
 
 def _fields(operation: Operation) -> Iterator[tuple[str, str]]:
@@ -105,47 +122,155 @@ def _has_joined(record: Record, set_id: int) -> bool:
     )
 
 
-def _by_key(records: Mapping[int, Record]) -> dict[Key, dict[int, Operation]]:
-    matched: dict[Key, dict[int, Operation]] = defaultdict(dict)
+def _uncounted(records: Mapping[int, Record]) -> dict[Name, bool]:
+    """What some rank has not counted, as too many names came before: by it, whether it is told apart all the same."""
+    names = {
+        named
+        for record in records.values()
+        for named, operations in record.by_name.items()
+        if operations[-1].of_name == 0
+    }
+    return {
+        named: all(len(record.by_name.get(named, ())) <= 1 for record in records.values())
+        for named in names
+    }
+
+
+Matched = dict[Key, dict[int, Operation]]
+
+
+def _match(records: Mapping[int, Record]) -> tuple[Matched, tuple[Operation, ...]]:
+    """By key, the operation of each rank; and of what cannot be told apart, what is not done."""
+    uncounted = _uncounted(records)
+    matched: Matched = defaultdict(dict)
+    left_out: dict[Name, Operation] = {}
     for rank, record in sorted(records.items()):
         for operation in record.operations:
-            # A join is of its rank alone, and what is not counted cannot be told from others of its name.
-            if operation.collective != "join" and operation.of_name > 0:
-                matched[_key(operation)][rank] = operation
-    return matched
+            if operation.collective == "join":  # is of its rank alone
+                continue
+            named = operation.named
+            if uncounted.get(named, True):
+                key = (*named, 0) if named in uncounted else _key(operation)
+                matched[key][rank] = operation
+            elif operation.stage != "done":
+                left_out.setdefault(named, operation)
+    return matched, tuple(left_out.values())
 
 
-def _divergence(
-    records: Mapping[int, Record], by_rank: Mapping[int, Operation]
-) -> Divergence | None:
-    first = next(iter(by_rank.values()))
-    fields = _differences(by_rank)
-    if fields:
-        return Divergence("mismatch", first, tuple(by_rank), fields=fields)
-    # What is done anywhere was agreed on by all, were it only by having joined.
-    if any(operation.stage == "done" for operation in by_rank.values()):
-        return None
-    missing = tuple(
-        rank
-        for rank in _members(records, first.set)
-        if (record := records.get(rank)) is not None
-        and not record.has_submitted(first)
-        and not _has_joined(record, first.set)
-    )
-    return Divergence("missing", first, tuple(by_rank), missing) if missing else None
+class _Missing:
+    """Which ranks have not submitted what others have, and whether the failure of their world is why."""
+
+    def __init__(self, records: Mapping[int, Record], matched: Matched) -> None:
+        self.outdated: set[int] = set()  # what they have written was older than what was asked for
+        self._records = records
+        self._matched = matched
+        self._ahead: dict[tuple[int, int], int] = {}
+        self._passed: dict[tuple[int, int, int], float] = {}
+
+    def of(self, by_rank: Mapping[int, Operation]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Those that others wait for in vain, and those that were cut short."""
+        missing: list[int] = []
+        cut_short: list[int] = []
+        has_it, operation = next(iter(by_rank.items()))
+        # Before the world failed, which the rank that gave up may have brought about.
+        was_stalled = any(each.code in _WAITED_IN_VAIN for each in by_rank.values())
+        for rank in _members(self._records, operation.set):
+            record = self._records.get(rank)
+            if record is None or rank in by_rank or _has_joined(record, operation.set):
+                continue
+            # None: it cannot be told.
+            if record.has_submitted(operation, self._by_how_much_ahead(rank, has_it)) is not False:
+                continue
+            if self._is_older(rank, by_rank):
+                self.outdated.add(rank)
+            elif not was_stalled and self._was_cut_short(rank, has_it, operation):
+                cut_short.append(rank)
+            else:
+                missing.append(rank)
+        return tuple(missing), tuple(cut_short)
+
+    def _is_older(self, rank: int, by_rank: Mapping[int, Operation]) -> bool:
+        """Whether what a rank wrote says nothing of an operation, which was not submitted by then."""
+        written = self._records[rank].written
+        return all(
+            written < operation.submitted + self._by_how_much_ahead(rank, other)
+            for other, operation in by_rank.items()
+        )
+
+    def _was_cut_short(self, rank: int, other: int, operation: Operation) -> bool:
+        record = self._records[rank]
+        if record.occasion != "failure" or record.lost == rank:
+            return False
+        return operation.number > self._has_passed(rank, other, operation.set)
+
+    def _has_passed(self, rank: int, other: int, set_id: int) -> float:
+        """The last number on `other` of what `rank` has submitted, too; infinity where it has submitted more."""
+        key = (rank, other, set_id)
+        if key not in self._passed:
+            numbers: list[float] = [0]
+            for by_rank in self._matched.values():
+                operation = by_rank.get(rank)
+                if operation is None or operation.set != set_id:
+                    continue
+                if other in by_rank:
+                    numbers.append(by_rank[other].number)
+                elif self._records[other].has_submitted(operation) is False:
+                    numbers.append(inf)
+            self._passed[key] = max(numbers)
+        return self._passed[key]
+
+    def _by_how_much_ahead(self, rank: int, other: int) -> int:
+        """The clock of one rank's host, by what ended on both at about the same time."""
+        if self._records[rank].host == self._records[other].host:
+            return 0
+        key = (rank, other)
+        if key not in self._ahead:
+            apart = [
+                here.ended - there.ended
+                for by_rank in self._matched.values()
+                if (here := by_rank.get(rank)) is not None
+                and (there := by_rank.get(other)) is not None
+                and here.stage == there.stage == "done"
+                and here.ended is not None
+                and there.ended is not None
+            ]
+            self._ahead[key] = int(median(apart)) if apart else 0
+        return self._ahead[key]
 
 
 def _divergences(
-    records: Mapping[int, Record], matched: Mapping[Key, Mapping[int, Operation]]
-) -> tuple[Divergence, ...]:
-    found = [
-        (min(operation.number for operation in by_rank.values()), divergence)
-        for by_rank in matched.values()
-        if (divergence := _divergence(records, by_rank)) is not None
-    ]
+    absent: _Missing, matched: Matched
+) -> tuple[tuple[Divergence, ...], tuple[Divergence, ...]]:
+    """And those that are none, as the failure of the world came first."""
+    found: list[Divergence] = []
+    cut_short: list[Divergence] = []
     # Ranks of one program count alike, whatever their clocks say.
-    found.sort(key=lambda entry: entry[0])
-    return tuple(divergence for _, divergence in found)
+    for by_rank in sorted(matched.values(), key=_number):
+        first = next(iter(by_rank.values()))
+        ranks = tuple(by_rank)
+        if fields := _differences(by_rank):
+            found.append(Divergence("mismatch", first, ranks, fields=fields))
+            continue
+        # What is done anywhere was agreed on by all, were it only by having joined.
+        if any(operation.stage == "done" for operation in by_rank.values()):
+            continue
+        missing, late = absent.of(by_rank)
+        if missing:
+            found.append(Divergence("missing", first, ranks, missing))
+        elif late:
+            cut_short.append(Divergence("missing", first, ranks, late))
+    return tuple(found), tuple(cut_short)
+
+
+def _number(by_rank: Mapping[int, Operation]) -> int:
+    return min(operation.number for operation in by_rank.values())
+
+
+def _silent(records: Mapping[int, Record]) -> set[int]:
+    """The ranks that have written upon an earlier occasion, and not when the world failed."""
+    if not any(record.occasion == "failure" for record in records.values()):
+        return set()
+    return {rank for rank, record in records.items() if record.occasion not in ("failure", None)}
 
 
 def _reordered(records: Mapping[int, Record]) -> tuple[Operation, Operation, int, int] | None:
@@ -158,7 +283,7 @@ def _reordered(records: Mapping[int, Record]) -> tuple[Operation, Operation, int
         first = numbered[ranks[0]][number]
         for rank in ranks[1:]:
             other = numbered[rank][number]
-            if first.set == other.set and _key(first) != _key(other):
+            if first.set == other.set and not _is_same(first, other):
                 return first, other, ranks[0], rank
     return None
 
@@ -191,7 +316,9 @@ def _summary(record: Record, lateness: float | None) -> RankSummary:
 
 def compare(world: WorldRecords) -> Analysis:
     """Lays the records of a world side by side."""
-    matched = _by_key(world.records)
+    matched, not_compared = _match(world.records)
+    absent = _Missing(world.records, matched)
+    divergences, cut_short = _divergences(absent, matched)
     lateness = _lateness(matched)
     return Analysis(
         world=world,
@@ -199,6 +326,9 @@ def compare(world: WorldRecords) -> Analysis:
             _summary(record, lateness.get(rank)) for rank, record in sorted(world.records.items())
         ),
         without_record=tuple(rank for rank in range(world.size) if rank not in world.records),
-        divergences=_divergences(world.records, matched),
+        divergences=divergences,
+        cut_short=cut_short,
+        outdated=tuple(sorted(absent.outdated | _silent(world.records))),
+        not_compared=not_compared,
         reordered=_reordered(world.records),
     )

@@ -8,16 +8,28 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 FORMAT = 1
 STAGES = ("submitted", "running", "done", "failed")
+OCCASIONS = ("request", "stall", "failure")
+
+# What a damaged file may not ask for: more lines than anybody reads, dates that there are not.
+_MAX_RANKS = 1 << 20
+_MAX_TIME = 1 << 56
+_MAX_NUMBER = 1 << 63
 
 
 class RecordsError(Exception):
     """There is nothing that can be analysed; the text says why and what to do."""
+
+
+# Process set, its generation, and the operation's name.
+Name = tuple[int, int, str]
 
 
 @dataclass(frozen=True)
@@ -38,7 +50,13 @@ class Operation:
     ended: int | None = None
     op: str | None = None
     root: int | None = None
+    code: str | None = None  # of the error, e.g. "stalled"
     error: str | None = None
+
+    @property
+    def named(self) -> Name:
+        """What is told apart without counting."""
+        return (self.set, self.generation, self.name)
 
     @property
     def is_open(self) -> bool:
@@ -65,13 +83,51 @@ class Record:
     generations: dict[int, int]  # by set; 0 where there is none
     counts: dict[int, dict[str, int]]  # by set and name, how many were submitted in its generation
     operations: tuple[Operation, ...]  # by number
+    occasion: str | None = None  # one of OCCASIONS: what it was written upon; None: it is not told
+    lost: int | None = None  # of a failure: the rank that the world has lost
 
-    def has_submitted(self, operation: Operation) -> bool:
-        """Also where it is forgotten. Of an earlier generation all members have taken part in everything."""
+    @cached_property
+    def by_name(self) -> Mapping[Name, tuple[Operation, ...]]:
+        """The operations that are remembered, but for joins, by number."""
+        found: dict[Name, list[Operation]] = {}
+        for operation in self.operations:
+            if operation.collective != "join":
+                found.setdefault(operation.named, []).append(operation)
+        return {named: tuple(operations) for named, operations in found.items()}
+
+    @cached_property
+    def _leaves_out_names(self) -> bool:
+        """Whether names came that it does not count, as there were too many before."""
+        return any(operations[-1].of_name == 0 for operations in self.by_name.values())
+
+    def has_submitted(self, operation: Operation, ahead: int = 0) -> bool | None:
+        """Also where it is forgotten; None where that cannot be told.
+
+        Of an earlier generation all members have taken part in everything. `ahead`: by how much this record's clock is
+        ahead of that of `operation`.
+        """
         generation = self.generations.get(operation.set, 0)
         if generation != operation.generation:
             return generation > operation.generation
-        return self.counts.get(operation.set, {}).get(operation.name, 0) >= operation.of_name
+        count = self.counts.get(operation.set, {}).get(operation.name, 0)
+        if operation.of_name > 0 and (count > 0 or not self._leaves_out_names):
+            return count >= operation.of_name
+        if operation.named in self.by_name:
+            return True
+        return None if self._may_have_forgotten(operation.submitted + ahead) else False
+
+    def _may_have_forgotten(self, submitted: int) -> bool:
+        """Whether an operation may have ended that another rank submitted at that time.
+
+        None ends before all ranks have submitted it, and what ended first is forgotten first.
+        """
+        return self.forgotten > 0 and (self._first_end is None or self._first_end >= submitted)
+
+    @cached_property
+    def _first_end(self) -> int | None:
+        """Of what is remembered."""
+        ended = (operation.ended for operation in self.operations)
+        return min((end for end in ended if end is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -89,10 +145,65 @@ class WorldRecords:
         return max(record.size for record in self.records.values())
 
 
+def _check(entry: Mapping[str, Any], numbers: str, texts: str, optional: str) -> None:
+    """That the fields are of their types. Raises ValueError, and KeyError where one is not there."""
+    for name in numbers.split():
+        if name in entry or name not in optional.split():
+            _number(entry[name], name)
+    for name in texts.split():
+        if (name in entry or name not in optional.split()) and not isinstance(entry[name], str):
+            raise ValueError(f"'{name}' is {entry[name]!r}")
+
+
+def _number(value: Any, name: str, limit: int = _MAX_NUMBER) -> int:
+    if type(value) is not int or not 0 <= value < limit:
+        raise ValueError(f"'{name}' is {value!r}")
+    return value
+
+
+def _one_of(value: Any, choices: tuple[str, ...], name: str) -> None:
+    if value not in choices:
+        raise ValueError(f"unknown {name} {value!r}")
+
+
+def _numbers(values: Any, name: str, limit: int = _MAX_NUMBER) -> tuple[int, ...]:
+    return tuple(_number(value, name, limit) for value in values)
+
+
 def _operation(entry: dict[str, Any]) -> Operation:
-    if entry["stage"] not in STAGES:
-        raise ValueError(f"unknown stage {entry['stage']!r}")
-    return Operation(**{**entry, "shape": tuple(entry["shape"])})
+    _check(
+        entry,
+        "number set generation of_name submitted started ended root",
+        "name collective dtype op code error",
+        optional="started ended op root code error",
+    )
+    _one_of(entry["stage"], STAGES, "stage")
+    return Operation(**{**entry, "shape": _numbers(entry["shape"], "shape")})
+
+
+def _record(content: dict[str, Any]) -> Record:
+    _check(content, "pid forgotten", "host why", optional="")
+    _number(content["written"], "written", _MAX_TIME)
+    _number(content["size"], "size", _MAX_RANKS)
+    _number(content["rank"], "rank", content["size"])
+    if (occasion := content.get("occasion")) is not None:
+        _one_of(occasion, OCCASIONS, "occasion")
+    if (lost := content.get("lost")) is not None:
+        _number(lost, "lost", _MAX_RANKS)
+    fields = {
+        "sets": {
+            int(key): _numbers(ranks, "sets", _MAX_RANKS) for key, ranks in content["sets"].items()
+        },
+        "generations": {
+            int(key): _number(count, "generations") for key, count in content["generations"].items()
+        },
+        "counts": {
+            int(key): {name: _number(count, "counts") for name, count in names.items()}
+            for key, names in content["counts"].items()
+        },
+        "operations": tuple(_operation(entry) for entry in content["operations"]),
+    }
+    return Record(**{**content, **fields})
 
 
 def read_record(path: Path) -> Record:
@@ -106,11 +217,7 @@ def read_record(path: Path) -> Record:
     if content.pop("rueda_flight_record") != FORMAT:
         raise ValueError("a flight record of another version of Rueda")
     try:
-        content["sets"] = {int(key): tuple(ranks) for key, ranks in content["sets"].items()}
-        content["generations"] = {int(key): int(n) for key, n in content["generations"].items()}
-        content["counts"] = {int(key): names for key, names in content["counts"].items()}
-        content["operations"] = tuple(_operation(entry) for entry in content["operations"])
-        return Record(**content)
+        return _record(content)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"a damaged flight record: {error}") from error
 

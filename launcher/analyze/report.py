@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from .comparison import Analysis, Divergence, RankSummary
-from .records import Operation
+from .records import Operation, Record
 
 # How many of them are told in full.
 MAX_DIVERGENCES = 5
@@ -69,6 +69,21 @@ def _rank_line(summary: RankSummary) -> str:
     )
 
 
+def _outdated_line(records: Mapping[int, Record], rank: int) -> str:
+    occasion = records[rank].occasion
+    has_failed = any(record.occasion == "failure" for record in records.values())
+    if has_failed and occasion in ("stall", "request"):
+        written = "of an earlier stall" if occasion == "stall" else "what it was asked for earlier"
+        return (
+            f"rank {rank}: its record is {written}; it wrote none when the world failed. "
+            "It was killed, or had ended."
+        )
+    return (
+        f"rank {rank}: its record is older than those of others, and does not tell what it "
+        "submitted later."
+    )
+
+
 def _world_lines(analysis: Analysis) -> Iterator[str]:
     world = analysis.world
     if world.epoch:
@@ -83,10 +98,36 @@ def _world_lines(analysis: Analysis) -> Iterator[str]:
     yield ""
     for summary in analysis.summaries:
         yield _rank_line(summary)
+    for rank in analysis.outdated:
+        yield _outdated_line(world.records, rank)
     for rank in analysis.without_record:
         yield f"rank {rank}: no record. It was killed, or its host's files are not here."
     yield ""
     yield from _verdict_lines(analysis)
+
+
+def _agreement_lines(analysis: Analysis) -> Iterator[str]:
+    if analysis.not_compared:
+        yield (
+            f"No divergence was found, but {_count_of(len(analysis.not_compared), 'operation')} that had not ended "
+            f"could not be compared, the first {analysis.not_compared[0]}: too many names came before "
+            "for its own to be counted, and it came several times."
+        )
+    else:
+        as_far = ", as far as their records go" if analysis.outdated or analysis.cut_short else ""
+        yield f"No divergence: all ranks that left a record have submitted the same{as_far}."
+    if analysis.cut_short:
+        cut = analysis.cut_short[0]
+        records = analysis.world.records
+        waited = max(records[rank].written for rank in cut.missing) - cut.operation.submitted
+        yield (
+            f"The failure came before all had submitted {cut.operation}{_of_set(cut.operation)}: {_ranks(cut.ranks)} "
+            f"had, {max(0, waited) / 1e6:.3f} s before; {_ranks(cut.missing)} had not come to it."
+        )
+
+
+def _count_of(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _verdict_lines(analysis: Analysis) -> Iterator[str]:
@@ -98,7 +139,7 @@ def _verdict_lines(analysis: Analysis) -> Iterator[str]:
     if len(found) > MAX_DIVERGENCES:
         yield f"And {len(found) - MAX_DIVERGENCES} more, which --json tells."
     if not found:
-        yield "No divergence: all ranks that left a record have submitted the same."
+        yield from _agreement_lines(analysis)
     if analysis.reordered is not None:
         first, other, rank, other_rank = analysis.reordered
         yield (
@@ -119,6 +160,16 @@ def _operation_json(operation: Operation | None) -> dict[str, object] | None:
     return None if operation is None else dataclasses.asdict(operation)
 
 
+def _divergence_json(divergence: Divergence) -> dict[str, object]:
+    return {
+        "kind": divergence.kind,
+        "operation": _operation_json(divergence.operation),
+        "ranks": divergence.ranks,
+        "missing": divergence.missing,
+        "fields": divergence.fields,
+    }
+
+
 def _world_json(analysis: Analysis) -> dict[str, object]:
     reordered = analysis.reordered
     return {
@@ -130,6 +181,7 @@ def _world_json(analysis: Analysis) -> dict[str, object]:
                 "host": summary.host,
                 "pid": summary.pid,
                 "why": summary.why,
+                "occasion": analysis.world.records[summary.rank].occasion,
                 "submitted": summary.submitted,
                 "lateness_ms": summary.lateness_ms,
                 "last_done": _operation_json(summary.last_done),
@@ -139,16 +191,10 @@ def _world_json(analysis: Analysis) -> dict[str, object]:
         },
         "without_record": analysis.without_record,
         "damaged": analysis.world.damaged,
-        "divergences": [
-            {
-                "kind": divergence.kind,
-                "operation": _operation_json(divergence.operation),
-                "ranks": divergence.ranks,
-                "missing": divergence.missing,
-                "fields": divergence.fields,
-            }
-            for divergence in analysis.divergences
-        ],
+        "outdated": analysis.outdated,
+        "divergences": [_divergence_json(divergence) for divergence in analysis.divergences],
+        "cut_short": [_divergence_json(divergence) for divergence in analysis.cut_short],
+        "not_compared": [_operation_json(operation) for operation in analysis.not_compared],
         "reordered": reordered
         and {
             "operations": [_operation_json(operation) for operation in reordered[:2]],

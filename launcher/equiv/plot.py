@@ -11,7 +11,8 @@ from rueda.equivalence.judge import Run
 from rueda.equivalence.targets import losses, smooth
 
 from ..errors import LaunchError
-from ..figures import new_pyplot, require_folder, require_matplotlib
+from ..figures import new_pyplot, require_matplotlib
+from ..result_files import require_file
 from .comparison import Comparison
 from .plan import Planned, Way
 from .running import Outcome
@@ -24,7 +25,7 @@ def check(path: Path) -> None:
     require_matplotlib("--plot")
     if path.suffix not in {".svg", ".png", ".pdf"}:
         raise LaunchError(f"--plot {path}: the name must end in .svg, .png or .pdf")
-    require_folder("--plot", path)
+    require_file("--plot", path)
 
 
 def draw(comparison: Comparison, outcomes: Mapping[Planned, Outcome], path: Path) -> None:

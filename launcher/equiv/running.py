@@ -10,11 +10,13 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from rueda.equivalence.record_files import RankRecord, RecordError, read_rank
 from rueda.equivalence.run_settings import VARIABLE, RunSettings
 
 from ..companion import signals_as_exits, start
+from ..errors import LaunchError
 
 __all__ = ["OUTPUT_FILE", "Outcome", "problem_of", "run", "run_again"]
 
@@ -33,15 +35,17 @@ class Outcome:
 
 
 def run(folder: Path, settings: RunSettings, timeout: float) -> Outcome:
-    """Starts one run and waits for it, at most ``timeout`` seconds; its output is kept in the folder."""
-    shutil.rmtree(folder, ignore_errors=True)
-    settings.write(folder)
+    """Starts one run and waits for it, at most ``timeout`` seconds; its output is kept in the folder.
+
+    Raises LaunchError where nothing can be written there.
+    """
+    output = _begin(folder, settings)
     # As flags, too: other hosts get no more of the environment than variables of some names.
     given = [word for name, value in settings.variables for word in ("-x", f"{name}={value}")]
     flags = ["-np", str(settings.ranks), *settings.launch, *given]
     environment = {**os.environ, **dict(settings.variables), VARIABLE: str(folder)}
     began = time.monotonic()
-    with (folder / OUTPUT_FILE).open("wb") as output, signals_as_exits():
+    with output, signals_as_exits():
         process = start(
             [*flags, *settings.command],
             env=environment,
@@ -62,6 +66,18 @@ def run(folder: Path, settings: RunSettings, timeout: float) -> Outcome:
     if status:
         return Outcome((), f"it ended with exit code {status}{_last_line(folder)}", seconds)
     return _read(folder, settings, seconds)
+
+
+def _begin(folder: Path, settings: RunSettings) -> IO[bytes]:
+    """The file of what the run prints, in a new folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        settings.write(folder)
+        return (folder / OUTPUT_FILE).open("wb")
+    except OSError as error:
+        raise LaunchError(
+            f"cannot write '{error.filename or folder}': {error.strerror}: choose another folder with --out"
+        ) from error
 
 
 def run_again(folder: Path, settings: RunSettings) -> Outcome | None:

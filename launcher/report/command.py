@@ -12,7 +12,8 @@ import click
 
 from ..equiv.plan import parse_list
 from ..errors import LaunchError
-from ..figures import require_folder, require_matplotlib
+from ..figures import require_matplotlib
+from ..result_files import require_file, write_file
 from ..sink import say
 from ..temporary import temporary_folder
 
@@ -153,7 +154,7 @@ def make_report_command() -> click.Command:
     ) -> None:
         if page is not None:
             require_matplotlib("--html")
-            require_folder("--html", page)
+            require_file("--html", page)
         # What needs NumPy is imported here, so that `rueda` itself starts without.
         from .assembly import Asked, assemble, read_baseline
 
@@ -195,10 +196,7 @@ def make_report_command() -> click.Command:
         if page is not None:  # last: what was found is told in any case
             from .page import page_of
 
-            try:
-                page.write_text(page_of(found), encoding="utf-8")
-            except OSError as error:
-                raise LaunchError(f"cannot write '{page}': {error.strerror}") from error
+            write_file(page, page_of(found))
         context.exit(code)
 
     return report

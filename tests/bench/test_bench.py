@@ -135,16 +135,23 @@ def test_reductions_are_exact_in_every_dtype(dtype: str, op: str, ranks: int) ->
     assert len(set(total.tolist())) > 1
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, 4, 11, 12, 16, 100, 127])
 def test_averages_are_exact(ranks: int) -> None:
     inputs = [
         np.frombuffer(values.table(r, ranks, "average", "int8"), "int8") for r in range(ranks)
     ]
     total = sum(x.astype(int) for x in inputs)
+    assert 0 < total.max() <= 127  # type: ignore[attr-defined]
     assert (total % ranks == 0).all()  # type: ignore[attr-defined]
     assert (total // ranks).astype("int8").tobytes() == values.table(
         REDUCTION, ranks, "average", "int8"
     )
+
+
+def test_sums_of_many_ranks_are_exact() -> None:
+    assert max(np.frombuffer(values.table(REDUCTION, 200, "sum", "int8"), "int8")) <= 127
+    inputs = [np.frombuffer(values.table(r, 200, "sum", "int8"), "int8") for r in range(200)]
+    assert 0 < sum(x.astype(int) for x in inputs).max() <= 127  # type: ignore[attr-defined]
 
 
 def test_bfloat16_is_the_upper_half_of_float32() -> None:

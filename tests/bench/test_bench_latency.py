@@ -71,9 +71,12 @@ def test_a_small_run(tmp_path: Path) -> None:
         assert len(report.of("barrier", "rueda").medians) == runs
         assert report.of("barrier", "rueda").counts.total() == 2 * 1000 * runs
     assert "| barrier | rueda | 2 |" in page.read_text()
-    for name in ("ranks", "CPU"):
+    for part, name in (
+        *(("head", name) for name in ("ranks", "CPU", "kernel", "settings")),
+        ("versions", "rueda"),
+    ):
         kept = json.loads(found.read_text())
-        kept["head"][name] = "other"
+        kept[part][name] = "other"
         other = tmp_path / f"{name}.json"
         other.write_text(json.dumps(kept))
         refused = click.testing.CliRunner().invoke(
@@ -82,3 +85,16 @@ def test_a_small_run(tmp_path: Path) -> None:
         assert refused.exit_code == 2
         assert f"the runs in there differ in {name}: other; here: " in refused.output
         assert json.loads(other.read_text()) == kept
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "{}", "[]", '{"schema": 2}', '{"schema": 1, "cases": 3}']
+)
+def test_a_file_that_is_no_report_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "found.json"
+    file.write_text(text)
+    arguments = ["--runs", "1", "--contenders", "rueda", "--cases", "barrier", "--add", str(file)]
+    refused = click.testing.CliRunner().invoke(make_latency_command(), arguments)
+    assert refused.exit_code == 2
+    assert "is no report of `rueda bench latency`" in refused.output
+    assert file.read_text() == text

@@ -57,6 +57,8 @@ def bench(folder: Path, *arguments: str, **variables: str) -> Ran:
         (["--paths", "fast"], "'fast' is no way to call"),
         (["--peers", "mpi,nccl"], "'nccl' is no peer: choose from mpi"),
         (["--json", "nowhere/report.json"], "there is no folder"),
+        (["--json", "."], "--json .: that is a folder"),
+        (["-np", "128", "-d", "int8", "-o", "average"], "it holds no sum of so many ranks"),
         (["--impi", ".", "--peers", "impi"], "mpiexec.hydra"),
         (["--baseline", "."], "pip install --no-deps --target . SOURCES"),
     ],

@@ -178,6 +178,32 @@ def test_reports_of_doors_are_put_together(tmp_path: Path) -> None:
             read_report(file)
 
 
+def test_reports_of_doors_that_were_measured_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are left as they are; torch is known once something has been measured."""
+    from rueda.bench.train import doors_run
+
+    def measured(model: str, *_: object) -> dict:
+        return doors_report(model)["runs"][0]
+
+    monkeypatch.setattr(doors_run, "measure_doors", measured)
+    file = tmp_path / "doors.json"
+
+    def run(model: str) -> int:
+        return doors_run.run_doors([model], 2, doors_run.QUICK, None, file, None)
+
+    assert run("mlp") == run("conv") == 0
+    whole = json.loads(file.read_text())
+    assert [run["model"] for run in whole["runs"]] == ["mlp", "conv"]
+    for name in ("CPU", "kernel", "settings", "torch"):
+        other = whole | {"head": whole["head"] | {name: "other"}}
+        file.write_text(json.dumps(other))
+        with pytest.raises(LaunchError, match=f"the runs in there differ in {name}: other; here: "):
+            run("conv")
+        assert json.loads(file.read_text()) == other
+
+
 def test_options_of_doors() -> None:
     runner = click.testing.CliRunner()
     command = make_train_command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rueda.launcher.analyze.comparison import Analysis, compare
-from rueda.launcher.analyze.records import Operation, Record, WorldRecords, read_folder
-from rueda.launcher.analyze.report import lines_of
+from rueda.launcher.analyze.records import (
+    Operation,
+    Record,
+    WorldRecords,
+    read_folder,
+    read_record,
+)
+from rueda.launcher.analyze.report import as_json, lines_of
 
 from .conftest import Rueda
 
@@ -51,14 +58,21 @@ class Rank:
             )
         )
 
-    def record(self, written: int = 100 * SECOND) -> Record:
+    def forget_names(self, names: str) -> None:
+        """As a rank that has seen too many before these."""
+        for index, operation in enumerate(self.operations):
+            if operation.name in names.split():
+                self.operations[index] = replace(operation, of_name=0)
+                self.counts[operation.set].pop(operation.name, None)
+
+    def record(self, written: int = 100 * SECOND, **fields: Any) -> Record:
         ended = [operation for operation in self.operations if not operation.is_open]
         forgotten = max(0, len(ended) - self.capacity)
         gone = set(map(id, ended[:forgotten]))
         return Record(
             rank=self.rank, size=self.size, host="here", pid=100 + self.rank, written=written,
             why="a test", forgotten=forgotten, sets=self.sets, generations=self.generations, counts=self.counts,
-            operations=tuple(o for o in self.operations if id(o) not in gone),
+            operations=tuple(o for o in self.operations if id(o) not in gone), **fields,
         )  # fmt: skip
 
 
@@ -67,7 +81,11 @@ def ranks_of(size: int, capacity: int = 1000) -> list[Rank]:
 
 
 def analyse(ranks: list[Rank]) -> Analysis:
-    return compare(WorldRecords(Path("here"), 0, {rank.rank: rank.record() for rank in ranks}))
+    return analyse_records([rank.record() for rank in ranks])
+
+
+def analyse_records(records: list[Record]) -> Analysis:
+    return compare(WorldRecords(Path("here"), 0, {record.rank: record for record in records}))
 
 
 def text_of(analysis: Analysis) -> str:
@@ -208,6 +226,159 @@ def test_a_rank_without_a_record() -> None:
     assert "rank 1: no record. It was killed" in text_of(analysis)
 
 
+def broken_world() -> list[Rank]:
+    """Of four ranks, the second has gone without a record while others waited for 'b'."""
+    ranks = ranks_of(4)
+    del ranks[1]
+    for rank in ranks:
+        rank.do("a")
+    for rank in ranks[:2]:
+        rank.do("b", "failed")
+    return ranks
+
+
+def failed(ranks: list[Rank], lost: int = 1) -> list[Record]:
+    return [rank.record(occasion="failure", lost=lost) for rank in ranks]
+
+
+def test_who_had_not_come_as_far_when_the_world_failed_is_not_to_blame() -> None:
+    analysis = analyse_records(failed(broken_world()))
+    assert analysis.divergences == ()
+    (cut,) = analysis.cut_short
+    assert (cut.operation.name, cut.ranks, cut.missing) == ("b", (0, 2), (3,))
+    text = text_of(analysis)
+    assert "No divergence: all ranks that left a record have submitted the same, as far as" in text
+    assert "ranks 0 and 2 had, 98.000 s before; rank 3 had not come to it" in text
+
+
+def test_who_did_something_else_when_the_world_failed_is_to_blame() -> None:
+    ranks = broken_world()
+    ranks[2].do("c", "failed")
+    first, second = analyse_records(failed(ranks)).divergences
+    assert (first.operation.name, first.missing) == ("b", (3,))
+    assert (second.operation.name, second.missing) == ("c", (0, 2))
+    ranks[0].do("c", "failed")  # which the last one has passed 'b' for
+    first = analyse_records(failed(ranks)).divergences[0]
+    assert (first.operation.name, first.missing) == ("b", (3,))
+
+
+def test_who_was_waited_for_in_vain_is_to_blame_whoever_ended_the_world_then() -> None:
+    ranks = broken_world()
+    ranks[0].operations[-1] = replace(ranks[0].operations[-1], code="stalled")
+    analysis = analyse_records(failed(ranks, lost=0))
+    assert analysis.cut_short == ()
+    (divergence,) = analysis.divergences
+    assert (divergence.operation.name, divergence.missing) == ("b", (3,))
+
+
+def test_who_ended_the_world_is_to_blame_for_what_it_had_not_come_to() -> None:
+    (divergence,) = analyse_records(failed(broken_world(), lost=3)).divergences
+    assert (divergence.operation.name, divergence.missing) == ("b", (3,))
+
+
+def test_a_record_of_an_earlier_stall_tells_nothing_of_what_came_later() -> None:
+    ranks = ranks_of(3)
+    for rank in ranks:
+        rank.do("a")
+    stall = ranks[1].record(written=2 * SECOND, occasion="stall")
+    for rank in (ranks[0], ranks[2]):
+        for _ in range(3):
+            rank.do("b")
+        rank.do("b", "failed")
+    others = failed([ranks[0], ranks[2]])
+    analysis = analyse_records([*others, stall])
+    assert analysis.divergences == ()
+    assert analysis.outdated == (1,)
+    text = text_of(analysis)
+    assert "rank 1: its record is of an earlier stall; it wrote none when the world failed" in text
+    # Where it did not do what had been submitted by then, it is to blame.
+    ranks[1].do("c", "submitted")
+    late = ranks[1].record(written=50 * SECOND, occasion="stall")
+    found = analyse_records([*others, late]).divergences
+    assert [(d.operation.name, d.missing) for d in found] == [("c", (0, 2)), ("b", (1,))]
+
+
+def test_clocks_that_differ_do_not_make_a_record_older() -> None:
+    ranks = ranks_of(2)
+    for rank in ranks:
+        for count in range(3):
+            rank.do("a", ended=rank.rank * -1000 * SECOND + (count + 2) * SECOND)
+    ranks[0].do("b", "submitted")
+    records = [ranks[0].record(), replace(ranks[1].record(-990 * SECOND), host="there")]
+    (divergence,) = analyse_records(records).divergences
+    assert divergence.missing == (1,)
+
+
+def test_records_that_were_asked_for_at_different_times() -> None:
+    ranks = ranks_of(2)
+    for rank in ranks:
+        rank.do("a")
+    early = ranks[1].record(written=SECOND, occasion="request")
+    ranks[0].do("b", "submitted")
+    analysis = analyse_records([ranks[0].record(occasion="request"), early])
+    assert analysis.divergences == ()
+    assert "rank 1: its record is older than those of others" in text_of(analysis)
+
+
+def many_names(capacity: int) -> list[Rank]:
+    ranks = ranks_of(2, capacity)
+    for rank in ranks:
+        for step in range(20):
+            number = len(rank.operations) + 1
+            rank.do(f"step{step}", ended=number * SECOND + 1)
+    return ranks
+
+
+def test_operations_whose_names_were_too_many_to_count() -> None:
+    ranks = many_names(capacity=5)
+    ranks[0].do("only0", "submitted")
+    ranks[1].do("only1", "running")
+    for rank in ranks:
+        rank.do("both", "submitted")
+        rank.forget_names("only0 only1 both step15 step16 step17 step18 step19")
+    first, second = analyse(ranks).divergences
+    assert {(first.operation.name, first.missing), (second.operation.name, second.missing)} == {
+        ("only0", (1,)),
+        ("only1", (0,)),
+    }
+
+
+def test_a_name_that_one_rank_has_counted_and_another_not() -> None:
+    ranks = many_names(capacity=100)
+    for rank in ranks:
+        rank.do("both", "submitted")
+    ranks[0].forget_names("both")
+    analysis = analyse(ranks)
+    assert analysis.divergences == ()
+    assert analysis.reordered is None
+    assert analysis.not_compared == ()
+
+
+def test_names_that_were_too_many_to_count_and_come_again_cannot_be_compared() -> None:
+    ranks = many_names(capacity=100)
+    for rank in ranks:
+        rank.do("x")
+        rank.do("x", "submitted")
+        rank.forget_names("x")
+    analysis = analyse(ranks)
+    assert analysis.divergences == ()
+    assert [operation.name for operation in analysis.not_compared] == ["x"]
+    text = text_of(analysis)
+    assert (
+        "No divergence was found, but 1 operation that had not ended could not be compared" in text
+    )
+
+
+def test_what_may_have_been_forgotten_is_not_missing_where_names_were_too_many() -> None:
+    ranks = many_names(capacity=0)
+    ranks[0].do("x", "running")
+    ranks[0].forget_names("x")
+    ranks[1].do("y", "submitted")
+    ranks[1].forget_names("y")
+    ranks[1].capacity = 0
+    assert [d.operation.name for d in analyse(ranks).divergences] == []
+
+
 def test_another_order_is_told_and_is_no_divergence() -> None:
     ranks = ranks_of(2)
     for rank in ranks:
@@ -292,7 +463,7 @@ def test_worlds_after_a_loss_are_told_apart(tmp_path: Path) -> None:
         ("[]", "not a flight record"),
         ('{"rank": 1}', "not a flight record"),
         ('{"rueda_flight_record": 2}', "another version of Rueda"),
-        ('{"rueda_flight_record": 1}', "damaged flight record: 'sets'"),
+        ('{"rueda_flight_record": 1}', "damaged flight record: 'pid'"),
         (
             '{"rueda_flight_record": 1, "sets": {}, "generations": {}, "counts": {}, "operations": [{}]}',
             "damaged",
@@ -321,3 +492,36 @@ def test_folders_without_records(rueda: Rueda, folder: str, why: str) -> None:
     ran = rueda("analyze", folder)
     assert ran.code == 2
     assert why in " ".join(ran.err.split())
+
+
+ODD = (None, -1, 1.5, True, "x", [], {}, [1], {"a": 1}, {"0": ["a"]}, [["a"]], 2**70, float("nan"))
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_fields_of_a_wrong_type(tmp_path: Path, odd: Any) -> None:
+    """They make a file a damaged one; what is taken can be compared and printed."""
+    ranks = ranks_of(2)
+    for rank in ranks:
+        rank.do("a", root=0, started=SECOND, ended=SECOND, code="stalled", error="e")
+        rank.do("b", "running")
+        rank.generations[0] = 0
+    content = json.loads(write(tmp_path, ranks[0]).read_text())
+    content |= {"occasion": "failure", "lost": 1}
+    whole = read_folder(tmp_path)[0].records[0]
+    places = [(content, name) for name in content if name != "rueda_flight_record"]
+    places += [(operation, name) for operation in content["operations"] for name in operation]
+    places += [(content[name], "0") for name in ("sets", "generations", "counts")]
+    places += [(content["counts"]["0"], "a"), (content["sets"]["0"], 1), (content["operations"], 1)]
+    for holder, name in places:
+        before = holder[name]
+        holder[name] = odd
+        (tmp_path / "rank0.json").write_text(json.dumps(content))
+        holder[name] = before
+        try:
+            record = read_record(tmp_path / "rank0.json")
+        except ValueError:
+            continue
+        worlds = [WorldRecords(tmp_path, 0, {0: record, 1: replace(whole, rank=1)})]
+        analyses = [compare(world) for world in worlds]
+        assert list(lines_of(analyses))
+        json.dumps(as_json(analyses))

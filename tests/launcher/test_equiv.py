@@ -122,6 +122,13 @@ def test_a_variant_needs_a_name_and_variables(text: str) -> None:
 # --- What goes wrong
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    settings = RunSettings(1, "sync", 0, ("true",))
+    with pytest.raises(LaunchError, match=r"cannot write '.*/file/.*': Not a directory: choose"):
+        run(tmp_path / "file" / "run", settings, 10)
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [

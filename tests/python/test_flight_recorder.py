@@ -62,6 +62,33 @@ def test_an_operation_that_a_rank_forgot(tmp_path: Path, extra: dict[str, str]) 
     assert any(o["name"] == "c" and o["of_name"] == 4 for o in world["ranks"]["1"]["open"])
 
 
+def test_a_rank_that_does_not_come_until_the_others_give_up(tmp_path: Path) -> None:
+    """The first of these ends the world, before the one that was waited for has done anything."""
+    program = """
+        import os, pathlib, time, numpy as np, rueda
+        rueda.init()
+        rueda.allreduce(np.ones(5), name="a")
+        record = pathlib.Path(rueda.options()["flight_recorder"], "rank1.json")
+        while rueda.rank() == 1:
+            if record.exists() and '"failure"' in record.read_text():
+                os._exit(1)
+            time.sleep(0.01)
+        rueda.allreduce(np.ones(5), name="b")
+    """
+    variables = {
+        "RUEDA_FLIGHT_RECORDER": str(tmp_path),
+        "RUEDA_STALL_WARNING": "0.3",
+        "RUEDA_STALL_ERROR": "0.6",
+    }
+    ended = run(program, 3, extra=variables, limit=60)
+    assert [e.returncode for e in ended] == [1, 1, 1], ended
+    code, world = analyze(tmp_path)
+    assert code == 1
+    first = world["divergences"][0]
+    assert (first["operation"]["name"], first["operation"]["code"]) == ("b", "stalled")
+    assert (first["ranks"], first["missing"]) == ([0, 2], [1])
+
+
 def test_a_rank_that_dies_leaves_those_of_the_others(tmp_path: Path) -> None:
     program = """
         import os, signal, time, numpy as np, torch, rueda.torch
@@ -133,6 +160,34 @@ def test_a_rank_that_ends_with_the_others_leaves_no_record(tmp_path: Path) -> No
     """
     check(program, 3, extra={"RUEDA_FLIGHT_RECORDER": str(tmp_path)})
     assert not list(tmp_path.glob("*.json"))
+def test_a_rank_that_is_killed_after_a_stall_is_not_taken_for_one_that_stayed_away(
+    tmp_path: Path,
+) -> None:
+    program = """
+        import os, signal, time, pathlib, numpy as np, rueda
+        rueda.init()
+        if rueda.rank() == 1:
+            while not pathlib.Path(rueda.options()["flight_recorder"], "rank1.json").exists():
+                time.sleep(0.01)
+        rueda.allreduce(np.ones(3), name="load")
+        try:
+            for step in range(5):
+                rueda.allreduce(np.ones(3), name="w")
+            if rueda.rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            rueda.allreduce(np.ones(3), name="w")
+        except rueda.PeerLostError:
+            raise SystemExit(7)
+    """
+    variables = {"RUEDA_FLIGHT_RECORDER": str(tmp_path), "RUEDA_STALL_WARNING": "0.3"}
+    ended = run(program, 3, extra=variables, limit=60)
+    assert [e.returncode for e in ended] == [7, -9, 7], ended
+    code, world = analyze(tmp_path)
+    assert code == 0
+    assert world["divergences"] == []
+    assert world["outdated"] == [1]
+    occasions = [world["ranks"][rank]["occasion"] for rank in ("0", "1", "2")]
+    assert occasions == ["failure", "stall", "failure"]
 
 
 def test_what_ranks_do_not_agree_on(tmp_path: Path) -> None:

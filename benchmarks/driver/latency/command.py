@@ -25,7 +25,8 @@ with 2% of precision.
 
 \b
 A machine that is only now and then idle can be measured in parts: --add FILE goes on with the runs
-that FILE has, and writes all of them there.
+that FILE has, and writes all of them there. Runs of other ranks, processors, kernels, settings
+(variables such as RUEDA_TRANSPORT) or versions are refused.
 
 \b
 --json and --add write one object: schema (1), head, versions, cases: by case and contender medians

@@ -69,6 +69,9 @@ class Report:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Report:
+        """Raises KeyError, ValueError and the like where it is none."""
+        if value["schema"] != 1:
+            raise ValueError("of another version")
         cases = {
             case: {name: Distribution.from_json(each) for name, each in results.items()}
             for case, results in value["cases"].items()

@@ -18,8 +18,10 @@ import click
 from rueda.launcher.environment import without_identity
 from rueda.launcher.errors import LaunchError
 from rueda.launcher.mpirun import find_mpirun, inspect_mpirun
+from rueda.launcher.result_files import replace_file, require_file, write_file
 from rueda.launcher.temporary import require_temporary_files
 
+from ..continuation import require_same
 from ..machine import cpu_model, settings
 from ..mpi_libraries import OpenMpi
 from .cases import CASES
@@ -82,7 +84,7 @@ def _check(contenders: list[str]) -> None:
             raise LaunchError(f"--contenders {name}: {module} is not installed")
 
 
-def _measure_one(report: Report, contender: str, ranks: int, cases: list[str]) -> None:
+def _measure_one(report: Report, contender: str, request: Request, cases: list[str]) -> None:
     """Starts the ranks of one contender and adds what they found. Raises LaunchError."""
     require_temporary_files()
     with tempfile.TemporaryDirectory(prefix="rueda-bench-") as folder:
@@ -92,7 +94,12 @@ def _measure_one(report: Report, contender: str, ranks: int, cases: list[str]) -
             "folder": folder,
             "store": str(Path(folder, "store")),
         }
-        command = [*_STARTERS[contender][0](ranks), sys.executable, "-m", f"{_PACKAGE}.worker"]
+        command = [
+            *_STARTERS[contender][0](request.ranks),
+            sys.executable,
+            "-m",
+            f"{_PACKAGE}.worker",
+        ]
         # gloo looks up the host's name otherwise, which need not lead to an address.
         environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
         environment.update(without_identity(os.environ))
@@ -109,7 +116,11 @@ def _measure_one(report: Report, contender: str, ranks: int, cases: list[str]) -
             tail = "\n".join((ended.stdout + ended.stderr).strip().splitlines()[-20:])
             raise LaunchError(f"{contender}: its ranks ended with {ended.returncode}\n{tail}")
         results = [json.loads(path.read_text()) for path in Path(folder).glob("rank-*.json")]
-    report.versions[contender] = results[0]["version"]
+    version = results[0]["version"]
+    if request.add_file is not None:
+        before = {contender: report.versions.get(contender, version)}
+        require_same(request.add_file, before, {contender: version}, [contender])
+    report.versions[contender] = version
     for case in cases:
         report.of(case, contender).add_run(ns for each in results for ns in each["times"][case])
 
@@ -132,14 +143,19 @@ def _begin(request: Request) -> Report:
     report = Report(_head(request))
     if request.add_file is None or not request.add_file.exists():
         return report
-    before = Report.from_json(json.loads(request.add_file.read_text()))
-    for name in ("ranks", "CPU"):
-        if before.head.get(name) != report.head[name]:
-            raise LaunchError(
-                f"--add {request.add_file}: the runs in there differ in {name}: "
-                f"{before.head.get(name)}; here: {report.head[name]}"
-            )
+    before = _read(request.add_file)
+    require_same(request.add_file, before.head, report.head, ("ranks", "CPU", "kernel", "settings"))
     return before
+
+
+def _read(path: Path) -> Report:
+    """Raises LaunchError."""
+    try:
+        return Report.from_json(json.loads(path.read_text()))
+    except OSError as error:
+        raise LaunchError(f"--add {path} cannot be read: {error.strerror}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise LaunchError(f"--add {path} is no report of `rueda bench latency`") from error
 
 
 def run(request: Request) -> int:
@@ -147,6 +163,8 @@ def run(request: Request) -> int:
     contenders = _choose(request.contenders, list(_STARTERS), "contender")
     cases = _choose(request.cases, list(CASES), "case")
     _check(contenders)
+    for option in ("json", "add", "markdown"):
+        require_file(f"--{option}", getattr(request, f"{option}_file"))
     report = _begin(request)
     end = None if request.seconds is None else time.monotonic() + request.seconds
     for number in range(request.runs):
@@ -154,9 +172,9 @@ def run(request: Request) -> int:
             break
         first = number % len(contenders)
         for contender in [*contenders[first:], *contenders[:first]]:
-            _measure_one(report, contender, request.ranks, cases)
+            _measure_one(report, contender, request, cases)
         if request.add_file is not None:  # whatever ends this program: the run is kept
-            request.add_file.write_text(json.dumps(report.to_json()) + "\n")
+            replace_file(request.add_file, json.dumps(report.to_json()) + "\n")
     _write(request, report)
     return 0
 
@@ -166,7 +184,7 @@ def _write(request: Request, report: Report) -> None:
     click.echo("\n".join(f"# {line}" for line in report.lines()))
     click.echo(table.as_text())
     if request.json_file is not None:
-        request.json_file.write_text(json.dumps(report.to_json()) + "\n")
+        write_file(request.json_file, json.dumps(report.to_json()) + "\n")
     if request.markdown_file is not None:
         head = [f"- {line}" for line in report.lines()]
-        request.markdown_file.write_text("\n".join([*head, "", table.as_markdown(), ""]))
+        write_file(request.markdown_file, "\n".join([*head, "", table.as_markdown(), ""]))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rueda.launcher.result_files import require_file, write_file
 from rueda.launcher.temporary import require_temporary_files
 
 from ..options import file_option, ranks_option
@@ -35,7 +36,8 @@ rueda.horovod's optimizer, rueda.torch's, and no communication; each with its de
 with momentum, and zero_grad() before each step. Every door is a job of its own under `rueda run
 --no-mpi`, not bound; one makes --steps steps while the others sleep. --seconds bounds one
 model's measurement, after the start of its jobs; --add continues a report, so that models and
-numbers of ranks can be measured one by one.
+numbers of ranks can be measured one by one, on the same processors and kernel, with the same
+settings and torch.
 
 \b
 How it is measured. Every rank trains one model per contender. Contenders take turns, in --rounds
@@ -103,6 +105,8 @@ def make_train_command() -> click.Command:
         for option in ("quick", "add_file"):
             if values[option]:
                 raise click.UsageError(f"--{option.removesuffix('_file')} belongs to --doors")
+        for option in ("json", "markdown"):
+            require_file(f"--{option}", values[f"{option}_file"])
         code, report = _measured({**values, "models": models})
         if report is None:
             context.exit(code or 1)
@@ -158,7 +162,7 @@ def _show(
 
     click.echo(render(report), nl=False)
     if json_file:
-        json_file.write_text(json.dumps(report, indent=2) + "\n")
+        write_file(json_file, json.dumps(report, indent=2) + "\n")
     if markdown_file:
-        markdown_file.write_text(render(report, markdown=True))
+        write_file(markdown_file, render(report, markdown=True))
     context.exit(0 if is_right(report) else 1)

@@ -20,8 +20,11 @@ def read_report(path: Path) -> dict[str, Any] | None:
         return None
     try:
         report = json.loads(path.read_text())
+        dict(report["head"])
         if report["schema"] != SCHEMA or report["kind"] != "doors":
             raise KeyError("schema")
+    except OSError as error:
+        raise LaunchError(f"--add {path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise LaunchError(f"{path} is no report of `rueda bench train --doors`") from error
     return dict(report)

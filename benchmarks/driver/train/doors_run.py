@@ -12,14 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rueda.launcher.result_files import replace_file, require_file, write_file
 
 from ..arena import Interrupted
+from ..continuation import require_same
 from ..machine import cpu_model, huge_pages, settings
 from ..progress import Progress
 from .doors import DOORS, Effort, measure_doors
 from .doors_report import SCHEMA, merged, read_report, render, render_run
 
 __all__ = ["QUICK", "Effort", "run_doors"]
+
+# What runs of one report have in common, besides the version of torch.
+SAME = ("CPU", "kernel", "huge pages", "settings")
 
 QUICK = Effort(rounds=1, steps=1, warm_up=2)
 
@@ -33,26 +38,34 @@ def run_doors(
     markdown_file: Path | None,
 ) -> int:
     """Returns the exit code; raises LaunchError."""
+    files = {"--json": json_file, "--add": add_file, "--markdown": markdown_file}
+    for option, path in files.items():
+        require_file(option, path)
     before = read_report(add_file) if add_file else None
     report: dict[str, Any] = {"schema": SCHEMA, "kind": "doors", "head": _head(), "runs": []}
+    if add_file and before:
+        require_same(add_file, before["head"], report["head"], SAME)
     try:
         with Progress() as progress:
             progress.begin(len(models))
             for model in models:
                 run = measure_doors(model, ranks, tuple(DOORS), effort, progress)
+                report["head"]["torch"] = run["torch"]
+                if add_file and before:
+                    require_same(add_file, before["head"], report["head"], ["torch"])
                 report["runs"].append(run)
                 progress.say(render_run(run))
     except Interrupted as interrupted:
         click.echo(f"rueda: ended by {interrupted.number.name}; all ranks are gone", err=True)
         return 128 + interrupted.number
     is_right = not any(run["wrong"] for run in report["runs"])
-    report["head"]["torch"] = report["runs"][0]["torch"]
     if add_file:
         report = merged(before, report)
-    for path in filter(None, (json_file, add_file)):
-        path.write_text(json.dumps(report, indent=2) + "\n")
+        replace_file(add_file, json.dumps(report, indent=2) + "\n")
+    if json_file:
+        write_file(json_file, json.dumps(report, indent=2) + "\n")
     if markdown_file:
-        markdown_file.write_text(render(report, markdown=True))
+        write_file(markdown_file, render(report, markdown=True))
     return 0 if is_right else 1
 
 

@@ -19,6 +19,7 @@ namespace rueda::test::flight_recorder_test {
 namespace {
 
 namespace fs = std::filesystem;
+using Occasion = FlightRecorder::Occasion;
 
 // A folder of its own that is gone afterwards.
 class Folder {
@@ -68,8 +69,8 @@ TEST_CASE("without a folder nothing is recorded") {
   CHECK(recorder.submit(0, request_of("w"), Clock::now()) == 0);
   recorder.start(0);
   recorder.end(0, {});
-  recorder.dump("nothing");
-  CHECK(recorder.write("nothing").code() == ErrorCode::invalid_argument);
+  recorder.dump(Occasion::stall, Status(ErrorCode::stalled, "nothing"));
+  CHECK(recorder.write(Occasion::request, "nothing").code() == ErrorCode::invalid_argument);
 }
 
 TEST_CASE("a record tells of each operation how far it came") {
@@ -87,16 +88,19 @@ TEST_CASE("a record tells of each operation how far it came") {
   root.collective = Collective::broadcast;
   root.root = 2;
   recorder.submit(0, root, Clock::now());
-  REQUIRE(recorder.write("a test").ok());
+  REQUIRE(recorder.write(Occasion::request, "a test").ok());
   const std::string text = folder.read("rank1.json");
   INFO(text);
   CHECK(has(text, "\"rueda_flight_record\":1,\"rank\":1,\"size\":3,"));
-  CHECK(has(text, "\"why\":\"a test\",\"forgotten\":0,\"sets\":{\"0\":[0,1,2]}"));
+  CHECK(
+      has(text,
+          "\"occasion\":\"request\",\"why\":\"a test\",\"forgotten\":0,\"sets\":{\"0\":[0,1,2]}"));
   CHECK(has(text, "\"w\":2"));
   CHECK(has(text,
             "\"number\":1,\"set\":0,\"name\":\"w\",\"generation\":0,\"of_name\":1,\"collective\":"
             "\"allreduce\","
             "\"dtype\":\"float32\",\"shape\":[2,3],\"stage\":\"done\""));
+  CHECK(has(text, "\"code\":\"mismatch\",\"error\":\""));
   CHECK(has(text, "of another \\\"shape\\\""));
   CHECK(has(text, "\"number\":3,\"set\":0,\"name\":\"w\",\"generation\":0,\"of_name\":2"));
   CHECK(count_of(text, "\"stage\":\"running\"") == 1);
@@ -114,7 +118,7 @@ TEST_CASE("the last operations that have ended are remembered, and all that are 
   for (int i = 0; i < 8; ++i) {
     recorder.end(recorder.submit(0, request_of(str("of", i)), Clock::now()), {});
   }
-  REQUIRE(recorder.write("a test").ok());
+  REQUIRE(recorder.write(Occasion::request, "a test").ok());
   const std::string text = folder.read("rank0.json");
   INFO(text);
   CHECK(count_of(text, "\"number\":") == capacity + 1);
@@ -124,6 +128,19 @@ TEST_CASE("the last operations that have ended are remembered, and all that are 
     CHECK(has(text, str("\"name\":\"of", i, "\"")) == (i >= 8 - capacity));
     CHECK(has(text, str("\"of", i, "\":1")));  // counted all the same
   }
+}
+
+TEST_CASE("a record tells what it was written upon, and which rank was lost") {
+  const Folder folder;
+  const FlightRecorder recorder(folder.path(), 10, 0, 3);
+  recorder.dump(Occasion::stall, Status(ErrorCode::stalled, "waits", 2));
+  std::string text = folder.read("rank0.json");
+  CHECK(has(text, "\"occasion\":\"stall\",\"why\":\"waits\",\"forgotten\":0"));
+  recorder.dump(Occasion::failure, Status(ErrorCode::peer_lost, "is gone", 2));
+  text = folder.read("rank0.json");
+  CHECK(has(text, "\"occasion\":\"failure\",\"why\":\"is gone\",\"lost\":2,\"forgotten\":0"));
+  recorder.dump(Occasion::failure, Status(ErrorCode::internal, "of nobody's making"));
+  CHECK_FALSE(has(folder.read("rank0.json"), "\"lost\""));
 }
 
 TEST_CASE("the record of an earlier world is set aside") {
@@ -146,7 +163,7 @@ TEST_CASE("the record of an earlier world is set aside") {
   CHECK_FALSE(folder.has("epoch3/rank1.json"));
   CHECK(folder.has("epoch3/rank1.previous.json"));
   CHECK(folder.has("epochs/rank1.json"));
-  CHECK(recorder.write("a test").ok());
+  CHECK(recorder.write(Occasion::request, "a test").ok());
   CHECK(folder.has("rank0.json"));
   CHECK_FALSE(folder.has("rank0.json.part"));
 }
@@ -154,11 +171,11 @@ TEST_CASE("the record of an earlier world is set aside") {
 TEST_CASE("a folder is made, and one that cannot be is told") {
   const Folder folder;
   const FlightRecorder recorder(folder.path() + "/a/b", 10, 0, 1);
-  CHECK(recorder.write("a test").ok());
+  CHECK(recorder.write(Occasion::request, "a test").ok());
   CHECK(folder.has("a/b/rank0.json"));
   folder.write("file", "");
   const FlightRecorder refused(folder.path() + "/file/b", 10, 0, 1);
-  const Status status = refused.write("a test");
+  const Status status = refused.write(Occasion::request, "a test");
   CHECK(status.code() == ErrorCode::initialization);
   CHECK(has(status.message(), "the flight record cannot be written: "));
   CHECK(has(status.message(), "/file"));
@@ -172,7 +189,7 @@ TEST_CASE("after all members of a set have joined, its operations are counted an
   recorder.begin_anew(0);
   recorder.end(recorder.submit(0, request_of("w"), Clock::now()), {});
   recorder.end(recorder.submit(4, request_of("w"), Clock::now()), {});
-  REQUIRE(recorder.write("a test").ok());
+  REQUIRE(recorder.write(Occasion::request, "a test").ok());
   const std::string text = folder.read("rank0.json");
   INFO(text);
   CHECK(has(text, "\"set\":0,\"name\":\"w\",\"generation\":1,\"of_name\":1"));
@@ -191,7 +208,7 @@ TEST_CASE("what others have put where a record is to be written is not written t
   } else {
     fs::create_symlink(fs::absolute(fs::path(folder.path()) / "theirs"), unfinished);
   }
-  CHECK(recorder.write("a test").ok());
+  CHECK(recorder.write(Occasion::request, "a test").ok());
   CHECK(has(folder.read("rank0.json"), "\"why\":\"a test\""));
   CHECK(folder.read("theirs") == "not ours");
 }
@@ -209,9 +226,9 @@ TEST_CASE("threads may record while one writes") {
       }
     });
   }
-  for (int i = 0; i < 20; ++i) CHECK(recorder.write("a test").ok());
+  for (int i = 0; i < 20; ++i) CHECK(recorder.write(Occasion::request, "a test").ok());
   for (std::thread& thread : threads) thread.join();
-  CHECK(recorder.write("a test").ok());
+  CHECK(recorder.write(Occasion::request, "a test").ok());
   const std::string text = folder.read("rank0.json");
   CHECK(has(text, "\"forgotten\":584"));
   CHECK(has(text, "\"of2\":200"));

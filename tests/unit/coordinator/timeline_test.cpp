@@ -15,6 +15,7 @@
 #include <functional>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/trace_file.h"
@@ -164,6 +165,35 @@ TEST_CASE("process sets that use one name have lanes of their own") {
     ready(timeline, request_of("x"), {0}, 1);
   });
   CHECK(events == Names{"B NEGOTIATE_ALLREDUCE", "X 0", "@2 B NEGOTIATE_ALLREDUCE", "@2 X 0"});
+}
+
+TEST_CASE("in Rueda's own format, too, with the process set in the name of the row") {
+  const std::string path = str("timeline_test_sets_", ::getpid(), ".json");
+  Timeline timeline;
+  REQUIRE(timeline.open(path, 0, {}).ok());
+  for (const int set : {0, 3}) {
+    started(timeline, request_of("x"), true, set);
+    ended(timeline, request_of("x"), {"RING"}, set);
+    timeline.write([&](TimelineWriter& to) { to.stalled(set, "x", Clock::now()); });
+  }
+  timeline.close();
+  std::vector<std::pair<std::string, std::string>> rows;  // of each event: its row, what it is
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const std::string row = between(line, "\"tid\":", ",");
+    const bool names_row = line.find("thread_name") != std::string::npos;
+    const std::string name = between(line, names_row ? R"("args":{"name":")" : R"("name":")", "\"");
+    if (!row.empty()) rows.emplace_back(row, name);
+  }
+  file.close();
+  std::filesystem::remove(path);
+  std::vector<std::pair<std::string, std::string>> expected;
+  for (const auto& [row, name] : {std::pair{"1", "x"}, {"2", "x (process set 3)"}}) {
+    for (const std::string event : {name, "QUEUE", "NEGOTIATE", "ALLREDUCE", "RING", "STALL"}) {
+      expected.emplace_back(row, event);
+    }
+  }
+  CHECK(rows == expected);
 }
 
 TEST_CASE("cycles are marked only if asked for") {

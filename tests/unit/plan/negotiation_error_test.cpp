@@ -57,6 +57,7 @@ TEST_CASE("more rows than can be counted on all ranks are refused") {
   const auto collective = GENERATE(Collective::allgather, Collective::alltoall);
   Request request = allreduce_of("x", {std::int64_t{1} << 62, 0});
   request.collective = collective;
+  request.dtype = DataType::uint8;
   CHECK(validate(request, 1).ok());
   CHECK(validate(request, 2).code() == ErrorCode::invalid_argument);
   request.shape.front() -= 1;

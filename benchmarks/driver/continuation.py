@@ -1,0 +1,20 @@
+"""Reports that later runs are added to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from rueda.launcher.errors import LaunchError
+
+
+def require_same(
+    path: Path, before: Mapping[str, str], here: Mapping[str, str], names: Iterable[str]
+) -> None:
+    """That nothing which changes what is measured has changed. Raises LaunchError."""
+    for name in names:
+        if before.get(name) != here.get(name):
+            raise LaunchError(
+                f"--add {path}: the runs in there differ in {name}: {before.get(name, 'none')}; "
+                f"here: {here.get(name, 'none')}"
+            )

@@ -1,0 +1,44 @@
+"""Files that commands leave what they have found in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from .errors import LaunchError
+
+__all__ = ["replace_file", "require_file", "write_file"]
+
+
+def require_file(option: str, path: Path | None) -> None:
+    """Before anything is run: raises LaunchError where a folder is in the file's place, or none there to have it."""
+    if path is None:
+        return
+    if os.path.isdir(path):
+        raise LaunchError(f"{option} {path}: that is a folder")
+    folder = path.absolute().parent
+    if not os.path.isdir(folder):
+        raise LaunchError(f"{option} {path}: there is no folder '{folder}'")
+
+
+def write_file(path: Path, text: str) -> None:
+    """Also into a pipe or a terminal. Raises LaunchError."""
+    try:
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise LaunchError(f"cannot write '{path}': {error.strerror}") from error
+
+
+def replace_file(path: Path, text: str) -> None:
+    """All at once: where it fails, the file is what it was. Raises LaunchError."""
+    path = path.resolve()  # where it is a link, that stays one
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
+        if path.exists():
+            shutil.copymode(path, part)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise LaunchError(f"cannot write '{path}': {error.strerror}") from error
