@@ -196,7 +196,8 @@ def make_report_command() -> click.Command:
             from .page import page_of
 
             try:
-                page.write_text(page_of(found), encoding="utf-8")
+                # A command line may have what is no text.
+                page.write_text(page_of(found), encoding="utf-8", errors="backslashreplace")
             except OSError as error:
                 raise LaunchError(f"cannot write '{page}': {error.strerror}") from error
         context.exit(code)
