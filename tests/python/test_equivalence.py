@@ -20,7 +20,7 @@ from rueda.equivalence.looks import share_of_look
 from rueda.equivalence.measures import is_better_higher
 from rueda.equivalence.quality import judge_quality, spread_margin
 from rueda.equivalence.record_files import Layout, RankRecord, RecordError, Writer, read_rank
-from rueda.equivalence.rounding import MARGIN, judge_rounding
+from rueda.equivalence.rounding import MARGIN, judge_rounding, saturated
 from rueda.equivalence.targets import losses, reached, smooth
 
 EPS = 2.0**-23
@@ -386,21 +386,38 @@ def test_what_nobody_trains_does_not_hide_that_the_rest_tells_nothing(size: floa
 
 
 def test_what_only_rounding_moves_leaves_the_state_of_the_rest() -> None:
-    """As it does a bias before a normalization, which Adam lets wander away from what its seed has drawn."""
+    """As it does a bias before a normalization, which Adam lets wander away from what its seed has drawn.
+
+    The running mean behind it, which was soon told apart from other seeds', wanders with it.
+    """
 
     def runs(by: int) -> dict[int, list[RankRecord]]:
         found = {}
         for seed in range(SEEDS):
             state = training(seed, moved=EPS if by else 0.0, by=by)
+            state["weight"] *= 2000
+            drawn = np.random.default_rng([seed, 9])
             steps = np.random.default_rng([seed, by]).normal(size=(20, 3))
-            way = np.concatenate([np.zeros((1, 3)), 0.1 * steps.cumsum(0)])
-            state["weight"] *= 20
-            state["noise"] = np.random.default_rng([seed, 9]).normal(size=3) + way
+            steps *= 0.1 * np.exp(np.arange(20)[:, None] / 5)
+            way = np.concatenate([np.zeros((1, 3)), steps.cumsum(0)])
+            state["noise"] = drawn.normal(size=3) + way
+            state["mean"] = 30 * drawn.normal(size=3) * (np.arange(21)[:, None] > 0) + way
             found[seed] = [recorded(state)]
         return found
 
     base = Baseline(runs(0), runs(1))
     assert base.last_testable_step() is None
+    assert base.envelope is not None
+    assert base.ways_apart is not None
+    lost = [
+        bool(saturated(base.envelope[:, [n]], base.ways_apart[:, [n]], [3]).any()) for n in range(4)
+    ]
+    assert dict(zip(base.first.layout.names, lost, strict=True)) == {
+        "weight": False,
+        "bias": False,
+        "noise": False,
+        "mean": True,
+    }
 
 
 # --- Records and targets

@@ -136,7 +136,7 @@ class Baseline:
         """
         if self.envelope is None or self.seeds_apart is None or self.ways_apart is None:
             return None
-        chaotic = saturated(self.envelope, self.ways_apart).any(1)
+        chaotic = saturated(self.envelope, self.ways_apart, self.first.layout.numels)
         open_rows = testable(self.envelope, self.seeds_apart) & ~chaotic
         if not open_rows.any():
             return -1

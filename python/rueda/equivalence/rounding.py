@@ -47,6 +47,8 @@ _MIN_SPREAD = 0.06
 _SATURATED = 0.1
 # A tensor whose envelope was once below this part of how far seeds have taken it was moved by more than rounding.
 _CLEAR = 0.01
+# Of all tensors that training moves, by the square root of their elements: what rounding moves as a seed does.
+_MUCH = 0.25
 
 
 @dataclass(frozen=True)
@@ -110,17 +112,20 @@ def testable(around: Array, seeds_apart: Array) -> np.ndarray:
     return np.asarray(whole < _SATURATED * np.sqrt((seeds_apart**2).sum(1)))
 
 
-def saturated(around: Array, ways_apart: Array) -> np.ndarray:
-    """(R+1, N): in which states rounding moves a tensor nearly as far as another seed does, which it once did not.
+def saturated(around: Array, ways_apart: Array, numels: Sequence[int]) -> np.ndarray:
+    """(R+1,): in which states rounding moves much of the model nearly as far as another seed does, and once did not.
 
     That is asked by tensor, as the distance of whole states may lie in tensors that hardly move, such as the rows of
     an embedding that no batch has: beside these, rounding would never come to anything. ``ways_apart``: (R+1, N), how
     far two seeds have taken each tensor from where it began, of which the largest so far counts. Tensors that nothing
-    but rounding has ever moved, such as a bias before a normalization, tell nothing of the training and do not count.
+    but rounding has ever moved, such as a bias before a normalization, tell nothing of the training; and what follows
+    such a bias, as the running mean behind it, is no more than a small part of a model.
     """
     furthest = np.maximum.accumulate(ways_apart, axis=0)
     was_clear = np.logical_or.accumulate(around < _CLEAR * furthest, axis=0)
-    return np.asarray(was_clear & (around >= _SATURATED * furthest))
+    is_lost = was_clear & (around >= _SATURATED * furthest)
+    sizes = np.sqrt(np.array(numels, dtype=float))  # as norms go
+    return np.asarray(is_lost @ sizes > _MUCH * ((furthest > 0) @ sizes))
 
 
 def _interval(values: Array, alpha: float) -> tuple[float, float]:
