@@ -96,7 +96,8 @@ def _options(command: Any) -> Any:
                          help="What all are compared with: ranks and strategy."),
             click.option("--metric", metavar="NAME[:max|:min]",
                          help="What quality is judged by: loss, or what the script gives to result(); "
-                              "by default the first of these. More is better but for loss."),
+                              "by default the first of these. Without :max or :min the name "
+                              "tells: less is better of a loss, an error, a perplexity."),
             click.option("--margin", type=click.FloatRange(0, min_open=True), metavar="X",
                          help="Which gap counts as the same, in the metric's unit; by default what seeds "
                               "of the reference differ by."),
@@ -145,6 +146,7 @@ def make_equiv_command() -> click.Command:
         _needs_scipy()
         from . import plot
         from .comparison import compare
+        from .looks import note_looks
 
         if values["plot"] is not None:
             plot.check(values["plot"])
@@ -163,6 +165,7 @@ def make_equiv_command() -> click.Command:
                 values["metric"],
                 values["margin"],
                 values["target"],
+                note_looks(folder, plan) if values["out"] is not None else {},
             )
             _show(comparison, values["prints_json"])
             if values["plot"] is not None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from rueda.equivalence.judge import Baseline, Measure, Run, Verdict, judge
+from rueda.equivalence.looks import share_of_look
+from rueda.equivalence.measures import is_better_higher
 from rueda.equivalence.targets import default_target, final_loss, reached
 
 from ..errors import LaunchError
@@ -56,16 +59,13 @@ class Comparison:
     reference: Row
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
-
-    @property
-    def alpha(self) -> float:
-        """Of each verdict, so that all hold together with the confidence."""
-        return (1 - self.confidence) / max(1, len(self.rows))
+    earlier_looks: int = 0  # at most, at runs of one way
 
 
 def choose_measure(name: str | None, margin: float | None, outcome: Outcome) -> Measure:
     """``NAME``, ``NAME:max`` or ``NAME:min``; without, the first that the script has given to result(), or the loss.
 
+    Where neither max nor min is said the name tells, and where that does not more is taken to be better.
     Raises LaunchError for one that the script has not given.
     """
     first = outcome.ranks[0]
@@ -77,7 +77,7 @@ def choose_measure(name: str | None, margin: float | None, outcome: Outcome) -> 
         raise LaunchError(
             f"--metric {wanted}: the script has given {', '.join(given)} to rueda.torch.equiv.result() and record()"
         )
-    higher = direction == "max" if direction else wanted != "loss"
+    higher = direction == "max" if direction else is_better_higher(wanted) is not False
     return Measure(wanted, higher, margin)
 
 
@@ -88,8 +88,12 @@ def compare(
     metric: str | None = None,
     margin: float | None = None,
     target: float | None = None,
+    looks: Mapping[Way, int] = MappingProxyType({}),
 ) -> Comparison:
-    """Raises LaunchError where the reference has failed: then there is nothing to compare with."""
+    """``looks``: how many there were before at the runs of a way, with other numbers of seeds.
+
+    Raises LaunchError where the reference has failed: then there is nothing to compare with.
+    """
     seeds = range(plan.seeds)
     for seed in seeds:
         for is_twin in (False, True):
@@ -105,7 +109,8 @@ def compare(
     rows = []
     for way in plan.candidates:
         found = {seed: outcomes[Planned(way, seed)] for seed in seeds}
-        rows.append(_row(way, found, baseline, measure, alpha, chosen))
+        share = share_of_look(alpha, looks.get(way, 0))
+        rows.append(_row(way, found, baseline, measure, share, chosen))
     values = [measure.of(run) for run in references.values()]
     losses = [final_loss(run) for run in references.values()]
     own_price = _price(references, references, chosen)
@@ -120,7 +125,8 @@ def compare(
         float(np.std(losses, ddof=1)) if len(losses) > 1 else float("nan"),
         Row(plan.reference, is_itself, own_price, float(np.mean(values))),
         tuple(rows),
-        tuple(_notes(plan, outcomes, baseline, measure)),
+        tuple(_notes(plan, outcomes, baseline, measure, metric)),
+        max((looks.get(way, 0) for way in plan.candidates), default=0),
     )
 
 
@@ -166,9 +172,18 @@ def _price(runs: Mapping[int, Run], references: Mapping[int, Run], target: float
 
 
 def _notes(
-    plan: Plan, outcomes: Mapping[Planned, Outcome], baseline: Baseline, measure: Measure
+    plan: Plan,
+    outcomes: Mapping[Planned, Outcome],
+    baseline: Baseline,
+    measure: Measure,
+    metric: str | None,
 ) -> list[str]:
     notes = []
+    if ":" not in (metric or "") and is_better_higher(measure.name) is None:
+        notes.append(
+            f"whether more of '{measure.name}' is better its name does not tell, so more is taken to be: say "
+            f"--metric {measure.name}:max or --metric {measure.name}:min"
+        )
     record = outcomes[Planned(plan.reference, 0)].ranks[0]
     if baseline.seeds_are_alike:
         notes.append(

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ..finite import finite
@@ -30,9 +31,10 @@ def print_report(comparison: Comparison, console: Console) -> None:
     """The table, and sentences on what it does not tell."""
     measure = comparison.measure
     plan = comparison.plan
-    table = Table(title=f"Beside {plan.reference}, {plan.seeds} seeds", title_justify="left")
+    title = escape(f"Beside {plan.reference}, {plan.seeds} seeds")
+    table = Table(title=title, title_justify="left")
     for name in ("", "verdict", "leaves at", measure.name, "gap"):
-        table.add_column(name)
+        table.add_column(escape(name))
     for name in (f"steps to {comparison.target:.3g}", "seconds", "faster", "bytes"):
         table.add_column(name, justify="right")
     for row in (comparison.reference, *comparison.rows):
@@ -44,13 +46,13 @@ def print_report(comparison: Comparison, console: Console) -> None:
 
 def _cells(row: Row, is_reference: bool) -> Iterator[str]:
     verdict = row.verdict
-    yield str(row.way)
+    yield escape(str(row.way))
     if is_reference:
         yield "reference"
     else:
         yield f"[{_COLORS[verdict.level]}]{verdict.level}[/]"
     found = verdict.diverges
-    yield "" if found is None else f"{found.step}, {found.tensor}"
+    yield "" if found is None else escape(f"{found.step}, {found.tensor}")
     yield _number(row.value)
     quality = verdict.quality
     if quality is None or not math.isfinite(quality.gap):
@@ -94,8 +96,15 @@ def lines_of(comparison: Comparison) -> Iterator[str]:
             yield "  its ranks end with other bits"
         yield from (f"  {problem}" for problem in row.problems[1:])
     share = f"{100 * comparison.confidence:g}%"
+    looks = ""
+    if comparison.earlier_looks:
+        together = f"{100 * max(0.0, 2 * comparison.confidence - 1):g}%"
+        looks = (
+            f" at the first look at their runs, and with those of all further looks, of which each is allowed half of "
+            f"the error of the one before, with {together}"
+        )
     yield (
-        f"All verdicts hold together with {share} confidence. Between seeds the reference differs by "
+        f"All verdicts hold together with {share} confidence{looks}. Between seeds the reference differs by "
         f"{comparison.seed_distance:.2g} of its norm, and has a standard deviation of {comparison.seed_spread:.2g} in "
         f"{comparison.measure.name}."
     )

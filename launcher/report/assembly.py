@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from rueda.report.prediction import (
-    WARM_UP,
     Links,
     Prediction,
     Workload,
     fit_bandwidth,
     predict,
+    telling,
     workload_of,
 )
-from rueda.report.recording_format import Header, RecordingError, read_folder
-from rueda.report.split import COLUMNS, RankSplit, split
+from rueda.report.recording_format import Header, RecordingError, ranks_text, read_folder
+from rueda.report.split import COLUMNS, WARM_UP, RankSplit, split
 from rueda.report.stragglers import BOUNDS, Straggler, find_stragglers, time_with_bound
 
 from ..cores import cores_within_quota
@@ -95,7 +95,8 @@ def assemble(folder: Path, asked: Asked) -> Report:
     one_rank = None if asked.baseline is None else asked.baseline.step
     header = recordings[0].header
     notes += _notes(splits)
-    workload = workload_of(splits)
+    usual = telling(splits)
+    workload = workload_of(usual)
     per_host = asked.per_host or max(each.header.local_size for each in recordings)
     links: Links | None = None
     predictions: list[Prediction] = []
@@ -111,13 +112,13 @@ def assemble(folder: Path, asked: Asked) -> Report:
             why = f"the recording in '{asked.baseline.folder}'"
         alone = workload.alone if one_rank is None else one_rank
         speedup = header.size * alone / workload.step
-        otherwise = any(each.sends_otherwise for each in splits)
+        otherwise = bool(asked.sizes) and any(each.sends_otherwise for each in splits)
         links, predictions = _predict(header, workload, per_host, one_rank, asked, otherwise, notes)
-    own = _own_times(splits)
+    own = _own_times(usual)
     stragglers = find_stragglers(
-        [each.rank for each in splits],
+        [each.rank for each in usual],
         own,
-        [float(sum(each.waited_for[rank.rank] for each in splits)) for rank in splits],
+        [float(sum(each.waited_for[rank.rank] for each in splits)) for rank in usual],
     )
     bounds = {}
     if stragglers:
@@ -177,6 +178,15 @@ def _notes(splits: Sequence[RankSplit]) -> list[str]:
         notes.append(
             f"ranks are on machines with clocks of their own, which were laid over each other by the operations "
             f"themselves: straggler wait and communication are told apart to about {1e3 * uncertainty:.2f} ms"
+        )
+    usual = {each.rank for each in telling(splits)}
+    left_out = [each.rank for each in splits if each.rank not in usual]
+    if left_out:
+        most = max(len(each.steps) for each in splits)
+        notes.append(
+            f"{ranks_text(left_out)} recorded fewer than half of the {most} steps that others have, and "
+            f"{'is' if len(left_out) == 1 else 'are'} left out of what follows from steps: speed-up, predictions, "
+            "stragglers"
         )
     if not any(len(each.steps) for each in splits):
         notes.append(

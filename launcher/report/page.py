@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from rueda.report.prediction import WARM_UP
-from rueda.report.split import COLUMNS
+from rueda.report.prediction import telling
+from rueda.report.split import COLUMNS, WARM_UP
 
 from ..figures import new_pyplot
 from .assembly import Report
@@ -115,8 +115,9 @@ def _draw_steps(report: Report, figure: Any) -> None:
     left.set_xlabel("step")
     if len(report.splits) <= 16:
         left.legend(frameon=False)
-    count = min(len(each.steps) for each in report.splits)
-    mean = np.mean([each.steps[:count] for each in report.splits], 0)
+    usual_ranks = telling(report.splits)
+    count = min(len(each.steps) for each in usual_ranks)
+    mean = np.mean([each.steps[:count] for each in usual_ranks], 0)
     curves = [_thinned(1e3 * mean[:, column]) for column in range(len(COLUMNS))]
     right.set_ylim(0, 1.05 * _highest(1e3 * mean[WARM_UP:].sum(1)))
     right.stackplot(curves[0][0], [y for _, y in curves], colors=_COLORS, labels=HEADS)

@@ -55,8 +55,19 @@ class ReadAhead(Iterator[T]):
 
     def stop(self) -> None:
         """Reads no further, and returns when the source is no longer in use."""
-        self._stopped = True
-        self.drain()
+        self.forsake()
+        self._thread.join()
+
+    def forsake(self) -> None:
+        """Reads no further. The source may be in use until it has yielded once more, for which nobody waits."""
+        with self._changed:
+            self._stopped = self._unwanted = True
+            self._items.clear()
+            self._changed.notify_all()
+
+    def join(self) -> None:
+        """Returns when the source is no longer in use, by itself or after :meth:`forsake`."""
+        self._thread.join()
 
     def _read(self, source: Iterable[T]) -> None:
         try:

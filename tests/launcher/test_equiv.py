@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -38,7 +39,8 @@ pytest.importorskip("scipy", reason="SciPy, which the judge needs, is not instal
 
 from rueda.launcher.equiv.command import exit_code, make_equiv_command
 from rueda.launcher.equiv.comparison import compare
-from rueda.launcher.equiv.report import as_json, print_report
+from rueda.launcher.equiv.looks import LOOKS_FILE, note_looks
+from rueda.launcher.equiv.report import as_json, lines_of, print_report
 from rueda.launcher.equiv.running import OUTPUT_FILE, Outcome, problem_of, run
 
 EQUIV = ["equiv", "--launch=--no-mpi --grace 0.5", "--json"]
@@ -263,6 +265,76 @@ def test_the_report_is_json_and_a_table_whatever_is_missing() -> None:
     assert "All verdicts hold together with 95% confidence" in told
 
 
+def test_names_are_shown_as_they_are_and_no_markup() -> None:
+    def renamed(outcome: Outcome) -> Outcome:
+        (record,) = outcome.ranks
+        layout = replace(record.layout, names=("a[/b]c", "x[red]"))
+        return Outcome((replace(record, layout=layout, results={"[/] right": 1.0}),))
+
+    far = [Outcome((recorded(training_of(seed, moved=0.1, by=2)),)) for seed in range(2)]
+    found = {run: renamed(outcome) for run, outcome in outcomes(far).items()}
+    comparison = compare(PLAN, found, 0.95)
+    console = Console(record=True, width=200, file=io.StringIO())
+    print_report(comparison, console)
+    told = console.export_text()
+    assert "[/] right" in told.splitlines()[2]
+    where = comparison.rows[0].verdict.diverges
+    assert where is not None
+    assert told.count(f"{where.step}, {where.tensor}") == 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "higher", "asks"),
+    [
+        (None, False, False),
+        ("speed", True, True),
+        ("speed:min", False, False),
+        ("loss", False, False),
+    ],
+)
+def test_what_is_better_follows_the_name_or_is_asked_for(
+    metric: str | None, higher: bool, asks: bool
+) -> None:
+    results = {"val_loss": 0.5, "speed": 3.0}
+    found = {
+        run: Outcome((replace(outcome.ranks[0], results=results),))
+        for run, outcome in outcomes(
+            [Outcome((recorded(training_of(seed)),)) for seed in range(2)]
+        ).items()
+    }
+    comparison = compare(PLAN, found, 0.95, metric)
+    assert comparison.measure.higher_is_better is higher
+    assert comparison.measure.name == (metric or "val_loss").partition(":")[0]
+    assert any("--metric speed:min" in note for note in comparison.notes) is asks
+
+
+def test_each_further_look_at_runs_may_be_wrong_by_half_as_much(tmp_path: Path) -> None:
+    def look(seeds: int, **other: Any) -> int:
+        return note_looks(tmp_path, replace(PLAN, seeds=seeds, **other))[WAY]
+
+    assert [look(5), look(9), look(5), look(9), look(12)] == [0, 1, 0, 1, 2]
+    assert look(9, command=("python", "other.py")) == 0
+    assert note_looks(tmp_path, replace(PLAN, candidates=(WAY, Way(3, "sync")), seeds=14)) == {
+        WAY: 3,
+        Way(3, "sync"): 0,
+    }
+    moved = [Outcome((recorded(training_of(seed, moved=2.0**-23, by=2)),)) for seed in range(2)]
+    first, third = (compare(PLAN, outcomes(moved), 0.95, looks={WAY: n}) for n in (0, 2))
+    bounds = [each.rows[0].verdict.rounding for each in (first, third)]
+    assert bounds[0] is not None
+    assert bounds[1] is not None
+    assert bounds[1].high > 2 * bounds[0].high
+    told = [
+        next(line for line in lines_of(each) if "hold together" in line) for each in (first, third)
+    ]
+    assert "with 95% confidence. " in told[0]
+    assert "with 95% confidence at the first look" in told[1]
+    assert "of the error of the one before, with 90%. " in told[1]
+    (tmp_path / LOOKS_FILE).write_text("[]")
+    with pytest.raises(LaunchError, match="take another --out"):
+        look(5)
+
+
 def test_runs_that_are_there_are_not_run_again(
     rueda: Rueda, training: Callable[[str], list[str]], tmp_path: Path
 ) -> None:
@@ -274,6 +346,7 @@ def test_runs_that_are_there_are_not_run_again(
     again = rueda("equiv", *command, *flags, *EQUIV[1:])
     assert json.loads(again.out) == json.loads(first.out)
     assert len((tmp_path / "count").read_text()) == 4
+    assert [*json.loads((tmp_path / "kept" / LOOKS_FILE).read_text()).values()] == [[1]]
 
 
 def test_variables_of_a_variant_reach_other_hosts(

@@ -6,11 +6,12 @@ import importlib.util
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from recorded_times import MS, recording, row, two_ranks
 from rueda.launcher.report import make_report_command
-from rueda.report.recording_format import Kind
+from rueda.report.recording_format import MAIN, NO_ALLREDUCE, Kind, file_of
 
 from .conftest import Rueda
 
@@ -142,6 +143,43 @@ def test_what_cannot_be_reported_is_said_in_a_sentence(tmp_path: Path) -> None:
         ran = report(*arguments)
         assert ran.exit_code == 2
         assert says in ran.output
+
+
+def test_what_lost_ranks_have_left_is_told_beside_the_steps_of_the_others(tmp_path: Path) -> None:
+    _, second = two_ranks(tmp_path, steps=30)
+    rows = second.rows
+    last = np.flatnonzero(rows["kind"] == Kind.STEP)[1]
+    file_of(tmp_path, 1).write_bytes(second.header.line() + rows[: last + 1].tobytes())
+    found = json.loads(report(tmp_path, "--json", "--predict", "0").stdout)
+    assert [each["steps"] for each in found["per_rank"]] == [30, 2]
+    assert found["step"] == pytest.approx(0.09)
+    notes = found["notes"]
+    assert any("rank 1 recorded fewer than half of the 30 steps" in note for note in notes)
+    assert not any("fewer than four" in note for note in notes)
+
+
+def test_what_no_step_is_predicted_from_is_not_told_of(tmp_path: Path) -> None:
+    other = [row(Kind.SUBMIT, at * MS, at * MS, 8, 32, MAIN | NO_ALLREDUCE) for at in (1055, 1155)]
+    for rank, one in enumerate(two_ranks(tmp_path)):
+        rows = np.concatenate([one.rows, np.frombuffer(b"".join(other), one.rows.dtype)])
+        rows = rows[np.argsort(rows["end"], kind="stable")]
+        file_of(tmp_path, rank).write_bytes(one.header.line() + rows.tobytes())
+    for sizes in ("0", "2"):
+        found = json.loads(report(tmp_path, "--json", "--predict", sizes).stdout)
+        said = any("predicted steps are too short" in note for note in found["notes"])
+        has_simulator = not any("simulator is not installed" in note for note in found["notes"])
+        assert said == (sizes == "2" and has_simulator)
+
+
+def test_a_page_is_written_of_a_command_that_is_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_ranks(tmp_path)
+    monkeypatch.setattr("rueda.launcher.report.command.require_matplotlib", lambda _: None)
+    monkeypatch.setattr("rueda.launcher.report.page.page_of", lambda _: "caf\udce9")
+    ran = report("--html", tmp_path / "page.html", "--predict", "0", tmp_path)
+    assert ran.exit_code == 0, ran.output
+    assert (tmp_path / "page.html").read_text() == "caf\\udce9"
 
 
 def test_a_baseline_is_what_speed_up_is_relative_to(tmp_path: Path) -> None:

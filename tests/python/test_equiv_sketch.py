@@ -87,6 +87,22 @@ def test_a_twin_is_moved_by_units_in_the_last_place(dtype: torch.dtype, seed: in
     assert (apart <= 1.34 * torch.finfo(dtype).eps * tensor.double().abs()).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_both_parts_of_complex_numbers_are_moved(dtype: torch.dtype) -> None:
+    start = torch.randn(500, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    weight = torch.nn.Parameter(start.clone())
+    perturb(weight, 0, 1, "weight")
+    conjugate = start.clone().conj()
+    perturb(conjugate, 0, 1, "weight")
+    for moved, before in ((weight, start), (conjugate, start.conj())):
+        for part in (torch.real, torch.imag):
+            apart = (part(moved.detach()) - part(before)).abs()
+            assert 0.5 < (apart > 0).double().mean() < 0.8
+            assert (apart <= 1.34 * torch.finfo(dtype).eps * part(before).abs()).all()
+        assert hash_of(moved.detach().resolve_conj()) != hash_of(before.resolve_conj())
+        assert (values_of(moved) != values_of(before)).any()
+
+
 def test_whole_numbers_are_not_moved() -> None:
     counts = torch.arange(10)
     perturb(counts, 1)

@@ -15,6 +15,7 @@ from rueda.report.prediction import (
     expected_longest,
     fit_bandwidth,
     predict,
+    telling,
     tensor_list,
     workload_of,
 )
@@ -26,6 +27,7 @@ from rueda.report.recording_format import (
     RecordingError,
     file_of,
     read_folder,
+    read_recording,
 )
 from rueda.report.split import COLUMNS, split
 from rueda.report.stragglers import find_stragglers, time_with_bound
@@ -199,6 +201,22 @@ def test_only_allreduces_are_for_the_simulator(tmp_path):
     assert found.sends_otherwise
 
 
+@pytest.mark.parametrize(("step", "otherwise"), [(0, False), (1, False), (2, True), (7, True)])
+def test_what_is_sent_while_a_training_warms_up_is_not_in_what_is_predicted(
+    tmp_path, step, otherwise
+):
+    """As DistributedOptimizer's agreement on its tensors, in the first step."""
+    rows = [row(Kind.BEGIN, 0), row(Kind.STEP, MS)]
+    for number in range(8):
+        at = (number + 1) * 10 * MS
+        flags = [MAIN | NO_ALLREDUCE] if number == step else []
+        rows += [row(Kind.SUBMIT, at, at, 8, 317, each) for each in flags]
+        rows += [row(Kind.SUBMIT, at, at, 7, 64), row(Kind.STEP, at + MS)]
+    (found,) = split([recording([*rows, row(Kind.END, 100 * MS)], tmp_path, size=1)])
+    assert len(found.steps) == 8
+    assert found.sends_otherwise is otherwise
+
+
 # --- Stragglers
 
 
@@ -261,6 +279,41 @@ def test_a_workload_is_what_a_typical_step_hands_in(tmp_path):
     assert workload.forward == pytest.approx(0.075, abs=1e-6)
     assert workload.own.mean() == pytest.approx(0.075)
     assert workload.step == pytest.approx(0.09)
+
+
+def shortened(folder, rank, steps):
+    """The recording of a rank that was killed after so many steps."""
+    path = file_of(folder, rank)
+    found = read_recording(path)
+    last = np.flatnonzero(found.rows["kind"] == Kind.STEP)[steps - 1]
+    path.write_bytes(found.header.line() + found.rows[: last + 1].tobytes())
+    return read_recording(path)
+
+
+@pytest.mark.parametrize(("steps", "told"), [(1, False), (3, False), (4, True), (12, True)])
+def test_fewer_than_four_steps_predict_nothing(tmp_path, steps, told):
+    two_ranks(tmp_path)
+    workload = workload_of(split([shortened(tmp_path, rank, steps) for rank in (0, 1)]))
+    assert (workload is not None) is told
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+def test_a_rank_that_was_lost_early_does_not_hide_the_steps_of_the_others(tmp_path, steps):
+    first, _ = two_ranks(tmp_path)
+    lost = shortened(tmp_path, 1, steps) if steps else None
+    if lost is None:
+        lost = recording([row(Kind.BEGIN, 0), row(Kind.WORLD, MS, 2 * MS)], tmp_path, rank=1)
+    splits = split([first, lost])
+    assert [each.rank for each in telling(splits)] == [0]
+    workload = workload_of(telling(splits))
+    assert workload is not None
+    assert len(workload.own) == 10  # all but those that warm up
+    assert workload.step == pytest.approx(0.09)
+
+
+def test_a_rank_with_half_of_the_steps_counts(tmp_path):
+    first, _ = two_ranks(tmp_path)
+    assert len(telling(split([first, shortened(tmp_path, 1, 6)]))) == 2
 
 
 def test_steps_between_exchanges_are_one_round(tmp_path):
@@ -330,6 +383,25 @@ def test_recordings_of_different_runs_are_refused(tmp_path, second, says):
     recording([row(Kind.BEGIN, 0)], tmp_path, **{"rank": 1, **second})
     with pytest.raises(RecordingError, match=says):
         read_folder(tmp_path)
+
+
+DAMAGED = {
+    "ends before it begins": lambda rows: rows["end"].__setitem__(5, rows["begin"][5] - 1),
+    "before the recording": lambda rows: rows["begin"].__setitem__(5, -1),
+    "years later": lambda rows: rows["end"].__setitem__(5, rows["end"][5] + (1 << 58)),
+    "a beginning after all": lambda rows: rows["begin"].__setitem__(0, rows["end"][-1] + 1),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_times_that_cannot_be_are_told_and_the_rest_is_read(tmp_path, damage):
+    _, second = two_ranks(tmp_path)
+    rows = second.rows.copy()
+    DAMAGED[damage](rows)
+    file_of(tmp_path, 1).write_bytes(second.header.line() + rows.tobytes())
+    found, notes = read_folder(tmp_path)
+    assert [each.header.rank for each in found] == [0]
+    assert "rank1.report' is damaged: it has rows of times that cannot be" in notes[0]
 
 
 def test_a_missing_rank_a_damaged_and_a_cut_file_are_told_and_the_rest_is_read(tmp_path):

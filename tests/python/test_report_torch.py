@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 import time
 import warnings
@@ -161,6 +162,91 @@ def test_batches_are_those_of_the_loader_in_its_order(dataset, batch_size, depth
         ]
         assert fetching.last is not None
         assert fetching.last.batches == len(loader)
+    assert prefetching() == []
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("has_generator", [False, True])
+def test_shuffled_batches_come_in_the_order_of_the_loader(has_generator, threads) -> None:
+    def order(wrapped) -> list[list[int]]:
+        torch.manual_seed(0)
+        own = torch.Generator().manual_seed(1) if has_generator else None
+        loader = wrapped(DataLoader(Numbers(40), batch_size=4, shuffle=True, generator=own))
+        return [batch.tolist() for _ in range(2) for batch in loader] + [torch.rand(2).tolist()]
+
+    assert order(lambda loader: PrefetchLoader(loader, threads=threads)) == order(lambda x: x)
+
+
+class Resumable:
+    """As torchdata's StatefulDataLoader."""
+
+    def __init__(self) -> None:
+        self.at = {"batch": 0}
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(self.at["batch"], 10):
+            self.at["batch"] = number + 1
+            yield number
+        self.at["batch"] = 0
+
+    def state_dict(self) -> dict[str, dict[str, int]]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, dict[str, int]]) -> None:
+        self.at = dict(state["at"])
+
+
+def test_the_state_is_that_after_the_last_batch_that_was_handed_out() -> None:
+    loading = PrefetchLoader(Resumable(), depth=4)
+    assert loading.state_dict() == {"at": {"batch": 0}}
+    seen = []
+    for batch in loading:
+        seen.append(batch)
+        assert loading.state_dict() == {"at": {"batch": len(seen)}}
+        if len(seen) == 3:
+            break
+    state = pickle.loads(pickle.dumps(loading.state_dict()))
+    assert pickle.loads(pickle.dumps(loading)).state_dict() == state
+    resumed = PrefetchLoader(Resumable(), depth=4)
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    assert [*seen, *resumed] == [*range(10)]
+    assert resumed.state_dict() == {"at": {"batch": 0}}
+    loading.load_state_dict(state)
+    assert list(loading) == [*range(3, 10)]
+
+
+def test_there_is_no_state_where_the_loader_has_none_or_is_not_iterated_over() -> None:
+    assert not hasattr(PrefetchLoader(DataLoader(Numbers(4))), "state_dict")
+    loader = DataLoader(Numbers(4))
+    loader.state_dict = loader.load_state_dict = dict  # type: ignore[attr-defined]
+    shared = PrefetchLoader(loader, threads=2)
+    for ask in (shared.state_dict, lambda: shared.load_state_dict({})):
+        with pytest.raises(InvalidArgumentError, match="use threads=1"):
+            ask()
+
+
+def test_a_stream_that_is_left_is_not_waited_for() -> None:
+    """Nor forgotten: who iterates again goes on with it once it is free."""
+    goes_on = threading.Event()
+
+    def stream() -> Iterator[int]:
+        yield 0
+        yield 1
+        goes_on.wait()
+        yield from (2, 3, 4)
+
+    loading = PrefetchLoader(stream(), depth=1)
+    for number in loading:
+        if number == 1:
+            break
+    again = iter(loading)
+    threading.Timer(0.05, goes_on.set).start()
+    assert list(again) == [3, 4]  # 2 was under way
+    for _ in range(500):
+        if prefetching() == []:
+            break
+        time.sleep(0.01)
     assert prefetching() == []
 
 

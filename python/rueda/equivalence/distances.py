@@ -8,7 +8,7 @@ import numpy as np
 
 from rueda.equivalence.record_files import Array, RankRecord
 
-__all__ = ["distances", "furthest", "same_layout", "total"]
+__all__ = ["distances", "furthest", "same_layout", "total", "ways_apart"]
 
 
 def same_layout(one: RankRecord, other: RankRecord) -> bool:
@@ -33,6 +33,22 @@ def distances(one: RankRecord, other: RankRecord) -> Array:
         same = one.hashes[:, number] == other.hashes[:, number]
         # Sketches may not tell what bits do: 0 and -0, or what is lost in a sum.
         columns.append(np.where(same, 0.0, np.maximum(apart, np.finfo(float).tiny)))
+    if not columns:
+        return np.zeros((len(one.state_steps), 0))
+    return np.stack(columns, 1)
+
+
+def ways_apart(one: RankRecord, other: RankRecord) -> Array:
+    """(R+1, N): how far apart two trainings have taken each tensor, each from where it began.
+
+    What nobody trains has gone nowhere, however far two seeds have drawn it from each other. 0 where a number is not
+    finite, of which no way can be told. They must have :func:`same_layout`.
+    """
+    columns = []
+    for a, b in zip(one.sketches, other.sketches, strict=True):
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = np.sqrt((((a - a[:1]) - (b - b[:1])) ** 2).sum(1))
+        columns.append(np.where(np.isfinite(apart), apart, 0.0))
     if not columns:
         return np.zeros((len(one.state_steps), 0))
     return np.stack(columns, 1)

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
-from rueda.equivalence.distances import distances, furthest, same_layout, total
+from rueda.equivalence.distances import distances, furthest, same_layout, total, ways_apart
 from rueda.equivalence.quality import QualityFinding, judge_quality
 from rueda.equivalence.record_files import RankRecord
 from rueda.equivalence.rounding import (
@@ -19,6 +19,7 @@ from rueda.equivalence.rounding import (
     envelope,
     judge_rounding,
     quotients,
+    saturated,
     testable,
 )
 from rueda.equivalence.targets import final_loss
@@ -51,6 +52,9 @@ class Measure:
     name: str = "loss"
     higher_is_better: bool = False
     margin: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}, {'more' if self.higher_is_better else 'less'} is better"
 
     def of(self, run: Run) -> float:
         """Of one run, the mean over the ranks that tell; NaN where none does."""
@@ -106,6 +110,8 @@ class Baseline:
         pairs = list(combinations(alike, 2))
         between = [distances(a, b) for a, b in pairs]
         self.seeds_apart = np.median(between, axis=0) if between else None
+        moved = [ways_apart(a, b) for a, b in pairs]
+        self.ways_apart = np.median(moved, axis=0) if moved else None
         self.seeds_are_alike = bool(between) and not any(apart.any() for apart in between)
         of_twins = [
             furthest(twins[seed], references[seed][0])[0]
@@ -128,9 +134,10 @@ class Baseline:
 
         That is asked once seeds have come apart: they may begin with the same model.
         """
-        if self.envelope is None or self.seeds_apart is None:
+        if self.envelope is None or self.seeds_apart is None or self.ways_apart is None:
             return None
-        open_rows = testable(self.envelope, self.seeds_apart)
+        chaotic = saturated(self.envelope, self.ways_apart, self.first.layout.numels)
+        open_rows = testable(self.envelope, self.seeds_apart) & ~chaotic
         if not open_rows.any():
             return -1
         ends = np.flatnonzero(open_rows[:-1] & ~open_rows[1:])
@@ -155,8 +162,8 @@ def judge(
 ) -> Verdict:
     """The verdict on a candidate's runs, by seed, all of which the baseline must have.
 
-    ``alpha``: the probability with which it may be wrong; half of it goes to the question of the state, and half to
-    that of the quality.
+    ``alpha``: the probability with which it may be wrong, at this look; half of it goes to the question of the state,
+    and half to that of the quality.
     """
     seeds = sorted(candidates)
     pairs = [(candidates[seed], baseline.references[seed]) for seed in seeds]
@@ -239,7 +246,7 @@ def _by_quality(measure: Measure, notes: list[str], known: dict[str, object]) ->
     ):
         level = "other state"
     needed = None
-    interval = f"{measure.name} gap {quality.gap:+.3g} in [{quality.low:+.3g}, {quality.high:+.3g}]"
+    interval = f"{measure}: gap (+ is better) {quality.gap:+.3g} in [{quality.low:+.3g}, {quality.high:+.3g}]"
     if quality.verdict == "same":
         why = f"{interval}, within ±{quality.margin:.3g}"
     elif quality.verdict == "undecided":

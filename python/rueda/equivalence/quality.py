@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from rueda.equivalence.looks import further_look
 from rueda.equivalence.record_files import Array
 
 __all__ = ["MAX_SEEDS", "QualityFinding", "judge_quality", "spread_margin"]
@@ -40,7 +41,8 @@ class QualityFinding:
     - ``margin``: what counts as the same.
     - ``spread``: the standard deviation of the reference over seeds.
     - ``why``: for "undecided", a sentence.
-    - ``seeds_needed``: how many would tell, as far as these show; None where that cannot be said.
+    - ``seeds_needed``: how many would tell, as far as these show, with what a further look at them may be wrong by
+      (`looks.py`); None where that cannot be said.
     """
 
     verdict: str
@@ -111,15 +113,18 @@ def judge_quality(
     gap, apart = float(gaps.mean()), float(gaps.std(ddof=1))
     half = float(_half(apart, seeds, of_interval))
     found = gap, gap - half, gap + half, limit, spread
-    if apart == 0:
+    # What rounding makes of equal gaps is no spread.
+    if apart <= 8 * np.finfo(float).eps * max(np.abs(ours).max(), np.abs(theirs).max()):
         why = "the gap is the same in all seeds, so its spread is unknown: give a finer number"
         return QualityFinding("undecided", *found, why)
     verdict = _verdict(gap, half, limit)
     if verdict != "undecided":
         return QualityFinding(verdict, *found)
     counts = np.arange(seeds + 1, MAX_SEEDS + 1)
-    halves = _half(apart, counts, of_interval)
-    limits = margin if margin is not None else spread_margin(spread, counts, of_margin)
+    halves = _half(apart, counts, further_look(of_interval))
+    limits = (
+        margin if margin is not None else spread_margin(spread, counts, further_look(of_margin))
+    )
     decided = np.flatnonzero((abs(gap) + halves < limits) | (abs(gap) > halves))
     needed = int(counts[decided[0]]) if len(decided) else None
     return QualityFinding("undecided", *found, "the interval is too wide", needed)

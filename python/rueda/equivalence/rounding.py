@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from rueda.equivalence.looks import further_look
 from rueda.equivalence.quality import MAX_SEEDS
 from rueda.equivalence.record_files import Array, RankRecord
 
@@ -31,6 +32,7 @@ __all__ = [
     "envelope",
     "judge_rounding",
     "quotients",
+    "saturated",
     "testable",
 ]
 
@@ -43,6 +45,10 @@ _MIN_QUOTIENT, _MAX_QUOTIENT = 0.1, 1e6
 _MIN_SPREAD = 0.06
 # From an envelope of this part of the distance of two seeds on, a state tells nothing any more.
 _SATURATED = 0.1
+# A tensor whose envelope was once below this part of how far seeds have taken it was moved by more than rounding.
+_CLEAR = 0.01
+# Of all tensors that training moves, by the square root of their elements: what rounding moves as a seed does.
+_MUCH = 0.25
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class RoundingFinding:
     - ``explains``: True, False, or None where these seeds do not tell.
     - ``factor``: by how many envelopes the state is off at most, as a geometric mean over seeds, with ``low`` and
       ``high`` around it.
-    - ``seeds_needed``: how many would tell, as far as these show; None where that cannot be said.
+    - ``seeds_needed``: how many would tell, as far as these show, at a further look; None where that cannot be said.
     """
 
     explains: bool | None
@@ -106,6 +112,22 @@ def testable(around: Array, seeds_apart: Array) -> np.ndarray:
     return np.asarray(whole < _SATURATED * np.sqrt((seeds_apart**2).sum(1)))
 
 
+def saturated(around: Array, ways_apart: Array, numels: Sequence[int]) -> np.ndarray:
+    """(R+1,): in which states rounding moves much of the model nearly as far as another seed does, and once did not.
+
+    That is asked by tensor, as the distance of whole states may lie in tensors that hardly move, such as the rows of
+    an embedding that no batch has: beside these, rounding would never come to anything. ``ways_apart``: (R+1, N), how
+    far two seeds have taken each tensor from where it began, of which the largest so far counts. Tensors that nothing
+    but rounding has ever moved, such as a bias before a normalization, tell nothing of the training; and what follows
+    such a bias, as the running mean behind it, is no more than a small part of a model.
+    """
+    furthest = np.maximum.accumulate(ways_apart, axis=0)
+    was_clear = np.logical_or.accumulate(around < _CLEAR * furthest, axis=0)
+    is_lost = was_clear & (around >= _SATURATED * furthest)
+    sizes = np.sqrt(np.array(numels, dtype=float))  # as norms go
+    return np.asarray(is_lost @ sizes > _MUCH * ((furthest > 0) @ sizes))
+
+
 def _interval(values: Array, alpha: float) -> tuple[float, float]:
     spread = max(float(values.std(ddof=1)), _MIN_SPREAD) / np.sqrt(len(values))
     half = float(stats.t.ppf(1 - alpha / 2, len(values) - 1) * spread)
@@ -119,7 +141,7 @@ def _tells(low: float, high: float) -> bool:
 def _seeds_needed(values: Array, alpha: float) -> int | None:
     mean, spread = float(values.mean()), max(float(values.std(ddof=1)), _MIN_SPREAD)
     counts = np.arange(len(values) + 1, MAX_SEEDS + 1)
-    halves = stats.t.ppf(1 - alpha / 2, counts - 1) * spread / np.sqrt(counts)
+    halves = stats.t.ppf(1 - further_look(alpha) / 2, counts - 1) * spread / np.sqrt(counts)
     margin = math.log10(MARGIN)
     decided = np.flatnonzero((mean + halves < margin) | (mean - halves > margin))
     return int(counts[decided[0]]) if len(decided) else None

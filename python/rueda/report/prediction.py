@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from rueda.report.split import RankSplit, Submission
+from rueda.report.split import RankSplit, Submission, skipped_of
 
 __all__ = [
-    "WARM_UP",
+    "FEWEST",
     "Links",
     "Prediction",
     "Simulate",
@@ -26,12 +26,13 @@ __all__ = [
     "expected_longest",
     "fit_bandwidth",
     "predict",
+    "telling",
     "tensor_list",
     "workload_of",
 ]
 
-# Of the first steps, whose tensors are agreed on and memory is new.
-WARM_UP = 2
+# Steps from which something can be predicted.
+FEWEST = 4
 # Below this share of a step, exposed communication says nothing of links.
 _TELLING = 0.01
 Seconds = npt.NDArray[np.float64]
@@ -93,12 +94,21 @@ class Prediction:
     efficiency: float
 
 
+def telling(splits: Sequence[RankSplit]) -> list[RankSplit]:
+    """Those with at least half as many steps as the one that has most: others would hide nearly all of theirs.
+
+    Such as that of a rank that was lost early.
+    """
+    most = max(len(each.steps) for each in splits)
+    return [each for each in splits if 2 * len(each.steps) >= most]
+
+
 def workload_of(splits: Sequence[RankSplit]) -> Workload | None:
-    """None where there are too few steps."""
+    """By the steps that all of them have; None where these are too few."""
     count = min(len(each.steps) for each in splits)
-    skipped = min(WARM_UP, max(0, count - 3))
-    if count - skipped < 2:
+    if count < FEWEST:
         return None
+    skipped = skipped_of(count)
     own = np.stack([each.own[skipped:count] for each in splits])
     steps = np.stack([each.steps[skipped:count] for each in splits])
     handed_in = [each.submissions[skipped:count] for each in splits]

@@ -38,6 +38,8 @@ __all__ = [
 FORMAT = 1
 ROW = struct.Struct("<BBHIqqq")  # kind, flags, reserved, key, bytes, begin, end
 Rows = npt.NDArray[np.void]
+# Nanoseconds by which a row may be written after one that ended later: a thread may be stopped on its way.
+_OUT_OF_ORDER = 3_600_000_000_000
 _TYPE = np.dtype(
     [
         ("kind", "u1"),
@@ -140,9 +142,24 @@ def read_recording(path: Path) -> Recording:
     table = np.frombuffer(rows[: len(rows) // ROW.size * ROW.size], _TYPE)
     if not np.isin(table["kind"], list(Kind)).all():
         raise RecordingError(f"'{path}' is damaged: it has rows of an unknown kind")
+    if not _has_possible_times(table):
+        raise RecordingError(f"'{path}' is damaged: it has rows of times that cannot be")
     is_whole = bool((table["kind"] == Kind.END).any())  # writing it may be told behind it
     table = _calls_in_two(table)
     return Recording(header, table, is_whole)
+
+
+def _has_possible_times(table: Rows) -> bool:
+    """Rows begin after the recording does, and are written when they end: one hour out of their order at most."""
+    begin, end = table["begin"], table["end"]
+    if not len(table):
+        return True
+    later = np.minimum.accumulate(end[::-1])[::-1]
+    return bool(
+        (begin <= end).all()
+        and (begin >= begin[0]).all()
+        and (end[:-1].astype(float) - later[1:] <= _OUT_OF_ORDER).all()
+    )
 
 
 def _calls_in_two(table: Rows) -> Rows:

@@ -19,9 +19,11 @@ from rueda.report.clocks import SAME, Offset, Operations, matched, offset_betwee
 from rueda.report.intervals import NONE, Intervals, intervals, paint, union
 from rueda.report.recording_format import EVAL, MAIN, NO_ALLREDUCE, ON_GPU, Kind, Recording, Rows
 
-__all__ = ["COLUMNS", "RankSplit", "Submission", "split"]
+__all__ = ["COLUMNS", "WARM_UP", "RankSplit", "Submission", "skipped_of", "split"]
 
 COLUMNS = ("compute", "communication", "straggler", "input", "other")
+# Of the first steps, whose tensors are agreed on and memory is new.
+WARM_UP = 2
 # As the layers are painted, from the top: what is explicitly other stands in the fourth, the rest in the last.
 _STRAGGLER, _COMMUNICATION, _INPUT, _OWN, _COMPUTE, _REST = range(6)
 _NEVER = np.iinfo(np.int64).max
@@ -63,7 +65,7 @@ class RankSplit:
     recording: float
     uses_gpu: bool
     worlds: int
-    sends_otherwise: bool  # in a step, than by allreduce
+    sends_otherwise: bool  # in a step after those that warm up, than by allreduce
 
     @property
     def own(self) -> Seconds:
@@ -263,11 +265,17 @@ def _split(
     )
 
 
+def skipped_of(steps: int) -> int:
+    """How many steps warm up, of so many; three are left where there are as many."""
+    return min(WARM_UP, max(0, steps - 3))
+
+
 def _sends_otherwise(rows: Rows, edges: Times) -> bool:
     if len(edges) < 2:
         return False
     others = rows[(rows["kind"] == Kind.SUBMIT) & (rows["flags"] & NO_ALLREDUCE > 0)]
-    return bool(((others["begin"] >= edges[0]) & (others["begin"] < edges[-1])).any())
+    first = edges[skipped_of(len(edges) - 1)]
+    return bool(((others["begin"] >= first) & (others["begin"] < edges[-1])).any())
 
 
 def _columns(painted: Times) -> Seconds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 import warnings
@@ -64,6 +65,14 @@ class PrefetchLoader(Generic[T]):
     once. More than one needs a ``DataLoader`` without workers and ``pin_memory`` over a dataset with ``__getitem__``,
     which is called from several threads then, so that its random numbers come in another order.
 
+    Batches are loaded beside the training, which shares its generators of random numbers: a dataset or transform that
+    draws from torch's, NumPy's or Python's own gets others than without this, and not the same in each run, where the
+    training draws as well (as for dropout). Give it a generator of its own, or use ``num_workers``, whose processes
+    have theirs.
+
+    Where ``loader`` has ``state_dict()``, as torchdata's ``StatefulDataLoader``, that of this is the loader's after
+    the last batch that was handed out, not after the last that was read. With several threads there is none.
+
     After each epoch :attr:`last` says what was waited for. Where that is more than 5% of the epoch, a warning says how
     long a batch takes to load and to train on: then the source cannot keep up, and it says what may help.
 
@@ -90,6 +99,10 @@ class PrefetchLoader(Generic[T]):
         self.loader = loader
         self.depth = depth
         self.threads = threads
+        self._forsaken: ReadAhead[Any] | None = None  # of an epoch that was left; may still read
+        self._state: list[
+            Any
+        ] = []  # the loader's after the batch that was handed out last, within an epoch
         self.last: InputWait | None = None
         """What the last epoch that has come to its end waited for; None before that."""
 
@@ -102,7 +115,30 @@ class PrefetchLoader(Generic[T]):
         """Of the loader: ``dataset``, ``sampler`` and what else it has."""
         if name == "loader":  # as while it is being unpickled
             raise AttributeError(name)
-        return getattr(self.loader, name)
+        found = getattr(self.loader, name)
+        ours = {"state_dict": self._state_dict, "load_state_dict": self._load_state_dict}
+        return ours.get(name, found)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_forsaken": None}
+
+    def _state_dict(self) -> Any:
+        self._refuse_state()
+        loader: Any = self.loader
+        return copy.deepcopy(self._state[-1]) if self._state else loader.state_dict()
+
+    def _load_state_dict(self, state: Any) -> Any:
+        self._refuse_state()
+        self._state.clear()
+        loader: Any = self.loader
+        return loader.load_state_dict(state)
+
+    def _refuse_state(self) -> None:
+        if self.threads > 1:
+            raise InvalidArgumentError(
+                f"PrefetchLoader(threads={self.threads}) does not iterate over the DataLoader, whose state does not "
+                "tell which batches were handed out then: use threads=1"
+            )
 
     def __iter__(self) -> Iterator[T]:
         make = self._in_one_thread if self.threads == 1 else self._in_threads
@@ -168,11 +204,28 @@ class PrefetchLoader(Generic[T]):
         return f"The source cannot keep up: use more of a DataLoader's num_workers, {last_resort}"
 
     def _in_one_thread(self, source: _Source) -> Iterator[T]:
-        ahead = ReadAhead(source.batches(self.loader), self.depth, "rueda-prefetch")
+        forsaken, loader = self._forsaken, self.loader
+        keeps_state = callable(getattr(loader, "state_dict", None))
+        self._state.clear()
+
+        def read() -> Iterator[tuple[T, list[Any]]]:
+            if forsaken is not None:
+                forsaken.join()  # it may be within the very iterator that this goes on with
+            yield from source.batches(loader, keeps_state)
+
+        ahead = ReadAhead(read(), self.depth, "rueda-prefetch")
         try:
-            yield from ahead
+            for batch, state in ahead:
+                self._state[:] = state
+                yield batch
+            self._state.clear()  # the loader's own tells of its end
         finally:
-            ahead.stop()
+            # A DataLoader comes to its next batch by itself; of a stream nobody knows when it does, or whether.
+            if keeps_state or isinstance(loader, DataLoader):
+                ahead.stop()
+            else:
+                ahead.forsake()
+                self._forsaken = ahead
 
     def _in_threads(self, source: _Source) -> Iterator[T]:
         loader: Any = self.loader
@@ -189,6 +242,8 @@ class PrefetchLoader(Generic[T]):
             return source.timed_in_modes(lambda: loader.collate_fn(many(indices)))
 
         samples = iter(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
+        # As a DataLoader's iterator does, for its workers: a sampler that draws from the same generator draws after it.
+        torch.empty((), dtype=torch.int64, device="cpu").random_(generator=loader.generator)
         under_way: list[Future[Any]] = []
         with ThreadPoolExecutor(self.threads, "rueda-prefetch") as pool:
             try:
@@ -246,12 +301,18 @@ class _Source:
             with self._lock:
                 self.loading += time.perf_counter() - began
 
-    def batches(self, loader: Iterable[T]) -> Iterator[T]:
+    def batches(self, loader: Iterable[T], keeps_state: bool) -> Iterator[tuple[T, list[Any]]]:
+        """Each with the loader's state after it in a list, which is empty where it is not asked for."""
+        of_loader: Any = loader
+
+        def state() -> list[Any]:
+            return [copy.deepcopy(of_loader.state_dict())] if keeps_state else []
+
         # Once, as a loader may keep modes of its own from batch to batch.
         with self._modes.entered():
             batches = self.timed(lambda: iter(loader))
             while (batch := self.timed(lambda: next(batches, _END))) is not _END:
-                yield batch
+                yield batch, self.timed(state)
 
     def timed_in_modes(self, load: Callable[[], Any]) -> Any:
         """For one of several threads, which take what comes next."""

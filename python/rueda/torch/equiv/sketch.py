@@ -32,7 +32,7 @@ def values_of(tensor: torch.Tensor) -> torch.Tensor:
     """The elements as a row of float64 on the CPU."""
     flat = tensor.detach().reshape(-1)
     if flat.is_complex():
-        flat = torch.view_as_real(flat).reshape(-1)
+        flat = torch.view_as_real(flat.resolve_conj()).reshape(-1)
     return flat.to("cpu", torch.float64)
 
 
@@ -79,8 +79,11 @@ class Signs:
 def perturb(tensor: torch.Tensor, *words: object) -> None:
     """Moves each element by one unit in the last place or none, as ``words`` decide: alike on all ranks.
 
-    What is not finite, as in a mask, stays as it is.
+    Of complex numbers both parts. What is not finite, as in a mask, stays as it is.
     """
+    if tensor.is_complex():
+        plain = tensor.detach()
+        tensor = torch.view_as_real(plain.conj() if plain.is_conj() else plain)
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return
     moves = torch.randint(

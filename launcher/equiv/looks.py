@@ -1,0 +1,60 @@
+"""Which looks there were at the runs of a folder: each is another chance for a verdict to be wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from ..errors import LaunchError
+from .plan import Plan, Planned, Way
+
+__all__ = ["LOOKS_FILE", "note_looks"]
+
+LOOKS_FILE = "looks.json"
+
+
+def note_looks(folder: Path, plan: Plan) -> Mapping[Way, int]:
+    """How many looks there were before at the runs of each way; and notes this one.
+
+    Looks differ by their numbers of seeds. One that is repeated is told what it was told the first time.
+    Raises LaunchError where the file cannot be read or written.
+    """
+    path = folder / LOOKS_FILE
+    looks = _read(path)
+    before = {}
+    for way in plan.candidates:
+        seeds = looks.setdefault(_key(plan, way), [])
+        if plan.seeds not in seeds:
+            seeds.append(plan.seeds)
+        before[way] = seeds.index(plan.seeds)
+    beside = path.with_suffix(".new")
+    try:
+        beside.write_text(json.dumps(looks, indent=2) + "\n")
+        beside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise LaunchError(f"cannot write '{path}': {error.strerror}") from error
+    return before
+
+
+def _key(plan: Plan, way: Way) -> str:
+    """Of a way's runs, beside those of the reference: as long as nothing else than the number of seeds changes."""
+    told = [asdict(plan.settings(Planned(each, 0))) for each in (plan.reference, way)]
+    return f"{way.folder} {hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}"
+
+
+def _read(path: Path) -> dict[str, list[int]]:
+    try:
+        found = json.loads(path.read_text())
+        return {str(key): [int(count) for count in seeds] for key, seeds in found.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise LaunchError(
+            f"'{path}', which counts the looks at these runs, is unreadable ({error}): remove it, or take another --out"
+        ) from error
