@@ -99,9 +99,16 @@ class _Commands(click.Group):
         return super().resolve_command(context, args)
 
 
+_HELP = """Ring allreduce for training across processes: starts jobs, measures, tells what went wrong.
+
+\b
+  rueda run -np 4 python train.py    starts train.py on 4 ranks of this host
+  rueda check                        tells what was found here, and what was not
+"""
+
 _EPILOG = """
 \b
-Completion of commands and flags in bash (zsh and fish: bash_source by their name):
+Completion of commands and flags in bash (zsh_source and fish_source for these shells):
   eval "$(_RUEDA_COMPLETE=bash_source rueda)"
 """
 
@@ -112,6 +119,7 @@ def build(native: Native) -> click.Group:
     @click.group(
         cls=_Commands,
         native=native,
+        help=_HELP,
         epilog=_EPILOG,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
@@ -120,12 +128,7 @@ def build(native: Native) -> click.Group:
         help="Print the version and exit.",
     )  # fmt: skip
     def rueda() -> None:
-        r"""Ring allreduce for training across processes: starts jobs, measures, tells what went wrong.
-
-        \b
-          rueda run -np 4 python train.py    starts train.py on 4 ranks of this host
-          rueda check                        tells what was found here, and what was not
-        """
+        """What --help says is in _HELP."""
 
     return rueda
 
