@@ -186,11 +186,13 @@ format: tools  ## formats all sources
 docs: tools  ## writes what is generated in docs/
 	python docs/generate_options.py
 	python docs/generate_horovod.py
+	python docs/generate_api.py
 
 .PHONY: check-docs
 check-docs: tools
 	python docs/generate_options.py --check
 	python docs/generate_horovod.py --check
+	python docs/generate_api.py --check
 
 .PHONY: clean
 clean:  ## removes what was built; .venv stays

@@ -26,9 +26,25 @@ variable, its value and what is accepted. Options marked *agreed* are visible to
 `init()` fails on every rank where they differ, and names the ranks and both values.
 
 Names that begin with `RUEDA_` and are not known are reported once, with the nearest that is;
-`RUEDA_TEST_...` and `RUEDA_BENCH_...` are not looked at. One variable is no option, because it is
-about the process and read before any `init()`: `RUEDA_INSTRUCTION_SET=baseline|avx2|avx512` makes the
-reduction kernels use no more than that of the CPU. The bits of the results do not depend on it.
+`RUEDA_TEST_...` and `RUEDA_BENCH_...` are not looked at.
+
+## Variables that are no options
+
+They are about the process or the job, and read before any `init()` or by the launcher.
+
+| variable | what it says |
+| --- | --- |
+| `RUEDA_SECRET`, `RUEDA_SECRET_FILE` | the job's secret, or the file in which it stands \
+([hosts.md](hosts.md), [security.md](security.md)) |
+| `RUEDA_RANK`, `RUEDA_SIZE`, `RUEDA_RENDEZVOUS` | who this process is and where ranks meet: set by `rueda \
+run`, or by hand ([security.md](security.md)) |
+| `RUEDA_LOCAL_RANK`, `RUEDA_CROSS_RANK`, ... | its place on the host: set by `rueda run` ([hosts.md](hosts.md)) |
+| `RUEDA_SSH_COMMAND` | what `rueda run` calls in the place of ssh ([hosts.md](hosts.md)) |
+| `RUEDA_REPORT` | the folder in which the ranks record for `rueda report` ([report.md](report.md)) |
+| `RUEDA_INSTRUCTION_SET` | `baseline`, `avx2` or `avx512`: the reduction kernels use no more than that of \
+the CPU; the bits of results do not depend on it |
+
+`RUEDA_LAUNCHER`, `RUEDA_RENDEZVOUS_STORE`, `RUEDA_ELASTIC` and `RUEDA_JOINER` are between the launcher and its ranks.
 """
 
 

@@ -87,6 +87,31 @@ class _Commands(click.Group):
             self.add_command(_COMMANDS[name](self._native), name)
         return self.commands.get(name)
 
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with the nearest name where there is none of this one."""
+        if args and not args[0].startswith("-") and self.get_command(context, args[0]) is None:
+            from .job import suggestion
+
+            if hint := suggestion(args[0], list(_COMMANDS), cutoff=0.6):
+                context.fail(f"No such command '{args[0]}'{hint}")
+        return super().resolve_command(context, args)
+
+
+_HELP = """Ring allreduce for training across processes: starts jobs, measures, tells what went wrong.
+
+\b
+  rueda run -np 4 python train.py    starts train.py on 4 ranks of this host
+  rueda check                        tells what was found here, and what was not
+"""
+
+_EPILOG = """
+\b
+Completion of commands and flags in bash (zsh_source and fish_source for these shells):
+  eval "$(_RUEDA_COMPLETE=bash_source rueda)"
+"""
+
 
 def build(native: Native) -> click.Group:
     """The command tree; `native` gives the table of options that become flags of `rueda run`."""
@@ -94,6 +119,8 @@ def build(native: Native) -> click.Group:
     @click.group(
         cls=_Commands,
         native=native,
+        help=_HELP,
+        epilog=_EPILOG,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     @click.option(
@@ -101,7 +128,7 @@ def build(native: Native) -> click.Group:
         help="Print the version and exit.",
     )  # fmt: skip
     def rueda() -> None:
-        """Ring allreduce for training across processes: starts jobs, measures, tells what went wrong."""
+        """What --help says is in _HELP."""
 
     return rueda
 

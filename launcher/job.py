@@ -114,12 +114,12 @@ def _why_not_found(program: str) -> str:
             return f"'{program}' cannot be reached: folder '{folder}' may not be entered"
         return f"there is no program '{program}'{_similar_file(program)}"
     names = {name for folder in search_path().split(os.pathsep) for name in _names_in(folder)}
-    return f"there is no program '{program}' on the PATH{_suggestion(program, names)}"
+    return f"there is no program '{program}' on the PATH{suggestion(program, names)}"
 
 
 def _similar_file(path: str) -> str:
     folder, name = os.path.split(path)
-    return _suggestion(name, _names_in(folder or "."))
+    return suggestion(name, _names_in(folder or "."))
 
 
 def _names_in(folder: str) -> list[str]:
@@ -136,6 +136,7 @@ def _forbidden_folder(path: str) -> str:
     return next((f for f in folders if os.path.isdir(f) and not os.access(f, os.X_OK)), "")
 
 
-def _suggestion(name: str, names: Sequence[str] | set[str]) -> str:
-    close = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.75)
+def suggestion(name: str, names: Sequence[str] | set[str], cutoff: float = 0.75) -> str:
+    """The nearest of the names as the end of a sentence; nothing where none is near."""
+    close = difflib.get_close_matches(name, sorted(names), n=1, cutoff=cutoff)
     return f"; did you mean '{close[0]}'?" if close else ""

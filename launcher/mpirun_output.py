@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from .failure import Failure
+from .failure import Failure, FailureWatch
 from .lines import LineAssembler
 from .output import RankOutput, Stream
 
@@ -17,6 +18,7 @@ _ABORT = re.compile(_PROCESS + r'calling "abort"')
 _IMPROPER = re.compile(_PROCESS + r"exiting improperly")
 # After a second signal: the launcher's own, where mpirun takes longer to end its ranks than `--grace`.
 _IMPATIENCE = re.compile(r"Abort is in progress\.\.\.hit ctrl-c again to forcibly terminate\s*")
+_UNFINALISED = "exited without finalising MPI"
 _SUPERFLUOUS = re.compile(r"Primary job\s+terminated normally, but \d+ process")
 
 
@@ -30,8 +32,25 @@ def parse_notice(text: str) -> Failure | None:
     if match := _ABORT.search(text):
         return Failure(int(match[1]), 1, match[2], "called MPI_Abort")
     if match := _IMPROPER.search(text):
-        return Failure(int(match[1]), 1, match[2], "exited without finalising MPI")
+        return Failure(int(match[1]), 1, match[2], _UNFINALISED)
     return None
+
+
+def first_failure(failures: Sequence[Failure], watch: FailureWatch, code: int) -> Failure:
+    """Who is to blame, of those that mpirun names in its order; `code`: what mpirun has ended with.
+
+    The rank that noticed another's end may well be the first to exit, and one that handles the loss of another exits
+    without finalising MPI: such a notice is the cause only where nobody has told of another.
+    """
+    first = next((failure for failure in failures if failure.manner != _UNFINALISED), failures[0])
+    is_unfinalised = first.manner == _UNFINALISED
+    if watch.is_consequence(first.rank) or is_unfinalised:
+        culprit = watch.raised_on_its_own()
+        if culprit is not None and is_unfinalised:
+            return replace(first, rank=culprit, status=code, manner="")
+        if culprit is not None:
+            return replace(first, rank=culprit)
+    return replace(first, status=code) if first.manner else first
 
 
 class Notices:

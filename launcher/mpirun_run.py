@@ -16,7 +16,7 @@ from .errors import LaunchError
 from .failure import Failure
 from .job import Job
 from .mpirun import is_batch_job
-from .mpirun_output import MpirunOutput
+from .mpirun_output import MpirunOutput, first_failure
 from .orphans import INTERVAL, OrphanWatch
 from .output import RankOutput, Stream, ended_by, ended_well
 from .supervised_run import SupervisedRun
@@ -104,13 +104,7 @@ class MpirunRun(SupervisedRun):
                     words += "; if it cannot start ranks here, --no-mpi starts them without it"
                 return code, words
             return code, watch.explain(Failure(raised, code, self._only_host))
-        failure = self._streams.failures[0]
-        # The rank that noticed another's end may well be the first to exit.
-        culprit = watch.raised_on_its_own() if watch.is_consequence(failure.rank) else None
-        if culprit is not None:
-            failure = replace(failure, rank=culprit)
-        elif failure.manner:
-            failure = replace(failure, status=code)
+        failure = first_failure(self._streams.failures, watch, code)
         if not failure.host:
             failure = replace(failure, host=self._only_host)
         return code, watch.explain(failure)

@@ -56,11 +56,20 @@ class OptionFlag:
         return f"option_{self.name}"
 
     @property
+    def _default_in_words(self) -> str:
+        """Bytes in the largest unit that divides them, as docs/options.md has them."""
+        if self.type == "bytes" and self.default.isdigit():
+            for suffix, unit in (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
+                if int(self.default) and int(self.default) % unit == 0:
+                    return f"{int(self.default) // unit}{suffix}"
+        return self.default
+
+    @property
     def help(self) -> str:
         """What `--help` says."""
         text = self.description
         if self.default:
-            text += f" Default {self.default}."
+            text += f" Default {self._default_in_words}."
         return f"{text} [{self.environment}{', ' + self.horovod if self.horovod else ''}]"
 
 

@@ -16,6 +16,7 @@ _HELP = """Measures Rueda's collectives and those of its alternatives side by si
   rueda bench -np 2
   rueda bench allreduce -np 2 -b 4 -e 256M -f 4 --peers mpi,gloo,impi --tune-mpi
   rueda bench allgather -np 4 -b 1K -e 16M --dtype bfloat16 --json report.json
+  rueda bench latency -np 2  (how long single calls take: see rueda bench latency --help)
   rueda bench train -np 2    (steps of training: see rueda bench train --help)
 
 All ranks run on this host. COLLECTIVE is allreduce (the default), allgather, broadcast,
@@ -108,6 +109,14 @@ _FLAGS = [
 ]  # fmt: skip
 
 
+class _Collectives(click.Command):
+    """Called `collectives` inside, but that word is left out by those who call it."""
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        path = ctx.parent.command_path if ctx.parent else ctx.command_path
+        formatter.write_usage(path, " ".join(self.collect_usage_pieces(ctx)))
+
+
 def make_collectives_command() -> click.Command:
     """The command."""
 
@@ -120,7 +129,11 @@ def make_collectives_command() -> click.Command:
     for decorate in reversed(_FLAGS):
         callback = decorate(callback)
     command: click.Command = click.command(
-        "bench", help=_HELP, epilog=_EPILOG, short_help="Measure collectives against alternatives."
+        "bench",
+        help=_HELP,
+        epilog=_EPILOG,
+        short_help="Measure collectives against alternatives.",
+        cls=_Collectives,
     )(callback)
     return command
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 from rueda.launcher.errors import LaunchError
+from rueda.launcher.job import suggestion
 from rueda.launcher.result_files import require_file, write_file
 
 from . import plot, tables, turns, values
@@ -68,6 +69,16 @@ class Request:
     plot_file: Path | None
 
 
+def _collective_of(word: str) -> str:
+    if word not in COLLECTIVES:
+        others = ["latency", "train"]
+        raise LaunchError(
+            f"'{word}' is no collective: choose from {', '.join(COLLECTIVES)}; {' and '.join(others)} are measured, "
+            f"too{suggestion(word, [*COLLECTIVES, *others])}"
+        )
+    return word
+
+
 def _one_of(word: str, known: Sequence[str], what: str) -> str:
     if word not in known:
         raise LaunchError(f"'{word}' is no {what}: choose from {', '.join(known)}")
@@ -83,7 +94,7 @@ def _some_of(text: str, known: Sequence[str], what: str) -> list[str]:
 
 def make_plan(request: Request, processors: tuple[int, ...]) -> Plan:
     """Checks everything that can be checked before anything is started. Raises LaunchError."""
-    collective = COLLECTIVES[_one_of(request.collective, list(COLLECTIVES), "collective")]
+    collective = COLLECTIVES[_collective_of(request.collective)]
     dtype = _one_of(request.dtype, values.DTYPES, "dtype")
     op = _one_of(request.op, values.OPERATIONS, "reduction")
     if request.ranks < 2:

@@ -13,7 +13,11 @@ class _Bench(click.Group):
     """Takes whatever is no subcommand for the arguments of the one called `collectives`."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        if not args or args[0] not in self.commands:
+        if (
+            not args
+        ):  # as every other command that could do anything; what it would do takes many minutes
+            args = ["collectives", "--help"]
+        elif args[0] not in self.commands:
             args = ["collectives", *args]
         return super().parse_args(context, args)
 

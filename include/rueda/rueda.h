@@ -91,7 +91,10 @@ class Handle {
 // --- Life ---------------------------------------------------------------------------------------
 
 // Forms the world: under mpirun through MPI, under `rueda run` without MPI through its rendezvous,
-// without a launcher as a world of one. `options` override the environment (names as in
+// under MPICH's mpiexec and `srun --mpi=pmi2` through PMI. Under plain srun or torchrun, or
+// wherever RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set, those of one host meet through a
+// Unix socket, those of several over TCP with RUEDA_SECRET (docs/hosts.md). Without a launcher the
+// world has one rank. `options` override the environment (names as in
 // docs/options.md, e.g. {"fusion_threshold", "16M"}). Does nothing when the world exists already.
 // Throws InitializationError, among others where a launcher says that there are more ranks and they
 // are not found.
@@ -99,6 +102,7 @@ void init(const std::map<std::string, std::string>& options = {});
 // Leaves the world: finishes what every rank has agreed on, fails the rest with ShutdownError, here
 // and on the ranks that wait for this one. init() may follow. Happens by itself at exit.
 void shutdown();
+// Whether this process is in a world.
 [[nodiscard]] bool is_initialized();
 // What recover() has found.
 struct Recovery {
@@ -140,21 +144,21 @@ void abort(const std::string& cause);
 [[nodiscard]] int cross_size();
 [[nodiscard]] bool is_homogeneous();  // every host has as many ranks
 
-// An ordered set of ranks. 0 is the world.
+// A set of ranks, in ascending order. 0 is the world.
 struct ProcessSet {
   int id = 0;
 };
 
-// Collective over the world: every rank gives the same ranks (world ranks, distinct; sorted by
-// Rueda). Throws InvalidArgumentError for ranks that do not exist, MismatchError where ranks
-// disagree.
+// Collective over the world: every rank gives the same ranks (world ranks, distinct, in any order).
+// Throws InvalidArgumentError for ranks that do not exist, MismatchError where ranks disagree.
 ProcessSet add_process_set(std::vector<int> ranks);
 // Collective over the world. The world itself cannot be removed.
 void remove_process_set(ProcessSet set);
-// None where all members are lost.
+// The ranks of a set; none where all members are lost.
 [[nodiscard]] std::vector<int> ranks_of(ProcessSet set);
 // The rank of this process within the set, or -1 where it is not a member.
 [[nodiscard]] int rank_in(ProcessSet set);
+// The numbers of all sets that there are.
 [[nodiscard]] std::vector<int> process_set_ids();
 
 // So many sets of one rank may exist at a time: of those that all ranks know, and of those that
@@ -166,6 +170,7 @@ inline constexpr int process_set_limit = 511;
 // slot has never had before in this world. Throws InvalidArgumentError, which names the limit, for
 // others.
 inline constexpr int group_generations = 2'000'000;
+// The number that a slot and a generation make.
 [[nodiscard]] int group_number(int slot, int generation);
 // In which slot such a set is.
 [[nodiscard]] int group_slot(ProcessSet set);
@@ -262,7 +267,7 @@ struct CallOptions {
 Handle allgather(const TensorView& input, const CallOptions& options = {});
 
 // Every rank ends with the root's data. `tensor` is read at `root` (a rank of the world that is a
-// member of the set), written elsewhere.
+// member of the set; any other fails with InvalidArgumentError), written elsewhere.
 Handle broadcast(const TensorView& tensor, int root, const CallOptions& options = {});
 
 struct ReduceScatterOptions {
@@ -291,7 +296,9 @@ Handle barrier(const CallOptions& options = {});
 // This rank has no more data: until all ranks have joined, it takes part in the others' allreduce,
 // reduce_scatter, allgather and broadcast with each operation's identity. Completes when all have
 // joined, with the rank that was last in Output::last_joined_rank. An average divides by the ranks
-// that contributed.
+// that contributed, with join_average=all by all. A barrier counts joined ranks as there. An
+// alltoall, an allreduce of leaves and a broadcast whose root has joined fail with
+// InvalidArgumentError on all ranks.
 Handle join(const CallOptions& options = {});
 
 // This rank cannot take part in the operation `name` (a tensor that is not contiguous, say): the

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import LaunchError
+from ..job import check_command
 from ..sink import say
 from ..temporary import temporary_folder
 
@@ -78,7 +79,7 @@ class _EquivCommand(click.Command):
 
 def _needs_scipy() -> None:
     if importlib.util.find_spec("scipy") is None:
-        raise LaunchError("rueda equiv needs SciPy: pip install 'rueda[equiv]'")
+        raise LaunchError("rueda equiv needs SciPy: pip install 'scipy>=1.10'")
 
 
 def _options(command: Any) -> Any:
@@ -200,6 +201,7 @@ def _plan(values: dict[str, Any]) -> Plan:
         launch = tuple(shlex.split(values["launch"]))
     except ValueError as error:
         raise LaunchError(f"--launch: {error}") from error
+    _check_program(values["command"], launch)
     ranks = parse_list(values["ranks"], "--np")
     strategies = parse_strategies(values["strategy"])
     candidates = candidates_of(ranks, strategies, values["variants"], reference)
@@ -207,6 +209,14 @@ def _plan(values: dict[str, Any]) -> Plan:
         raise LaunchError(f"nothing to compare with {reference}: give more in --np or --strategy")
     seeds, every = values["seeds"], values["every"]
     return Plan(reference, candidates, seeds, tuple(values["command"]), launch, every)
+
+
+def _check_program(command: tuple[str, ...], launch: tuple[str, ...]) -> None:
+    """Raises LaunchError before anything runs, where all runs would say that there is no such program or script."""
+    is_filled_in = any("{" in word for word in command[:2])
+    is_local = not any(word.startswith(("-H", "--host")) for word in launch)
+    if not is_filled_in:
+        check_command(command, is_local)
 
 
 def _outcomes(plan: Plan, folder: Path, values: dict[str, Any]) -> dict[Planned, Outcome]:

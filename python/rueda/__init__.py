@@ -11,6 +11,12 @@ Example::
 
 Run it with ``mpirun -np 4 python example.py`` or ``rueda run -np 4 python example.py``. ``rueda.torch`` has the same
 functions for tensors and the distributed optimizer.
+
+Operations of different ranks belong together where they have the same ``name``. Those without one are numbered, so that
+all ranks of a ``process_set`` have to submit these in the same order. A name serves one pending operation at a time.
+
+The modules ``rueda.checkpoint``, ``elastic``, ``server``, ``torch`` and those for other frameworks (``dask``,
+``horovod``, ``jax``, ``keras``, ``optuna``, ``ray``, ``spark``) are imported when the first thing of them is used.
 """
 
 # ruff: noqa: F405 - names of rueda.public_names
@@ -48,8 +54,19 @@ else:
         _begin_if_asked()
 
 if _typing.TYPE_CHECKING:
+    from rueda import checkpoint as checkpoint
     from rueda import compression as compression
+    from rueda import dask as dask
+    from rueda import elastic as elastic
+    from rueda import horovod as horovod
+    from rueda import jax as jax
+    from rueda import keras as keras
+    from rueda import optuna as optuna
+    from rueda import ray as ray
     from rueda import rendezvous as rendezvous
+    from rueda import server as server
+    from rueda import spark as spark
+    from rueda import torch as torch
     from rueda.public_names import *  # noqa: F403
 
 __version__: str
@@ -147,8 +164,11 @@ __all__ = [
     "write_flight_record",
 ]
 
-# Modules that are there after `import rueda`, too.
-_MODULES = ("compression", "rendezvous")
+# Modules that are there after `import rueda`, too: imported when they are first asked for.
+_MODULES = ("compression", "elastic", "horovod", "rendezvous", "server")
+# The same, but they need a framework that may be absent. dir() leaves them out, as inspect.getmembers() would ask for
+# each, and end with their ImportError.
+_FRAMEWORKS = ("checkpoint", "dask", "jax", "keras", "optuna", "ray", "spark", "torch")
 
 if not _typing.TYPE_CHECKING:
 
@@ -168,7 +188,7 @@ if not _typing.TYPE_CHECKING:
             found = getattr(import_module("rueda.public_names"), name)
             globals()[name] = found
             return found
-        if name in _MODULES:
+        if name in _MODULES or name in _FRAMEWORKS:
             from importlib import import_module
 
             return import_module(f"rueda.{name}")

@@ -183,7 +183,8 @@ def named_codec(spec: object) -> Codec | None:
     if spec is None or isinstance(spec, Codec):
         return _checked(spec)
     if not isinstance(spec, str):
-        raise ValueError(f"compression={spec!r} is neither a codec nor the name of one")
+        hint = "; give 'fp16' or 'bf16', say" if hasattr(spec, "decompress") else ""
+        raise ValueError(f"compression={spec!r} is neither a codec nor the name of one{hint}")
     if spec == "none":
         return None
     name, colon, fraction = spec.partition(":")

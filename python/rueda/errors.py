@@ -32,8 +32,10 @@ class RuedaError(RuntimeError):
     - ``field``, ``values``: what ranks disagree about (``"shape"``, ``"dtype"``, ``"op"``, ``"operation"``,
       ``"root rank"``, ...), and its values as the text has them, first that of most ranks.
     - ``reason``: ``"deadline"`` where the caller's own time limit has passed, ``"gradient_misfit"`` where a gradient
-      no longer fits its bucket or is not wanted on some rank, ``"rendezvous_closed"`` where
-      :func:`rueda.rendezvous.close` has told a cause; ``None`` otherwise.
+      no longer fits its bucket or is not wanted on some rank, ``"not_finite"`` where a compressed allreduce met a NaN, an infinity or a number that
+      its codec cannot hold, ``"unreachable"`` where a lost rank does not answer but may be running,
+      ``"rendezvous_closed"`` where :func:`rueda.rendezvous.close` has told a cause, ``"corrupted"`` where a part of
+      the state that a newcomer received is not what was sent; ``None`` otherwise.
 
     Example::
 
@@ -108,12 +110,15 @@ class MismatchError(RuedaError):
 class DuplicateNameError(RuedaError):
     """A second submission under a name that is still pending.
 
+    Wait for the first one's handle, or give each its own name.
+
     Example::
 
+        >>> first = rueda.allreduce_async(np.ones(3), name="gradient")
         >>> try:
         ...     total = rueda.allreduce(np.ones(3), name="gradient")
         ... except rueda.DuplicateNameError as error:
-        ...     print(error, error.peer)
+        ...     print(error.tensor)  # gradient
     """
 
 
@@ -216,12 +221,10 @@ class TransportError(RuedaError):
 
 
 class InternalError(RuedaError):
-    """A bug in Rueda.
+    """A bug in Rueda, please report it with its text.
 
     Example::
 
-        >>> try:
-        ...     total = rueda.allreduce(np.ones(3), name="gradient")
-        ... except rueda.InternalError as error:
-        ...     print(error, error.peer)
+        >>> issubclass(rueda.InternalError, rueda.RuedaError)
+        True
     """

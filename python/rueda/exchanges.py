@@ -119,7 +119,8 @@ def broadcast(
 ) -> Array:
     """Returns a copy of the array of the rank ``root_rank`` (a world rank) on every rank.
 
-    ``array``: any shape and dtype, the same on every rank; its elements matter at the root only.
+    ``array``: any shape and dtype, the same on every rank; its elements matter at the root only. ``root_rank`` has no
+    default here; that of ``broadcast_object()`` is 0. ``name`` and ``process_set``: as for :func:`allreduce`.
 
     Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` for a root outside the process set.
 
@@ -296,7 +297,9 @@ def join(process_set: ProcessSet = global_process_set) -> int:
     """Says that this rank has no more data; returns, when all ranks have joined, the world rank that was last.
 
     Until then this rank takes part in the others' allreduce, reducescatter, allgather and broadcast with each
-    operation's identity. An average divides by the ranks that contributed.
+    operation's identity. An average divides by the ranks that contributed, with ``join_average=all`` by all. A barrier
+    counts joined ranks as there. alltoall, allreduce_leaves and a broadcast whose root has joined raise
+    :class:`rueda.InvalidArgumentError` on all ranks.
 
     Example::
 

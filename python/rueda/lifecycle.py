@@ -66,8 +66,10 @@ def init(
 ) -> None:
     """Forms the world; does nothing when it exists already.
 
-    Under ``mpirun`` the ranks meet through MPI, under ``rueda run`` without MPI through its rendezvous, under plain
-    ``srun`` or ``torchrun`` on one host through a Unix socket; without a launcher the world has one rank.
+    Under ``mpirun`` the ranks meet through MPI, under ``rueda run`` without MPI through its rendezvous, under MPICH's
+    ``mpiexec`` and ``srun --mpi=pmi2`` through PMI. Under plain ``srun`` or ``torchrun``, or wherever ``RANK``,
+    ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT`` are set, those of one host meet through a Unix socket, those of
+    several over TCP with ``RUEDA_SECRET`` (``docs/hosts.md``). Without a launcher the world has one rank.
     ``options`` override the environment (``docs/options.md`` lists them).
     ``process_sets`` are added at once, in this order, which must be the same on every rank. In a process that
     ``rueda run --max-np`` has started to join a job it waits until the others take it in: see :mod:`rueda.elastic`.

@@ -52,7 +52,11 @@ def allreduce(
 ) -> Array:
     """Reduces ``array`` element by element over the ranks; every rank gets the same bits.
 
-    ``array``: any shape, the same on every rank; any of the 15 dtypes; copied first when not contiguous.
+    ``array``: any shape, the same on every rank; copied first when not contiguous. Its dtype: float16, bfloat16 (of
+    ml_dtypes), float32, float64, int8 to int64, uint8 to uint64, bool, complex64 or complex128.
+    ``name``: operations of different ranks belong together where they have the same name. Those without one are
+    numbered, as errors call them ('unnamed.3'), so that all ranks must submit these in the same order. A name serves
+    one pending operation at a time. ``process_set``: who takes part, each of them; by default all ranks.
     ``op``: by default the average. ``prescale_factor`` multiplies each rank's input, ``postscale_factor`` the result.
     ``compression``: a codec of :mod:`rueda.compression` or its name, such as ``"int8"``, for sums and averages of
     floating-point numbers; by default elements travel as they are.

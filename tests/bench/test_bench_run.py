@@ -41,10 +41,19 @@ def bench(folder: Path, *arguments: str, **variables: str) -> Ran:
     return run_rueda(folder, ["bench", *arguments], variables, timeout=280)
 
 
+def test_without_arguments_it_says_what_it_can_measure(tmp_path: Path) -> None:
+    ran = bench(tmp_path)
+    assert ran.code == 0
+    assert "Usage: rueda bench [OPTIONS]" in ran.out
+    assert "rueda bench latency" in ran.out
+    assert "rueda bench train" in ran.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["allscatter"], "'allscatter' is no collective: choose from allreduce"),
+        (["latncy"], "did you mean 'latency'?"),
         (["--dtype", "float8"], "'float8' is no dtype"),
         (["--op", "mean"], "'mean' is no reduction"),
         (["-b", "1M", "-e", "4K"], "comes first"),

@@ -260,6 +260,22 @@ def test_help_lists_every_option_of_the_table() -> None:
     assert text.count("--bootstrap") >= 1
 
 
+def test_help_has_bytes_in_the_largest_unit() -> None:
+    """As docs/options.md has them."""
+    assert "Default 64M." in run("--help").stdout
+    assert "67108864" not in run("--help").stdout
+
+
+def test_a_command_that_is_nearly_one_is_named() -> None:
+    command = build(with_extension)
+    shown = click.testing.CliRunner().invoke(command, ["rnu", "-np", "2", "true"])
+    assert shown.exit_code == 2
+    assert "No such command 'rnu'; did you mean 'run'?" in shown.output
+    shown = click.testing.CliRunner().invoke(command, ["xyz"])
+    assert shown.exit_code == 2
+    assert "did you mean" not in shown.output
+
+
 def test_a_command_imports_no_other() -> None:
     """What it takes to import them would be added to the start of every job."""
     program = (

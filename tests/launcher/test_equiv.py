@@ -409,3 +409,16 @@ def test_a_fault_in_a_training_with_torch_is_found(
     assert good["to_target"]["reached"] == 1
     assert (stale["diverges"]["step"], stale["diverges"]["tensor"]) == (40, "2.weight")
     assert stale["rounding"]["factor"] > 10
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [(["pyhton", "train.py"], "pyhton"), (["python", "no-such-file.py"], "no-such-file.py")],
+)
+def test_a_program_that_is_not_there_is_told_before_anything_runs(
+    tmp_path: Path, command: list[str], words: str
+) -> None:
+    ran = run_rueda(tmp_path, [*EQUIV, "--np", "1,2", *command], {}, timeout=60)
+    assert ran.code == 2
+    assert words in ran.err
+    assert "run 1 of" not in ran.err

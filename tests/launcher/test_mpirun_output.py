@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rueda.launcher.failure import Failure
-from rueda.launcher.mpirun_output import Demultiplexer, MpirunOutput, parse_notice
+from rueda.launcher.failure import Failure, FailureWatch
+from rueda.launcher.mpirun_output import Demultiplexer, MpirunOutput, first_failure, parse_notice
 from rueda.launcher.output import RankOutput
 
 RANKS = 3
@@ -75,6 +75,12 @@ prterun has exited due to process rank 1 with PID 0 on node vm calling
 """
 
 
+OPEN_MPI_5_IMPROPER = """
+prterun has exited due to process rank 0 with PID 0 on node vm exiting
+improperly. There are three reasons this could occur:
+"""
+
+
 @pytest.mark.parametrize(
     ("notice", "failure"),
     [
@@ -83,6 +89,7 @@ prterun has exited due to process rank 1 with PID 0 on node vm calling
         (OPEN_MPI_5_SIGNAL, Failure(1, -9, "vm")),
         (OPEN_MPI_4_SIGNAL, Failure(1, -11, "vm")),
         (OPEN_MPI_5_ABORT, Failure(1, 1, "vm", "called MPI_Abort")),
+        (OPEN_MPI_5_IMPROPER, Failure(0, 1, "vm", "exited without finalising MPI")),
         ("There are not enough slots available in the system", None),
     ],
 )
@@ -104,3 +111,27 @@ def test_what_mpirun_says_to_a_second_signal_is_not_shown() -> None:
     said = "before\n\nAbort is in progress...hit ctrl-c again to forcibly terminate\n\n\nafter\n"
     shown = sorter.write("stderr", said.encode())
     assert "".join(text for _, text in shown + sorter.finish()) == "before\n\n\nafter\n"
+
+
+IMPROPER = Failure(0, 1, "vm", "exited without finalising MPI")
+RAISED = ["Traceback (most recent call last):", "ValueError: no more data"]
+
+
+def test_who_handles_the_loss_of_a_rank_is_not_blamed_for_it() -> None:
+    """It exits without finalising MPI, maybe before the rank that raised has ended."""
+    watch = FailureWatch()
+    for line in RAISED:
+        watch.see(1, line)
+    assert first_failure([IMPROPER], watch, 1) == Failure(1, 1, "vm")
+    assert first_failure([IMPROPER, Failure(1, 3)], watch, 3) == Failure(1, 3)
+    assert "ValueError: no more data (exit code 1)" in watch.explain(
+        first_failure([IMPROPER], watch, 1)
+    )
+
+
+def test_who_leaves_without_finalising_is_blamed_where_nobody_tells_of_another_cause() -> None:
+    watch = FailureWatch()
+    for line in RAISED[0], "rueda.errors.PeerLostError: rank 0 is gone":
+        watch.see(1, line)
+    assert first_failure([IMPROPER], watch, 1) == IMPROPER
+    assert first_failure([Failure(1, 1), IMPROPER], watch, 1) == Failure(1, 1)

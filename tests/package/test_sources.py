@@ -194,6 +194,14 @@ def test_the_option_page_follows_the_table():
     )
 
 
+def test_the_index_of_names_follows_the_sources():
+    import sys
+
+    subprocess.run(
+        [sys.executable, ROOT / "docs/generate_api.py", "--check"], check=True, timeout=60
+    )
+
+
 def test_the_comparison_with_horovod_is_up_to_date():
     """And every documented signature is kept."""
     import sys

@@ -5,8 +5,9 @@ Example::
     import rueda.checkpoint
 
     found = rueda.checkpoint.load("runs/7", model=model, optimizer=optimizer)  # None where there is none
-    for step in range(found.step if found else 0, 10_000):
-        if step % 500 == 0:
+    begin = found.step if found else 0
+    for step in range(begin, 10_000):
+        if step % 500 == 0 and step > begin:
             rueda.checkpoint.save("runs/7", step, model=model, optimizer=optimizer, keep=3)
         ...
 

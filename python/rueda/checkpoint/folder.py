@@ -92,10 +92,17 @@ def make(folder: Path) -> None:
     Several may make the same ones at once.
     """
     try:
-        folder.mkdir()
+        _make_one(folder)
     except FileNotFoundError:
+        if folder.parent == folder:
+            raise
         make(folder.parent)
-        make(folder)
+        _make_one(folder)  # still an error where there can be no folders, as in /proc
+
+
+def _make_one(folder: Path) -> None:
+    try:
+        folder.mkdir()
     except FileExistsError:
         if not folder.is_dir():
             raise

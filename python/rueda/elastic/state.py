@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rueda.elastic.changes import part_with, wanted
 from rueda.elastic.joining import came_late
@@ -65,6 +65,12 @@ class State:
         for name, value in values.items():
             setattr(self, name, value)
         self.save()
+
+    if TYPE_CHECKING:  # the values are attributes of any name and kind
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
         """Functions to be called, in this order, whenever the world has been formed anew, before sync().

@@ -8,9 +8,14 @@ Example::
     optimizer = rt.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
     rt.broadcast_parameters(model.state_dict(), root_rank=0)
 
-Everything of ``rueda`` that is not about arrays is here as well.
+Everything of ``rueda`` that is not about arrays is here as well, also the modules ``rueda.checkpoint``, ``elastic``,
+``rendezvous`` and ``server``, so that programs may begin with ``import rueda.torch as rueda``. ``rueda.empty()`` and
+``rueda.allreduce_leaves()`` are about arrays; :meth:`DistributedOptimizer.leaves` is what tensors have in their place.
 """
 
+import typing as _typing
+
+from rueda import report
 from rueda.errors import (
     DuplicateNameError,
     InitializationError,
@@ -28,6 +33,7 @@ from rueda.errors import (
 )
 from rueda.exchanges import barrier, join
 from rueda.handles import Handle, poll, synchronize
+from rueda.leaves import LeafBatch, LeafSampler, LeafSums, Leaves, leaf_seed
 from rueda.lifecycle import (
     cross_rank,
     cross_size,
@@ -42,7 +48,17 @@ from rueda.lifecycle import (
     world,
 )
 from rueda.objects import allgather_object, broadcast_object
-from rueda.observation import metrics, options, start_timeline, stop_timeline
+from rueda.observation import (
+    AlgorithmChoice,
+    HostLink,
+    choose_algorithm,
+    host_links,
+    metrics,
+    options,
+    start_timeline,
+    stop_timeline,
+    write_flight_record,
+)
 from rueda.operations import (
     Average,
     BitAnd,
@@ -55,6 +71,7 @@ from rueda.operations import (
     Sum,
 )
 from rueda.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from rueda.recovery import Lost, Recovery, recover
 from rueda.report.torch_hooks import begin_if_asked as _record_torch
 from rueda.torch import equiv
 from rueda.torch.agreement import Divergence, DivergenceError, check_agreement
@@ -92,9 +109,16 @@ from rueda.torch.sparse_choice import SparseChoice, choose_sparse_algorithm
 from rueda.torch.state import broadcast_optimizer_state, broadcast_parameters
 from rueda.torch.strategies.wrapped import wrap
 
+if _typing.TYPE_CHECKING:
+    from rueda import checkpoint as checkpoint
+    from rueda import elastic as elastic
+    from rueda import rendezvous as rendezvous
+    from rueda import server as server
+
 _record_torch()
 
 __all__ = [
+    "AlgorithmChoice",
     "Average",
     "BitAnd",
     "BitOr",
@@ -107,9 +131,15 @@ __all__ = [
     "DivergenceError",
     "DuplicateNameError",
     "Handle",
+    "HostLink",
     "InitializationError",
     "InternalError",
     "InvalidArgumentError",
+    "LeafBatch",
+    "LeafSampler",
+    "LeafSums",
+    "Leaves",
+    "Lost",
     "Max",
     "Min",
     "MismatchError",
@@ -119,6 +149,7 @@ __all__ = [
     "PrefetchLoader",
     "ProcessSet",
     "Product",
+    "Recovery",
     "ReduceOp",
     "RuedaError",
     "ShutdownError",
@@ -148,6 +179,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "check_agreement",
+    "choose_algorithm",
     "choose_sparse_algorithm",
     "cross_rank",
     "cross_size",
@@ -159,21 +191,25 @@ __all__ = [
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
+    "host_links",
     "init",
     "is_homogeneous",
     "is_initialized",
     "join",
+    "leaf_seed",
     "local_rank",
     "local_size",
     "metrics",
     "options",
     "poll",
     "rank",
+    "recover",
     "recv",
     "recv_async",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
+    "report",
     "send",
     "send_async",
     "shutdown",
@@ -185,4 +221,23 @@ __all__ = [
     "synchronize",
     "world",
     "wrap",
+    "write_flight_record",
 ]
+
+# Modules of `rueda`, imported when they are first asked for.
+_MODULES = ("checkpoint", "elastic", "rendezvous", "server")
+
+if not _typing.TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """What ``import rueda`` has as well, for programs that call this module ``rueda``."""
+        if name in _MODULES:
+            from importlib import import_module
+
+            found = import_module(f"rueda.{name}")
+            globals()[name] = found
+            return found
+        raise AttributeError(f"module 'rueda.torch' has no attribute '{name}'")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_MODULES})

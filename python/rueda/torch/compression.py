@@ -48,6 +48,9 @@ class Compressor(Protocol):
 class _Plain:
     """Sends the tensor as it is."""
 
+    def __repr__(self) -> str:
+        return "Compression.none"
+
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
         return tensor, tensor.dtype
 
@@ -60,6 +63,9 @@ class _Narrow:
 
     def __init__(self, wire: torch.dtype) -> None:
         self.wire = wire
+
+    def __repr__(self) -> str:
+        return "Compression.fp16" if self.wire == torch.float16 else "Compression.bf16"
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
         return (tensor.to(self.wire) if tensor.is_floating_point() else tensor), tensor.dtype

@@ -32,6 +32,7 @@ from rueda.torch.layered import laid_over, load_in_place, note_step
 from rueda.torch.reductions import allreduce
 from rueda.torch.reproducible import Reproducible, make_reproducible
 from rueda.torch.shards import is_cut, require_same_parts
+from rueda.torch.state import require_optimizer
 
 __all__ = ["Distributed", "DistributedOptimizer", "names_of"]
 
@@ -547,6 +548,7 @@ def names_of(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
 ) -> dict[torch.Tensor, str]:
     """Name of each of the optimizer's parameters; raises InvalidArgumentError for missing and repeated ones."""
+    require_optimizer(optimizer)
     positions = {
         parameter: _position(number, position)
         for number, group in enumerate(optimizer.param_groups)

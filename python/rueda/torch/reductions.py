@@ -53,7 +53,9 @@ def allreduce(
 
     Gradients flow through sums and averages; they go through the same reduction, and can be differentiated again.
 
-    ``tensor``: any shape, the same on every rank; any of the 15 dtypes; copied first when not contiguous.
+    ``tensor``: any shape, the same on every rank; copied first when not contiguous. Its dtype: float16, bfloat16,
+    float32, float64, int8 to int64, uint8 to uint64, bool, complex64 or complex128. ``name`` and ``process_set``: as
+    for :func:`rueda.allreduce`.
     ``op``: by default the average. ``prescale_factor`` multiplies each rank's input, ``postscale_factor`` the result.
     ``compression``: a codec of :mod:`rueda.compression` or its name, such as ``"int8"``, for sums and averages of
     floating-point numbers; by default elements travel as they are.

@@ -25,6 +25,7 @@ __all__ = [
     "broadcast_parameters",
     "filled",
     "outline_of",
+    "require_optimizer",
 ]
 
 _collectives = Collectives(TorchAdapter(gpus=True))
@@ -44,7 +45,7 @@ def broadcast_parameters(
     all in the set must hold the same one (:class:`rueda.torch.parallel.Grid`).
 
     Raises as :func:`rueda.torch.broadcast_`, and :class:`rueda.InvalidArgumentError` on every rank for a value that is
-    not a tensor.
+    not a tensor, and on its rank for ``params`` that hold no values, such as the model itself.
 
     Example::
 
@@ -66,13 +67,15 @@ def broadcast_optimizer_state(
     """Gives the optimizers of all ranks the state and hyperparameters of the one at ``root_rank``.
 
     Works for every optimizer, also where the root has not taken a step yet; the root's is only read. The ranks' must
-    have param_groups of the same lengths, otherwise every rank raises :class:`rueda.InvalidArgumentError`.
+    have param_groups of the same lengths, otherwise every rank raises :class:`rueda.InvalidArgumentError`, and so does
+    a rank by itself for what is no optimizer.
 
     Example::
 
         >>> optimizer = torch.optim.Adam(torch.nn.Linear(3, 1).parameters())
         >>> rueda.torch.broadcast_optimizer_state(optimizer, root_rank=0)
     """
+    require_optimizer(optimizer)
     is_root = rank() == root_rank
     outline, tensors = outline_of(optimizer) if is_root else (None, [])
     outline = broadcast_object(outline, root_rank, "optimizer_state", process_set)
@@ -199,10 +202,26 @@ def _named(
 ) -> list[tuple[str, Any]]:
     if isinstance(params, Mapping):
         return list(params.items())
+    try:
+        items = list(params)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"the parameters are a {type(params).__name__}: give model.state_dict(), model.named_parameters() or "
+            "model.parameters()"
+        ) from None
     return [
         item if isinstance(item, tuple) else (str(number), item)
-        for number, item in enumerate(params)
+        for number, item in enumerate(items)
     ]
+
+
+def require_optimizer(optimizer: object) -> None:
+    """Raises InvalidArgumentError for what is none, such as the model, which comes first elsewhere."""
+    if not hasattr(optimizer, "param_groups"):
+        raise InvalidArgumentError(
+            f"a {type(optimizer).__name__} is no optimizer: give one of torch.optim, as "
+            "torch.optim.SGD(model.parameters(), lr=0.1)"
+        )
 
 
 def _broadcast_async(

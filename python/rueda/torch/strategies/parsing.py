@@ -62,6 +62,9 @@ def parse_strategy(text: str) -> Strategy:
         names = [each.name for each in _KINDS]
         near = get_close_matches(re.sub(r"\W|_", "", name).lower(), names, 1, 0.75)
         hint = f"; did you mean '{near[0]}'?" if near else ""
+        first = name.partition(",")[0].strip()
+        if first != name and first in names:
+            hint = f"; parameters come after a colon: '{first}:{name.partition(',')[2].strip()}'"
         raise InvalidArgumentError(
             f"strategy={text!r}: there is no '{name}'; there are {', '.join(names)}{hint}"
         )
