@@ -120,6 +120,9 @@ struct WorldMeeting {
 // present world, -1 for a newcomer. Throws InitializationError where the world
 // cannot be formed, and the present one stays; UnsupportedError where the ranks met through MPI.
 Recovery enter_world(const WorldMeeting& meeting);
+// Whether the present world is over for its ranks: one is lost, or has left it in good order. An
+// operation may have failed for that before it is known here, which is waited for so many seconds.
+[[nodiscard]] bool is_world_over(double patience);
 // For whoever waits for all ranks of the present world elsewhere than in it, as in enter_world():
 // throws PeerLostError where one was lost meanwhile, which would be waited for until time is up.
 void throw_if_rank_is_lost();

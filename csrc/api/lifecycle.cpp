@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -167,6 +169,19 @@ void prepare_process() {
   std::atexit(at_exit);
 }
 
+// Within which a rank knows that another one has left in good order, once anything has told it so.
+constexpr Duration departure_news = std::chrono::seconds(2);
+
+// Waits until it is known that the world is over, whether by a loss or by a rank that has left it;
+// false where nothing is known of that at the deadline.
+bool is_over(const Runtime& runtime, Time deadline) {
+  while (!runtime.is_broken() && runtime.epoch().sets().departure().ok()) {
+    if (Clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
 // What becomes of a world's process sets while one is formed that takes its place: another thread
 // could be given a number that the new world, which does not know of it, gives to another set.
 // Such a thread waits until it is known which world goes on.
@@ -288,13 +303,13 @@ void init(const std::map<std::string, std::string>& overrides) {
 void shutdown() {
   if (process().forked) return;
   const Life life;
+  end_succession();  // first: the others shall not form a world with this rank
   // Other threads may hold the runtime for the length of a call: it is stopped here, destroyed by
   // the last.
   if (const auto runtime = take_runtime()) {
     runtime->shutdown();
     process().broken = process().broken || !runtime->epoch().failure().ok();
   }
-  end_succession();
 }
 
 Recovery recover(double timeout, bool break_whole) {
@@ -306,13 +321,18 @@ Recovery recover(double timeout, bool break_whole) {
     throw UnsupportedError(
         "recover() needs a world of several ranks that was formed with the option recovery=on");
   }
+  const Time now = Clock::now();
   if (!broken->is_broken()) {
-    if (!break_whole) {
+    // Where a rank has left in good order, a message to it may have failed before the world is
+    // over.
+    if (!break_whole && !is_over(*broken, now + std::min(seconds(timeout), departure_news))) {
       throw InvalidArgumentError("the world is whole: there is nothing to recover from");
     }
-    broken->abort("it begins anew");
+    const Status departure = broken->epoch().sets().departure();
+    broken->abort(departure.ok() ? "it begins anew"
+                                 : str("it begins anew, for ", departure.message()));
   }
-  auto next = value_or_throw(state.succession->take_next(Clock::now() + seconds(timeout)));
+  auto next = value_or_throw(state.succession->take_next(now + seconds(timeout)));
   state.broken = true;  // as MPI sees it
   set_log_rank(next.runtime->topology().rank);
   set_runtime(std::move(next.runtime));
@@ -320,15 +340,22 @@ Recovery recover(double timeout, bool break_whole) {
   state.epoch = next.recovery.epoch;
   // How the world has noticed it says more than that the rank could not be called afterwards.
   const Status cause = broken->epoch().failure();
+  const Status departure = broken->epoch().sets().departure();
   const Topology& topology = broken->topology();
   for (Recovery::Lost& lost : next.recovery.lost) {
     const auto rank = static_cast<std::size_t>(lost.rank);
     lost.host = topology.host_names[rank];
     lost.process_id = topology.process_ids[rank];
+    if (lost.rank == departure.peer()) lost.cause = departure.to_string();
     if (lost.rank == cause.peer()) lost.cause = cause.to_string();
   }
   next.recovery.interrupted = broken->epoch().sets().interrupted();
   return std::move(next.recovery);
+}
+
+bool is_world_over(double patience) {
+  const auto present = find_runtime();
+  return present && is_over(*present, Clock::now() + seconds(patience));
 }
 
 void throw_if_rank_is_lost() {
@@ -393,7 +420,7 @@ Recovery enter_world(const WorldMeeting& meeting) {
 void abort(const std::string& cause) {
   if (process().forked) return;
   const Life life;
-  end_succession();  // first: the others shall not form a world with this rank
+  end_succession();
   if (const auto runtime = take_runtime()) {
     runtime->abort(cause);
     process().broken = true;

@@ -19,6 +19,7 @@ void PersistentLife::begin() {
         str(in_quotes(name()), " is started again before it was waited for"));
   }
   fail_if_broken();
+  if (has_departed_) fail_departed();
   to_be_waited_for_ = true;
   if (!counters_) return;
   counters_->started.add(1);
@@ -64,6 +65,16 @@ void PersistentLife::fail_if_broken() const {
   if (!is_broken()) return;
   runtime_->refusal(set_id_).throw_if_error();
   throw ShutdownError("this rank has shut down");
+}
+
+void PersistentLife::fail_departed() {
+  has_departed_ = true;
+  const Status departure = runtime_->epoch().sets().departure();
+  end(departure);
+  Status(departure.code(), str("'", name(), "' cannot complete: ", departure.message()),
+         departure.peer())
+      .throw_if_error();
+  throw InternalError("a rank has left, and nothing says so");
 }
 
 void PersistentLife::give_up(const Status& reason) {

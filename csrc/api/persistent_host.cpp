@@ -1,6 +1,8 @@
 // A persistent allreduce on one host: in the calling thread, through a channel of its own.
+#include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "api/persistent_kinds.h"
 #include "coordinator/backoff.h"
@@ -95,8 +97,11 @@ class HostRun final : public PersistentRun {
     }
     if (!reduction_.done()) {
       life_.fail_if_broken();
-      return false;
+      const HostChannel::Visit visit(channel_);
+      if (!visit) fail_ended();
+      fail_if_left();
     }
+    if (!reduction_.done()) return false;
     finish();
     return true;
   }
@@ -184,10 +189,34 @@ class HostRun final : public PersistentRun {
     if (!reduction_.advance() && !reduction_.done()) sleeper.sleep(Clock::now() + max_sleep);
   }
 
+  // Throws where a rank that is waited for has left the world in good order. What it has done
+  // before comes first: where that was its part, nobody waits for it. Within a visit.
+  void fail_if_left() {
+    if (!life_.is_departing() || !awaits_who_has_left()) return;
+    while (!reduction_.done() && reduction_.advance()) continue;
+    if (reduction_.done() || !awaits_who_has_left()) return;
+    channel_.stop();
+    life_.fail_departed();
+  }
+
+  [[nodiscard]] bool awaits_who_has_left() const {
+    const std::vector<int> awaited = reduction_.awaited();  // nobody, at work that anybody may do
+    for (int member = 0; member < channel_.size(); ++member) {
+      if (!channel_.has_stopped(member)) continue;
+      const int rank = channel_.host().world_rank(channel_.host_rank(member));
+      const bool is_awaited = awaited.empty() ? !channel_.has_finished(member)
+                                              : std::ranges::find(awaited, rank) != awaited.end();
+      if (is_awaited) return true;
+    }
+    return false;
+  }
+
   // Throws where waiting has no sense any more.
   void check() {
     if (reduction_.done()) return;
     life_.fail_if_broken();
+    fail_if_left();
+    if (reduction_.done()) return;
     const double timeout = runtime().options().transfer_timeout;
     if (timeout <= 0 || Clock::now() - *last_move_ < seconds(timeout)) return;
     const std::vector<int> ranks = reduction_.awaited();

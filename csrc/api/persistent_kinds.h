@@ -84,6 +84,10 @@ class PersistentLife {
   TransferCounters& observe_runs();
   [[nodiscard]] bool is_broken() const { return runtime_->is_broken(set_id_); }
   void fail_if_broken() const;
+  // Whether a rank has left the world in good order.
+  [[nodiscard]] bool is_departing() const { return !runtime_->epoch().sets().departure().ok(); }
+  // The last run needs a rank that has left: it and those to come end with that. Throws.
+  [[noreturn]] void fail_departed();
   // The others count on this rank, so the world is over for them, too. Throws.
   [[noreturn]] void give_up(const Status& reason);
 
@@ -96,6 +100,7 @@ class PersistentLife {
   std::int64_t bytes_;
   Request request_;
   bool to_be_waited_for_ = false;
+  bool has_departed_ = false;                         // a rank that a run needed
   std::optional<PersistentRuns::Counters> counters_;  // where runs are observed
   FlightRecorder::Number run_ = 0;
   std::optional<Time> drawn_from_;  // the run, where a timeline was open then

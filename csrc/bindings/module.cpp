@@ -236,6 +236,7 @@ void bind_process_sets(py::module_& module) {
   module.def("ranks_of", [](int set) { return ranks_of({set}); }, released);
   module.def("rank_in", [](int set) { return rank_in({set}); }, released);
   module.def("process_set_ids", &process_set_ids, released);
+  module.def("is_world_over", &is_world_over, released);
   module.def("throw_if_rank_is_lost", &throw_if_rank_is_lost, released);
   module.def("throw_if_rank_has_left", &throw_if_rank_has_left, released);
   module.def("end_process_sets", &end_process_sets, released);

@@ -295,7 +295,9 @@ void SetCoordinator::handle(const ResponseList& responses, Time now) {
       // Whoever waits for a rank that leaves has mostly come apart from it before. What it waits
       // for is recorded as open.
       const bool waits = negotiation_.waits() || replay_.waits() || !deferred_.empty();
-      if (waits && retired_.ok() && !has_left_) context_.recorder->dump(FlightRecorder::Occasion::failure, first.status);
+      if (waits && retired_.ok() && !has_left_) {
+        context_.recorder->dump(FlightRecorder::Occasion::failure, first.status);
+      }
       close(retired_.ok() ? first.status : retired_);
     } else {
       negotiation_.answer(first, now);

@@ -118,15 +118,15 @@ struct Recovery {
   // What was open on this rank when the world broke, e.g. "allreduce of 'x'"; the first of many.
   std::vector<std::string> interrupted = {};
 };
-// Enters the world of those that are left of one that has broken. Collective over them, but none
-// waits for another to call it: the world is formed meanwhile. Ranks are numbered anew, in their
-// order. Process sets keep their numbers and have those of their members that are left, if any;
-// one that was being added or removed is gone, and groups are to be created again. Needs
-// init({{"recovery", "on"}}). Throws InvalidArgumentError where the world is whole, PeerLostError
-// where this rank must stop (it is one of a minority, the others have gone on without it, or fewer
-// than the option min_np are left), TimeoutError after `timeout` seconds, after which it may be
-// called again. `break_whole`: where the world is whole it is broken first, as by a failure of this
-// rank, and formed anew of all.
+// Enters the world of those that are left of one that has broken, or that a rank has left in good
+// order. Collective over them, but none waits for another to call it: the world is formed
+// meanwhile. Ranks are numbered anew, in their order. Process sets keep their numbers and have
+// those of their members that are left; one that was being added or removed is gone, and groups are
+// to be created again. Needs init({{"recovery", "on"}}). Throws InvalidArgumentError where the
+// world is whole, PeerLostError where this rank must stop (it is one of a minority, the others have
+// gone on without it, or fewer than the option min_np are left), TimeoutError after `timeout`
+// seconds, after which it may be called again. `break_whole`: where the world is whole it is broken
+// first, as by a failure of this rank, and formed anew of all.
 Recovery recover(double timeout = 60, bool break_whole = false);
 // Tells the other ranks that this one failed and why: they raise PeerLostError with `cause` at
 // once. For a process that is about to exit because of an error.

@@ -79,11 +79,10 @@ class Growth:
         self._ever_members = set(self.members)
         self._newcomers: set[int] = set()  # of the newest world
         self._parted: set[int] = set()  # newcomers without which the others have gone on at once
-        self._done: set[int] = set()  # members that have ended well, and were not to leave
+        self._ended_well: set[int] = set()  # with which the job ends, for they were not to leave
         self._next = len(hosts)
         self._losses = 0
         self._newest_loss: dict[str, _Loss] = {}  # of each host
-        self._is_ending = False
 
     # --- What has happened
 
@@ -128,9 +127,11 @@ class Growth:
         """There is a new world.
 
         Members part with a newcomer that does not fit, in their next world: one that is not in it, and lives, is no
-        loss to them, and others like it are to come less and less often.
+        loss to them, and others like it are to come less and less often. Where one has ended well and they go on
+        without it, as after a preemption, the job does not end with that.
         """
         self.members = list(members)
+        self._ended_well -= self._ever_members - set(self.members)
         for number in self._newcomers & set(self.members):
             self._cooldowns.setdefault(self.host_of(number), _Cooldown()).failures = 0
         self._parted |= self._newcomers & self._alive - set(self.members)
@@ -148,12 +149,14 @@ class Growth:
         """A process has ended."""
         companions = frozenset(self._alive & self._ever_members)
         self._forget(number)
-        if well:
-            if number not in self._leaving | self._parted:
-                self._is_ending = True
-                self._done |= {number} & self._ever_members
-            return
         host = self.host_of(number)
+        if well:
+            has_parted = self.was_member(number) and number not in self.members
+            if number not in self._leaving and has_parted:
+                self.host_failed(host, now)  # the others have gone on without it already
+            elif number not in self._leaving:
+                self._ended_well.add(number)
+            return
         is_loss = self.was_member(number) and number not in self._parted
         if is_loss and not self._is_part_of_a_loss(number, now):
             self._losses += 1
@@ -210,8 +213,8 @@ class Growth:
 
     @property
     def is_ending(self) -> bool:
-        """Whether a process has ended well: the others will, too."""
-        return self._is_ending
+        """Whether a process has ended well, without which the others have not gone on: they will end, too."""
+        return bool(self._ended_well)
 
     @property
     def is_over(self) -> bool:
@@ -241,7 +244,8 @@ class Growth:
     def _left_without(self, numbers: Iterable[int]) -> int:
         """How many ranks train on, or have done so to the end; who is to leave does so at any moment."""
         staying = self._alive & self._ever_members - self._leaving - self._parted
-        return len((staying | self._done).difference(numbers))
+        done = self._ended_well & self._ever_members
+        return len((staying | done).difference(numbers))
 
     def _is_one_too_many(self, numbers: Iterable[int], now: float) -> bool:
         if self._limits.changes is None or self._losses < self._limits.changes:
@@ -272,7 +276,7 @@ class Growth:
         if not members:
             return joiners
         staying = members - self._leaving
-        total = 0 if self._is_ending else self._limits.most - len(staying)
+        total = 0 if self.is_ending else self._limits.most - len(staying)
         room = self._room_beside(staying)
         unwanted = []
         for number in joiners:
@@ -286,7 +290,7 @@ class Growth:
 
     def missing(self, now: float) -> list[str]:
         """On which hosts processes are to be started now; a host for each process."""
-        if self._is_ending:
+        if self.is_ending:
             return []
         staying = self._alive - self._leaving
         total = self._limits.most - len(staying)

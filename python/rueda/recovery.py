@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 
 from rueda import _native
 from rueda.endings import endings
+from rueda.errors import PeerLostError, ShutdownError
 from rueda.lifecycle import follow_world, is_initialized, size
 from rueda.observation import options
 
-__all__ = ["Lost", "Recovery", "can_recover", "on_recovery", "recover"]
+__all__ = ["Lost", "Recovery", "can_recover", "is_loss", "on_recovery", "recover"]
+
+# Within which a rank knows that another one has left in good order, once an operation has failed for it; seconds.
+_NEWS = 5.0
 
 _listeners: list[Callable[[list[int]], None]] = []
 
@@ -84,17 +88,31 @@ def can_recover() -> bool:
     return is_initialized() and options()["recovery"] == "on" and size() > 1
 
 
+def is_loss(error: BaseException) -> bool:
+    """Whether this process's world is over with that error, and :func:`recover` helps.
+
+    It does where a rank is lost, and where another one has left in good order, as at the end of its program.
+    """
+    if not isinstance(error, PeerLostError | ShutdownError) or not can_recover():
+        return False
+    # A process set, too, may have ended with that error, or another world.
+    return isinstance(error, PeerLostError) or _native.is_world_over(
+        0.0 if error.peer is None else _NEWS
+    )
+
+
 def recover(timeout: float = 60.0, *, break_whole: bool = False) -> Recovery:
     """Enters the world of the ranks that are left of one that has broken; no process is started anew.
 
     The world must have been formed with ``rueda.init(recovery="on")`` (``RUEDA_RECOVERY=on``, which ``rueda run
-    --min-np`` sets). Call it after :class:`rueda.PeerLostError`, or any error that has broken the world. The ranks that
-    are left agree on who that is, and form the new world in the background, whatever the application is doing: this
-    waits for it, up to ``timeout`` seconds, but not for the others to call it. Ranks are numbered anew, in their order.
-    Results that some ranks have got and others have not are the application's to settle: begin again from a state that
-    all had. ``break_whole``: where the world is whole it is broken first, as by a failure of this rank, and formed anew
-    of all. Process sets go on with the members that are left, see :class:`rueda.ProcessSet`; persistent operations and
-    what holds gradients (optimizers see to it themselves) are of the old world.
+    --min-np`` sets). Call it after :class:`rueda.PeerLostError`, or any error that has broken the world, also after the
+    :class:`rueda.ShutdownError` of a rank that has left in good order while others had work to do with it. The ranks
+    that are left agree on who that is, and form the new world in the background, whatever the application is doing:
+    this waits for it, up to ``timeout`` seconds, but not for the others to call it. Ranks are numbered anew, in their
+    order. Results that some ranks have got and others have not are the application's to settle: begin again from a
+    state that all had. ``break_whole``: where the world is whole it is broken first, as by a failure of this rank, and
+    formed anew of all. Process sets go on with the members that are left, see :class:`rueda.ProcessSet`; persistent
+    operations and what holds gradients (optimizers see to it themselves) are of the old world.
 
     Raises :class:`rueda.PeerLostError` where this rank must stop: it is one of a minority, so that two worlds can never
     go on side by side, the others have gone on without it, or fewer than ``min_np`` are left; the text says which.
@@ -113,7 +131,7 @@ def recover(timeout: float = 60.0, *, break_whole: bool = False) -> Recovery:
         while step < steps:
             try:
                 gradient = rueda.allreduce(local_gradient(step), name="gradient")
-            except rueda.PeerLostError:
+            except (rueda.PeerLostError, rueda.ShutdownError):
                 rueda.recover()
                 step = int(rueda.allreduce(np.array([step]), op=rueda.Min, name="step")[0])
     """

@@ -73,7 +73,7 @@ def test_a_newcomer_that_ends_well_after_the_others_have_parted_with_it_does_not
     growth.formed([0, 1, misfit])
     growth.formed([0, 1])
     growth.ended(misfit, True, 0.0)
-    assert growth.count_missing(0.0) == 1
+    assert growth.count_missing(1.0) == 1
 
 
 def test_who_is_ready_is_told_until_it_is_a_member() -> None:
@@ -156,6 +156,39 @@ def test_who_is_to_leave_does_not_make_up_for_a_loss() -> None:
     growth = GrowthHere(Limits(1, 4), 4, 4)
     growth.set_slots({"here": 2})
     assert growth.bears_loss_of(1, now=0.0)
+
+
+def test_the_job_goes_on_where_the_others_do_without_one_that_has_ended_well() -> None:
+    for is_heard_first in (False, True):
+        growth = GrowthHere(Limits(1, 3, cooldown=(1.0, 60.0)), 3, 3)
+        growth.formed([0, 1, 2])
+        if is_heard_first:
+            growth.formed([0, 2])
+        growth.ended(1, True, 10.0)
+        assert growth.is_ending is not is_heard_first
+        growth.formed([0, 2])
+        assert not growth.is_ending
+        assert growth.count_missing(11.0) == 1
+        joiner = growth.start_one()
+        assert growth.unwanted == []
+        growth.is_ready(joiner)
+        growth.formed([0, 2, joiner])
+        growth.ended(2, True, 20.0)
+        assert growth.is_ending
+        assert growth.count_missing(100.0) == 0
+
+
+def test_what_ends_well_again_and_again_is_started_less_and_less_often() -> None:
+    growth = GrowthHere(Limits(1, 2, cooldown=(1.0, 60.0)), 2, 2)
+    number = 1
+    for now, pause in ((10.0, 1.0), (20.0, 2.0), (30.0, 4.0)):
+        growth.formed([0])
+        growth.ended(number, True, now)
+        assert not growth.is_ending
+        assert growth.count_missing(now + pause - 0.01) == 0
+        assert growth.count_missing(now + pause) == 1
+        number = growth.start_one()
+        growth.formed([0, number])
 
 
 def test_the_loss_of_a_host_is_one_loss() -> None:

@@ -267,3 +267,21 @@ def test_what_is_given_up_and_what_is_kept() -> None:
         """,
         2,
     )
+
+
+def test_a_rank_that_leaves_in_good_order_while_the_world_is_to_change_is_a_loss() -> None:
+    check(
+        """
+        import rueda, rueda.elastic.changes, rueda.elastic.running
+        import rueda.horovod.forming
+
+        def left(*_):
+            raise rueda.ShutdownError("rank 1 has shut down", 1)
+
+        rueda.init(recovery="on")
+        rueda.elastic.running.change = rueda.elastic.changes.update = left
+        assert rueda.elastic.running._update() is None  # so that the loop recovers
+        assert rueda.horovod.forming._update() is None
+        """,
+        2,
+    )

@@ -208,6 +208,91 @@ def test_ranks_of_another_model_at_the_start_are_told() -> None:
             assert "state 0: '3.weight' is (4, 20)" in how.output, f"{number}\n{how.output}"
 
 
+# HOW one rank ends in good order in step 2, or all do; "silent": with nothing but the loop itself to notice it by.
+ENDING = """
+import os, signal, sys, time
+import rueda, rueda.elastic
+
+how, steps = os.environ["HOW"], 6
+if how == "preempted":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+rueda.init()
+born = rueda.rank()
+
+def end():
+    if how == "preempted":
+        os.kill(os.getpid(), signal.SIGTERM)
+    if how == "shut down":
+        rueda.shutdown()
+    sys.exit(0)
+
+for step in rueda.elastic.steps(steps):
+    if how == "all" and born == 1:
+        time.sleep(0.3)
+    with step:
+        if step.number == 2 and (born == 1 or how.startswith("all")):
+            if how in ("broke out", "all broke out"):
+                break
+            end()
+        if how != "silent" and not how.startswith("all"):
+            rueda.allreduce([1.0], name="work")
+if how != "all broke out" and born != 1:
+    print("left", rueda.allreduce([1.0], op=rueda.Sum, name="after").tolist(), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "how", ["exit", "preempted", "shut down", "broke out", "silent", "last", "all", "all broke out"]
+)
+def test_a_rank_that_ends_in_good_order_is_not_missed(how: str) -> None:
+    program = ENDING.replace("step.number == 2", "step.number == 5") if how == "last" else ENDING
+    with ElasticJob(program, 3, HOW=how, RUEDA_MIN_NP="2") as job:
+        ended = job.ended()
+        assert [each.returncode for each in ended.values()] == [0, 0, 0], job.outputs()
+        for number in (0, 2):
+            goes_on = "left [2.0]" in ended[number].output
+            assert goes_on is not how.startswith("all"), job.outputs()
+
+
+def test_fewer_than_the_least_stop_also_where_the_others_have_ended_in_good_order() -> None:
+    with ElasticJob(ENDING, 3, HOW="exit", RUEDA_MIN_NP="3") as job:
+        ended = job.ended()
+        assert [each.returncode for each in ended.values()] == [1, 0, 1], job.outputs()
+        for number in (0, 2):
+            assert "of 3 ranks are left, fewer than 3" in ended[number].output, job.outputs()
+
+
+LAST_STEP = """
+import os, signal, time
+import rueda, rueda.elastic, rueda.torch, torch
+
+rueda.init()
+born = rueda.rank()
+model = torch.nn.Linear(4, 1, bias=False)
+optimizer = rueda.torch.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+)
+for step in rueda.elastic.steps(3, model, optimizer):
+    with step:
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        if step.number == 2 and born == 2:
+            time.sleep(0.5)
+        if step.number == 2 and born == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+print("evaluated", rueda.allreduce([1.0], op=rueda.Sum, name="evaluation").tolist(), flush=True)
+"""
+
+
+def test_a_rank_that_is_lost_at_the_end_of_the_last_step_is_not_missed_after_the_loop() -> None:
+    with ElasticJob(LAST_STEP, 3) as job:
+        ended = job.ended()
+        assert [ended[n].returncode for n in (0, 2)] == [0, 0], job.outputs()
+        for number in (0, 2):
+            assert "evaluated [2.0]" in ended[number].output, job.outputs()
+
+
 COUNTING = """
 import numpy as np
 import rueda, rueda.elastic

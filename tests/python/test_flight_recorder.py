@@ -160,6 +160,8 @@ def test_a_rank_that_ends_with_the_others_leaves_no_record(tmp_path: Path) -> No
     """
     check(program, 3, extra={"RUEDA_FLIGHT_RECORDER": str(tmp_path)})
     assert not list(tmp_path.glob("*.json"))
+
+
 def test_a_rank_that_is_killed_after_a_stall_is_not_taken_for_one_that_stayed_away(
     tmp_path: Path,
 ) -> None:

@@ -211,6 +211,48 @@ for _ in range(3):
     )
 
 
+@pytest.mark.parametrize("noticed", ["a collective", "a message"])
+def test_a_rank_that_has_left_in_good_order_is_recovered_from(noticed: str) -> None:
+    check(
+        PREAMBLE
+        + f"""
+NOTICED = {noticed!r}
+"""
+        + """
+rueda.init()
+rank = rueda.rank()
+for _ in range(3):
+    whole(4 if rueda.size() == 4 else 3)
+if rank == 1:
+    raise SystemExit(0)
+try:
+    if NOTICED == "a message":
+        rueda.send(np.ones(100_000), 1)
+    else:
+        total()
+except rueda.RuedaError as error:
+    noticed = error
+recovery = rueda.recover()
+if isinstance(noticed, rueda.ShutdownError):
+    assert noticed.peer == 1 and recovery.lost == {1: "rank 1 has shut down"}, recovery
+else:  # another rank has begun anew already
+    assert isinstance(noticed, rueda.PeerLostError) and list(recovery.lost) == [1], recovery
+    assert "begins anew, for rank 1 has shut down" in str(noticed), noticed
+assert recovery.previous_ranks == [0, 2, 3], recovery
+whole(3)
+try:
+    rueda.recover()
+except rueda.InvalidArgumentError as error:
+    assert "whole" in str(error)
+else:
+    raise AssertionError("not refused")
+whole(3)
+""",
+        4,
+        extra=ON,
+    )
+
+
 def test_without_recovery_there_is_none() -> None:
     check(
         PREAMBLE

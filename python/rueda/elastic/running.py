@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from rueda.elastic.changes import change
 from rueda.elastic.rerun import LASTING, begun_anew
 from rueda.elastic.state import ChangeWanted, StateIsLost
-from rueda.errors import PeerLostError, RuedaError
+from rueda.errors import PeerLostError, RuedaError, ShutdownError
 from rueda.recovery import can_recover, recover
 
 __all__ = ["run"]
@@ -67,7 +67,7 @@ def _update() -> list[int] | None:
     """Who has joined; nobody also where nothing has come of it: the world is whole."""
     try:
         changed = change()
-    except PeerLostError as error:
+    except (PeerLostError, ShutdownError) as error:
         _check(error)
         return None  # by reset() the others go on
     return changed.joined if changed is not None else []

@@ -12,9 +12,16 @@ from rueda.elastic.guidance import Guidance
 from rueda.elastic.joining import came_late, take_received
 from rueda.elastic.question import Question
 from rueda.elastic.shared_state import SharedState, misfits
-from rueda.errors import InitializationError, InvalidArgumentError, PeerLostError
+from rueda.errors import (
+    InitializationError,
+    InvalidArgumentError,
+    PeerLostError,
+    RuedaError,
+    ShutdownError,
+)
+from rueda.exchanges import barrier
 from rueda.objects import allgather_object
-from rueda.recovery import can_recover, recover
+from rueda.recovery import can_recover, is_loss, recover
 
 __all__ = ["Step", "steps"]
 
@@ -25,6 +32,9 @@ BACKGROUND_BYTES = 16 << 20
 
 # How many steps a rank has done whose state is not yet the others'.
 _NOTHING = -1
+
+# With which a rank is lost, the latter where it has ended in good order: see is_loss().
+_LOSSES = (PeerLostError, ShutdownError)
 
 
 class Step:
@@ -43,7 +53,7 @@ class Step:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.lost: PeerLostError | None = None
+        self.lost: RuedaError | None = None
         self._is_done = False
 
     def __enter__(self) -> Step:
@@ -56,7 +66,7 @@ class Step:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if isinstance(error, PeerLostError) and can_recover():
+        if isinstance(error, _LOSSES) and is_loss(error):
             self.lost = error
         return self.lost is not None
 
@@ -84,13 +94,14 @@ def steps(
     ``background_bytes``: models and optimizers that are at least as large travel to newcomers while the others train
     on; 16 MiB by default.
 
-    When a rank is lost (``rueda run --min-np``) the others go on in a new world: those that had not come to the end of
-    the step do it again, unless one of them had taken the optimizer's step, in which case all get its state. Nothing
-    else is brought back: take the step's data by its number, and let optimizer.step() come after everything else that
-    ranks do together. Between steps,
-    processes that wait to join (``rueda run --max-np``) are let in, and get the state and the number of the step. With
-    ``DistributedOptimizer(reproducible=True)`` the leaves are divided anew, and the parameters end with the bits of a
-    run that nothing has disturbed.
+    When a rank is lost (``rueda run --min-np``), or ends in good order before the last step, as by ``sys.exit(0)``,
+    the others go on in a new world: those that had not come to the end of the step do it again, unless one of them had
+    taken the optimizer's step, in which case all get its state. Nothing else is brought back: take the step's data by
+    its number, and let optimizer.step() come after everything else that ranks do together. After the last step the
+    ranks wait for each other, so that who is lost in it is not missed in what follows; what they do together after the
+    loop needs a :func:`rueda.recover` of its own. Between steps, processes that wait to join (``rueda run --max-np``)
+    are let in, and get the state and the number of the step. With ``DistributedOptimizer(reproducible=True)`` the
+    leaves are divided anew, and the parameters end with the bits of a run that nothing has disturbed.
 
     Collective over the world; a newcomer comes here after its :func:`rueda.init` without any other collective.
 
@@ -117,7 +128,7 @@ def steps(
     course = _Course(SharedState(state), total, every, begin, background_bytes)
     course.begin()
     try:
-        while course.number < total:
+        while not course.is_over():
             if not course.prepare():
                 continue
             step = Step(course.number)
@@ -157,7 +168,7 @@ class _Course:
                 self._restore()
             self._share(has_state=False)
             self._looked_at = self.number  # as those did who have let this rank in
-        except PeerLostError as error:
+        except _LOSSES as error:
             self._recover(error, _NOTHING)
 
     def prepare(self) -> bool:
@@ -169,7 +180,7 @@ class _Course:
             following = self.number + 1
             if following % self._every == 0 and following < self._total:
                 self._ask()  # answered while the step is done
-        except PeerLostError as error:
+        except _LOSSES as error:
             self._recover(error, self.number)
             return False
         self._state.begin_step()
@@ -201,6 +212,19 @@ class _Course:
     def _ask(self) -> None:
         guidance = self._guidance
         self._question.ask(*wanted(), guidance.is_far(), guidance.has_failed())
+
+    def is_over(self) -> bool:
+        """Whether all have done all steps: who is lost in the last one is not missed in what follows."""
+        if self.number < self._total:
+            return False
+        if not can_recover():
+            return True
+        try:
+            barrier(name="elastic.end")
+        except _LOSSES as error:
+            self._recover(error, self.number)
+            return False
+        return True
 
     def close(self) -> None:
         """The training is over, or given up."""
@@ -237,13 +261,13 @@ class _Course:
         self._state.copy_from(sources, received)
         self.number = every[sources[0]][1]
 
-    def _recover(self, error: PeerLostError, done: int, is_cut: bool = False) -> None:
+    def _recover(self, error: RuedaError, done: int, is_cut: bool = False) -> None:
         """Until a world is formed in which all have done equally many steps; this rank has done ``done``.
 
         ``is_cut``: whether the last of them broke off behind the optimizer's step, before a scheduler's, say.
         """
         while True:
-            if not can_recover():
+            if not is_loss(error):
                 raise error
             self._guidance.abort()
             self._state.give_up_step()
@@ -267,5 +291,5 @@ class _Course:
                     self._share(has_state)
                 self._looked_at = -1
                 return
-            except PeerLostError as again:
+            except _LOSSES as again:
                 error = again

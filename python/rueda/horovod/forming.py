@@ -7,7 +7,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import rueda.recovery
 from rueda.elastic import changes
-from rueda.errors import PeerLostError
+from rueda.errors import PeerLostError, ShutdownError
 from rueda.horovod.basics import init, shutdown
 from rueda.horovod.elastic_state import run_fn
 from rueda.horovod.exceptions import translated
@@ -36,7 +36,7 @@ def _update() -> list[int] | None:
     """Lets newcomers in, who are told, and goes on without those that leave; None where nothing has come of it."""
     try:
         changed = changes.update()
-    except PeerLostError:
+    except (PeerLostError, ShutdownError):
         return None  # by reset() the others go on
     if changed is None:
         return None

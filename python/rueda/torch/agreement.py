@@ -14,6 +14,7 @@ import torch
 
 from rueda import lifecycle
 from rueda.errors import InvalidArgumentError, MismatchError, RuedaError
+from rueda.lifecycle import describe
 from rueda.objects import allgather_object
 from rueda.operations import Max
 from rueda.process_sets import ProcessSet, global_process_set
@@ -117,7 +118,8 @@ def check_agreement(
     ``repair`` ranks that differ from more than half of them get the majority's tensors instead, and what they had is
     returned; without a majority, as between two ranks, nobody can tell who is right, and that is raised. Then no tensor
     has been changed. Raises :class:`rueda.MismatchError` where the ranks' tensors differ in number, name, shape or
-    dtype, and :class:`rueda.InvalidArgumentError` for sparse ones, on every rank.
+    dtype, and :class:`rueda.InvalidArgumentError` where one has a tensor that cannot be compared, as it is sparse,
+    nested or without data, or something else than a tensor; all on every rank.
 
     Example::
 
@@ -125,22 +127,70 @@ def check_agreement(
         >>> rueda.torch.check_agreement(model, repair=True)
         []
     """
-    tensors = _pairs(tensors)
-    require_same_parts(tensors, "agreement.parts", process_set)
-    named = _named(tensors, optimizer)
-    sparse = any(tensor.layout != torch.strided for _, tensor in named)
-    wholes = [] if sparse else numbers_of([tensor for _, tensor in named])
-    layout = tuple((name, each.dtype, each.shape, each.layout) for name, each in named)
-    agree = _have_all_the_same([_number_of_layout(layout), number_of_words(wholes)], process_set)
-    if not sparse and agree:
+    named, misfit = _pairs(tensors)
+    require_same_parts(named, "agreement.parts", process_set)
+    held: list[tuple[str, torch.Tensor]] = []
+    wholes: list[int] = []
+    numbers = _INCOMPARABLE
+    try:
+        held = _held(named, optimizer)
+        if misfit is None and any(tensor.layout != torch.strided for _, tensor in held):
+            misfit = _misfit_in(held)
+        if misfit is None:
+            wholes = numbers_of([tensor for _, tensor in held])
+            layout = tuple((name, each.dtype, each.shape, each.layout) for name, each in held)
+            numbers = (_number_of_layout(layout), number_of_words(wholes))
+    except Exception as error:  # the others are waiting: they are to hear of it
+        misfit = _misfit_in(held, error)
+    agree = _have_all_the_same(numbers, process_set)
+    if misfit is None and agree:
         return []
-    _require_one_layout(named, process_set)
-    return _handle(
-        named, torch.tensor(wholes, dtype=torch.int64, device="cpu"), repair, process_set
-    )
+    _require_one_layout(held, misfit, process_set)
+    return _handle(held, torch.tensor(wholes, dtype=torch.int64, device="cpu"), repair, process_set)
 
 
-def _have_all_the_same(numbers: list[int], process_set: ProcessSet) -> bool:
+# What a rank tells of tensors that cannot be compared; no others have these numbers.
+_INCOMPARABLE = (-1, -1)
+
+
+@dataclass(frozen=True)
+class _Misfit:
+    """Why the tensors of this rank cannot be compared: the first that cannot, ``""`` where none is to blame alone."""
+
+    name: str
+    why: str
+    cause: Exception | None = None
+
+
+def _misfit_in(
+    held: Sequence[tuple[str, torch.Tensor]], error: Exception | None = None
+) -> _Misfit | None:
+    """The first tensor that cannot be compared. ``error``: how comparing them all has failed."""
+    for name, tensor in held:
+        try:
+            why = _strangeness(tensor)
+            if not why and error is not None:
+                numbers_of([tensor])
+        except Exception as its:
+            return _Misfit(name, f"cannot be compared: {describe(type(its), its)}", its)
+        if why:
+            return _Misfit(name, why, error)
+    if error is None:
+        return None
+    return _Misfit("", f"cannot be compared: {describe(type(error), error)}", error)
+
+
+def _strangeness(tensor: torch.Tensor) -> str:
+    if tensor.is_nested:
+        return "is nested: only dense tensors can be compared"
+    if tensor.layout != torch.strided:
+        kind = str(tensor.layout).removeprefix("torch.")
+        what = "is sparse" if kind.startswith("sparse") else f"has the layout {kind}"
+        return f"{what}: only dense tensors can be compared"
+    return "is on the meta device: it has no elements to compare" if tensor.is_meta else ""
+
+
+def _have_all_the_same(numbers: Sequence[int], process_set: ProcessSet) -> bool:
     """The same answer on every rank: of what is the same everywhere the greatest is the least, too."""
     told = np.array([*numbers, *(~each for each in numbers)], np.int64)
     greatest = allreduce(told, "agreement", Max, process_set=process_set)
@@ -229,7 +279,8 @@ def _members(process_set: ProcessSet) -> list[int]:
     return list(process_set.ranks)
 
 
-def _pairs(tensors: Tensors) -> list[tuple[str, torch.Tensor]]:
+def _pairs(tensors: Tensors) -> tuple[list[tuple[str, torch.Tensor]], _Misfit | None]:
+    """The tensors with their names, and the first thing among them that is none."""
     if isinstance(tensors, torch.nn.Module):
         tensors = tensors.named_parameters()
     if isinstance(tensors, Mapping):
@@ -239,12 +290,13 @@ def _pairs(tensors: Tensors) -> list[tuple[str, torch.Tensor]]:
         for number, each in enumerate(tensors)
     ]
     wrong = [name for name, each in named if not isinstance(each, torch.Tensor)]
-    if wrong:
-        raise InvalidArgumentError(f"'{wrong[0]}' is not a tensor")
-    return named
+    if not wrong:
+        return named, None
+    named = [(name, each) for name, each in named if isinstance(each, torch.Tensor)]
+    return named, _Misfit(wrong[0], "is not a tensor")
 
 
-def _named(
+def _held(
     named: list[tuple[str, torch.Tensor]], optimizer: torch.optim.Optimizer | None
 ) -> list[tuple[str, torch.Tensor]]:
     """What this rank holds of them, and of what the optimizer keeps for them."""
@@ -287,18 +339,22 @@ def _number_of_layout(layout: tuple[tuple[str, torch.dtype, torch.Size, torch.la
     return number_of(torch.frombuffer(bytearray(content), dtype=torch.uint8)) + len(content)
 
 
-def _require_one_layout(named: Sequence[tuple[str, torch.Tensor]], process_set: ProcessSet) -> None:
-    mine = [(name, _kind(tensor)) for name, tensor in named]
-    every = allgather_object(mine, "agreement.layout", process_set)
+def _require_one_layout(
+    held: Sequence[tuple[str, torch.Tensor]], misfit: _Misfit | None, process_set: ProcessSet
+) -> None:
+    mine = [(name, _kind(tensor)) for name, tensor in held] if misfit is None else []
+    told = (mine, None if misfit is None else (misfit.name, misfit.why))
+    answers = allgather_object(told, "agreement.layout", process_set)
     members = _members(process_set)
-    for rank, theirs in zip(members, every, strict=True):
-        sparse = [name for name, kind in theirs if "torch.sparse" in kind]
-        if sparse:
-            raise InvalidArgumentError(
-                f"'{sparse[0]}' on rank {rank} is sparse: only dense tensors can be compared",
-                rank,
-                tensor=sparse[0],
-            )
+    for rank, (_, theirs) in zip(members, answers, strict=True):
+        if theirs is None:
+            continue
+        name, why = theirs
+        what = f"'{name}'" if name else "what is compared"
+        raise InvalidArgumentError(f"{what} on rank {rank} {why}", rank, tensor=name or None) from (
+            misfit.cause if misfit is not None else None
+        )
+    every = [layout for layout, _ in answers]
     for rank, theirs in zip(members, every, strict=True):
         if theirs == every[0]:
             continue

@@ -127,6 +127,28 @@ def check_ranks_that_compare_other_tensors_are_told() -> None:
     assert rt.check_agreement({"eye": torch.eye(2)}) == []
 
 
+def check_what_cannot_be_compared_is_told_on_every_rank() -> None:
+    class Failing(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, *_: object, **__: object) -> object:
+            raise OSError("its device is gone")
+
+    strange = {
+        "is on the meta device": torch.ones(3, device="meta"),
+        "is nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        "is nested: only dense": torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
+        "is not a tensor": None,
+        "cannot be compared: OSError: its device is gone": torch.ones(3).as_subclass(Failing),
+    }
+    for why, it in strange.items():
+        for who in (0, 1, None):
+            here = it if who in (rueda.rank(), None) else torch.ones(3)
+            first = 0 if who is None else who
+            with parallel.raises(rt.InvalidArgumentError, f"'w' on rank {first} {why}"):
+                rt.check_agreement({"v": torch.ones(2), "w": here})
+        assert rt.check_agreement({"w": torch.ones(3)}) == []
+
+
 def check_an_optimizers_state_is_compared() -> None:
     torch.manual_seed(0)
     model = nn.Linear(4, 3)

@@ -244,6 +244,66 @@ TEST_CASE("a run that waits hears that the world has ended") {
       nullptr, Sharing::memory);
 }
 
+TEST_CASE("a run that needs a rank which has left in good order says so") {
+  const auto elements = GENERATE(std::size_t{8}, std::size_t{5000}, count);
+  const bool polls = GENERATE(false, true);
+  constexpr int size = 3;
+  Meeting meeting(size);
+  run_engines(
+      size, {},
+      [&](int rank, Runtime& own) {
+        const std::shared_ptr<Runtime> engine(std::shared_ptr<void>(), &own);
+        std::vector<float> tensor(elements, 1);
+        const TensorView view{
+            tensor.data(), {static_cast<std::int64_t>(elements)}, DataType::float32};
+        const auto run = PersistentAgreement(engine, view, tensor.data(), {}).make_run();
+        meeting.meet();
+        if (rank == 1) own.shutdown();
+        for (int turn = 0; turn < 2 && rank != 1; ++turn) {
+          std::string error = "none";
+          try {
+            run->start(std::nullopt);
+            if (polls) await([&] { return run->done(); }, "an end");
+            expect(polls || run->wait_until(soon()), "an end of the wait");
+          } catch (const ShutdownError& left) {
+            error = left.what();
+            expect(left.peer() == 1, "who has left");
+          }
+          expect(error.find("rank 1 has shut down") != std::string::npos, "the cause: " + error);
+        }
+        meeting.meet();
+      },
+      nullptr, Sharing::memory);
+}
+
+TEST_CASE("a run that all have started is done, also where one has left since") {
+  constexpr int size = 3;
+  Meeting meeting(size);
+  run_engines(
+      size, {},
+      [&](int rank, Runtime& own) {
+        const std::shared_ptr<Runtime> engine(std::shared_ptr<void>(), &own);
+        std::vector<float> tensor(8, static_cast<float>(rank));
+        const TensorView view{tensor.data(), {8}, DataType::float32};
+        const auto run = PersistentAgreement(engine, view, tensor.data(), {}).make_run();
+        if (rank != 2) run->start(std::nullopt);
+        meeting.meet();
+        if (rank == 1) own.shutdown();
+        meeting.meet();
+        await([&] { return rank == 1 || !own.epoch().sets().departure().ok(); },
+              "the news of that");
+        if (rank == 0) expect(!run->wait_until(Clock::now() + 200ms), "one is late");
+        meeting.meet();
+        if (rank == 2) run->start(std::nullopt);
+        if (rank != 1) {
+          expect(run->wait_until(soon()), "an end of the wait");
+          expect(tensor == std::vector<float>(8, 1), "the average");
+        }
+        meeting.meet();
+      },
+      nullptr, Sharing::memory);
+}
+
 TEST_CASE("a handle that is dropped open completes with an error") {
   const auto state = std::make_shared<HandleState>();
   const auto other = std::make_shared<HandleState>();
