@@ -71,7 +71,7 @@ void PersistentLife::fail_departed() {
   has_departed_ = true;
   const Status departure = runtime_->epoch().sets().departure();
   end(departure);
-  Status(departure.code(), str("'", name(), "' cannot complete: ", departure.message()),
+  Status(departure.code(), str(in_quotes(name()), " cannot complete: ", departure.message()),
          departure.peer())
       .throw_if_error();
   throw InternalError("a rank has left, and nothing says so");
