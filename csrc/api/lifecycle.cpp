@@ -18,6 +18,7 @@
 #include "api/start_runtime.h"
 #include "api/succession.h"
 #include "coordinator/inherited_sets.h"
+#include "core/interruption.h"
 #include "core/log.h"
 #include "core/strings.h"
 #include "core/unknown_variables.h"
@@ -177,6 +178,7 @@ constexpr Duration departure_news = std::chrono::seconds(2);
 bool is_over(const Runtime& runtime, Time deadline) {
   while (!runtime.is_broken() && runtime.epoch().sets().departure().ok()) {
     if (Clock::now() >= deadline) return false;
+    if (is_interruptible()) look_for_interruption();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return true;

@@ -202,8 +202,14 @@ class HostRun final : public PersistentRun {
   [[nodiscard]] bool awaits_who_has_left() const {
     const std::vector<int> awaited = reduction_.awaited();  // nobody, at work that anybody may do
     for (int member = 0; member < channel_.size(); ++member) {
-      if (!channel_.has_stopped(member)) continue;
-      const int rank = channel_.host().world_rank(channel_.host_rank(member));
+      const int host_rank = channel_.host_rank(member);
+      const HostMemory& host = channel_.host();
+      // One that has not opened its channel yet, or has dropped its run, may still be in the world.
+      const bool is_gone =
+          host.header(host_rank).world_end.load() != 0 || host.has_ended(host_rank);
+      if (!is_gone || !channel_.has_stopped(member)) continue;
+      if (channel_.memory().find(member) == nullptr) return true;  // it never will
+      const int rank = host.world_rank(host_rank);
       const bool is_awaited = awaited.empty() ? !channel_.has_finished(member)
                                               : std::ranges::find(awaited, rank) != awaited.end();
       if (is_awaited) return true;

@@ -29,6 +29,9 @@ class DeferredSubmissions {
   // What waits for the name, in the order in which it came.
   [[nodiscard]] std::deque<Group> take(const std::string& name);
   // The first of that; the name must be waited for.
+  [[nodiscard]] const Group& first(const std::string& name) const {
+    return groups_.at(name).front();
+  }
   [[nodiscard]] Group take_first(const std::string& name);
   [[nodiscard]] std::vector<Group> take_all();
 

@@ -205,7 +205,8 @@ void PointToPoint::finish_send(std::uint64_t number, const Status& status) {
 }
 
 // Who asks for it later finds that the sender has left. Nothing comes through the transport that
-// was not asked for before: the sender has answered that, or it would not leave.
+// was not asked for before: the sender has answered that, or it would not leave. So a receive that
+// the transport keeps, with the application's memory, never completes: its tag does not come again.
 void PointToPoint::withdraw(int sender, std::uint64_t number) {
   const auto is_it = [&](const Offer& offer) {
     return offer.sender == sender && offer.number == number;

@@ -144,8 +144,10 @@ bool SetCoordinator::submit_deferred(Time now) {
     free = deferred_.names([this](const std::string& name) { return !is_pending(name); });
   }
   for (const std::string& name : free) {
-    // Of a number the others would only be deferred again, which may be very many.
-    if (name.starts_with(numbered_prefix)) {
+    // Of a number the others would only be deferred again, which may be very many. Not so of a
+    // group: one of its names may be free before another, and those behind it move along, or they
+    // would overtake it.
+    if (name.starts_with(numbered_prefix) && deferred_.first(name).size() == 1) {
       submit(deferred_.take_first(name), now, name);
       continue;
     }
@@ -347,8 +349,9 @@ void SetCoordinator::close(const Status& reason) {
 
 void SetCoordinator::retire(const Status& reason) {
   retired_ = reason;
-  if (leaving_) return;
-  add_numbered(deferred_, leave_waits_for_);
+  // Also where this rank leaves already, and waits for what the others may never submit: the set
+  // ends with the last word of all, of which that is one.
+  if (!leaving_) add_numbered(deferred_, leave_waits_for_);
   leaving_ = Leaving::with_all;
   begin_leave();
 }

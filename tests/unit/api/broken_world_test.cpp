@@ -276,6 +276,36 @@ TEST_CASE("a run that needs a rank which has left in good order says so") {
       nullptr, Sharing::memory);
 }
 
+TEST_CASE("who has no run yet is not taken for one that has left") {
+  const bool polls = GENERATE(false, true);
+  constexpr int size = 3;
+  Meeting meeting(size);
+  run_engines(
+      size, {},
+      [&](int rank, Runtime& own) {
+        const std::shared_ptr<Runtime> engine(std::shared_ptr<void>(), &own);
+        AllreduceOptions options;
+        options.process_set.id = add_set(own, {0, 1});
+        if (rank == 2) own.shutdown();
+        meeting.meet();
+        if (rank != 2) {
+          await([&] { return own.epoch().sets().has_departed(); }, "the news of that");
+          std::vector<float> tensor(8, static_cast<float>(rank));
+          const TensorView view{tensor.data(), {8}, DataType::float32};
+          PersistentAgreement agreement(engine, view, tensor.data(), options);
+          agreement.handle().wait();
+          if (rank == 1) std::this_thread::sleep_for(50ms);
+          const auto run = agreement.make_run();
+          run->start(std::nullopt);
+          if (polls) await([&] { return run->done(); }, "an end");
+          expect(polls || run->wait_until(soon()), "an end of the wait");
+          expect(tensor == std::vector<float>(8, 0.5F), "the average");
+        }
+        meeting.meet();
+      },
+      nullptr, Sharing::memory);
+}
+
 TEST_CASE("a run that all have started is done, also where one has left since") {
   constexpr int size = 3;
   Meeting meeting(size);
