@@ -253,6 +253,39 @@ whole(3)
     )
 
 
+def test_a_first_step_in_which_a_rank_is_lost_is_taken_anew() -> None:
+    """Also the first after a recovery: the ranks then know nothing of each other's gradients either."""
+    pytest.importorskip("torch")
+    lose(
+        """
+import rueda.torch, torch
+rueda.init()
+born = rueda.rank()
+model = torch.nn.Linear(4, 1)
+optimizer = rueda.torch.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+)
+begun = done = 0
+while done < 3:
+    try:
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        begun += 1
+        if born == begun < 3:  # 1 in the first, 2 in the one after that
+            die()
+        optimizer.step()
+        done += 1
+    except rueda.PeerLostError:
+        rueda.recover()
+        done = 0
+assert rueda.size() == 2, rueda.size()
+rueda.torch.broadcast_parameters(model.state_dict())
+""",
+        4,
+        {1, 2},
+    )
+
+
 def test_without_recovery_there_is_none() -> None:
     check(
         PREAMBLE

@@ -215,16 +215,15 @@ class _Course:
 
     def is_over(self) -> bool:
         """Whether all have done all steps: who is lost in the last one is not missed in what follows."""
-        if self.number < self._total:
-            return False
-        if not can_recover():
-            return True
-        try:
-            barrier(name="elastic.end")
-        except _LOSSES as error:
-            self._recover(error, self.number)
-            return False
-        return True
+        while self.number >= self._total:
+            if not can_recover():
+                return True
+            try:
+                barrier(name="elastic.end")
+                return True
+            except _LOSSES as error:
+                self._recover(error, self.number)
+        return False
 
     def close(self) -> None:
         """The training is over, or given up."""

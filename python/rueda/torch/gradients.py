@@ -299,9 +299,19 @@ class GradientReducer:
         if self._bucketed.of_another_world():
             self._leave_world()
         # The first step, whose ranks know nothing of each other yet: who has frozen something here refuses it.
-        frozen = self._separate.frozen(self._watched) if self._undecided else {}
+        frozen: dict[int, bool] = {}
+        if self._undecided:
+            try:
+                frozen = self._separate.frozen(self._watched)
+            except Exception:
+                self.give_up()  # so that the step can be taken anew
+                raise
         for watched in self._watched:
-            if not watched.slot and not watched.in_flight:
+            if watched.slot or watched.in_flight:
+                continue
+            # What is frozen, and was not sent before, costs nothing in later steps.
+            wanted = watched.parameter.requires_grad or watched.was_sent or watched.group
+            if wanted or self._undecided:
                 self._submit_rest(watched, frozen)
         self._bucketed.start_incomplete()
         order = list(self._order)

@@ -9,13 +9,19 @@ from typing import Any, ClassVar
 
 import torch
 
-from rueda.errors import InvalidArgumentError, PeerLostError, TransportError, UnsupportedError
+from rueda.errors import (
+    InvalidArgumentError,
+    PeerLostError,
+    ShutdownError,
+    TransportError,
+    UnsupportedError,
+)
 from rueda.exchanges import barrier
 from rueda.handles import Handle, transformed
 from rueda.lifecycle import rank, world_number
 from rueda.objects import allgather_object
 from rueda.process_sets import global_process_set
-from rueda.recovery import can_recover, recover
+from rueda.recovery import is_loss, recover
 from rueda.server import Part, Table
 from rueda.server.handing_over import hand_over
 from rueda.torch.strategies.agreed import agree
@@ -183,9 +189,9 @@ class Served(Strategy):
                     self._go_on()
                 exchange()
                 return
-            except PeerLostError:
+            except (PeerLostError, ShutdownError) as error:
                 of_world = self.replica.process_set is global_process_set
-                if not (of_world and can_recover()):
+                if not (of_world and is_loss(error)):
                     raise
                 if self._world_of_new == world_number():
                     recover()
