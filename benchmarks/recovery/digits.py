@@ -150,7 +150,7 @@ def main(schedules: int, ranks: int, epochs: int, seed: int, plain: bool) -> Non
     click.echo(f"undisturbed: accuracy {100 * alone.accuracies[0]:.2f} %, {len(alone.sizes)} steps")
     found = []
     for number in range(schedules):
-        kills = chance.sample(range(2, len(alone.sizes) - 2), chance.randint(1, 3))
+        kills = chance.sample(range(2, len(alone.sizes) + 1), chance.randint(1, 3))
         outcome = Job(ranks, epochs, plain).run(kills, number % 2 == 1, chance)
         found.append(outcome)
         what = (

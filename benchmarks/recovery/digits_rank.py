@@ -1,6 +1,6 @@
 """A rank of digits.py: trains the network of examples/python/reproducible_digits.py while ranks come and go.
 
-Writes lines into the file DIARY: "leaf STEP LEAF" for each that it has computed, "step STEP RANKS" from the first rank,
+Writes lines into FOLDER/diary: "leaf STEP LEAF" for each that it has computed, "step STEP RANKS" from the first rank,
 and at the end "end HASH ACCURACY".
 """
 

@@ -17,7 +17,9 @@ from ..sink import say
 from ..temporary import temporary_folder
 
 if TYPE_CHECKING:
-    from .plan import Plan, Planned
+    from collections.abc import Mapping
+
+    from .plan import Plan, Planned, Way
     from .running import Outcome
 
 _HELP = """Runs COMMAND once for each number of ranks, strategy and seed, and tells whether these trainings come to
@@ -75,6 +77,14 @@ class _EquivCommand(click.Command):
             begin = args.index("--np")
             args = [*args[begin:], *args[:begin]]
         return super().parse_args(context, args)
+
+
+def _looks(plan: Plan, folder: Path, values: dict[str, Any]) -> Mapping[Way, int]:
+    """How many looks there were at these runs before."""
+    from .looks import note_looks
+
+    question = ", ".join(f"{each}={values[each]}" for each in ("metric", "margin", "confidence"))
+    return note_looks(folder, plan, question)
 
 
 def _needs_scipy() -> None:
@@ -147,7 +157,6 @@ def make_equiv_command() -> click.Command:
         _needs_scipy()
         from . import plot
         from .comparison import compare
-        from .looks import note_looks
 
         if values["plot"] is not None:
             plot.check(values["plot"])
@@ -166,7 +175,7 @@ def make_equiv_command() -> click.Command:
                 values["metric"],
                 values["margin"],
                 values["target"],
-                note_looks(folder, plan) if values["out"] is not None else {},
+                _looks(plan, folder, values) if values["out"] is not None else {},
             )
             _show(comparison, values["prints_json"])
             if values["plot"] is not None:

@@ -17,20 +17,22 @@ __all__ = ["LOOKS_FILE", "note_looks"]
 LOOKS_FILE = "looks.json"
 
 
-def note_looks(folder: Path, plan: Plan) -> Mapping[Way, int]:
+def note_looks(folder: Path, plan: Plan, question: str = "") -> Mapping[Way, int]:
     """How many looks there were before at the runs of each way; and notes this one.
 
-    Looks differ by their numbers of seeds. One that is repeated is told what it was told the first time.
+    Looks differ by their numbers of seeds, by how many ways share what may be wrong, and by the ``question``: metric,
+    margin and confidence. One that is repeated is told what it was told the first time.
     Raises LaunchError where the file cannot be read or written.
     """
     path = folder / LOOKS_FILE
     looks = _read(path)
+    look = f"{plan.seeds} seeds, {len(plan.candidates)} ways {question}".rstrip()
     before = {}
     for way in plan.candidates:
-        seeds = looks.setdefault(_key(plan, way), [])
-        if plan.seeds not in seeds:
-            seeds.append(plan.seeds)
-        before[way] = seeds.index(plan.seeds)
+        seen = looks.setdefault(_key(plan, way), [])
+        if look not in seen:
+            seen.append(look)
+        before[way] = seen.index(look)
     beside = path.with_suffix(".new")
     try:
         beside.write_text(json.dumps(looks, indent=2) + "\n")
@@ -48,10 +50,10 @@ def _key(plan: Plan, way: Way) -> str:
     return f"{way.folder} {hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}"
 
 
-def _read(path: Path) -> dict[str, list[int]]:
+def _read(path: Path) -> dict[str, list[str]]:
     try:
         found = json.loads(path.read_text())
-        return {str(key): [int(count) for count in seeds] for key, seeds in found.items()}
+        return {str(key): [str(each) for each in looks] for key, looks in found.items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:

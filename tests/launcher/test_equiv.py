@@ -314,8 +314,9 @@ def test_each_further_look_at_runs_may_be_wrong_by_half_as_much(tmp_path: Path) 
 
     assert [look(5), look(9), look(5), look(9), look(12)] == [0, 1, 0, 1, 2]
     assert look(9, command=("python", "other.py")) == 0
+    assert note_looks(tmp_path, replace(PLAN, seeds=9), "metric=loss")[WAY] == 3
     assert note_looks(tmp_path, replace(PLAN, candidates=(WAY, Way(3, "sync")), seeds=14)) == {
-        WAY: 3,
+        WAY: 4,
         Way(3, "sync"): 0,
     }
     moved = [Outcome((recorded(training_of(seed, moved=2.0**-23, by=2)),)) for seed in range(2)]

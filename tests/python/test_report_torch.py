@@ -226,6 +226,17 @@ def test_there_is_no_state_where_the_loader_has_none_or_is_not_iterated_over() -
             ask()
 
 
+def test_a_loader_whose_state_cannot_be_had_is_read_all_the_same() -> None:
+    """As Accelerate's, over a DataLoader of torch's."""
+
+    def none() -> None:
+        raise AttributeError("no attribute 'dl_state_dict'")
+
+    loader = DataLoader(Numbers(4))
+    loader.state_dict = none  # type: ignore[attr-defined]
+    assert len(list(PrefetchLoader(loader))) == 4
+
+
 def test_a_stream_that_is_left_is_not_waited_for() -> None:
     """Nor forgotten: who iterates again goes on with it once it is free."""
     goes_on = threading.Event()

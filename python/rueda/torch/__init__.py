@@ -114,6 +114,8 @@ if _typing.TYPE_CHECKING:
     from rueda import elastic as elastic
     from rueda import rendezvous as rendezvous
     from rueda import server as server
+    from rueda.torch import c10d as c10d
+    from rueda.torch import parallel as parallel
 
 _record_torch()
 
@@ -226,15 +228,17 @@ __all__ = [
 
 # Modules of `rueda`, imported when they are first asked for.
 _MODULES = ("checkpoint", "elastic", "rendezvous", "server")
+# And those of its own that need torch.distributed.
+_OF_TORCH = ("c10d", "parallel")
 
 if not _typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """What ``import rueda`` has as well, for programs that call this module ``rueda``."""
-        if name in _MODULES:
+        if name in _MODULES or name in _OF_TORCH:
             from importlib import import_module
 
-            found = import_module(f"rueda.{name}")
+            found = import_module(f"rueda.torch.{name}" if name in _OF_TORCH else f"rueda.{name}")
             globals()[name] = found
             return found
         raise AttributeError(f"module 'rueda.torch' has no attribute '{name}'")

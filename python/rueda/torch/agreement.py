@@ -28,7 +28,7 @@ from rueda.torch.fingerprints import (
     number_of_words,
     numbers_of,
 )
-from rueda.torch.shards import local_of, require_same_parts
+from rueda.torch.shards import local_of, part_of
 
 __all__ = ["Divergence", "DivergenceError", "PeriodicCheck", "check_agreement"]
 
@@ -128,24 +128,28 @@ def check_agreement(
         []
     """
     named, misfit = _pairs(tensors)
-    require_same_parts(named, "agreement.parts", process_set)
     held: list[tuple[str, torch.Tensor]] = []
+    parts: list[str] = []  # of a whole, which each of them is
     wholes: list[int] = []
     numbers = _INCOMPARABLE
     try:
         held = _held(named, optimizer)
+        parts = [part_of(each) for _, each in named] + ["all"] * (len(held) - len(named))
         if misfit is None and any(tensor.layout != torch.strided for _, tensor in held):
             misfit = _misfit_in(held)
         if misfit is None:
             wholes = numbers_of([tensor for _, tensor in held])
-            layout = tuple((name, each.dtype, each.shape, each.layout) for name, each in held)
+            layout = tuple(
+                (name, each.dtype, each.shape, each.layout, part)
+                for (name, each), part in zip(held, parts, strict=True)
+            )
             numbers = (_number_of_layout(layout), number_of_words(wholes))
     except Exception as error:  # the others are waiting: they are to hear of it
         misfit = _misfit_in(held, error)
     agree = _have_all_the_same(numbers, process_set)
     if misfit is None and agree:
         return []
-    _require_one_layout(held, misfit, process_set)
+    _require_one_layout(held, parts, misfit, process_set)
     return _handle(held, torch.tensor(wholes, dtype=torch.int64, device="cpu"), repair, process_set)
 
 
@@ -334,15 +338,23 @@ def _kind(tensor: torch.Tensor) -> str:
 
 
 @lru_cache(maxsize=16)  # of a model it never changes
-def _number_of_layout(layout: tuple[tuple[str, torch.dtype, torch.Size, torch.layout], ...]) -> int:
+def _number_of_layout(
+    layout: tuple[tuple[str, torch.dtype, torch.Size, torch.layout, str], ...],
+) -> int:
     content = repr([(name, *map(str, rest)) for name, *rest in layout]).encode()
     return number_of(torch.frombuffer(bytearray(content), dtype=torch.uint8)) + len(content)
 
 
 def _require_one_layout(
-    held: Sequence[tuple[str, torch.Tensor]], misfit: _Misfit | None, process_set: ProcessSet
+    held: Sequence[tuple[str, torch.Tensor]],
+    parts: Sequence[str],
+    misfit: _Misfit | None,
+    process_set: ProcessSet,
 ) -> None:
-    mine = [(name, _kind(tensor)) for name, tensor in held] if misfit is None else []
+    mine: list[tuple[str, str]] = []
+    if misfit is None:
+        for (name, tensor), part in zip(held, parts, strict=True):
+            mine.append((name, _kind(tensor) + ("" if part == "all" else f" ({part})")))
     told = (mine, None if misfit is None else (misfit.name, misfit.why))
     answers = allgather_object(told, "agreement.layout", process_set)
     members = _members(process_set)

@@ -306,7 +306,12 @@ class _Source:
         of_loader: Any = loader
 
         def state() -> list[Any]:
-            return [copy.deepcopy(of_loader.state_dict())] if keeps_state else []
+            if not keeps_state:
+                return []
+            try:
+                return [copy.deepcopy(of_loader.state_dict())]
+            except Exception:  # it has none, as one of Accelerate's over a DataLoader of torch's
+                return []
 
         # Once, as a loader may keep modes of its own from batch to batch.
         with self._modes.entered():

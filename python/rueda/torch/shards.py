@@ -60,7 +60,7 @@ def as_placed(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     """A gradient cut as its parameter. Collective over the parameter's mesh where it is not.
 
     Where ranks use a parameter that they all hold for parts of the data, as with sequence parallelism, autograd leaves
-    each with its part of the gradient's sum.
+    each with its part of the gradient's sum. All of them have to use it then.
     """
     if not (is_cut(gradient) and is_cut(parameter)):
         return gradient
@@ -77,8 +77,10 @@ def part_of(tensor: torch.Tensor) -> str:
         return "all"
     whole: Any = tensor
     places = whole.device_mesh.get_coordinate()
+    if places is None:  # this rank is not in its mesh
+        return "no part"
     parts = [
-        f"part {place} of {size} of dimension {getattr(placement, 'dim', '?')}"
+        f"part {place + 1} of {size} of dimension {getattr(placement, 'dim', '?')}"
         for placement, place, size in zip(
             whole.placements, places, whole.device_mesh.shape, strict=True
         )

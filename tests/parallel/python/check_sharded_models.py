@@ -264,11 +264,11 @@ def check_distributed_optimizer() -> None:
 def check_other_parts_are_refused() -> None:
     for way in WAYS:
         cut = WAYS[way](make_model())
-        with raises(rueda.MismatchError, "rank 0 holds part 0 of 2", "rueda.torch.parallel.Grid"):
+        with raises(rueda.MismatchError, "rank 0 holds part 1 of 2", "rueda.torch.parallel.Grid"):
             rt.wrap(cut, sgd(cut.parameters()), "local:2")
-        with raises(rueda.MismatchError, "holds part 0 of 2"):
+        with raises(rueda.MismatchError, "holds part 1 of 2"):
             rt.DistributedOptimizer(sgd(cut.parameters()), cut.named_parameters())
-        with raises(rueda.MismatchError, "holds part 0 of 2"):
+        with raises(rueda.MismatchError, "(part 1 of 2 of dimension 0)", "the ranks compare other"):
             rt.check_agreement(cut)
         together = grid().process_set("replicate")
         for option in ({"overlap_forward": True}, {"reproducible": True, "leaves": 4}):

@@ -49,10 +49,11 @@ class EASGD(Strategy):
     def before_step(self) -> bool:
         replica = self.replica
         if (replica.steps + 1) % self.period == 0:
-            means = replica.average(replica.parameters, "parameters")
+            parameters = replica.parameters
+            means = replica.average(parameters, "parameters")
             elasticity = self.beta / replica.process_set.size()
             for name, centre in self._centre.items():
-                parameter = replica.parameters[name]
+                parameter = parameters[name]
                 parameter.sub_(elasticity * (parameter - centre))
                 centre.lerp_(means[name], self.beta)
         return True

@@ -119,8 +119,8 @@ def _zeros(
     made = {}
     for name, (shape, dtype) in kept.items():
         parameter_name, _, key = name.rpartition(".")
-        parameter = replica.parameters[parameter_name]
-        made[name] = torch.zeros(shape, dtype=dtype, device=parameter.device)
+        device = replica.originals[parameter_name].device
+        made[name] = torch.zeros(shape, dtype=dtype, device=device)
         replica.set_optimizer_state(parameter_name, {key: made[name]})
     return made
 
@@ -149,7 +149,7 @@ def take_rest(replica: Replica, root: int) -> None:
     )
     for name, entries_of_root in rest.items():
         if entries_of_root:  # what an optimizer has no state for has none afterwards either
-            device = replica.parameters[name].device
+            device = replica.originals[name].device
             replica.set_optimizer_state(name, _brought(entries_of_root, device))
     device = next(iter(replica.parameters.values())).device
     for group, given in zip(optimizer.param_groups, options, strict=True):

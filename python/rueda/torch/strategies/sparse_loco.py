@@ -70,10 +70,10 @@ class SparseLoCo(Strategy):
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        replica = self.replica
+        replica, parameters = self.replica, self.replica.parameters
         left = {
             name: self.decay * each
-            + (self._agreed[name] - replica.parameters[name]).flatten().to(torch.float32)
+            + (self._agreed[name] - parameters[name]).flatten().to(torch.float32)
             for name, each in self._left.items()
         }
         mine = encode_all(left, self.density)
@@ -87,7 +87,7 @@ class SparseLoCo(Strategy):
         for name, agreed in self._agreed.items():
             mean = sums[name] / replica.process_set.size()
             agreed.sub_(mean.view(agreed.shape), alpha=self.outer_lr)
-            replica.parameters[name].copy_(agreed)
+            parameters[name].copy_(agreed)
         self._sent_at = replica.steps
 
     def consolidate(self) -> None:
