@@ -196,6 +196,16 @@ void FlightRecorder::end(Number number, const Status& status) {
   ++ended_count_;
 }
 
+bool FlightRecorder::is_cut_short(int set) const {
+  const std::lock_guard lock(mutex_);
+  const auto is_open = [set](const auto& entry) { return entry.second.set == set; };
+  const auto was_refused = [set](const Operation& operation) {
+    return operation.set == set && operation.code == ErrorCode::shutdown;
+  };
+  return std::any_of(open_.begin(), open_.end(), is_open) ||
+         std::any_of(ended_.begin(), ended_.end(), was_refused);
+}
+
 void FlightRecorder::append(std::string& text, const Operation& operation) const {
   static constexpr std::string_view stages[] = {"submitted", "running", "done", "failed"};
   const Request& request = operation.request;

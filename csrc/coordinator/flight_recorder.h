@@ -46,6 +46,8 @@ class FlightRecorder {
   // All ranks have agreed on it, and it runs.
   void start(Number number);
   void end(Number number, const Status& status);
+  // Whether anything of the set is open, or has failed because it has ended.
+  [[nodiscard]] bool is_cut_short(int set) const;
 
   // Writes all of it as a file that replaces the last one. initialization where it cannot be
   // written. `why` is the reason that the file gives, `lost` the rank that the world has lost.

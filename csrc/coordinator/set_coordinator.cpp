@@ -294,10 +294,9 @@ void SetCoordinator::handle(const ResponseList& responses, Time now) {
     if (is_executed(first)) {
       execute(negotiation_.take(responses, fusion.members), BatchOrder::negotiated, now);
     } else if (first.kind == ResponseKind::left) {
-      // Whoever waits for a rank that leaves has mostly come apart from it before. What it waits
-      // for is recorded as open.
-      const bool waits = negotiation_.waits() || replay_.waits() || !deferred_.empty();
-      if (waits && retired_.ok() && !has_left_) {
+      // Whoever waits for a rank that leaves has mostly come apart from it before. What is open is
+      // recorded so; what was handed back from a plan has failed already.
+      if (retired_.ok() && !has_left_ && context_.recorder->is_cut_short(context_.set_id)) {
         context_.recorder->dump(FlightRecorder::Occasion::failure, first.status);
       }
       close(retired_.ok() ? first.status : retired_);

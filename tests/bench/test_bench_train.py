@@ -80,7 +80,6 @@ def test_train_stands_beside_the_collectives() -> None:
     runner = click.testing.CliRunner()
     bench = with_subcommands(collectives)
     for arguments, expected in (
-        ([], "allreduce None"),
         (["allgather", "-b", "4"], "allgather 4"),
         (["-b", "4"], "allreduce 4"),
     ):

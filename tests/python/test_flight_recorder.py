@@ -131,7 +131,10 @@ def test_a_rank_that_leaves_while_others_wait_for_it(tmp_path: Path) -> None:
             for source in (1, 2):  # has submitted what this rank never will
                 rueda.recv(np.empty(1), source)
             raise SystemExit
+        before = rueda.metrics()["tensors_submitted"]
         handle = rueda.allreduce_async(np.ones(3), name="gradient")
+        while rueda.metrics()["tensors_submitted"] == before:
+            pass  # a message may overtake it
         rueda.send(np.ones(1), 0)
         try:
             handle.result()
@@ -146,7 +149,8 @@ def test_a_rank_that_leaves_while_others_wait_for_it(tmp_path: Path) -> None:
         assert "rank 0 has shut down" in world["ranks"][rank]["why"]
     record = json.loads((tmp_path / "rank1.json").read_text())
     last = record["operations"][-1]
-    assert (last["name"], last["of_name"], last["stage"]) == ("gradient", 5, "submitted")
+    assert (last["name"], last["of_name"]) == ("gradient", 5)
+    assert last["stage"] in ("submitted", "failed")  # where it was to be replayed
 
 
 def test_a_rank_that_ends_with_the_others_leaves_no_record(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from rueda.torch.fingerprints import (
     number_of_words,
     numbers_of,
 )
-from rueda.torch.shards import local_of, part_of
+from rueda.torch.shards import are_whole, local_of, part_of
 
 __all__ = ["Divergence", "DivergenceError", "PeriodicCheck", "check_agreement"]
 
@@ -133,8 +133,15 @@ def check_agreement(
     wholes: list[int] = []
     numbers = _INCOMPARABLE
     try:
-        held = _held(named, optimizer)
-        parts = [part_of(each) for _, each in named] + ["all"] * (len(held) - len(named))
+        held = named
+        parts = ["all"] * len(named)
+        if not are_whole([each for _, each in named]):
+            held = [(name, local_of(each)) for name, each in named]
+            parts = [part_of(each) for _, each in named]
+        if optimizer is not None:
+            of_optimizer = _state_of(optimizer, named)
+            held = held + of_optimizer
+            parts += ["all"] * len(of_optimizer)
         if misfit is None and any(tensor.layout != torch.strided for _, tensor in held):
             misfit = _misfit_in(held)
         if misfit is None:
@@ -298,14 +305,6 @@ def _pairs(tensors: Tensors) -> tuple[list[tuple[str, torch.Tensor]], _Misfit | 
         return named, None
     named = [(name, each) for name, each in named if isinstance(each, torch.Tensor)]
     return named, _Misfit(wrong[0], "is not a tensor")
-
-
-def _held(
-    named: list[tuple[str, torch.Tensor]], optimizer: torch.optim.Optimizer | None
-) -> list[tuple[str, torch.Tensor]]:
-    """What this rank holds of them, and of what the optimizer keeps for them."""
-    held = [(name, local_of(each)) for name, each in named]
-    return held + (_state_of(optimizer, named) if optimizer is not None else [])
 
 
 def _state_of(

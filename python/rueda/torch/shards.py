@@ -6,7 +6,7 @@ Ranks that hold the same part, of the same tensor, reduce and broadcast that par
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from rueda.lifecycle import rank
 from rueda.objects import allgather_object
 from rueda.process_sets import ProcessSet
 
-__all__ = ["as_placed", "is_cut", "like", "local_of", "part_of", "require_same_parts"]
+__all__ = ["are_whole", "as_placed", "is_cut", "like", "local_of", "part_of", "require_same_parts"]
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -29,6 +29,11 @@ def is_cut(tensor: torch.Tensor) -> bool:
     modules = map(sys.modules.get, ("torch.distributed.tensor", "torch.distributed._tensor"))
     classes = [getattr(module, "DTensor", None) for module in modules]
     return any(isinstance(tensor, each) for each in classes if each is not None)
+
+
+def are_whole(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether none is cut for certain, at the cost of one look."""
+    return set(map(type, tensors)).issubset(_PLAIN)
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
