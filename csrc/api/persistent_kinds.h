@@ -85,7 +85,7 @@ class PersistentLife {
   [[nodiscard]] bool is_broken() const { return runtime_->is_broken(set_id_); }
   void fail_if_broken() const;
   // Whether a rank has left the world in good order.
-  [[nodiscard]] bool is_departing() const { return runtime_->epoch().sets().has_departed(); }
+  [[nodiscard]] bool is_departing() const { return !runtime_->epoch().sets().departure().ok(); }
   // The last run needs a rank that has left: it and those to come end with that. Throws.
   [[noreturn]] void fail_departed();
   // The others count on this rank, so the world is over for them, too. Throws.

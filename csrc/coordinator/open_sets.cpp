@@ -122,7 +122,6 @@ void OpenSets::note_departure(const Status& how) {
   is_departing_ = true;
   const std::lock_guard lock(departure_mutex_);
   departure_ = how;
-  has_departed_ = true;
 }
 
 Status OpenSets::departure() const {

@@ -5,7 +5,6 @@
 // Used by the owner of the progress lock only, but for what is said to be for any thread.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -97,8 +96,6 @@ class OpenSets {
   // That a rank has left the world in good order, the first one if several have, with its number;
   // ok while none has. Any thread.
   [[nodiscard]] Status departure() const;
-  // Whether there is one; for those who look again and again.
-  [[nodiscard]] bool has_departed() const { return has_departed_.load(); }
   // Whether there is such a reason.
   [[nodiscard]] bool is_departing() const { return is_departing_; }
   // The operations that were open when they failed, e.g. "allreduce of 'x'"; of each set the first
@@ -119,7 +116,6 @@ class OpenSets {
   bool is_leaving_ = false;
   bool are_broken_ = false;
   bool is_departing_ = false;
-  std::atomic<bool> has_departed_ = false;  // and departure_ says how
   mutable std::mutex departure_mutex_;
   Status departure_;
 };

@@ -289,7 +289,7 @@ TEST_CASE("who has no run yet is not taken for one that has left") {
         if (rank == 2) own.shutdown();
         meeting.meet();
         if (rank != 2) {
-          await([&] { return own.epoch().sets().has_departed(); }, "the news of that");
+          await([&] { return !own.epoch().sets().departure().ok(); }, "the news of that");
           std::vector<float> tensor(8, static_cast<float>(rank));
           const TensorView view{tensor.data(), {8}, DataType::float32};
           PersistentAgreement agreement(engine, view, tensor.data(), options);
