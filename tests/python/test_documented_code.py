@@ -133,7 +133,7 @@ WRONG = [
     ("wrong b", "rueda.init()"),
     ("wrong c", "import rueda.torch as rueda\nrueda.elastic.steps(3)\nrueda.Compression.fp17"),
     ("wrong d", "import rueda.torch.c10d\nimport no_such_module\nno_such_module.f(rueda.size())"),
-    ("wrong e", "import rueda\nrueda.torch.c10d.typed_errors()"),
+    ("wrong e", "import rueda\nrueda.torch.torchft.ProcessGroupRueda()"),
 ]
 
 
@@ -154,7 +154,7 @@ def test_what_is_not_there_would_be_found(told: list[str]) -> None:
         "wrong a: rueda.no_such_name: module 'rueda' has no attribute 'no_such_name'",
         "wrong b: rueda is not imported",
         "wrong c: rueda.Compression.fp17: type object 'Compression' has no attribute 'fp17'",
-        "wrong e: rueda.torch.c10d: module 'rueda.torch' has no attribute 'c10d'",
+        "wrong e: rueda.torch.torchft: module 'rueda.torch' has no attribute 'torchft'",
     ]
 
 
