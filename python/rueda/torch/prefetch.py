@@ -100,9 +100,8 @@ class PrefetchLoader(Generic[T]):
         self.depth = depth
         self.threads = threads
         self._forsaken: ReadAhead[Any] | None = None  # of an epoch that was left; may still read
-        self._state: list[
-            Any
-        ] = []  # the loader's after the batch that was handed out last, within an epoch
+        # The loader's after the batch that was handed out last, within an epoch.
+        self._state: list[Any] = []
         self.last: InputWait | None = None
         """What the last epoch that has come to its end waited for; None before that."""
 

@@ -15,9 +15,8 @@ class NewGradients:
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
         self.have_come = False
-        reference = weakref.ref(
-            self
-        )  # a model outlives its optimizers, so its hooks must not keep them
+        # A model outlives its optimizers, so its hooks must not keep them.
+        reference = weakref.ref(self)
 
         def note(_: torch.Tensor) -> None:
             watching = reference()
