@@ -97,6 +97,9 @@ _FLAGS = [
                  help="Calls in each round. Default 0: as many as --seconds allow, 3 to 1000."),
     click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=0.1,
                  metavar="S", help="For a contender in each round at each size. Default 0.1."),
+    click.option("--late", type=click.FloatRange(min=0), default=0, metavar="MS",
+                 help="One rank, another in each call, enters so many milliseconds after the "
+                 "others, as ranks that train do. Default 0."),
     click.option("--limits/--no-limits", default=True, help="Measure the machine, too."),
     click.option("--explain", is_flag=True,
                  help="Print which algorithm Rueda has chosen for which sizes, and exit."),

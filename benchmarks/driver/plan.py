@@ -23,6 +23,7 @@ class Plan:
     rounds: int
     calls: int  # in each block; 0: as many as `seconds` allow
     seconds: float  # for one block
+    late: float  # seconds that one rank, another in each call, enters after the others
     processors: tuple[int, ...]
 
     @property

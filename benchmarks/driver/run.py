@@ -62,6 +62,7 @@ class Request:
     rounds: int
     calls: int
     seconds: float
+    late: float
     limits: bool
     explain: bool
     json_file: Path | None
@@ -114,7 +115,7 @@ def make_plan(request: Request, processors: tuple[int, ...]) -> Plan:
     sizes = size_sequence(first, parse_size(request.last), request.factor, element, parts)
     return Plan(
         collective, request.ranks, tuple(sizes), dtype, op, request.root,
-        request.rounds, request.calls, request.seconds, processors,
+        request.rounds, request.calls, request.seconds, request.late / 1e3, processors,
     )  # fmt: skip
 
 

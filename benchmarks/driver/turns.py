@@ -70,7 +70,7 @@ class Turn:
                 "collective": collective.name, "memory": memory, "op": plan.op, "root": plan.root,
                 "input_count": count // plan.ranks if collective.input_is_part else count,
                 "output_count": count // plan.ranks if collective.output_is_part else count,
-                "in_place": int(collective.in_place), "expected": blocks,
+                "in_place": int(collective.in_place), "expected": blocks, "late": round(plan.late * 1e9),
             }  # fmt: skip
             self._add_rank(what, tables, plan.dtype)
         return self
@@ -85,7 +85,7 @@ class Turn:
             what = {
                 "collective": name, "memory": "shared", "op": "sum", "root": 0,
                 "input_count": count, "output_count": count, "in_place": 1,
-                "expected": f"1,0,{count}" if checked else "",
+                "expected": f"1,0,{count}" if checked else "", "late": 0,
             }  # fmt: skip
             self._add_rank(what, b"".join(tables), "float32")
         return self

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 namespace rueda_bench {
@@ -36,6 +37,9 @@ Message run_block(const Contender& contender, Call& call, const Work& work, Flag
   for (int i = 0; i < calls; ++i) {
     work.write_input(call.input(), i);
     barrier.wait(participants);
+    if (work.late.count() > 0 && i % participants == contender.rank()) {
+      std::this_thread::sleep_for(work.late);  // its processor is free meanwhile
+    }
     const std::int64_t entered = now();
     call.run();
     const std::int64_t returned = now();

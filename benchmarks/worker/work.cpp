@@ -58,6 +58,7 @@ Work::Work(Message given)
       in_place(message.number("in_place") != 0),
       warmup(static_cast<int>(message.number("warmup"))),
       iterations(static_cast<int>(message.number("iterations"))),
+      late(message.number("late")),
       period(static_cast<std::size_t>(message.number("period"))),
       expected(parse_blocks(message.text("expected"))) {
   std::size_t tables = 1;

@@ -1,6 +1,7 @@
 // One block of calls that the driver asks for, and the values that go in and come out.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -35,7 +36,8 @@ struct Work {
   bool in_place;
   int warmup;
   int iterations;
-  std::size_t period;  // elements of a table
+  std::chrono::nanoseconds late;  // that one rank, another in each call, enters after the others
+  std::size_t period;             // elements of a table
   std::vector<ExpectedBlock> expected;
 
   [[nodiscard]] std::size_t element() const { return rueda::size_of(dtype); }

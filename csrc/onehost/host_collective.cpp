@@ -47,6 +47,7 @@ bool HostCollective::advance() {
         return moved;
       }
       stage_ = Stage::working;
+      wake_helpers();
       [[fallthrough]];
     case Stage::working:
       switch (work()) {
@@ -87,6 +88,12 @@ Status HostCollective::no_memory() const {
 // with the first, and then nobody sleeps.
 void HostCollective::poll_failed() {
   if (++fruitless_ == 2) channel_.notify();
+}
+
+// Others may have gone to sleep before the last of them arrived. Whoever that is never looks in
+// vain, and would do all the work that can be claimed before the others hear that there is any.
+void HostCollective::wake_helpers() {
+  if (fruitless_ < 2 && is_shared_work()) channel_.notify();
 }
 
 void HostCollective::complete() {

@@ -86,6 +86,9 @@ class HostCollective : public Operation {
   virtual Work work() = 0;
   // Whether ranks touch each other's tensors; asked after all have arrived, and the same on all.
   [[nodiscard]] virtual bool shares_tensors() const = 0;
+  // Whether all members have a part in work(), and not only each in what it does for itself; asked
+  // when all have arrived.
+  [[nodiscard]] virtual bool is_shared_work() const { return shares_tensors(); }
   // Members without whom work() does not go on.
   [[nodiscard]] virtual std::vector<int> awaited_at_work() const { return {}; }
 
@@ -99,6 +102,7 @@ class HostCollective : public Operation {
 
   void complete();
   void poll_failed();
+  void wake_helpers();
   [[nodiscard]] std::vector<int> awaited_members() const;
   [[nodiscard]] int world_rank(int member) const;
 

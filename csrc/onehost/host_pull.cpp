@@ -47,13 +47,17 @@ std::int64_t HostPull::number_of(int member, int index) const {
   return number;
 }
 
+bool HostPull::shares_tensors() const {
+  for (int member = 0; member < size(); ++member) {
+    const Place place = exposure_of(member).input_place;
+    if (place == Place::registered || place == Place::address) return true;
+  }
+  return false;
+}
+
 HostCollective::Work HostPull::work() {
   if (!started_) {
     started_ = true;
-    for (int member = 0; member < size(); ++member) {
-      const Place place = exposure_of(member).input_place;
-      shares_tensors_ = shares_tensors_ || place == Place::registered || place == Place::address;
-    }
     transfers_ = plan_(*this);
   }
   std::size_t budget = policy_.chunk;

@@ -41,7 +41,7 @@ class HostPull final : public HostCollective {
  private:
   void prepare() override;
   Work work() override;
-  [[nodiscard]] bool shares_tensors() const override { return shares_tensors_; }
+  [[nodiscard]] bool shares_tensors() const override;
   [[nodiscard]] Exposure exposure_of(int member) const;
   [[nodiscard]] Status take(const Transfer& transfer, std::size_t done, std::size_t bytes);
 
@@ -51,7 +51,6 @@ class HostPull final : public HostCollective {
   const Plan plan_;
   Reach reach_;
   bool started_ = false;
-  bool shares_tensors_ = false;
   std::vector<Transfer> transfers_;
   std::size_t next_ = 0;
   std::size_t taken_ = 0;  // of the next one

@@ -54,6 +54,7 @@ class HostReduction final : public HostCollective {
   void prepare() override;
   Work work() override;
   [[nodiscard]] bool shares_tensors() const override { return is_direct_; }
+  [[nodiscard]] bool is_shared_work() const override { return is_direct_ || staging_; }
   [[nodiscard]] std::vector<int> awaited_at_work() const override {
     return staging_ ? staging_->awaited() : std::vector<int>{};
   }

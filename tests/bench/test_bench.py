@@ -225,7 +225,7 @@ def test_medians_and_spread_are_over_all_rounds() -> None:
 
 @pytest.fixture
 def report() -> Report:
-    plan = Plan(COLLECTIVES["allreduce"], 2, (4, 2048), "float32", "sum", 0, 1, 0, 0.1, (0, 1))
+    plan = Plan(COLLECTIVES["allreduce"], 2, (4, 2048), "float32", "sum", 0, 1, 0, 0.1, 0.0, (0, 1))
 
     def entry(label: str, peer: str, sizes: frozenset[int] = frozenset()) -> Entry:
         contender = Contender(label, lambda setting: [], peer=peer)

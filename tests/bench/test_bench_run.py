@@ -156,6 +156,19 @@ def test_every_collective_is_measured(tmp_path: Path, collective: str) -> None:
 
 
 @built
+@pytest.mark.parametrize("path", ["direct", "python"])
+def test_the_time_begins_when_a_late_rank_enters(tmp_path: Path, path: str) -> None:
+    ran = bench(
+        tmp_path, "-b", "4K", "-e", "4K", "--rounds", "1", "--calls", "4", "--no-limits", "--peers", "none",
+        "--paths", path, "--memory", "private", "--late", "300", "--json", "report.json",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    report = json.loads((tmp_path / "report.json").read_text())
+    check_report(report, [4096])
+    assert report["sizes"][0]["results"][report["contenders"].popitem()[0]]["min_us"] < 300_000
+
+
+@built
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "complex128", "bool"])
 def test_every_dtype_is_measured(tmp_path: Path, dtype: str) -> None:
     ran = bench(

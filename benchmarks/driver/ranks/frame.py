@@ -80,6 +80,7 @@ class FlagBarrier:
 
     def __init__(self, area: mmap.mmap, rank: int, ranks: int, yields: bool) -> None:
         self._words = memoryview(area).cast("Q")
+        self.rank, self.size = rank, ranks
         self._own = rank * _LINE // 8
         self._peers = [peer * _LINE // 8 for peer in range(ranks) if peer != rank]
         self._max_spins = 0 if yields else _PATIENT_SPINS
@@ -156,6 +157,7 @@ def _run_block(
         message.number("in_place") != 0,
     )  # fmt: skip
     warmup, iterations = message.number("warmup"), message.number("iterations")
+    late = message.number("late") / 1e9
     layout = Values(message, work.element)
     call = prepared.call_of(work)
     entered = np.zeros(iterations, np.int64)
@@ -166,6 +168,8 @@ def _run_block(
     for i in range(-warmup, iterations):
         layout.write(call.input, i + warmup)
         barrier.wait()
+        if late and (i + warmup) % barrier.size == barrier.rank:
+            time.sleep(late)
         before = clock()
         run()
         after = clock()

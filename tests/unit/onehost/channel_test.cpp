@@ -2,38 +2,14 @@
 // collective on that of the next.
 #include "onehost/channel.h"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
-#include <memory>
 #include <vector>
 
-#include "ranks/rank_threads.h"
-#include "transport/inproc.h"
+#include "ranks/open_channels.h"
 
 namespace rueda::test::channel_test {
 
 namespace {
-
-// The ranks of a host, whose channels are driven by one thread.
-std::vector<std::unique_ptr<HostChannel>> open_channels(int size, std::size_t slot) {
-  InprocHub hub(size);
-  std::vector<std::shared_ptr<HostMemory>> hosts(static_cast<std::size_t>(size));
-  run_ranks(size, [&](int rank) {
-    auto host = HostMemory::form(*hub.make_bootstrap(rank), soon());
-    host.status().throw_if_error();
-    hosts[static_cast<std::size_t>(rank)] = host.value();
-  });
-  std::vector<int> members;
-  for (int rank = 0; rank < size; ++rank) members.push_back(rank);
-  std::vector<std::unique_ptr<HostChannel>> channels;
-  for (int rank = 0; rank < size; ++rank) {
-    CHECK((channels.empty() || !channels.front()->is_open()));
-    channels.push_back(std::make_unique<HostChannel>(hosts[static_cast<std::size_t>(rank)], members,
-                                                     rank, 9, HostChannel::WokenBy::channel, slot));
-  }
-  for (const auto& channel : channels) REQUIRE(channel->is_open());
-  return channels;
-}
 
 struct Range {
   const std::byte* begin;
