@@ -30,7 +30,7 @@ namespace rueda {
 // thread. The operation's error is left to Handle::wait().
 void wait_once(const Handle& handle, Time deadline);
 
-// As allreduce() and barrier(), for a caller that waits at once: it does the work itself, and no
+// As allreduce() and so on, for a caller that waits at once: it does the work itself, and no
 // other thread wakes. Return when the operation is done, when the deadline has passed or when a
 // signal handler has run; in the last two cases it goes on, and the handle is waited for as any
 // other.
@@ -61,6 +61,16 @@ enum class Tried : std::uint8_t { not_repeated, done, begun };
 // outlive that.
 [[nodiscard]] Tried try_to_repeat(const PlainAllreduce& call,
                                   const std::function<Time()>& begin_to_wait, Handle& handle);
+[[nodiscard]] Handle allgather_blocking(const TensorView& input, const CallOptions& options,
+                                        std::optional<Time> deadline);
+[[nodiscard]] Handle broadcast_blocking(const TensorView& tensor, int root,
+                                        const CallOptions& options, std::optional<Time> deadline);
+[[nodiscard]] Handle reduce_scatter_blocking(const TensorView& input,
+                                             const ReduceScatterOptions& options,
+                                             std::optional<Time> deadline);
+[[nodiscard]] Handle alltoall_blocking(const TensorView& input,
+                                       const std::vector<std::int64_t>& splits,
+                                       const CallOptions& options, std::optional<Time> deadline);
 [[nodiscard]] Handle barrier_blocking(const CallOptions& options, std::optional<Time> deadline);
 
 // Ends all process sets but the world and those that only their members know. Every rank calls it,

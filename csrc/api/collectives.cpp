@@ -153,8 +153,57 @@ bool is_plain(const TensorView& input, const AllreduceOptions& options) {
 
 void set_result(Submission& submission, const ResultMemory& result) {
   submission.output = static_cast<std::byte*>(result.data);
-  if (result.data != nullptr && submission.request.on_gpu)
-    submission.request.output_bytes = result.bytes;
+  if (result.data == nullptr) return;
+  submission.output_room = result.bytes;
+  if (submission.request.on_gpu) submission.request.output_bytes = result.bytes;
+}
+
+Submission allgather_submission(const TensorView& input, const CallOptions& options) {
+  Submission submission = submission_of(Collective::allgather, input, options.name);
+  set_result(submission, options.result);
+  return submission;
+}
+
+Submission broadcast_submission(const TensorView& tensor, int root, const CallOptions& options) {
+  Submission submission = submission_of(Collective::broadcast, tensor, options.name);
+  const auto [runtime, set_id] = runtime_of(options.process_set);
+  if (const auto members = runtime->process_sets().find(set_id)) {
+    const auto found = std::find(members->ranks.begin(), members->ranks.end(), root);
+    submission.request.root = static_cast<int>(found - members->ranks.begin());
+    if (found == members->ranks.end()) {
+      submission.request.error =
+          Status(ErrorCode::invalid_argument,
+                 str("root rank ", root, " is not in the process set, which has ",
+                     describe_ranks(members->ranks)));
+    }
+  }
+  submission.output = static_cast<std::byte*>(tensor.data);
+  return submission;
+}
+
+Submission reduce_scatter_submission(const TensorView& input, const ReduceScatterOptions& options) {
+  Submission submission = submission_of(Collective::reduce_scatter, input, options.name);
+  set_reduction(submission.request, options);
+  submission.request.splits = options.splits;
+  set_result(submission, options.result);
+  return submission;
+}
+
+Submission alltoall_submission(const TensorView& input, const std::vector<std::int64_t>& splits,
+                               const CallOptions& options) {
+  Submission submission = submission_of(Collective::alltoall, input, options.name);
+  set_result(submission, options.result);
+  const auto [runtime, set_id] = runtime_of(options.process_set);
+  const auto members = runtime->process_sets().find(set_id);
+  const std::int64_t ranks = members ? members->size() : 1;
+  auto rows = alltoall_rows(input, splits, ranks);
+  // Only this rank knows its splits: the others are told when they are wrong.
+  if (rows.ok()) {
+    submission.rows = *std::move(rows);
+  } else {
+    submission.request.error = rows.status();
+  }
+  return submission;
 }
 
 }  // namespace
@@ -240,51 +289,42 @@ std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
 }
 
 Handle allgather(const TensorView& input, const CallOptions& options) {
-  Submission submission = submission_of(Collective::allgather, input, options.name);
-  set_result(submission, options.result);
-  return submit(options.process_set, std::move(submission));
+  return submit(options.process_set, allgather_submission(input, options));
+}
+
+Handle allgather_blocking(const TensorView& input, const CallOptions& options,
+                          std::optional<Time> deadline) {
+  return submit_and_wait(options.process_set, allgather_submission(input, options), deadline);
 }
 
 Handle broadcast(const TensorView& tensor, int root, const CallOptions& options) {
-  Submission submission = submission_of(Collective::broadcast, tensor, options.name);
-  const auto [runtime, set_id] = runtime_of(options.process_set);
-  if (const auto members = runtime->process_sets().find(set_id)) {
-    const auto found = std::find(members->ranks.begin(), members->ranks.end(), root);
-    submission.request.root = static_cast<int>(found - members->ranks.begin());
-    if (found == members->ranks.end()) {
-      submission.request.error =
-          Status(ErrorCode::invalid_argument,
-                 str("root rank ", root, " is not in the process set, which has ",
-                     describe_ranks(members->ranks)));
-    }
-  }
-  submission.output = static_cast<std::byte*>(tensor.data);
-  return submit(options.process_set, std::move(submission));
+  return submit(options.process_set, broadcast_submission(tensor, root, options));
+}
+
+Handle broadcast_blocking(const TensorView& tensor, int root, const CallOptions& options,
+                          std::optional<Time> deadline) {
+  return submit_and_wait(options.process_set, broadcast_submission(tensor, root, options),
+                         deadline);
 }
 
 Handle reduce_scatter(const TensorView& input, const ReduceScatterOptions& options) {
-  Submission submission = submission_of(Collective::reduce_scatter, input, options.name);
-  set_reduction(submission.request, options);
-  submission.request.splits = options.splits;
-  set_result(submission, options.result);
-  return submit(options.process_set, std::move(submission));
+  return submit(options.process_set, reduce_scatter_submission(input, options));
+}
+
+Handle reduce_scatter_blocking(const TensorView& input, const ReduceScatterOptions& options,
+                               std::optional<Time> deadline) {
+  return submit_and_wait(options.process_set, reduce_scatter_submission(input, options), deadline);
 }
 
 Handle alltoall(const TensorView& input, const std::vector<std::int64_t>& splits,
                 const CallOptions& options) {
-  Submission submission = submission_of(Collective::alltoall, input, options.name);
-  set_result(submission, options.result);
-  const auto [runtime, set_id] = runtime_of(options.process_set);
-  const auto members = runtime->process_sets().find(set_id);
-  const std::int64_t ranks = members ? members->size() : 1;
-  auto rows = alltoall_rows(input, splits, ranks);
-  // Only this rank knows its splits: the others are told when they are wrong.
-  if (rows.ok()) {
-    submission.rows = *std::move(rows);
-  } else {
-    submission.request.error = rows.status();
-  }
-  return submit(options.process_set, std::move(submission));
+  return submit(options.process_set, alltoall_submission(input, splits, options));
+}
+
+Handle alltoall_blocking(const TensorView& input, const std::vector<std::int64_t>& splits,
+                         const CallOptions& options, std::optional<Time> deadline) {
+  return submit_and_wait(options.process_set, alltoall_submission(input, splits, options),
+                         deadline);
 }
 
 Handle barrier(const CallOptions& options) {

@@ -5,7 +5,8 @@
 namespace rueda {
 
 std::shared_ptr<std::byte[]> Backend::allocate(const Lane&, std::size_t bytes) {
-  return allocate_aligned(bytes);
+  if (bytes < LargeResults::min_bytes) return allocate_aligned(bytes);
+  return results_->allocate(bytes);
 }
 
 Combination combination_of(const Reduction& reduction) {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/large_results.h"
 #include "core/status.h"
 #include "onehost/channel.h"
 #include "onehost/host_collective.h"
@@ -122,6 +123,9 @@ class Backend {
                                                std::int64_t bytes, int root) = 0;
   virtual std::unique_ptr<Operation> alltoall(const Lane& lane, AlltoallInput input,
                                               AllocateRows allocate) = 0;
+
+ private:
+  const std::shared_ptr<LargeResults> results_ = LargeResults::make();
 };
 
 // How the ranks of one host exchange so many bytes, by the table; nothing for the ring.

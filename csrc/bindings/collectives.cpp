@@ -8,8 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "api/bindings.h"
 #include "errors.h"
 #include "gil.h"
+#include "handle.h"
 #include "rueda/rueda.h"
 
 namespace py = pybind11;
@@ -114,16 +116,46 @@ std::vector<Handle> submit_grouped_allreduce(
 Handle submit_reduce_scatter(std::uintptr_t input, Shape shape, int dtype, const std::string& name,
                              int op, double prescale, double postscale,
                              std::vector<std::int64_t> splits, int set, int device,
-                             std::uintptr_t stream, std::uintptr_t result,
-                             std::size_t result_bytes) {
-  return reduce_scatter(view(input, std::move(shape), dtype, device, stream),
-                        {.name = name,
-                         .op = reduce_op(op),
-                         .prescale_factor = prescale,
-                         .postscale_factor = postscale,
-                         .splits = std::move(splits),
-                         .process_set = {set},
-                         .result = {pointer(result), result_bytes}});
+                             std::uintptr_t stream, std::uintptr_t result, std::size_t result_bytes,
+                             bool blocking) {
+  const TensorView tensor = view(input, std::move(shape), dtype, device, stream);
+  const ReduceScatterOptions options{.name = name,
+                                     .op = reduce_op(op),
+                                     .prescale_factor = prescale,
+                                     .postscale_factor = postscale,
+                                     .splits = std::move(splits),
+                                     .process_set = {set},
+                                     .result = {pointer(result), result_bytes}};
+  if (!blocking) return reduce_scatter(tensor, options);
+  return reduce_scatter_blocking(tensor, options, end_of_sleep(std::nullopt));
+}
+
+Handle submit_allgather(std::uintptr_t input, Shape shape, int dtype, const std::string& name,
+                        int set, int device, std::uintptr_t stream, std::uintptr_t result,
+                        std::size_t result_bytes, bool blocking) {
+  const TensorView tensor = view(input, std::move(shape), dtype, device, stream);
+  const CallOptions options{name, {set}, {pointer(result), result_bytes}};
+  if (!blocking) return allgather(tensor, options);
+  return allgather_blocking(tensor, options, end_of_sleep(std::nullopt));
+}
+
+Handle submit_broadcast(std::uintptr_t data, Shape shape, int dtype, int root,
+                        const std::string& name, int set, int device, std::uintptr_t stream,
+                        bool blocking) {
+  const TensorView tensor = view(data, std::move(shape), dtype, device, stream);
+  const CallOptions options{name, {set}};
+  if (!blocking) return broadcast(tensor, root, options);
+  return broadcast_blocking(tensor, root, options, end_of_sleep(std::nullopt));
+}
+
+Handle submit_alltoall(std::uintptr_t input, Shape shape, int dtype,
+                       const std::vector<std::int64_t>& splits, const std::string& name, int set,
+                       int device, std::uintptr_t stream, std::uintptr_t result,
+                       std::size_t result_bytes, bool blocking) {
+  const TensorView tensor = view(input, std::move(shape), dtype, device, stream);
+  const CallOptions options{name, {set}, {pointer(result), result_bytes}};
+  if (!blocking) return alltoall(tensor, splits, options);
+  return alltoall_blocking(tensor, splits, options, end_of_sleep(std::nullopt));
 }
 
 }  // namespace
@@ -155,41 +187,23 @@ void bind_collectives(py::module_& module) {
     for (const LeafNode& node : schedule.partials) partials.emplace_back(node.first, node.count);
     return std::pair(schedule.merges, partials);
   });
+  // blocking: see allreduce_blocking(). The handle that comes back is waited for as any other.
   module.def("reduce_scatter", &submit_reduce_scatter, released, py::arg("input"), py::arg("shape"),
              py::arg("dtype"), py::arg("name"), py::arg("op"), py::arg("prescale"),
              py::arg("postscale"), py::arg("splits"), py::arg("set"),
              py::arg("device") = host_device, py::arg("stream") = 0, py::arg("result") = 0,
-             py::arg("result_bytes") = 0);
-  module.def(
-      "allgather",
-      [](std::uintptr_t input, Shape shape, int dtype, const std::string& name, int set, int device,
-         std::uintptr_t stream, std::uintptr_t result, std::size_t result_bytes) {
-        return allgather(view(input, std::move(shape), dtype, device, stream),
-                         {name, {set}, {pointer(result), result_bytes}});
-      },
-      released, py::arg("input"), py::arg("shape"), py::arg("dtype"), py::arg("name"),
-      py::arg("set"), py::arg("device") = host_device, py::arg("stream") = 0, py::arg("result") = 0,
-      py::arg("result_bytes") = 0);
-  module.def(
-      "broadcast",
-      [](std::uintptr_t tensor, Shape shape, int dtype, int root, const std::string& name, int set,
-         int device, std::uintptr_t stream) {
-        return broadcast(view(tensor, std::move(shape), dtype, device, stream), root,
-                         {name, {set}});
-      },
-      released, py::arg("tensor"), py::arg("shape"), py::arg("dtype"), py::arg("root"),
-      py::arg("name"), py::arg("set"), py::arg("device") = host_device, py::arg("stream") = 0);
-  module.def(
-      "alltoall",
-      [](std::uintptr_t input, Shape shape, int dtype, const std::vector<std::int64_t>& splits,
-         const std::string& name, int set, int device, std::uintptr_t stream, std::uintptr_t result,
-         std::size_t result_bytes) {
-        return alltoall(view(input, std::move(shape), dtype, device, stream), splits,
-                        {name, {set}, {pointer(result), result_bytes}});
-      },
-      released, py::arg("input"), py::arg("shape"), py::arg("dtype"), py::arg("splits"),
-      py::arg("name"), py::arg("set"), py::arg("device") = host_device, py::arg("stream") = 0,
-      py::arg("result") = 0, py::arg("result_bytes") = 0);
+             py::arg("result_bytes") = 0, py::arg("blocking") = false);
+  module.def("allgather", &submit_allgather, released, py::arg("input"), py::arg("shape"),
+             py::arg("dtype"), py::arg("name"), py::arg("set"), py::arg("device") = host_device,
+             py::arg("stream") = 0, py::arg("result") = 0, py::arg("result_bytes") = 0,
+             py::arg("blocking") = false);
+  module.def("broadcast", &submit_broadcast, released, py::arg("tensor"), py::arg("shape"),
+             py::arg("dtype"), py::arg("root"), py::arg("name"), py::arg("set"),
+             py::arg("device") = host_device, py::arg("stream") = 0, py::arg("blocking") = false);
+  module.def("alltoall", &submit_alltoall, released, py::arg("input"), py::arg("shape"),
+             py::arg("dtype"), py::arg("splits"), py::arg("name"), py::arg("set"),
+             py::arg("device") = host_device, py::arg("stream") = 0, py::arg("result") = 0,
+             py::arg("result_bytes") = 0, py::arg("blocking") = false);
   module.def(
       "barrier", [](const std::string& name, int set) { return barrier({name, {set}}); }, released);
   module.def(

@@ -115,8 +115,7 @@ std::byte* UnfusedCollective::allocate_output(Shape shape) {
       static_cast<std::size_t>(element_count(shape)) * size_of(request().dtype);
   output_.shape = std::move(shape);
   const auto& submission = member_.submission;
-  if (request().on_gpu && submission && submission->output &&
-      submission->request.output_bytes == bytes) {
+  if (submission && submission->output != nullptr && submission->output_room == bytes) {
     return submission->output;
   }
   output_.data = backend().allocate(lane_, bytes);

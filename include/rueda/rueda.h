@@ -247,10 +247,12 @@ std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
                                       std::span<void* const> outputs,
                                       const AllreduceOptions& options = {});
 
-// Memory of the caller's GPU for the result of an allgather, reduce_scatter or alltoall. Where the
-// result has exactly so many bytes it is written there, and Output::data is null; else, and on the
-// CPU always, the engine allocates it. It must not be used until a stream that has waited for the
-// handle gets there.
+// Memory of the caller's, where the input lies too, for the result of an allgather, reduce_scatter
+// or alltoall. Where the result has exactly so many bytes it is written there, and Output::data is
+// null; else the engine allocates it. It must not be used until the handle has completed, on a GPU
+// until a stream that has waited for the handle gets there. It does not overlap the input, but that
+// the input of an allgather may be this rank's part of the result, and the result of a
+// reduce_scatter this rank's part of the input.
 struct ResultMemory {
   void* data = nullptr;
   std::size_t bytes = 0;

@@ -225,6 +225,7 @@ def reduce_scatter(
     stream: int = 0,
     result: int = 0,
     result_bytes: int = 0,
+    blocking: bool = False,
 ) -> Handle: ...
 def allgather(
     input: int,
@@ -236,6 +237,7 @@ def allgather(
     stream: int = 0,
     result: int = 0,
     result_bytes: int = 0,
+    blocking: bool = False,
 ) -> Handle: ...
 def broadcast(
     tensor: int,
@@ -246,6 +248,7 @@ def broadcast(
     set: int,
     device: int = -1,
     stream: int = 0,
+    blocking: bool = False,
 ) -> Handle: ...
 def alltoall(
     input: int,
@@ -258,6 +261,7 @@ def alltoall(
     stream: int = 0,
     result: int = 0,
     result_bytes: int = 0,
+    blocking: bool = False,
 ) -> Handle: ...
 
 class PersistentAllreduce:

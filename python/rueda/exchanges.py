@@ -61,7 +61,7 @@ def allgather(
         >>> rueda.allgather(np.ones((rueda.rank() + 1, 2)), name="rows").shape
         (1, 2)
     """
-    return allgather_async(array, name, process_set).result()
+    return _collectives.allgather(array, name, process_set, blocking=True).result()
 
 
 def allgather_async(
@@ -129,7 +129,7 @@ def broadcast(
         >>> rueda.broadcast(np.ones(2), root_rank=0, name="weights")
         array([1., 1.])
     """
-    return broadcast_async(array, root_rank, name, process_set).result()
+    return _collectives.broadcast(array, root_rank, name, process_set, blocking=True).result()
 
 
 def broadcast_async(
@@ -166,7 +166,9 @@ def broadcast_(
         >>> rueda.broadcast_(weights, root_rank=0, name="weights") is weights
         True
     """
-    return broadcast_async_(array, root_rank, name, process_set).result()
+    return _collectives.broadcast(
+        array, root_rank, name, process_set, in_place=True, blocking=True
+    ).result()
 
 
 def broadcast_async_(
@@ -226,7 +228,11 @@ def alltoall(
         >>> received, counts.tolist()
         (array([1., 1., 1.]), [3])
     """
-    return alltoall_async(array, splits, name, process_set).result()
+    if splits is None:
+        return _collectives.alltoall(array, name, process_set, blocking=True).result()
+    return _collectives.alltoall_with_counts(
+        array, splits, name, process_set, blocking=True
+    ).result()
 
 
 @overload

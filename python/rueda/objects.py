@@ -15,15 +15,13 @@ import numpy as np
 
 from rueda.adapter import Refusal
 from rueda.errors import UnsupportedError
+from rueda.exchanges import allgather, broadcast_
 from rueda.handles import synchronize
 from rueda.lifecycle import rank
-from rueda.numpy_arrays import NumpyAdapter
 from rueda.process_sets import ProcessSet, global_process_set
-from rueda.submission import Collectives, refuse
+from rueda.submission import refuse
 
 __all__ = ["allgather_object", "broadcast_object"]
-
-_collectives = Collectives(NumpyAdapter())
 
 
 def broadcast_object(
@@ -48,14 +46,10 @@ def broadcast_object(
     if rank() == root_rank:
         content = _pickled(obj, f"{label}.size", process_set)
     size = np.array([content.size], np.int64)
-    synchronize(
-        _collectives.broadcast(size, root_rank, f"{label}.size", process_set, in_place=True)
-    )
+    broadcast_(size, root_rank, f"{label}.size", process_set)
     if rank() != root_rank:
         content = np.empty(int(size[0]), np.uint8)
-    synchronize(
-        _collectives.broadcast(content, root_rank, f"{label}.content", process_set, in_place=True)
-    )
+    broadcast_(content, root_rank, f"{label}.content", process_set)
     return obj if rank() == root_rank else _unpickled(io.BytesIO(content.tobytes()))
 
 
@@ -75,7 +69,7 @@ def allgather_object(
     """
     label = f"{name or 'object'}.gathered"
     content = _pickled(obj, label, process_set)
-    gathered = synchronize(_collectives.allgather(content, label, process_set))
+    gathered = allgather(content, label, process_set)
     # Each pickle knows its end, so the sizes need not travel.
     stream = io.BytesIO(gathered.tobytes())
     objects = []

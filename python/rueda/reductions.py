@@ -309,8 +309,8 @@ def reducescatter(
         >>> rueda.reducescatter(np.ones((3, 2)), op=rueda.Sum, name="layer1").shape  # all rows, of one rank
         (3, 2)
     """
-    return reducescatter_async(
-        array, name, op, prescale_factor, postscale_factor, process_set, splits
+    return _collectives.reducescatter(
+        array, name, op, prescale_factor, postscale_factor, splits, process_set, blocking=True
     ).result()
 
 

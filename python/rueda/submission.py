@@ -85,6 +85,9 @@ class Collectives(Generic[A]):
 
     A tensor that cannot be used is refused on behalf of this rank, so that every rank raises the error; nothing here
     raises because of a tensor.
+
+    ``blocking``: the caller waits for the handle at once. On the CPU the operation is then done in this thread, as far
+    as that takes no longer than until signals are looked for, and no other one wakes for it.
     """
 
     def __init__(self, adapter: Adapter[A]) -> None:
@@ -267,6 +270,7 @@ class Collectives(Generic[A]):
         postscale: float,
         splits: Iterable[int] | None,
         process_set: ProcessSet,
+        blocking: bool = False,
     ) -> Handle[A]:
         def submit() -> Handle[A]:
             source, view = self._adapter.read(array)
@@ -283,6 +287,7 @@ class Collectives(Generic[A]):
                 identify(process_set),
                 view.device,
                 view.stream,
+                blocking=blocking,
             )
             return _handle(
                 begin, self._output_of(source, view, name), (source, view.owner), view.follow
@@ -290,7 +295,9 @@ class Collectives(Generic[A]):
 
         return _submitted(submit, name, process_set)
 
-    def allgather(self, array: object, name: str | None, process_set: ProcessSet) -> Handle[A]:
+    def allgather(
+        self, array: object, name: str | None, process_set: ProcessSet, blocking: bool = False
+    ) -> Handle[A]:
         def submit() -> Handle[A]:
             source, view = self._adapter.read(array)
             begin = partial(
@@ -302,6 +309,7 @@ class Collectives(Generic[A]):
                 identify(process_set),
                 view.device,
                 view.stream,
+                blocking=blocking,
             )
             return _handle(
                 begin, self._output_of(source, view, name), (source, view.owner), view.follow
@@ -316,6 +324,7 @@ class Collectives(Generic[A]):
         name: str | None,
         process_set: ProcessSet,
         in_place: bool = False,
+        blocking: bool = False,
     ) -> Handle[A]:
         def submit() -> Handle[A]:
             target, view = self._adapter.write(array if in_place else self._adapter.copy(array))
@@ -329,6 +338,7 @@ class Collectives(Generic[A]):
                 identify(process_set),
                 view.device,
                 view.stream,
+                blocking=blocking,
             )
 
             def finish(_: object) -> A:
@@ -348,9 +358,11 @@ class Collectives(Generic[A]):
         ]
         return combine(handles)
 
-    def alltoall(self, array: object, name: str | None, process_set: ProcessSet) -> Handle[A]:
+    def alltoall(
+        self, array: object, name: str | None, process_set: ProcessSet, blocking: bool = False
+    ) -> Handle[A]:
         def submit() -> Handle[A]:
-            source, view, begin = self._prepared_alltoall(array, None, name, process_set)
+            source, view, begin = self._prepared_alltoall(array, None, name, process_set, blocking)
             return _handle(
                 begin, self._output_of(source, view, name), (source, view.owner), view.follow
             )
@@ -358,12 +370,19 @@ class Collectives(Generic[A]):
         return _submitted(submit, name, process_set)
 
     def alltoall_with_counts(
-        self, array: object, splits: Iterable[int] | None, name: str | None, process_set: ProcessSet
+        self,
+        array: object,
+        splits: Iterable[int] | None,
+        name: str | None,
+        process_set: ProcessSet,
+        blocking: bool = False,
     ) -> Handle[tuple[A, A]]:
         """The result is the array and the number of rows that came from each rank."""
 
         def submit() -> Handle[tuple[A, A]]:
-            source, view, begin = self._prepared_alltoall(array, splits, name, process_set)
+            source, view, begin = self._prepared_alltoall(
+                array, splits, name, process_set, blocking
+            )
             output = self._output_of(source, view, name)
 
             def finish(native: _native.Handle) -> tuple[A, A]:
@@ -379,6 +398,7 @@ class Collectives(Generic[A]):
         splits: Iterable[int] | None,
         name: str | None,
         process_set: ProcessSet,
+        blocking: bool,
     ) -> tuple[A, View, Callable[[], _native.Handle]]:
         source, view = self._adapter.read(array)
         begin = partial(
@@ -391,6 +411,7 @@ class Collectives(Generic[A]):
             identify(process_set),
             view.device,
             view.stream,
+            blocking=blocking,
         )
         return source, view, begin
 

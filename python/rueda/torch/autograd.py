@@ -137,7 +137,7 @@ class Allgather(torch.autograd.Function):
         ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet
     ) -> torch.Tensor:
         """Gathers."""
-        gathered = _collectives.allgather(tensor, name, process_set).result()
+        gathered = _collectives.allgather(tensor, name, process_set, blocking=True).result()
         ctx.rows = tensor.shape[0]  # which only a tensor has that could be gathered
         ctx.arguments = (_name(name), process_set)
         return gathered
@@ -163,7 +163,7 @@ class Broadcast(torch.autograd.Function):
     ) -> torch.Tensor:
         """Broadcasts."""
         ctx.arguments = (root_rank, _name(name), process_set)
-        return _collectives.broadcast(tensor, root_rank, name, process_set).result()
+        return _collectives.broadcast(tensor, root_rank, name, process_set, blocking=True).result()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
@@ -194,7 +194,7 @@ class Reducescatter(torch.autograd.Function):
         ctx.op = op
         ctx.factor = prescale * postscale
         return _collectives.reducescatter(
-            tensor, name, op, prescale, postscale, splits, process_set
+            tensor, name, op, prescale, postscale, splits, process_set, blocking=True
         ).result()
 
     @staticmethod
@@ -275,7 +275,7 @@ class Alltoall(torch.autograd.Function):
         process_set: ProcessSet,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Exchanges rows."""
-        handle = _collectives.alltoall_with_counts(tensor, splits, name, process_set)
+        handle = _collectives.alltoall_with_counts(tensor, splits, name, process_set, blocking=True)
         received, counts = handle.result()
         ctx.mark_non_differentiable(counts)
         ctx.arguments = (_name(name), process_set)

@@ -165,7 +165,9 @@ def broadcast_(
         >>> rueda.torch.broadcast_(weights, root_rank=0, name="weights") is weights
         True
     """
-    return broadcast_async_(tensor, root_rank, name, process_set).result()
+    return _collectives.broadcast(
+        tensor, root_rank, name, process_set, in_place=True, blocking=True
+    ).result()
 
 
 def broadcast_async_(

@@ -118,14 +118,71 @@ std::vector<Case> make_cases(int ranks) {
   return cases;
 }
 
-Submission submission_of(const Case& matrix_case, int rank, Bytes& output) {
+// Whose memory a result lies in whose size depends on what others contribute.
+enum class Memory { of_the_engine, of_the_caller, of_the_input };
+
+// An operation under way, and where its result is to lie.
+struct Begun {
+  Handle handle;
+  Bytes input;
+  Bytes result;
+  std::size_t first = 0;  // byte of the buffer that has the result
+  bool brought = false;
+};
+
+// Of this rank's rows among those of all, in bytes of `expected`.
+std::size_t bytes_before(const Case& matrix_case, int rank) {
+  std::size_t bytes = 0;
+  for (int before = 0; before < rank; ++before) {
+    const auto index = static_cast<std::size_t>(before);
+    const bool gathers = matrix_case.request.collective == Collective::allgather;
+    bytes += gathers ? matrix_case.inputs[index].size() : matrix_case.expected[index].size();
+  }
+  return bytes;
+}
+
+void begin(Runtime& engine, const Case& matrix_case, int rank, Memory memory, Begun& begun) {
   const auto index = static_cast<std::size_t>(rank);
+  const std::size_t bytes = matrix_case.expected[index].size();
   Submission submission;
   submission.request = matrix_case.request;
   submission.request.shape.front() = matrix_case.rows_of[index];
-  output = matrix_case.inputs[index];
-  submission.input = submission.output = output.data();
-  return submission;
+  begun.input = matrix_case.inputs[index];
+  submission.input = submission.output = begun.input.data();
+  const Collective collective = matrix_case.request.collective;
+  const bool has_room =
+      collective == Collective::allgather || collective == Collective::reduce_scatter;
+  begun.brought = has_room && memory != Memory::of_the_engine && bytes > 0;
+  if (begun.brought) {
+    submission.output_room = bytes;
+    if (memory == Memory::of_the_caller) {
+      begun.result.resize(bytes);
+      submission.output = begun.result.data();
+    } else if (collective == Collective::allgather) {
+      begun.result.resize(bytes);
+      std::byte* const own = begun.result.data() + bytes_before(matrix_case, rank);
+      std::copy(begun.input.begin(), begun.input.end(), own);
+      submission.input = own;
+      submission.output = begun.result.data();
+    } else {
+      begun.first = bytes_before(matrix_case, rank);
+      submission.output = begun.input.data() + begun.first;
+    }
+  }
+  begun.handle = submit(engine, std::move(submission));
+}
+
+Bytes result_in(const Begun& begun, const Case& matrix_case, int rank) {
+  finish(begun.handle);
+  const Output& output = begun.handle.state()->output;
+  const std::size_t bytes = matrix_case.expected[static_cast<std::size_t>(rank)].size();
+  if (output.data) {
+    expect(!begun.brought, matrix_case.request.name + " lies where the caller said");
+    return {output.data.get(), output.data.get() + bytes};
+  }
+  const Bytes& buffer = begun.result.empty() ? begun.input : begun.result;
+  const auto first = buffer.begin() + static_cast<std::ptrdiff_t>(begun.first);
+  return {first, first + static_cast<std::ptrdiff_t>(bytes)};
 }
 
 Bytes result_of(const Handle& handle, const Bytes& in_place, DataType dtype) {
@@ -136,20 +193,19 @@ Bytes result_of(const Handle& handle, const Bytes& in_place, DataType dtype) {
   return {output.data.get(), output.data.get() + bytes};
 }
 
-// Submits all in an order of this rank's own.
+// Submits all in an order of this rank's own. Where results lie differs between ranks, too.
 void check_cases(const std::vector<Case>& cases, int rank, Runtime& engine) {
   std::vector<std::size_t> order(cases.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::shuffle(order.begin(), order.end(), std::mt19937(static_cast<unsigned>(rank) + 7));
-  std::vector<Bytes> outputs(cases.size());
-  std::vector<Handle> handles(cases.size());
+  std::vector<Begun> begun(cases.size());
   for (const std::size_t i : order) {
-    handles[i] = submit(engine, submission_of(cases[i], rank, outputs[i]));
+    const auto memory = static_cast<Memory>((i / 2 + static_cast<std::size_t>(rank)) % 3);
+    begin(engine, cases[i], rank, memory, begun[i]);
   }
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    const Request& request = cases[i].request;
-    const Bytes result = result_of(handles[i], outputs[i], request.dtype);
-    expect(result == cases[i].expected[static_cast<std::size_t>(rank)], request.name);
+    const Bytes result = result_in(begun[i], cases[i], rank);
+    expect(result == cases[i].expected[static_cast<std::size_t>(rank)], cases[i].request.name);
   }
 }
 

@@ -157,6 +157,16 @@ TEST_CASE("an all-to-all brings what the ranks have sent") {
   CHECK(batch.backend.numbers == std::vector<std::int64_t>{1, 2, 3});
 }
 
+TEST_CASE("a result lies where the caller has room for just as much") {
+  Batch batch(Collective::alltoall, 6);
+  const std::size_t bytes = 5 * 2 * sizeof(float);
+  const std::size_t room = GENERATE(as<std::size_t>{}, 0, 39, 40, 41);
+  batch.member.submission->output_room = room;
+  const OperationOutput output = batch.run();
+  CHECK((output.data == nullptr) == (room == bytes));
+  CHECK(output.shape == Shape{5, 2});
+}
+
 TEST_CASE("what is an allreduce, or moves no data, is not started") {
   const auto collective = GENERATE(Collective::allreduce, Collective::barrier, Collective::join);
   Batch batch(collective, 1);

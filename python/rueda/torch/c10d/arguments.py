@@ -183,12 +183,12 @@ def require_like(target: Target, view: View) -> None:
 def result_memory(
     targets: Sequence[Target], source: View, in_place_at: int | None = None
 ) -> tuple[int, int]:
-    """Address and bytes of a GPU's memory into which a result may be written at once; zeros where there is none.
+    """Address and bytes of the memory into which a result may be written at once; zeros where there is none.
 
-    There is none on the CPU, for several targets, and where the source overlaps the target, unless it begins
+    There is none for several targets, and where the source overlaps the target, unless it begins
     ``in_place_at`` bytes after it, as collectives in place have it.
     """
-    if len(targets) != 1 or targets[0].view.device < 0:
+    if len(targets) != 1:
         return 0, 0
     view = targets[0].view
     length, source_length = (
