@@ -173,7 +173,9 @@ std::size_t CompressedTensors::encode_result(const CompressedChunk& chunk, float
   for (const PieceRun& run : chunk.runs) {
     std::byte* const encoded = target + bytes;
     const float* const values = sum + run.in_chunk;
-    const std::size_t written = encode_run(encoded, values, described(run, contributors_));
+    CodecRun described = this->described(run, contributors_);
+    described.is_sum = true;
+    const std::size_t written = encode_run(encoded, values, described);
     bytes += written;
     float* const residual = pieces_[run.piece].kept.from(run.first).residual;
     if (residual == nullptr || codec_->encodes_own()) continue;

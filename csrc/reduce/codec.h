@@ -37,6 +37,7 @@ struct CodecRun {
   std::int64_t first = 0;  // where they begin in the tensor
   int partials = 1;        // contributions that are summed up in them
   std::uint64_t seed = 0;  // of what is chosen at random
+  bool is_sum = false;     // also of a single contribution: nothing is chosen anew
 };
 
 inline constexpr std::int64_t max_run = 1 << 16;

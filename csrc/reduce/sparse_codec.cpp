@@ -149,7 +149,7 @@ class SparseCodec final : public Codec {
   // A sum has no more elements than its parts together, and is written as it is.
   std::size_t encode(std::byte* target, const float* values, const CodecRun& run) const override {
     if (run.count == 0) return write_head(target, 0);
-    if (run.partials > 1) {
+    if (run.is_sum) {
       if (!are_finite(values, run.count)) return write_head(target, no_finite_elements);
       return write(target, values, run, places_of_others_than_zero(values, run.count));
     }

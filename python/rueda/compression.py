@@ -7,6 +7,7 @@ is rounded at most twice, however many ranks there are. docs/compression.md has 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -205,8 +206,18 @@ def named_codec(spec: object) -> Codec | None:
 
 
 def _checked(codec: Codec | None) -> Codec | None:
-    if isinstance(codec, _Sparse) and not 0 < codec.fraction <= 1:
-        raise ValueError(f"compression={codec!r}: the fraction is not above 0 and at most 1")
+    if isinstance(codec, _Sparse):
+        try:
+            is_right = bool(0 < codec.fraction <= 1)
+        except (TypeError, ValueError):
+            is_right = False
+        if not is_right:
+            raise ValueError(f"compression={codec!r}: the fraction is not above 0 and at most 1")
+    if isinstance(codec, RandomK):
+        try:
+            operator.index(codec.seed)
+        except TypeError:
+            raise ValueError(f"compression={codec!r}: the seed is not a whole number") from None
     return codec
 
 
@@ -220,5 +231,6 @@ def codec_of(spec: object) -> tuple[int, float, int]:
         raise Refusal(str(error)) from None
     if codec is None:
         return 0, 0.0, 0
-    seed = codec.seed if isinstance(codec, RandomK) else 0
-    return codec.code, codec.fraction_sent, seed & (1 << 64) - 1
+    # As Python's own: NumPy's numbers have 64 bits and a sign.
+    seed = operator.index(codec.seed) if isinstance(codec, RandomK) else 0
+    return codec.code, float(codec.fraction_sent), seed & (1 << 64) - 1

@@ -302,6 +302,9 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
                              .process_set = options_.process_set,
                              .compression = watched.compression};
     if (watched.residual.defined()) {
+      if (watched.residual.numel() != gradient.numel()) {  // resized: other elements have lost that
+        watched.residual = ::torch::zeros({gradient.numel()}, ::torch::kFloat);
+      }
       options.residuals = {watched.residual.data_ptr<float>()};
     }
     options.seed = seed_of(watched.name, steps_);

@@ -147,6 +147,8 @@ def remove(path: Path) -> None:
         gone = path.with_name(f"{_REMOVING}{path.name.removeprefix('.')}")
         with suppress(FileNotFoundError):
             path.rename(gone)
+    if gone.is_symlink():  # a checkpoint that somebody has moved away, and keeps
+        gone.unlink(missing_ok=True)
     shutil.rmtree(gone, ignore_errors=True)
 
 

@@ -15,6 +15,7 @@ from rueda.checkpoint.content import kind_of, state_of
 from rueda.checkpoint.folder import Checkpoint, available
 from rueda.checkpoint.problems import Problem, problem_of, raise_first
 from rueda.checkpoint.reading import Reading
+from rueda.checkpoint.saving import wait_for_save
 from rueda.errors import InvalidArgumentError
 from rueda.objects import allgather_object, broadcast_object
 
@@ -50,8 +51,8 @@ def load(folder: str | os.PathLike[str], *, step: int | None = None, **state: An
 
     ``folder``, ``state``: as for :func:`save`; parts that the checkpoint has and ``state`` has not are not read.
     ``step``: of the checkpoint; by default the one that was completed last. Of several of that step, the newest.
-    Returns nothing where there is no checkpoint. What compressed gradients had lost is restored where there are as many
-    ranks as have saved, and is none elsewhere.
+    Returns nothing where there is no checkpoint. Where a save is under way, this waits for it first. What compressed
+    gradients had lost is restored where there are as many ranks as have saved, and is none elsewhere.
 
     Files are unpickled: load what you trust, as with torch.
 
@@ -86,6 +87,7 @@ def load(folder: str | os.PathLike[str], *, step: int | None = None, **state: An
             details[f"the state '{name}'"] = kind_of(part)
     except Exception as error:  # told to every rank
         problem = error
+    wait_for_save()  # it may remove what would be chosen
     agree(details, problem)
     chosen = _chosen(path, step)
     if chosen is None:

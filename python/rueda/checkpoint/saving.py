@@ -23,7 +23,7 @@ from rueda.checkpoint.writing import finish, write_share
 from rueda.errors import InvalidArgumentError, RuedaError
 from rueda.errors import TimeoutError as RuedaTimeoutError
 
-__all__ = ["PendingSave", "save"]
+__all__ = ["PendingSave", "save", "wait_for_save"]
 
 _log = logging.getLogger("rueda")
 
@@ -124,6 +124,12 @@ def save(
     return _saver.save(folder, step, state, extra, each_rank, keep)
 
 
+def wait_for_save() -> None:
+    """Returns once no save of this process is under way."""
+    if _saver is not None:
+        _saver.wait()
+
+
 @dataclass
 class _Job:
     """A save under way. ``written``: the folder in which it is, until it is published."""
@@ -144,6 +150,11 @@ class _Saver:
         self._snapshots = Snapshots()
         self._last: PendingSave | None = None
 
+    def wait(self) -> None:
+        """Until the newest one has come to an end."""
+        if self._last is not None:
+            self._last.wait()
+
     def save(
         self,
         folder: str | os.PathLike[str],
@@ -155,8 +166,7 @@ class _Saver:
     ) -> PendingSave:
         """See :func:`save`."""
         rank, ranks = lifecycle.rank(), lifecycle.size()
-        if self._last is not None:
-            self._last.wait()
+        self.wait()
         problem: Exception | None = None
         details: dict[str, object] = {"call": "save", "step": step, "keep": keep}
         try:

@@ -100,7 +100,7 @@ def finish(
 
 def _try_to_remove(folder: Path) -> None:
     """What remains is removed by the next save. That nothing could be written is the error to be told."""
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # of a path that cannot be one, too
         remove(folder)
 
 

@@ -387,8 +387,16 @@ class GradientReducer:
             if gradient is None or velocity is None or policy.corrects_momentum(watched.codec):
                 continue
             gradient = local_of(gradient)
-            velocity.mul_(policy.momentum).add_(gradient.detach().reshape(-1))
+            watched.fit(gradient.numel())
+            velocity = watched.velocity
+            assert velocity is not None
             with torch.no_grad():
+                if gradient.layout == torch.sparse_coo:  # and so is what has been gathered of it
+                    gathered = velocity.view(gradient.shape)
+                    gathered.mul_(policy.momentum).add_(gradient)
+                    watched.parameter.grad = gathered.to_sparse(gradient.sparse_dim())
+                    continue
+                velocity.mul_(policy.momentum).add_(gradient.reshape(-1))
                 gradient.copy_(velocity.view(gradient.shape))
 
     def _group_of(self, watched: Watched) -> Group | None:

@@ -44,6 +44,11 @@ _FROZEN = (
     "ranks or on none"
 )
 
+_SPARSE_MOMENTUM = (
+    "the gradient is sparse and so travels without its codec, which was to correct momentum: give such parameters no "
+    "codec, or sparse_as_dense=True"
+)
+
 
 @dataclass(frozen=True)
 class Reduction:
@@ -159,6 +164,13 @@ class Watched:
             None  # what momentum has gathered, where the policy has it
         )
 
+    def fit(self, elements: int) -> None:
+        """Keeps nothing of a parameter that has been given another size since: that was of other elements."""
+        if self.residual is not None and self.residual.numel() != elements:
+            self.residual = self.residual.new_zeros(elements)
+        if self.velocity is not None and self.velocity.numel() != elements:
+            self.velocity = self.velocity.new_zeros(elements)
+
     def priority(self) -> int:
         """Models name their parameters in about the order in which forward() uses them. Below all that have none."""
         return -1 - self.number
@@ -209,6 +221,10 @@ class SeparateGradients:
         name = self._name_of(watched)
         gradient = self._gradient_of(watched)
         if gradient.layout == torch.sparse_coo and not self._sparse_as_dense:
+            if self._policy is not None and self._policy.corrects_momentum(watched.codec):
+                refused = self._reduction.refuse(name, _SPARSE_MOMENTUM, unsupported=True)
+                watched.in_flight = InFlight(watched.name, watched.parameter, refused, None, None)
+                return
             gathered = self._reduction.gather(gradient, name, self._compression)
             watched.in_flight = InFlight(watched.name, watched.parameter, gathered, None, None)
             return
@@ -220,7 +236,11 @@ class SeparateGradients:
             return
         self._clip(watched, wire)
         handle = self._reduction.start(
-            wire, name, self._codec(watched), self._feedback(watched), self._priority_of([watched])
+            wire,
+            name,
+            self._codec(watched),
+            self._feedback(watched, wire),
+            self._priority_of([watched]),
         )
         watched.in_flight = _sent(watched, handle, (wire, dtype, sparse), gradient)
 
@@ -247,9 +267,11 @@ class SeparateGradients:
         for member, (wire, _, _) in zip(group.members, wires, strict=True):
             self._clip(member, wire)
         codec = self._codec(group.members[0])
-        feedback = [kept for kept in map(self._feedback, group.members) if kept is not None]
+        given = [wire for wire, _, _ in wires]
+        every = map(self._feedback, group.members, given)
+        feedback = [kept for kept in every if kept is not None]
         handle = self._reduction.start_group(
-            [wire for wire, _, _ in wires], name, codec, feedback, self._priority_of(group.members)
+            given, name, codec, feedback, self._priority_of(group.members)
         )
         for member, gradient, sent in zip(group.members, gradients, wires, strict=True):
             member.in_flight = _sent(member, handle, sent, gradient)
@@ -315,11 +337,14 @@ class SeparateGradients:
         if limit is None or watched.codec is None:
             return
         limit /= math.sqrt(self._reduction.process_set.size())
-        gradient.mul_(torch.clamp(limit / gradient.norm().clamp(min=1e-30), max=1.0))
+        # The squares of finite gradients are finite in float64 only.
+        norm = torch.linalg.vector_norm(gradient, dtype=torch.float64)
+        gradient.mul_(torch.clamp(limit / norm.clamp(min=1e-30), max=1.0))
 
-    def _feedback(self, watched: Watched) -> Feedback | None:
+    def _feedback(self, watched: Watched, gradient: torch.Tensor) -> Feedback | None:
         if watched.codec is None or self._policy is None:
             return None
+        watched.fit(gradient.numel())
         seed = zlib.crc32(watched.name.encode()) << 32 | self.steps & 0xFFFFFFFF
         residual, velocity = watched.residual, watched.velocity
         if not self._policy.corrects_momentum(watched.codec):

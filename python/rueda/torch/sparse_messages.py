@@ -39,7 +39,10 @@ def _aligned(count: int) -> int:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+    elements = tensor.reshape(-1)
+    if elements.stride(0) != 1:  # also of a single element, which torch calls contiguous
+        elements = elements.clone(memory_format=torch.contiguous_format)
+    flat = elements.view(torch.uint8)
     rest = -len(flat) % ALIGNMENT
     return torch.nn.functional.pad(flat, (0, rest)) if rest else flat
 

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from rueda import _native
-from rueda.adapter import Refusal
+from rueda.adapter import Refusal, unusable
 from rueda.arguments import factor_of
-from rueda.errors import MismatchError
+from rueda.errors import MismatchError, RuedaError
 from rueda.operations import Average, BitOr, ReduceOp, Sum
 from rueda.process_sets import ProcessSet
 from rueda.submission import Collectives
@@ -68,10 +68,23 @@ class SparseAllreduce:
 
         ``tell`` is called with the algorithm, once ranks have agreed on it.
         """
-        return _Exchange(self, tensor, tell).steps()
+        try:
+            exchange = _Exchange(self, tensor, tell)
+        except (Refusal, RuedaError):
+            raise
+        except Exception as error:  # torch's, or the compressor's: told to every rank
+            raise unusable(tensor, error) from error
+        return exchange.steps()
 
     def check(self, tensor: torch.Tensor) -> None:
         """Raises Refusal where this is not for such tensors."""
+        if not isinstance(tensor, torch.Tensor):
+            raise Refusal(f"rueda.torch takes tensors, not a {type(tensor).__name__}")
+        if not hasattr(self.compression, "compress"):
+            raise Refusal(
+                f"compression={self.compression!r}: a codec is for dense tensors; sparse ones take "
+                "rueda.torch.Compression.fp16, bf16 or a compressor of your own"
+            )
         if self.op not in (Average, Sum):
             raise Refusal(f"op={self.op!r}: sparse tensors are averaged or summed")
         if tensor.layout != torch.sparse_coo:
@@ -121,11 +134,12 @@ class _Exchange:
             tuple(like.shape),
             sample_of(rows.keys),
         )
+        # Before anything is submitted, since others can be told until then that it fails here.
+        self._message = self._header.message(self._layout, self._rows, how.algorithm == "auto")
 
     def steps(self) -> Steps[torch.Tensor]:
         how, layout = self._how, self._layout
-        message = self._header.message(layout, self._rows, how.algorithm == "auto")
-        (memory,) = yield [_collectives.allgather(message, how.name, how.process_set)]
+        (memory,) = yield [_collectives.allgather(self._message, how.name, how.process_set)]
         headers = headers_in(memory, self._header, layout)
         _require_agreement(how.name, headers)
         divisor = len(headers)

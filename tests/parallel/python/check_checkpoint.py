@@ -286,6 +286,23 @@ def check_only_the_newest_are_kept() -> None:
         assert ck.load(path, step=9).extra == "again"
 
 
+def check_an_old_one_that_was_moved_away_is_left_there() -> None:
+    with folder() as path:
+        for step in (1, 2):
+            ck.save(path, step).result(60)
+        away = path / "elsewhere"
+        if rueda.rank() == 0:
+            old = ck.available(path)[0].path
+            old.rename(away)
+            old.symlink_to(away)
+        rueda.barrier()
+        for step in (3, 4):
+            ck.save(path, step, keep=1).result(60)
+        rueda.barrier()
+        assert sorted(os.listdir(path)) == ["000004-step-4", "elsewhere"]
+        assert (away / "rueda.json").exists()
+
+
 def check_saves_in_and_out_of_inference_mode() -> None:
     with folder() as path:
         net = model()
@@ -316,6 +333,22 @@ def check_a_second_save_waits_for_the_first() -> None:
         assert first.done()
         assert first.result().step == 1
         assert second.result(60).number == 2
+
+
+def check_a_load_waits_for_a_save_that_removes_older_ones() -> None:
+    with folder() as path, slow_writing() as go_on:
+        go_on.set()
+        ck.save(path, 1).result(60)
+        rueda.barrier()
+        go_on.clear()
+        second = ck.save(path, 2, keep=1)
+        assert not second.done()
+        rueda.barrier()
+        threading.Timer(0.1, go_on.set).start()
+        loaded = ck.load(path)
+        assert loaded is not None
+        assert loaded.step == 2
+        assert second.done()
 
 
 @contextlib.contextmanager
@@ -469,6 +502,8 @@ def check_a_folder_that_cannot_be_written() -> None:
         assert (error.peer, error.errno) == (0, errno.ENOTDIR), (error.peer, error.errno)
         with parallel.raises(ck.CheckpointError, "no checkpoint was loaded", "rank 0", str(path)):
             ck.load(path)
+        with parallel.raises(ck.CheckpointError, "step 1 was not saved", "rank 0", "null byte"):
+            ck.save(f"{path}\0", 1).result(60)
         parallel.still_works()
 
 

@@ -156,7 +156,23 @@ def check_what_cannot_be_is_refused_everywhere() -> None:
     for wrong in ("int9", "topk:0", "topk:2", "topk:x", "int8:0.5", TopK(-1.0), 5):
         with raises(rueda.InvalidArgumentError, "compression="):
             rueda.allreduce(ones, name="t", compression=wrong)  # type: ignore[arg-type]
+    last = rueda.size() - 1
+    for wrong, told in (
+        (TopK("0.1"), "fraction"),  # type: ignore[arg-type]
+        (RandomK(None), "fraction"),  # type: ignore[arg-type]
+        (RandomK(0.1, seed=1.5), "seed"),  # type: ignore[arg-type]
+    ):
+        mine = wrong if rueda.rank() == last else RandomK(0.1)
+        with raises(rueda.InvalidArgumentError, f"rank {last}", "compression=", told):
+            rueda.allreduce(ones, name="t", compression=mine)
     still_works()
+
+
+def check_numbers_of_numpy_are_numbers() -> None:
+    ones = np.ones(1000, np.float32)
+    for fraction, seed in ((np.float32(0.1), np.int64(7)), (np.float64(0.1), np.uint8(7))):
+        codec = RandomK(fraction, seed)  # type: ignore[arg-type]
+        assert 90 <= rueda.allreduce(ones, name="t", compression=codec).sum() <= 110
 
 
 def check_fewer_bytes_travel() -> None:

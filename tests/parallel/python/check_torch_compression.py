@@ -247,6 +247,73 @@ def check_warming_up_and_clipping() -> None:
         assert 0 < float(parameter.grad.norm()) <= 1.01e-3 / rueda.size() ** 0.5
 
 
+def check_clipping_where_squares_are_beyond_the_dtype() -> None:
+    for dtype, value in ((torch.float16, 2000.0), (torch.float32, 1e25)):
+        weights = nn.Parameter(torch.ones(3000, dtype=dtype))
+        optimizer = rt.DistributedOptimizer(
+            torch.optim.SGD([weights], lr=1.0),
+            [("w", weights)],
+            rt.CompressionPolicy("int8", clip_norm=1.0),
+        )
+        (weights * value).sum().backward()
+        optimizer.synchronize()
+        assert weights.grad is not None
+        clipped = float(weights.grad.double().norm()) * rueda.size() ** 0.5
+        assert abs(clipped - 1) < 0.02, clipped
+
+
+def check_a_parameter_of_another_size_begins_anew() -> None:
+    policy = rt.CompressionPolicy({"*": "topk:0.1"}, 0, momentum=0.5)
+    for groups in (None, 1):
+        network = nn.Linear(64, 40)
+        optimizer = rt.DistributedOptimizer(
+            torch.optim.SGD(network.parameters(), lr=0.1),
+            network.named_parameters(),
+            policy,
+            groups=groups,
+        )
+        for rows in (40, 4000, 8):
+            for parameter in network.parameters():
+                parameter.data = torch.zeros(rows, *parameter.shape[1:])
+                parameter.grad = None
+            for _ in range(2):
+                optimizer.zero_grad()
+                network(torch.ones(1, 64)).sum().backward()
+                optimizer.step()
+            for kind in ("residuals", "velocities"):
+                assert kept(optimizer, kind, "weight").numel() == 64 * rows
+            same_bits(*network.parameters())
+
+
+def check_momentum_of_sparse_gradients() -> None:
+    def trained(policy: Any, momentum: float, **options: Any) -> torch.Tensor:
+        torch.manual_seed(5)
+        table = nn.Embedding(200, 4, sparse=policy is not None)
+        optimizer = rt.DistributedOptimizer(
+            torch.optim.SGD(table.parameters(), lr=0.1, momentum=momentum),
+            table.named_parameters(),
+            policy,
+            **options,
+        )
+        for step in range(4):
+            optimizer.zero_grad()
+            torch.manual_seed(10 * step + rueda.rank())
+            table(torch.randint(200, (20,))).square().sum().backward()
+            optimizer.step()
+            assert table.weight.grad is not None
+            assert table.weight.grad.is_sparse == (policy is not None)
+        same_bits(*table.parameters())
+        return table.weight.detach()
+
+    expected = trained(None, 0.5)
+    for codec, options in ((None, {}), (None, {"sparse_as_dense": True}), ("int8", {})):
+        policy = rt.CompressionPolicy({"*": codec}, 0, momentum=0.5)
+        torch.testing.assert_close(trained(policy, 0.0, **options), expected)
+    with raises(rueda.UnsupportedError, "weight'", "sparse", "momentum", "sparse_as_dense"):
+        trained(rt.CompressionPolicy("topk", 0, momentum=0.5), 0.0)
+    still_works()
+
+
 def check_wrong_options() -> None:
     for wrong in ("int9", {"*": "topk:3"}, 7):
         with raises(rueda.InvalidArgumentError, "compression="):

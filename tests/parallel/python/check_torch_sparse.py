@@ -318,6 +318,24 @@ def check_differences() -> None:
     )  # the name is free again
 
 
+def check_values_that_do_not_lie_side_by_side() -> None:
+    """Torch calls a single element contiguous, wherever the next one would be."""
+    table = torch.arange(12.0).reshape(3, 4)
+    for rows in (1, 2):
+        column = torch.sparse_coo_tensor([[2, 0][:rows]], table[:rows, 1], (3,))
+        for algorithm in ALGORITHMS:
+            result = rt.sparse_allreduce(column, "column", rt.Sum, algorithm=algorithm)
+            assert torch.equal(result.to_dense(), rueda.size() * column.to_dense()), algorithm
+
+
+class Failing:
+    def compress(self, tensor: torch.Tensor) -> Any:
+        raise RuntimeError("no more")
+
+    def decompress(self, tensor: torch.Tensor, context: Any) -> torch.Tensor:
+        return tensor
+
+
 def check_bad_input() -> None:
     bad = rueda.rank() == rueda.size() - 1
     who = f"rank {rueda.size() - 1}"
@@ -332,6 +350,16 @@ def check_bad_input() -> None:
     ):
         with parallel.raises(kind, "'bad'", who, *told):
             rt.sparse_allreduce(tensor if bad else good, "bad")
+        parallel.still_works()
+    with parallel.raises(rueda.InvalidArgumentError, "'bad'", who, "list"):
+        rt.sparse_allreduce([1.0] if bad else good, "bad")  # type: ignore[arg-type]
+    for compression, told in (("int8", "codec"), (Failing(), "RuntimeError: no more")):
+        with parallel.raises(rueda.InvalidArgumentError, "'bad'", who, told):
+            rt.sparse_allreduce(
+                good,
+                "bad",
+                compression=compression if bad else rt.Compression.none,  # type: ignore[arg-type]
+            )
         parallel.still_works()
     with parallel.raises(rueda.InvalidArgumentError, "averaged or summed"):
         rt.sparse_allreduce(good, "bad", rueda.Max)

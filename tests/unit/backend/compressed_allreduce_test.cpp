@@ -291,6 +291,26 @@ TEST_CASE("a rank that has joined contributes nothing to a compressed average") 
   });
 }
 
+TEST_CASE("of a single contribution to a sparse sum nothing more is lost") {
+  const auto kind = GENERATE(CodecKind::top_k, CodecKind::random_k);
+  run_engines(3, plain_options, [&](int rank, Runtime& engine) {
+    if (rank != 1) return finish(engine.join(0));
+    Values data(3000);
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(i + 1);
+    const Values given = data;
+    finish(submit(engine, compressed(data, {kind, 0.1})));
+    for (std::size_t first = 0; first < data.size(); first += 1000) {  // what a rank owns
+      const auto begin = data.begin() + static_cast<std::ptrdiff_t>(first);
+      const auto arrived = std::count_if(begin, begin + 1000, [](float it) { return it != 0; });
+      expect(arrived == 100, "as many as the codec sends");
+    }
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      expect(data[i] == 0 || data[i] == given[i], "the value that was contributed");
+    }
+    finish(engine.join(0));
+  });
+}
+
 TEST_CASE("with error feedback everything arrives in the end") {
   const auto compression = GENERATE(from_range(all_codecs));
   constexpr int size = 3;

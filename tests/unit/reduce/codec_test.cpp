@@ -27,7 +27,7 @@ const std::vector<Compression> all_codecs{{CodecKind::float16, 0},
                                           {CodecKind::random_k, 0.1}};
 
 CodecRun run_of(const Values& values, int partials = 1) {
-  return {static_cast<std::int64_t>(values.size()), 0, partials, 5};
+  return {static_cast<std::int64_t>(values.size()), 0, partials, 5, partials > 1};
 }
 
 // Behind the room that a codec asked for it must write nothing.
