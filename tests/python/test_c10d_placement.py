@@ -335,9 +335,20 @@ def test_a_result_is_written_where_it_belongs() -> None:
     assert result_memory([target], source_at(0x10000 + 400, 50)) == (0x10000, 400)
 
 
-def test_a_result_on_the_cpu_or_for_several_targets_is_copied() -> None:
+def test_a_result_on_the_cpu_is_written_where_it_belongs() -> None:
+    whole = torch.zeros(8)
+    target = target_of(whole)
+    address = whole.data_ptr()
+    assert result_memory([target], target_of(torch.zeros(4)).view) == (address, 32)
+    assert result_memory([target], target_of(whole[4:]).view, 16) == (address, 32)
+    assert result_memory([target], target_of(whole[4:]).view) == (0, 0)
+    # What is no contiguous memory gets its elements from memory that is.
+    columns = target_of(torch.zeros(4, 2).t())
+    assert result_memory([columns], target.view) == (columns.memory.data_ptr(), 32)
+
+
+def test_a_result_for_several_targets_is_copied() -> None:
     target = on_gpu(0x10000, 100)
-    assert result_memory([target_of(torch.zeros(8))], source_at(0x20000, 8)) == (0, 0)
     assert result_memory([target, target], source_at(0x20000, 50)) == (0, 0)
     assert result_memory([], source_at(0x20000, 50)) == (0, 0)
 

@@ -22,6 +22,8 @@ __all__ = [
     "is_without_memory",
     "reduce_now",
     "usual_code_of",
+    "usual_memory_of",
+    "usual_view_of",
     "version_of",
 ]
 
@@ -68,6 +70,33 @@ def usual_code_of(tensor: torch.Tensor) -> int | None:
     if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
         return None
     return _real_codes.get(tensor.dtype)
+
+
+def usual_memory_of(tensor: torch.Tensor) -> tuple[int, int, int] | None:
+    """Address, elements and number of the element type of a tensor that can be used as it lies, as for that."""
+    code = usual_code_of(tensor)
+    if code is None:
+        return None
+    try:
+        pointer, count = tensor.data_ptr(), tensor.shape.numel()
+    except RuntimeError:  # of a nested tensor, or one of vmap(); every rank is told of it
+        return None
+    return (pointer, count, code) if pointer != 0 or count == 0 else None
+
+
+def usual_view_of(tensor: torch.Tensor) -> tuple[torch.Tensor, View] | None:
+    """A tensor that can be used as it lies, without its graph; ``None`` where it is to be looked at."""
+    code = usual_code_of(tensor)
+    if code is None:
+        return None
+    try:
+        detached = tensor.detach()
+        pointer, shape = detached.data_ptr(), detached.shape
+    except RuntimeError:  # as above
+        return None
+    if pointer == 0 and is_without_memory(detached):
+        return None
+    return detached, View(pointer, shape, code, detached)
 
 
 def reduce_now(
@@ -146,6 +175,9 @@ class TorchAdapter:
 
     def read(self, array: object) -> tuple[torch.Tensor, View]:
         """See Adapter."""
+        usual = usual_view_of(array)  # type: ignore[arg-type]  # looks at the type itself
+        if usual is not None:
+            return usual
         try:
             tensor = self.dense(array).resolve_conj().resolve_neg().contiguous()
             return tensor, _view(tensor)

@@ -162,6 +162,26 @@ def check_tensors_that_change_in_flight() -> None:
         still_works()
 
 
+def check_callers_that_wait_at_once_are_told() -> None:
+    """With tensors that can be used as they lie, and that fit each other on each rank."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    count = 4 + (rank == 1)
+    dtype = torch.int32 if rank == 1 else torch.float32
+    some, whole = torch.ones(count), torch.ones(size * count)
+    for _ in range(3):
+        with raises(rueda.MismatchError, "shape"):
+            dist.all_gather_into_tensor(whole.clone(), some)
+        with raises(rueda.MismatchError, "shape"):
+            dist.reduce_scatter_tensor(some, whole)
+        with raises(rueda.MismatchError, "dtype"):
+            dist.broadcast(torch.ones(4, dtype=dtype), 0)
+        with raises(rueda.MismatchError, "dtype"):
+            dist.all_to_all_single(torch.ones(size, dtype=dtype), torch.ones(size, dtype=dtype))
+        with raises(rueda.InvalidArgumentError, "elements"):
+            dist.all_gather_into_tensor(torch.empty(3 * size + (rank == 1)), torch.ones(3))
+        still_works()
+
+
 def check_splits_that_nobody_else_knows() -> None:
     """Only the rank that expects something else can notice; the others go on, and so does it."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -333,6 +353,8 @@ def check_timeouts() -> None:
         told = "Timed out waiting 300ms"
         with raises(rueda.TimeoutError, "receive", "from rank 1", "tag 4", "0.3 s", told):
             dist.recv(torch.ones(4), 1, group=group, tag=4)
+        with raises(rueda.TimeoutError, "barrier", "has not completed within 0.3 s", told):
+            dist.barrier(group)
         future = dist.barrier(group, async_op=True).get_future()
         late = ("TimeoutError", "barrier", "has not completed within 0.3 s", told)
         with raises(RuntimeError, *late):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import sys
 import time
 from collections.abc import Callable
+from types import FrameType
 
 import rueda
 import torch
@@ -305,6 +308,91 @@ def check_alltoall() -> None:
         assert all((tensor == r).all() for r, tensor in enumerate(uneven))
     empty = torch.empty(0, 4)
     dist.all_to_all_single(empty, torch.empty(0, 4))
+
+
+def check_exchanges_in_place() -> None:
+    rank, size = members()
+    for count in (3, 70_001):
+        for asynchronous in (False, True):
+
+            def wait(work: dist.Work | None) -> None:
+                if work is not None:
+                    work.wait()
+
+            gathered = torch.full((size * count,), -1.0)
+            own = gathered[rank * count : (rank + 1) * count]
+            own.copy_(of(rank, (count,)))
+            wait(dist.all_gather_into_tensor(gathered, own, async_op=asynchronous))
+            assert torch.equal(gathered, torch.cat([of(r, (count,)) for r in range(size)]))
+            whole = torch.cat([of(rank + r, (count,)) for r in range(size)])
+            own = whole[rank * count : (rank + 1) * count]
+            wait(dist.reduce_scatter_tensor(own, whole, async_op=asynchronous))
+            assert torch.equal(own, sum(of(r + rank, (count,)) for r in range(size)))
+            # Where the two overlap in another way.
+            memory = torch.zeros(size * count + 1)
+            memory[1 : 1 + count] = of(rank, (count,))
+            source, gathered = memory[1 : 1 + count], memory[: size * count]
+            wait(dist.all_gather_into_tensor(gathered, source, async_op=asynchronous))
+            assert torch.equal(gathered, torch.cat([of(r, (count,)) for r in range(size)]))
+            both = torch.cat([of(10 * rank + r, (count,)) for r in range(size)])
+            wait(dist.all_to_all_single(both, both, async_op=asynchronous))
+            assert torch.equal(both, torch.cat([of(10 * r + rank, (count,)) for r in range(size)]))
+
+
+def check_what_autograd_is_told() -> None:
+    """Of what is written for a caller that waits at once: also a leaf, and also in inference mode."""
+    rank, size = members()
+    leaf = torch.zeros(size * 3, requires_grad=True)
+    part = torch.zeros(3, requires_grad=True)
+    for write in (
+        lambda: dist.all_gather_into_tensor(leaf, of(rank, (3,))),
+        lambda: dist.reduce_scatter_tensor(part, of(rank, (size * 3,))),
+        lambda: dist.all_to_all_single(leaf, of(rank, (size * 3,))),
+        lambda: dist.broadcast(leaf, 0),
+    ):
+        before = leaf._version + part._version
+        write()
+        assert leaf._version + part._version > before
+    assert torch.equal(
+        part.detach(), sum(of(r, (size * 3,))[3 * rank : 3 * rank + 3] for r in range(size))
+    )
+    with torch.inference_mode():
+        made = torch.zeros(size * 3) * 1
+    dist.all_gather_into_tensor(made, of(rank, (3,)))
+    assert torch.equal(made, torch.cat([of(r, (3,)) for r in range(size)]))
+
+
+def check_how_much_python_runs_for_a_caller_that_waits_at_once() -> None:
+    """So many functions of Rueda's own are called per collective of the CPU, in a loop."""
+    size = dist.get_world_size()
+    if DEVICE.type != "cpu":
+        return
+    part, whole = torch.ones(8), torch.ones(size * 8)
+    output, parts = torch.empty(size * 8), [torch.empty(8) for _ in range(size)]
+    limits = {
+        "all_gather": (lambda: dist.all_gather_into_tensor(output, part), 55),
+        "all_gather of a list": (lambda: dist.all_gather(parts, part), 60 + 12 * size),
+        "reduce_scatter": (lambda: dist.reduce_scatter_tensor(part, whole), 55),
+        "all_to_all": (lambda: dist.all_to_all_single(output, whole), 60),
+        "broadcast": (lambda: dist.broadcast(whole, 0), 38),
+        "barrier": (dist.barrier, 30),
+        "all_reduce": (lambda: dist.all_reduce(output), 20),
+    }
+    package = os.path.dirname(rueda.__file__) + os.sep
+    for name, (begin, limit) in limits.items():
+        calls = 0
+
+        def count(frame: FrameType, event: str, _: object) -> None:
+            nonlocal calls
+            calls += event == "call" and frame.f_code.co_filename.startswith(package)
+
+        for _ in range(40):
+            begin()
+        sys.setprofile(count)
+        for _ in range(20):
+            begin()
+        sys.setprofile(None)
+        assert calls <= 20 * limit, (name, calls / 20, limit)
 
 
 def check_barriers() -> None:

@@ -7,23 +7,27 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from torch.distributed import Work
 
-from rueda import _native
-from rueda.adapter import Refusal
+from rueda import _native, dtypes
+from rueda.adapter import Refusal, View
 from rueda.errors import MismatchError
 from rueda.torch.c10d.arguments import (
     flatten,
     hand_out,
+    hand_out_usual,
     read,
+    read_flat,
     require_like,
     result_memory,
     root_of,
     target_of,
+    usual_result_memory,
 )
 from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations
 from rueda.torch.c10d.placement import placement_of
-from rueda.torch.c10d.work import RuedaWork
+from rueda.torch.tensors import usual_memory_of
 
 __all__ = ["AllToAll"]
 
@@ -41,7 +45,7 @@ class AllToAll(Operations):
         input_tensors: torch.Tensor | Sequence[torch.Tensor],
         opts: Any = None,
         timeout: timedelta | None = None,
-    ) -> RuedaWork:
+    ) -> Work:
         """Gives the rank ``opts.rootRank`` the tensors of all; the others pass no output."""
         if isinstance(input_tensors, torch.Tensor):
             outputs, source = list(output_tensors), input_tensors
@@ -54,7 +58,7 @@ class AllToAll(Operations):
         rows = [int(rank == root) for rank in range(self.size())]
         expected = [1] * self.size() if root == self.rank() else [0] * self.size()
         return self._alltoall(
-            "gather", lambda: read(source)[0].reshape(1, -1), rows, outputs, expected, options
+            "gather", lambda: read(read(source)[0].reshape(1, -1)), rows, outputs, expected, options
         )
 
     def scatter(
@@ -63,7 +67,7 @@ class AllToAll(Operations):
         input_tensors: Sequence[Any],
         opts: Any = None,
         timeout: timedelta | None = None,
-    ) -> RuedaWork:
+    ) -> Work:
         """Gives each rank one of the tensors of ``opts.rootRank``; the others pass no input."""
         if isinstance(output_tensors, torch.Tensor):
             output, inputs = output_tensors, list(input_tensors)
@@ -77,9 +81,11 @@ class AllToAll(Operations):
         rows = [int(is_root)] * self.size()
         expected = [int(rank == root) for rank in range(self.size())]
 
-        def source() -> torch.Tensor:
+        def source() -> tuple[torch.Tensor, View]:
             if not is_root:
-                return torch.empty((0, output.numel()), dtype=output.dtype, device=output.device)
+                return read(
+                    torch.empty((0, output.numel()), dtype=output.dtype, device=output.device)
+                )
             if len(inputs) != self.size():
                 raise Refusal(f"scatter has {len(inputs)} tensors for {self.size()} ranks")
             if any(tensor.numel() != output.numel() for tensor in inputs):
@@ -87,7 +93,7 @@ class AllToAll(Operations):
                     f"scatter has tensors of {[tensor.numel() for tensor in inputs]} elements for outputs of "
                     f"{output.numel()}"
                 )
-            return flatten(inputs).view(self.size(), -1)
+            return read(flatten(inputs).view(self.size(), -1))
 
         return self._alltoall("scatter", source, rows, [output], expected, options)
 
@@ -96,13 +102,13 @@ class AllToAll(Operations):
         output_tensors: Sequence[torch.Tensor],
         input_tensors: Sequence[torch.Tensor],
         opts: Any = None,
-    ) -> RuedaWork:
+    ) -> Work:
         """Gives rank r the r-th of the inputs and takes its into the r-th of the outputs."""
         rows = [tensor.numel() for tensor in input_tensors]
         expected = [tensor.numel() for tensor in output_tensors]
         return self._alltoall(
             "all-to-all",
-            lambda: flatten(input_tensors),
+            lambda: read_flat(input_tensors),
             rows,
             list(output_tensors),
             expected,
@@ -117,7 +123,7 @@ class AllToAll(Operations):
         input_split_sizes: Sequence[int] = (),
         opts: Any = None,
         timeout: timedelta | None = None,
-    ) -> RuedaWork:
+    ) -> Work:
         """Gives rank r the next ``input_split_sizes[r]`` rows of the input, by default equally many."""
         size = self.size()
 
@@ -139,8 +145,46 @@ class AllToAll(Operations):
             expected = rows(output, output_split_sizes, "output")
         except Refusal as refusal:
             return self._refused("all-to-all", refusal, options)
-        return self._alltoall(
-            "all-to-all", lambda: read(input)[0], sent, [output], expected, options
+        if self._waits_at_once(options):
+            source, target = usual_memory_of(input), usual_memory_of(output)
+            if source is not None and target is not None and source[2] == target[2]:
+                return self._all_to_all_usual(
+                    output, target, expected, input, source, sent, options
+                )
+        return self._alltoall("all-to-all", lambda: read(input), sent, [output], expected, options)
+
+    def _all_to_all_usual(
+        self,
+        output: torch.Tensor,
+        target: tuple[int, int, int],
+        expected: list[int],
+        input: torch.Tensor,
+        source: tuple[int, int, int],
+        sent: list[int],
+        options: Any,
+    ) -> Work:
+        """For a caller that would wait at once, of tensors that can be used as they lie."""
+        pointer, count, code = source
+        shape, set_id = input.shape, self._membership.set_id
+        item = dtypes.item_size(code)
+        memory = usual_result_memory(target[0], target[1] * item, pointer, count * item)
+        if not output.is_inference():
+            torch.autograd.graph.increment_version(output)
+
+        def finish(natives: Sequence[_native.Handle]) -> list[torch.Tensor]:
+            self._require_rows(natives[0], expected, "all-to-all")
+            hand_out_usual(natives[0], output, code, "all-to-all")
+            return [output]
+
+        return self._collective(
+            "all-to-all",
+            (12, shape[1:], code),
+            lambda name: [
+                _native.alltoall(pointer, shape, code, sent, name, set_id, -1, 0, *memory)
+            ],
+            finish,
+            (input, output),
+            options,
         )
 
     alltoall_base = all_to_all_single  # type: ignore[assignment]
@@ -148,16 +192,16 @@ class AllToAll(Operations):
     def _alltoall(
         self,
         what: str,
-        source_of: Callable[[], torch.Tensor],
+        source_of: Callable[[], tuple[torch.Tensor, View]],
         rows: list[int],
         outputs: Sequence[torch.Tensor],
         expected: list[int],
         options: Any,
-    ) -> RuedaWork:
+    ) -> Work:
         """Sends ``rows[r]`` rows to rank r; ``expected[r]`` come from it, into the outputs one after the other."""
         set_id = self._membership.set_id
         try:
-            source, view = read(source_of())
+            source, view = source_of()
             targets = [target_of(output) for output in outputs]
             for target in targets:
                 require_like(target, view)
@@ -166,12 +210,7 @@ class AllToAll(Operations):
             return self._refused(what, refusal, options)
 
         def finish(natives: Sequence[_native.Handle]) -> list[torch.Tensor]:
-            received = natives[0].received_splits()
-            if received != expected:
-                raise MismatchError(
-                    f"{what}: rank {self.rank()} expects {expected} rows from the ranks of the group, but was sent "
-                    f"{received}"
-                )
+            self._require_rows(natives[0], expected, what)
             hand_out(natives[0], targets, what)
             return list(outputs)
 
@@ -196,3 +235,11 @@ class AllToAll(Operations):
             options,
             placement,
         )
+
+    def _require_rows(self, native: _native.Handle, expected: list[int], what: str) -> None:
+        received = native.received_splits()
+        if received != expected:
+            raise MismatchError(
+                f"{what}: rank {self.rank()} expects {expected} rows from the ranks of the group, but was sent "
+                f"{received}"
+            )

@@ -17,23 +17,27 @@ from rueda.errors import MismatchError
 from rueda.operations import Average, BitAnd, BitOr, BitXor, Max, Min, Product, ReduceOp, Sum
 from rueda.submission import changed_in_flight
 from rueda.torch.c10d.placement import placement_of
-from rueda.torch.tensors import TorchAdapter
+from rueda.torch.tensors import TorchAdapter, usual_view_of
 
 __all__ = [
     "Target",
     "as_refusal",
     "flatten",
     "hand_out",
+    "hand_out_usual",
     "is_in_place",
     "overwrite",
     "read",
+    "read_flat",
     "reduction_of",
     "require_like",
+    "reshaped",
     "result_memory",
     "root_of",
     "seconds_of",
     "target_of",
     "tensors_in",
+    "usual_result_memory",
 ]
 
 _adapter = TorchAdapter(gpus=True)
@@ -78,9 +82,8 @@ def as_refusal(error: Refusal | ValueError) -> Refusal:
 def seconds_of(options: Any, default: float) -> float:
     """The time-out of an operation in seconds: the options', or the group's."""
     timeout = options if isinstance(options, timedelta) else getattr(options, "timeout", None)
-    if timeout is None or timeout.total_seconds() <= 0:
-        return default
-    return float(timeout.total_seconds())
+    seconds = 0.0 if timeout is None else timeout.total_seconds()
+    return seconds if seconds > 0 else default
 
 
 def read(tensor: object) -> tuple[torch.Tensor, View]:
@@ -93,6 +96,13 @@ class Target:
 
     def __init__(self, tensor: torch.Tensor, keep_elements: bool, written: bool = True) -> None:
         self._given = tensor
+        usual = usual_view_of(tensor)
+        if usual is not None:
+            self.tensor, self.view = usual
+            self.memory = self.tensor
+            if not tensor.is_inference():
+                torch.autograd.graph.increment_version(tensor)
+            return
         self.tensor = _adapter.dense(tensor)
         if written and _shares_elements(self.tensor):
             raise Refusal(
@@ -158,6 +168,19 @@ def flatten(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
+def read_flat(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, View]:
+    """What has the elements of :func:`flatten`, and them in one row. Raises Refusal."""
+    if len(tensors) != 1:
+        return read(flatten(tensors))
+    tensor, view = read(tensors[0])
+    return tensor, reshaped(view, (math.prod(view.shape),))
+
+
+def reshaped(view: View, shape: tuple[int, ...]) -> View:
+    """The same elements in another shape."""
+    return View(view.pointer, shape, *view[2:])
+
+
 def tensors_in(references: object) -> Iterator[torch.Tensor]:
     """The tensors among what an operation refers to: tensors, targets, and sequences of these."""
     if isinstance(references, torch.Tensor):
@@ -173,7 +196,8 @@ def tensors_in(references: object) -> Iterator[torch.Tensor]:
 
 def require_like(target: Target, view: View) -> None:
     """Raises Refusal where a result would have another dtype than its target, or be on another device."""
-    placement_of(target.view, view)
+    if target.view.device != view.device:
+        placement_of(target.view, view)  # raises
     if target.view.dtype != view.dtype:
         raise Refusal(
             f"the output is {dtypes.name_of(target.view.dtype)}, the input {dtypes.name_of(view.dtype)}"
@@ -183,21 +207,32 @@ def require_like(target: Target, view: View) -> None:
 def result_memory(
     targets: Sequence[Target], source: View, in_place_at: int | None = None
 ) -> tuple[int, int]:
-    """Address and bytes of the memory into which a result may be written at once; zeros where there is none.
+    """Address and bytes of memory into which a result may be written at once; zeros where there is none.
 
     There is none for several targets, and where the source overlaps the target, unless it begins
-    ``in_place_at`` bytes after it, as collectives in place have it.
+    ``in_place_at`` bytes after it, as collectives in place have it. Whether the engine has written there, its output
+    tells, see :func:`is_in_place`.
     """
     if len(targets) != 1:
         return 0, 0
     view = targets[0].view
-    length, source_length = (
-        math.prod(each.shape) * dtypes.item_size(each.dtype) for each in (view, source)
+    return usual_result_memory(
+        view.pointer,
+        math.prod(view.shape) * dtypes.item_size(view.dtype),
+        source.pointer,
+        math.prod(source.shape) * dtypes.item_size(source.dtype),
+        in_place_at,
     )
-    distance = source.pointer - view.pointer
+
+
+def usual_result_memory(
+    target: int, length: int, source: int, source_length: int, in_place_at: int | None = None
+) -> tuple[int, int]:
+    """:func:`result_memory` of one target, by addresses and bytes."""
+    distance = source - target
     if -source_length < distance < length and distance != in_place_at:
         return 0, 0
-    return view.pointer, length
+    return target, length
 
 
 def is_in_place(memory: _native.Memory, shape: Sequence[int]) -> bool:
@@ -213,12 +248,20 @@ def hand_out(native: _native.Handle, targets: Sequence[Target], what: str) -> No
     if is_in_place(memory, shape):
         targets[0].give()
         return
-    numbers = [target.tensor.numel() for target in targets]
+    numbers = [math.prod(target.view.shape) for target in targets]
     with _adapter.lent(memory, shape, targets[0].tensor) as result:
         flat = result.reshape(-1)
         if flat.numel() != sum(numbers):
             raise MismatchError(
                 f"{what}: the outputs have {numbers} elements, but {flat.numel()} have come"
             )
-        for target, part in zip(targets, torch.split(flat, numbers), strict=True):
+        parts = flat.split_with_sizes(numbers) if len(targets) > 1 else (flat,)
+        for target, part in zip(targets, parts, strict=True):
             target.fill(part)
+
+
+def hand_out_usual(native: _native.Handle, target: torch.Tensor, code: int, what: str) -> None:
+    """The same for one tensor of that element type which can be used as it lies, where it does not lie there yet."""
+    memory, shape = native.output(dtypes.item_size(code))
+    if not is_in_place(memory, shape):
+        hand_out(native, [target_of(target)], what)

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
+from torch.distributed import Work
 
-from rueda import _native
+from rueda import _native, dtypes
 from rueda.adapter import Refusal, View
 from rueda.torch.c10d.arguments import (
     Target,
     as_refusal,
-    flatten,
     hand_out,
+    hand_out_usual,
     read,
     require_like,
+    reshaped,
     result_memory,
     root_of,
     target_of,
+    usual_result_memory,
 )
 from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations, part_of
 from rueda.torch.c10d.placement import placement_of
-from rueda.torch.c10d.work import RuedaWork
+from rueda.torch.tensors import usual_memory_of
 
 __all__ = ["Exchanges"]
 
@@ -38,12 +42,16 @@ class Exchanges(Operations):
         tensors: torch.Tensor | Sequence[torch.Tensor],
         opts: Any = None,
         timeout: timedelta | None = None,
-    ) -> RuedaWork:
+    ) -> Work:
         """Gives every rank the tensor of ``opts.rootRank``, a rank of the group."""
         tensor = tensors if isinstance(tensors, torch.Tensor) else tensors[0]
         root = root_of(opts)
         options = timeout if timeout is not None else opts
         world_root = self._world_rank(root)
+        if self._waits_at_once(options):
+            usual = usual_memory_of(tensor)
+            if usual is not None:
+                return self._broadcast_usual(tensor, usual, root, options)
         try:
             is_root = root == self.rank()
             target = target_of(tensor, keep_elements=is_root, written=not is_root)
@@ -79,13 +87,33 @@ class Exchanges(Operations):
             placement,
         )
 
+    def _broadcast_usual(
+        self, tensor: torch.Tensor, usual: tuple[int, int, int], root: int, options: Any
+    ) -> Work:
+        """For a caller that would wait at once, of a tensor that can be used as it lies."""
+        pointer, _, code = usual
+        shape = tensor.shape
+        world_root, set_id = self._membership.ranks[root], self._membership.set_id
+        if not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
+        return self._collective(
+            "broadcast",
+            (10, shape, code, root),
+            lambda name: [
+                _native.broadcast(pointer, shape, code, world_root, name, set_id),
+            ],
+            lambda _: [tensor],
+            tensor,
+            options,
+        )
+
     def allgather(  # type: ignore[override]  # all overloads in one
         self,
         output_tensors: Sequence[Any],
         input_tensors: torch.Tensor | Sequence[torch.Tensor],
         opts: Any = None,
         timeout: timedelta | None = None,
-    ) -> RuedaWork:
+    ) -> Work:
         """Gives every rank the tensors of all."""
         if isinstance(input_tensors, torch.Tensor):
             outputs, source = list(output_tensors), input_tensors
@@ -95,15 +123,54 @@ class Exchanges(Operations):
 
     def all_gather_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
-    ) -> RuedaWork:
+    ) -> Work:
         """Gives every rank the tensors of all, one after the other in ``output``."""
+        if self._waits_at_once(opts):
+            source, target = usual_memory_of(input), usual_memory_of(output)
+            if source is not None and target is not None:
+                same_type = source[2] == target[2]
+                if same_type and target[1] == self._size * source[1]:
+                    return self._all_gather_usual(output, target[0], input, source, opts)
         return self._allgather([[output]], [input], opts)
 
     _allgather_base = all_gather_single
 
+    def _all_gather_usual(
+        self,
+        output: torch.Tensor,
+        target: int,
+        input: torch.Tensor,
+        source: tuple[int, int, int],
+        options: Any,
+    ) -> Work:
+        """For a caller that would wait at once, of tensors that fit each other and can be used as they lie."""
+        pointer, count, code = source
+        length = count * dtypes.item_size(code)
+        set_id = self._membership.set_id
+        memory = usual_result_memory(
+            target, self._size * length, pointer, length, self._rank * length
+        )
+        if not output.is_inference():
+            torch.autograd.graph.increment_version(output)
+
+        def finish(natives: Sequence[_native.Handle]) -> list[torch.Tensor]:
+            hand_out_usual(natives[0], output, code, "all-gather")
+            return [output]
+
+        return self._collective(
+            "all-gather",
+            (11, (((count,), code),)),
+            lambda name: [
+                _native.allgather(pointer, (1, count), code, name, set_id, -1, 0, *memory)
+            ],
+            finish,
+            (input, output),
+            options,
+        )
+
     def all_gather_single_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
-    ) -> RuedaWork:
+    ) -> Work:
         """:meth:`all_gather_single` of several tensors."""
         return self._allgather([[output] for output in outputs], list(inputs), opts)
 
@@ -114,7 +181,7 @@ class Exchanges(Operations):
         output_lists: Sequence[Sequence[torch.Tensor]],
         input_list: Sequence[torch.Tensor],
         opts: Any = None,
-    ) -> RuedaWork:
+    ) -> Work:
         """:meth:`allgather` of several tensors; ``output_lists[r]`` takes those of rank r."""
         by_tensor = [list(tensors) for tensors in zip(*output_lists, strict=True)]
         return self._allgather(by_tensor, list(input_list), opts)
@@ -124,18 +191,18 @@ class Exchanges(Operations):
         outputs: Sequence[Sequence[torch.Tensor]],
         inputs: Sequence[torch.Tensor],
         options: Any,
-    ) -> RuedaWork:
-        size = self.size()
+    ) -> Work:
+        targets, sources, views, memories = [], [], [], []
         try:
-            targets = [[target_of(output) for output in each] for each in outputs]
-            sources = [flatten([tensor]) for tensor in inputs]
-            views = [
-                _gathered(source, each, size) for source, each in zip(sources, targets, strict=True)
-            ]
-            memories = [
-                result_memory(each, view, self.rank() * source.numel() * source.element_size())
-                for each, view, source in zip(targets, views, sources, strict=True)
-            ]
+            for each, tensor in zip(outputs, inputs, strict=True):
+                into = [target_of(output) for output in each]
+                source, view = read(tensor)
+                view = _gathered(view, into, self._size)
+                own = self._rank * math.prod(view.shape) * dtypes.item_size(view.dtype)
+                targets.append(into)
+                sources.append(source)
+                views.append(view)
+                memories.append(result_memory(into, view, own))
             placement = placement_of(*views, in_place=all(size > 0 for _, size in memories))
         except (Refusal, ValueError) as error:
             return self._refused("all-gather", as_refusal(error), options, parts=len(outputs))
@@ -163,7 +230,7 @@ class Exchanges(Operations):
 
         return self._collective(
             "all-gather",
-            (11, tuple((view.shape[1:], view.dtype) for view in views)),
+            (11, tuple([(view.shape[1:], view.dtype) for view in views])),
             begin,
             finish,
             (sources, targets),
@@ -172,18 +239,19 @@ class Exchanges(Operations):
         )
 
 
-def _gathered(source: torch.Tensor, targets: list[Target], size: int) -> View:
+def _gathered(view: View, targets: list[Target], size: int) -> View:
     """What a rank gives to an all-gather, in a shape by which ranks see that they agree."""
     for target in targets:
-        require_like(target, read(source)[1])
-    numbers = [target.tensor.numel() for target in targets]
+        require_like(target, view)
+    count = math.prod(view.shape)
+    numbers = [math.prod(target.view.shape) for target in targets]
     if len(targets) == 1 and size > 1:
-        if numbers[0] != size * source.numel():
+        if numbers[0] != size * count:
             raise Refusal(
-                f"the output has {numbers[0]} elements, not {size} times the input's {source.numel()}"
+                f"the output has {numbers[0]} elements, not {size} times the input's {count}"
             )
     elif len(targets) != size:
         raise Refusal(f"there are {len(targets)} tensors for {size} ranks")
-    elif any(number != source.numel() for number in numbers):
-        return read(source)[1]  # each rank has a size of its own
-    return read(source.view(1, -1) if source.numel() else source.view(1, 0))[1]
+    elif numbers.count(count) != size:
+        return reshaped(view, (count,))  # each rank has a size of its own
+    return reshaped(view, (1, count))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
@@ -12,16 +13,18 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
+from torch.distributed import Work
 
 from rueda import _native, lifecycle
 from rueda.adapter import Refusal
 from rueda.errors import InvalidArgumentError, RuedaError, ShutdownError
+from rueda.handles import Handle
 from rueda.torch.c10d.arguments import seconds_of
 from rueda.torch.c10d.coalescing import JointWork
 from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.names import Names
 from rueda.torch.c10d.placement import ON_HOST, Placement
-from rueda.torch.c10d.work import RuedaWork
+from rueda.torch.c10d.work import DoneWork, RuedaWork
 
 __all__ = ["Membership", "Operations", "part_of"]
 
@@ -196,8 +199,8 @@ class Operations(dist.ProcessGroup):
         options: Any = None,
         placement: Placement = ON_HOST,
         make: Callable[..., RuedaWork] = RuedaWork,
-    ) -> RuedaWork:
-        """Begins a collective under the name that it has on every rank.
+    ) -> Work:
+        """Begins a collective under the name that it has on every rank; ends it where its caller would wait at once.
 
         ``references``: all tensors that it touches, see :func:`tensors_in`; ``make``: what makes its work.
         """
@@ -206,20 +209,31 @@ class Operations(dist.ProcessGroup):
         self._be_patient(seconds)
         self._settle_old()
         name = self._next_name(signature)
-        work = make(
-            f"{what} '{name}'",
-            partial(begin, name),
-            finish,
-            references,
-            seconds,
-            on_longer=self._be_patient,
-            on_settled=partial(self._forget, name),
-            on_error=self._names.restart,
-            on_fatal=self._fatal_listener(),
-            placement=placement,
-        )
-        self._works[name] = work
-        return self._begun(work)
+
+        def work_of(submit: Callable[[], Sequence[_native.Handle]]) -> RuedaWork:
+            work = make(
+                f"{what} '{name}'",
+                submit,
+                finish,
+                references,
+                seconds,
+                on_longer=self._be_patient,
+                on_settled=partial(self._forget, name),
+                on_error=self._names.restart,
+                on_fatal=self._fatal_listener(),
+                placement=placement,
+            )
+            self._works[name] = work
+            return work
+
+        submit = partial(begin, name)
+        if placement is ON_HOST and make is RuedaWork and self._waits_at_once(options):
+            return _at_once(Handle(submit, finish, references), seconds, work_of)
+        return self._begun(work_of(submit))
+
+    def _waits_at_once(self, options: Any) -> bool:
+        """Whether torch has said that the caller waits for the operation before he does anything else."""
+        return self._coalesced is None and not getattr(options, "asyncOp", True)
 
     def _settle_old(self) -> None:
         """Brings results that nobody has asked for to their places, and lets go of what they needed."""
@@ -238,7 +252,7 @@ class Operations(dist.ProcessGroup):
 
     def _refused(
         self, what: str, refusal: Refusal, options: Any = None, group: int = 0, parts: int = 1
-    ) -> RuedaWork:
+    ) -> Work:
         """Takes part in a collective by failing it on every rank.
 
         ``group``: of how many tensors, where they are a group of Rueda's; ``parts``: where each is an operation.
@@ -313,3 +327,40 @@ class Operations(dist.ProcessGroup):
                 f"there is no rank {group_rank} in a group of {self.size()} ranks"
             )
         return self._membership.ranks[group_rank]
+
+
+def _at_once(
+    handle: Handle[list[torch.Tensor]],
+    seconds: float,
+    work_of: Callable[[Callable[[], Sequence[_native.Handle]]], RuedaWork],
+) -> Work:
+    """Waits for an operation whose caller would do nothing else. Raises its error.
+
+    What is late, fails or is interrupted gets the work that it would have got from ``work_of`` in any case.
+    """
+    natives = handle._submitted()
+    deadline = time.monotonic() + seconds
+    well = False
+    try:
+        well = _end_well(natives, deadline)
+    finally:
+        if not well:
+            work = work_of(lambda: natives)
+            work.deadline = deadline
+    if well:
+        return DoneWork(handle.result())
+    work.wait()
+    return work
+
+
+def _end_well(natives: Sequence[_native.Handle], deadline: float) -> bool:
+    """Whether all complete in time and without an error."""
+    for native in natives:
+        if not native.wait(max(0.0, deadline - time.monotonic())):
+            return False
+    try:
+        for native in natives:
+            native.check()
+    except RuedaError:
+        return False
+    return True

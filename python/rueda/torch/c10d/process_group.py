@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore
+from torch.distributed import Work
 
 from rueda import _native
 from rueda.torch.c10d.all_to_all import AllToAll
@@ -15,7 +16,6 @@ from rueda.torch.c10d.exchanges import Exchanges
 from rueda.torch.c10d.messages import Messages
 from rueda.torch.c10d.monitored_barrier import monitored_barrier
 from rueda.torch.c10d.reductions import Reductions
-from rueda.torch.c10d.work import RuedaWork
 
 __all__ = ["RuedaProcessGroup"]
 
@@ -44,7 +44,7 @@ class RuedaProcessGroup(Reductions, Exchanges, AllToAll, Messages):
 
     def barrier(  # type: ignore[override]  # both overloads in one
         self, opts: Any = None, timeout: timedelta | None = None
-    ) -> RuedaWork:
+    ) -> Work:
         """Done when every rank of the group has called it."""
         set_id = self._membership.set_id
         return self._collective(

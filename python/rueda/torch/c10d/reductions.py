@@ -20,26 +20,28 @@ from rueda.process_sets import ProcessSet
 from rueda.submission import NO_WIRE
 from rueda.torch.c10d.arguments import (
     as_refusal,
-    flatten,
     hand_out,
+    hand_out_usual,
     overwrite,
     read,
+    read_flat,
     reduction_of,
     require_like,
     result_memory,
     root_of,
     seconds_of,
     target_of,
+    usual_result_memory,
 )
 from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations, part_of
 from rueda.torch.c10d.placement import placement_of
 from rueda.torch.c10d.recurring import RecurringTensors
 from rueda.torch.c10d.sparse import SparseExchange, SparseWork
-from rueda.torch.c10d.work import FATAL, DoneWork, RuedaWork, say_timed_out
+from rueda.torch.c10d.work import FATAL, DoneWork, say_timed_out
 from rueda.torch.compression import Compression
 from rueda.torch.sparse_steps import SparseAllreduce
-from rueda.torch.tensors import TorchAdapter, usual_code_of
+from rueda.torch.tensors import TorchAdapter, usual_memory_of
 
 __all__ = ["Reductions"]
 
@@ -149,13 +151,11 @@ class Reductions(Operations):
         self, tensor: torch.Tensor, reduction: ReduceOp, factor: float, options: Any
     ) -> Work | None:
         """For a caller that would wait at once, who does all the work then; nothing where the tensor is unusual."""
-        code = usual_code_of(tensor)
-        if code is None:
+        usual = usual_memory_of(tensor)
+        if usual is None:
             return None
-        try:
-            shape, pointer = tensor.shape, tensor.data_ptr()
-        except RuntimeError:  # of a nested tensor, or one of vmap(); every rank is told of it
-            return None
+        pointer, _, code = usual
+        shape = tensor.shape
         self._require_open()
         seconds = seconds_of(options, self._timeout)
         self._be_patient(seconds)
@@ -189,7 +189,7 @@ class Reductions(Operations):
             raise
         return DoneWork([tensor])
 
-    def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> RuedaWork:
+    def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:
         """Reduces several tensors in place, together."""
         options, op = _options(opts, dist.ReduceOp.SUM, None)
         if not tensors:
@@ -246,7 +246,7 @@ class Reductions(Operations):
         opts: Any = None,
         op: Any = dist.ReduceOp.SUM,
         timeout: timedelta | None = None,
-    ) -> RuedaWork:
+    ) -> Work:
         """Reduces one tensor, in place on the rank ``opts.rootRank`` only; the others' stay as they are."""
         tensor = tensors if isinstance(tensors, torch.Tensor) else _only(tensors)
         root = root_of(opts)
@@ -296,7 +296,7 @@ class Reductions(Operations):
         output_tensors: Sequence[torch.Tensor],
         input_tensors: Sequence[Sequence[torch.Tensor]],
         opts: Any = None,
-    ) -> RuedaWork:
+    ) -> Work:
         """Reduces one list of tensors, of which each rank gets its own. Their sizes may differ."""
         return self._reduce_scatter(
             [_only(output_tensors)], [list(_only(input_tensors))], opts, "reduce-scatter"
@@ -304,15 +304,59 @@ class Reductions(Operations):
 
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
-    ) -> RuedaWork:
+    ) -> Work:
         """Reduces ``input``, of which each rank gets as many elements as ``output`` has."""
+        if self._waits_at_once(opts):
+            source, target = usual_memory_of(input), usual_memory_of(output)
+            if source is not None and target is not None:
+                same_type = source[2] == target[2]
+                if same_type and source[1] == self._size * target[1]:
+                    return self._reduce_scatter_usual(output, target, input, source[0], opts)
         return self._reduce_scatter([output], [[input]], opts, "reduce-scatter")
 
     _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]  # in newer torch deprecated
 
+    def _reduce_scatter_usual(
+        self,
+        output: torch.Tensor,
+        target: tuple[int, int, int],
+        input: torch.Tensor,
+        source: int,
+        options: Any,
+    ) -> Work:
+        """For a caller that would wait at once, of tensors that fit each other and can be used as they lie."""
+        pointer, count, code = target
+        size, set_id = self._size, self._membership.set_id
+        try:
+            reduction, factor = reduction_of(options.reduceOp)
+        except Refusal as refusal:
+            return self._refused("reduce-scatter", refusal, options)
+        length = count * dtypes.item_size(code)
+        memory = usual_result_memory(pointer, length, source, size * length, -self._rank * length)
+        if not output.is_inference():
+            torch.autograd.graph.increment_version(output)
+        shape, rows = (size * count,), [count] * size
+
+        def finish(natives: Sequence[_native.Handle]) -> list[torch.Tensor]:
+            hand_out_usual(natives[0], output, code, "reduce-scatter")
+            return [output]
+
+        return self._collective(
+            "reduce-scatter",
+            (3, ((shape, code),), reduction, factor),
+            lambda name: [
+                _native.reduce_scatter(
+                    source, shape, code, name, reduction, factor, 1.0, rows, set_id, -1, 0, *memory
+                )
+            ],
+            finish,
+            (input, output),
+            options,
+        )
+
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
-    ) -> RuedaWork:
+    ) -> Work:
         """:meth:`reduce_scatter_single` of several tensors."""
         return self._reduce_scatter(
             list(outputs),
@@ -329,26 +373,22 @@ class Reductions(Operations):
         inputs: Sequence[Sequence[torch.Tensor]],
         opts: Any,
         what: str,
-    ) -> RuedaWork:
+    ) -> Work:
         options, op = _options(opts, dist.ReduceOp.SUM, None)
-        size = self.size()
+        targets, sources, views, splits, memories = [], [], [], [], []
         try:
             reduction, factor = reduction_of(op)
-            targets = [target_of(output) for output in outputs]
-            sources = [flatten(tensors) for tensors in inputs]
-            views = [read(source)[1] for source in sources]
-            splits = [
-                _splits(tensors, target.tensor, size, self.rank())
-                for tensors, target in zip(inputs, targets, strict=True)
-            ]
-            for target, view in zip(targets, views, strict=True):
+            for output, tensors in zip(outputs, inputs, strict=True):
+                target = target_of(output)
+                source, view = read_flat(tensors)
+                rows = _splits(tensors, target.tensor, self._size, self._rank)
                 require_like(target, view)
-            memories = [
-                result_memory(
-                    [target], view, -sum(rows[: self.rank()]) * dtypes.item_size(view.dtype)
-                )
-                for target, view, rows in zip(targets, views, splits, strict=True)
-            ]
+                own = -sum(rows[: self._rank]) * dtypes.item_size(view.dtype)
+                targets.append(target)
+                sources.append(source)
+                views.append(view)
+                splits.append(rows)
+                memories.append(result_memory([target], view, own))
             placement = placement_of(*views, in_place=all(size > 0 for _, size in memories))
         except (Refusal, ValueError) as error:
             return self._refused(what, as_refusal(error), options, parts=len(outputs))
@@ -382,7 +422,7 @@ class Reductions(Operations):
 
         return self._collective(
             what,
-            (3, tuple((view.shape, view.dtype) for view in views), reduction, factor),
+            (3, tuple([(view.shape, view.dtype) for view in views]), reduction, factor),
             begin,
             finish,
             (sources, targets),
