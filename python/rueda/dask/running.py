@@ -98,7 +98,11 @@ def _run_once(
             raise PeerLostError(
                 f"workers were lost while they ran ranks: {gone}", (lost or failed)[0]
             )
-        return client.gather(ranks)  # type: ignore[no-any-return]
+        try:
+            return client.gather(ranks)  # type: ignore[no-any-return]
+        except TypeError as error:  # Dask's, with a traceback of several pages in its text
+            what = f"{error}".partition("\n")[0]
+            raise InvalidArgumentError(f"what a rank returns cannot be pickled: {what}") from error
     finally:
         # Else Dask would run the task of a worker that is lost again, alone.
         client.cancel(ranks, force=True)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import dask
 import distributed
 import numpy as np
 import rueda
@@ -156,6 +157,8 @@ def check_an_error_is_told_and_not_tried_again(client: distributed.Client, folde
     with raises(rueda.RuedaError, "sys.exit('cannot go on')"):
         rueda.dask.run(client, exits, ["cannot go on"])
     assert rueda.dask.run(client, exits, [0]) == [before[0], None, before[2]]
+    with raises(rueda.InvalidArgumentError, "what a rank returns cannot be pickled", "type lock"):
+        rueda.dask.run(client, threading.Lock)
 
 
 def check_a_rank_that_does_not_notice_is_named(client: distributed.Client, folder: Path) -> None:
@@ -285,7 +288,9 @@ def check_what_cannot_work_is_told(client: distributed.Client, folder: Path) -> 
 if __name__ == "__main__":
     named = {name: act for name, act in list(globals().items()) if name.startswith("check_")}
     checks = [act for name, act in named.items() if name in (sys.argv[2:] or named)]
+    # Dask's cluster otherwise gives a worker up that is not there 15 s after it was lost, perhaps as it was lost again.
     with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
         distributed.LocalCluster(
             n_workers=3,
             threads_per_worker=1,
