@@ -153,9 +153,7 @@ bool is_plain(const TensorView& input, const AllreduceOptions& options) {
 
 void set_result(Submission& submission, const ResultMemory& result) {
   submission.output = static_cast<std::byte*>(result.data);
-  if (result.data == nullptr) return;
-  submission.output_room = result.bytes;
-  if (submission.request.on_gpu) submission.request.output_bytes = result.bytes;
+  if (result.data != nullptr) submission.request.output_bytes = result.bytes;
 }
 
 Submission allgather_submission(const TensorView& input, const CallOptions& options) {

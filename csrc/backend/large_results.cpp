@@ -6,7 +6,7 @@
 #include <new>
 #include <utility>
 
-#include "onehost/registered_memory.h"
+#include "onehost/shared_mapping.h"
 
 namespace rueda {
 

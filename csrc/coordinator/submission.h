@@ -27,10 +27,7 @@ inline constexpr std::uint64_t numbers_of_unnamed = 120;
 struct Submission {
   Request request;
   const std::byte* input = nullptr;
-  std::byte* output = nullptr;  // null where the engine allocates the result
-  // Bytes at `output`, where the size of the result is not known before: what has another size the
-  // engine allocates.
-  std::size_t output_room = 0;
+  std::byte* output = nullptr;     // null where the engine allocates the result; see output_bytes
   std::vector<std::int64_t> rows;  // alltoall: for each rank of the set
   KeptByCodec kept;                // with a compression: see AllreduceOptions
   int device = host_device;

@@ -115,7 +115,7 @@ std::byte* UnfusedCollective::allocate_output(Shape shape) {
       static_cast<std::size_t>(element_count(shape)) * size_of(request().dtype);
   output_.shape = std::move(shape);
   const auto& submission = member_.submission;
-  if (submission && submission->output != nullptr && submission->output_room == bytes) {
+  if (submission && submission->output != nullptr && submission->request.output_bytes == bytes) {
     return submission->output;
   }
   output_.data = backend().allocate(lane_, bytes);

@@ -55,8 +55,9 @@ Status Negotiator::submit_group(std::vector<Request> requests, Time now) {
     // this one, too.
     if (state.self_ready) continue;
     state.self_ready = true;
-    // Each pair of ranks settles its own sizes.
-    if (request.collective == Collective::alltoall) request.output_bytes = 0;
+    // Where the host writes a result is this rank's own affair, and each pair of ranks settles the
+    // sizes of an alltoall.
+    if (!request.on_gpu || request.collective == Collective::alltoall) request.output_bytes = 0;
     if (is_watched()) options_.on_ready(request, {{tree_.rank()}}, now);
     stalls_.report_soon(state.waiting, now);
     if (request.collective == Collective::allgather && !request.shape.empty()) {

@@ -53,8 +53,8 @@ struct Request {
   // reduce_scatter: rows for each rank of the set, empty for an even division. (Those of an
   // alltoall are no part of the negotiation: each pair of ranks settles its own sizes.)
   std::vector<std::int64_t> splits;
-  // Of an allgather, a reduce-scatter or an alltoall on a GPU: bytes of the memory that this rank
-  // has for a result of that size. Agreed on for the first two: 0 unless it is the same everywhere.
+  // Of an allgather, a reduce-scatter or an alltoall: bytes of the memory that this rank has for a
+  // result of that size. Agreed on for the first two on a GPU: 0 unless it is the same everywhere.
   std::size_t output_bytes = 0;
   std::vector<int> set_ranks;  // add_process_set: the world ranks of the new set
   int set_id = -1;             // remove_process_set: the set's number

@@ -154,7 +154,7 @@ void begin(Runtime& engine, const Case& matrix_case, int rank, Memory memory, Be
       collective == Collective::allgather || collective == Collective::reduce_scatter;
   begun.brought = has_room && memory != Memory::of_the_engine && bytes > 0;
   if (begun.brought) {
-    submission.output_room = bytes;
+    submission.request.output_bytes = bytes;
     if (memory == Memory::of_the_caller) {
       begun.result.resize(bytes);
       submission.output = begun.result.data();

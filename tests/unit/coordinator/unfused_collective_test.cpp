@@ -161,7 +161,7 @@ TEST_CASE("a result lies where the caller has room for just as much") {
   Batch batch(Collective::alltoall, 6);
   const std::size_t bytes = 5 * 2 * sizeof(float);
   const std::size_t room = GENERATE(as<std::size_t>{}, 0, 39, 40, 41);
-  batch.member.submission->output_room = room;
+  batch.member.submission->request.output_bytes = room;
   const OperationOutput output = batch.run();
   CHECK((output.data == nullptr) == (room == bytes));
   CHECK(output.shape == Shape{5, 2});

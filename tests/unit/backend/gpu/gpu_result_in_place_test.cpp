@@ -20,7 +20,7 @@ GpuWorld world_of(int size, const std::string& backend) {
 
 Submission into(Submission submission, std::byte* data, std::size_t bytes) {
   submission.output = data;
-  submission.request.output_bytes = submission.output_room = bytes;
+  submission.request.output_bytes = bytes;
   return submission;
 }
 
