@@ -33,7 +33,7 @@ class Call {
 
   [[nodiscard]] std::byte* input() const { return input_.get(); }
   // The result of the last run().
-  [[nodiscard]] virtual const std::byte* output() const { return output_.get(); }
+  [[nodiscard]] const std::byte* output() const { return output_.get(); }
   // Why run() could not do it after all, found out by some ranks only; else empty.
   [[nodiscard]] virtual std::string refusal() const { return {}; }
   // How many of the group's ranks take part, from rank 0 on; the others only answer.

@@ -42,45 +42,39 @@ class DirectCall final : public Call {
   rueda::Allreduce sum_;
 };
 
-// A collective under a name that is the same in each call, as in a training.
+// A collective under a name that is the same in each call, as in a training, with its result where
+// the caller wants it, as MPI has it.
 class NamedCall final : public Call {
  public:
   explicit NamedCall(const Work& work) : work_(work), name_(name_of(work)) {
     input_ = allocate(work, work.input_bytes());
-    if (work.in_place) output_ = input_;
+    output_ = work.in_place ? input_ : allocate(work, work.output_bytes());
     view_ = view_of(work, input_.get());
+    if (!work.in_place) result_ = {output_.get(), work.output_bytes()};
   }
 
   void run() override {
+    const rueda::CallOptions options{.name = name_, .result = result_};
     if (work_.collective == "allreduce") {
-      return rueda::allreduce_blocking(view_, view_.data, {.name = name_, .op = work_.op});
+      rueda::allreduce_blocking(view_, view_.data, {.name = name_, .op = work_.op});
+    } else if (work_.collective == "allgather") {
+      rueda::allgather_blocking(view_, options);
+    } else if (work_.collective == "broadcast") {
+      rueda::broadcast_blocking(view_, work_.root, {.name = name_});
+    } else if (work_.collective == "reduce_scatter") {
+      rueda::reduce_scatter_blocking(view_, {.name = name_, .op = work_.op, .result = result_});
+    } else if (work_.collective == "alltoall") {
+      rueda::alltoall_blocking(view_, {}, options);
+    } else {
+      throw Unsupported("Rueda has no " + work_.collective);
     }
-    handle_ = start();
-    handle_.wait();
-  }
-
-  [[nodiscard]] const std::byte* output() const override {
-    return work_.in_place ? output_.get() : handle_.output().data.get();
   }
 
  private:
-  [[nodiscard]] rueda::Handle start() const {
-    if (work_.collective == "allgather") return rueda::allgather(view_, {.name = name_});
-    if (work_.collective == "broadcast") return rueda::broadcast(view_, work_.root, {name_});
-    if (work_.collective == "reduce_scatter") {
-      rueda::ReduceScatterOptions options;
-      options.name = name_;
-      options.op = work_.op;
-      return rueda::reduce_scatter(view_, options);
-    }
-    if (work_.collective == "alltoall") return rueda::alltoall(view_, {}, {.name = name_});
-    throw Unsupported("Rueda has no " + work_.collective);
-  }
-
   const Work& work_;
   std::string name_;
   rueda::TensorView view_;
-  rueda::Handle handle_;
+  rueda::ResultMemory result_;
 };
 
 class Rueda final : public Contender {

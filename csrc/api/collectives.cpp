@@ -295,6 +295,10 @@ Handle allgather_blocking(const TensorView& input, const CallOptions& options,
   return submit_and_wait(options.process_set, allgather_submission(input, options), deadline);
 }
 
+Output allgather_blocking(const TensorView& input, const CallOptions& options) {
+  return allgather_blocking(input, options, std::nullopt).output();
+}
+
 Handle broadcast(const TensorView& tensor, int root, const CallOptions& options) {
   return submit(options.process_set, broadcast_submission(tensor, root, options));
 }
@@ -305,6 +309,10 @@ Handle broadcast_blocking(const TensorView& tensor, int root, const CallOptions&
                          deadline);
 }
 
+void broadcast_blocking(const TensorView& tensor, int root, const CallOptions& options) {
+  broadcast_blocking(tensor, root, options, std::nullopt).wait();
+}
+
 Handle reduce_scatter(const TensorView& input, const ReduceScatterOptions& options) {
   return submit(options.process_set, reduce_scatter_submission(input, options));
 }
@@ -312,6 +320,10 @@ Handle reduce_scatter(const TensorView& input, const ReduceScatterOptions& optio
 Handle reduce_scatter_blocking(const TensorView& input, const ReduceScatterOptions& options,
                                std::optional<Time> deadline) {
   return submit_and_wait(options.process_set, reduce_scatter_submission(input, options), deadline);
+}
+
+Output reduce_scatter_blocking(const TensorView& input, const ReduceScatterOptions& options) {
+  return reduce_scatter_blocking(input, options, std::nullopt).output();
 }
 
 Handle alltoall(const TensorView& input, const std::vector<std::int64_t>& splits,
@@ -325,12 +337,21 @@ Handle alltoall_blocking(const TensorView& input, const std::vector<std::int64_t
                          deadline);
 }
 
+Output alltoall_blocking(const TensorView& input, const std::vector<std::int64_t>& splits,
+                         const CallOptions& options) {
+  return alltoall_blocking(input, splits, options, std::nullopt).output();
+}
+
 Handle barrier(const CallOptions& options) {
   return submit(options.process_set, barrier_submission(options));
 }
 
 Handle barrier_blocking(const CallOptions& options, std::optional<Time> deadline) {
   return submit_and_wait(options.process_set, barrier_submission(options), deadline);
+}
+
+void barrier_blocking(const CallOptions& options) {
+  barrier_blocking(options, std::nullopt).wait();
 }
 
 Handle join(const CallOptions& options) {

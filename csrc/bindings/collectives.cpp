@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -113,11 +114,40 @@ std::vector<Handle> submit_grouped_allreduce(
                             .seed = seed});
 }
 
-Handle submit_reduce_scatter(std::uintptr_t input, Shape shape, int dtype, const std::string& name,
-                             int op, double prescale, double postscale,
-                             std::vector<std::int64_t> splits, int set, int device,
-                             std::uintptr_t stream, std::uintptr_t result, std::size_t result_bytes,
-                             bool blocking) {
+// Of a caller who waits at once: where the handle goes, and how many seconds he may wait.
+struct Waiting {
+  std::optional<py::list> begun;
+  std::optional<double> limit;
+};
+
+// Begins an operation, or does it where the caller waits for it at once, as far as that takes no
+// longer than until it is time to look for signals. He then finds the handle in his list, also
+// where a signal's handler raises something before this has returned. The caller has the GIL, and
+// submission may wait for the coordinator's lock.
+template <class Begin, class Do>
+py::object begin_or_do(Waiting waiting, const Begin& begin, const Do& do_it) {
+  Handle handle;
+  {
+    const GilReleased released;
+    if (waiting.begun) {
+      std::optional<Time> deadline;
+      if (waiting.limit) deadline = Clock::now() + seconds(std::clamp(*waiting.limit, 0.0, 1e9));
+      handle = do_it(end_of_sleep(deadline));
+    } else {
+      handle = begin();
+    }
+  }
+  py::object object = py::cast(std::move(handle));
+  if (waiting.begun) waiting.begun->append(object);
+  return object;
+}
+
+py::object submit_reduce_scatter(std::uintptr_t input, Shape shape, int dtype,
+                                 const std::string& name, int op, double prescale, double postscale,
+                                 std::vector<std::int64_t> splits, int set, int device,
+                                 std::uintptr_t stream, std::uintptr_t result,
+                                 std::size_t result_bytes, std::optional<py::list> begun,
+                                 std::optional<double> limit) {
   const TensorView tensor = view(input, std::move(shape), dtype, device, stream);
   const ReduceScatterOptions options{.name = name,
                                      .op = reduce_op(op),
@@ -126,36 +156,42 @@ Handle submit_reduce_scatter(std::uintptr_t input, Shape shape, int dtype, const
                                      .splits = std::move(splits),
                                      .process_set = {set},
                                      .result = {pointer(result), result_bytes}};
-  if (!blocking) return reduce_scatter(tensor, options);
-  return reduce_scatter_blocking(tensor, options, end_of_sleep(std::nullopt));
+  return begin_or_do(
+      {std::move(begun), limit}, [&] { return reduce_scatter(tensor, options); },
+      [&](Time until) { return reduce_scatter_blocking(tensor, options, until); });
 }
 
-Handle submit_allgather(std::uintptr_t input, Shape shape, int dtype, const std::string& name,
-                        int set, int device, std::uintptr_t stream, std::uintptr_t result,
-                        std::size_t result_bytes, bool blocking) {
+py::object submit_allgather(std::uintptr_t input, Shape shape, int dtype, const std::string& name,
+                            int set, int device, std::uintptr_t stream, std::uintptr_t result,
+                            std::size_t result_bytes, std::optional<py::list> begun,
+                            std::optional<double> limit) {
   const TensorView tensor = view(input, std::move(shape), dtype, device, stream);
   const CallOptions options{name, {set}, {pointer(result), result_bytes}};
-  if (!blocking) return allgather(tensor, options);
-  return allgather_blocking(tensor, options, end_of_sleep(std::nullopt));
+  return begin_or_do(
+      {std::move(begun), limit}, [&] { return allgather(tensor, options); },
+      [&](Time until) { return allgather_blocking(tensor, options, until); });
 }
 
-Handle submit_broadcast(std::uintptr_t data, Shape shape, int dtype, int root,
-                        const std::string& name, int set, int device, std::uintptr_t stream,
-                        bool blocking) {
+py::object submit_broadcast(std::uintptr_t data, Shape shape, int dtype, int root,
+                            const std::string& name, int set, int device, std::uintptr_t stream,
+                            std::optional<py::list> begun, std::optional<double> limit) {
   const TensorView tensor = view(data, std::move(shape), dtype, device, stream);
   const CallOptions options{name, {set}};
-  if (!blocking) return broadcast(tensor, root, options);
-  return broadcast_blocking(tensor, root, options, end_of_sleep(std::nullopt));
+  return begin_or_do(
+      {std::move(begun), limit}, [&] { return broadcast(tensor, root, options); },
+      [&](Time until) { return broadcast_blocking(tensor, root, options, until); });
 }
 
-Handle submit_alltoall(std::uintptr_t input, Shape shape, int dtype,
-                       const std::vector<std::int64_t>& splits, const std::string& name, int set,
-                       int device, std::uintptr_t stream, std::uintptr_t result,
-                       std::size_t result_bytes, bool blocking) {
+py::object submit_alltoall(std::uintptr_t input, Shape shape, int dtype,
+                           const std::vector<std::int64_t>& splits, const std::string& name,
+                           int set, int device, std::uintptr_t stream, std::uintptr_t result,
+                           std::size_t result_bytes, std::optional<py::list> begun,
+                           std::optional<double> limit) {
   const TensorView tensor = view(input, std::move(shape), dtype, device, stream);
   const CallOptions options{name, {set}, {pointer(result), result_bytes}};
-  if (!blocking) return alltoall(tensor, splits, options);
-  return alltoall_blocking(tensor, splits, options, end_of_sleep(std::nullopt));
+  return begin_or_do(
+      {std::move(begun), limit}, [&] { return alltoall(tensor, splits, options); },
+      [&](Time until) { return alltoall_blocking(tensor, splits, options, until); });
 }
 
 }  // namespace
@@ -187,23 +223,25 @@ void bind_collectives(py::module_& module) {
     for (const LeafNode& node : schedule.partials) partials.emplace_back(node.first, node.count);
     return std::pair(schedule.merges, partials);
   });
-  // blocking: see allreduce_blocking(). The handle that comes back is waited for as any other.
-  module.def("reduce_scatter", &submit_reduce_scatter, released, py::arg("input"), py::arg("shape"),
+  // begun: see begin_or_do(). The handle that comes back is waited for as any other.
+  const py::arg_v begun = py::arg("begun") = py::none();
+  const py::arg_v limit = py::arg("limit") = py::none();
+  module.def("reduce_scatter", &submit_reduce_scatter, py::arg("input"), py::arg("shape"),
              py::arg("dtype"), py::arg("name"), py::arg("op"), py::arg("prescale"),
              py::arg("postscale"), py::arg("splits"), py::arg("set"),
              py::arg("device") = host_device, py::arg("stream") = 0, py::arg("result") = 0,
-             py::arg("result_bytes") = 0, py::arg("blocking") = false);
-  module.def("allgather", &submit_allgather, released, py::arg("input"), py::arg("shape"),
-             py::arg("dtype"), py::arg("name"), py::arg("set"), py::arg("device") = host_device,
-             py::arg("stream") = 0, py::arg("result") = 0, py::arg("result_bytes") = 0,
-             py::arg("blocking") = false);
-  module.def("broadcast", &submit_broadcast, released, py::arg("tensor"), py::arg("shape"),
-             py::arg("dtype"), py::arg("root"), py::arg("name"), py::arg("set"),
-             py::arg("device") = host_device, py::arg("stream") = 0, py::arg("blocking") = false);
-  module.def("alltoall", &submit_alltoall, released, py::arg("input"), py::arg("shape"),
-             py::arg("dtype"), py::arg("splits"), py::arg("name"), py::arg("set"),
-             py::arg("device") = host_device, py::arg("stream") = 0, py::arg("result") = 0,
-             py::arg("result_bytes") = 0, py::arg("blocking") = false);
+             py::arg("result_bytes") = 0, begun, limit);
+  module.def("allgather", &submit_allgather, py::arg("input"), py::arg("shape"), py::arg("dtype"),
+             py::arg("name"), py::arg("set"), py::arg("device") = host_device,
+             py::arg("stream") = 0, py::arg("result") = 0, py::arg("result_bytes") = 0, begun,
+             limit);
+  module.def("broadcast", &submit_broadcast, py::arg("tensor"), py::arg("shape"), py::arg("dtype"),
+             py::arg("root"), py::arg("name"), py::arg("set"), py::arg("device") = host_device,
+             py::arg("stream") = 0, begun, limit);
+  module.def("alltoall", &submit_alltoall, py::arg("input"), py::arg("shape"), py::arg("dtype"),
+             py::arg("splits"), py::arg("name"), py::arg("set"), py::arg("device") = host_device,
+             py::arg("stream") = 0, py::arg("result") = 0, py::arg("result_bytes") = 0, begun,
+             limit);
   module.def(
       "barrier", [](const std::string& name, int set) { return barrier({name, {set}}); }, released);
   module.def(

@@ -295,6 +295,15 @@ Handle alltoall(const TensorView& input, const std::vector<std::int64_t>& splits
 // Completes when every rank of the set has called it.
 Handle barrier(const CallOptions& options = {});
 
+// The same for callers that wait at once: they do the work themselves, so that no other thread
+// wakes. Return what Handle::output() does, and throw what Handle::wait() does.
+Output allgather_blocking(const TensorView& input, const CallOptions& options = {});
+void broadcast_blocking(const TensorView& tensor, int root, const CallOptions& options = {});
+Output reduce_scatter_blocking(const TensorView& input, const ReduceScatterOptions& options = {});
+Output alltoall_blocking(const TensorView& input, const std::vector<std::int64_t>& splits = {},
+                         const CallOptions& options = {});
+void barrier_blocking(const CallOptions& options = {});
+
 // This rank has no more data: until all ranks have joined, it takes part in the others' allreduce,
 // reduce_scatter, allgather and broadcast with each operation's identity. Completes when all have
 // joined, with the rank that was last in Output::last_joined_rank. An average divides by the ranks

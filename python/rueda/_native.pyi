@@ -225,7 +225,8 @@ def reduce_scatter(
     stream: int = 0,
     result: int = 0,
     result_bytes: int = 0,
-    blocking: bool = False,
+    begun: list[Handle] | None = None,
+    limit: float | None = None,
 ) -> Handle: ...
 def allgather(
     input: int,
@@ -237,7 +238,8 @@ def allgather(
     stream: int = 0,
     result: int = 0,
     result_bytes: int = 0,
-    blocking: bool = False,
+    begun: list[Handle] | None = None,
+    limit: float | None = None,
 ) -> Handle: ...
 def broadcast(
     tensor: int,
@@ -248,7 +250,8 @@ def broadcast(
     set: int,
     device: int = -1,
     stream: int = 0,
-    blocking: bool = False,
+    begun: list[Handle] | None = None,
+    limit: float | None = None,
 ) -> Handle: ...
 def alltoall(
     input: int,
@@ -261,7 +264,8 @@ def alltoall(
     stream: int = 0,
     result: int = 0,
     result_bytes: int = 0,
-    blocking: bool = False,
+    begun: list[Handle] | None = None,
+    limit: float | None = None,
 ) -> Handle: ...
 
 class PersistentAllreduce:

@@ -40,20 +40,26 @@ class Handle(Generic[T]):
         finish: Callable[[Sequence[_native.Handle]], T],
         references: object,
         follow: Callable[[Sequence[_native.Handle]], None] | None = None,
+        begun: Sequence[_native.Handle] = (),
     ) -> None:
+        """``begun``: where ``submit`` leaves what it has begun before anything can interrupt it."""
         self._finish: Callable[[Sequence[_native.Handle]], T] | None = finish
         self._references: object = references
         self._follow = follow  # on a GPU: makes streams wait for the results
         self._result: T | None = None
         self._natives: tuple[_native.Handle, ...] | None = None
-        # First kept, then submitted: Ctrl-C can end this function just after the operation has begun. The tensors
-        # are never let go of then, since nobody knows when it ends.
+        # First kept, then submitted: Ctrl-C can end this function just after the operation has begun. Where that has
+        # not been left in `begun`, the tensors are never let go of then, since nobody knows when it ends.
         _keep(self)
         try:
             self._natives = tuple(submit())
         except Exception:  # nothing was submitted
             self._natives = ()
             self._references = None
+            raise
+        except BaseException:
+            if begun:
+                self._natives = tuple(begun)
             raise
 
     def done(self) -> bool:

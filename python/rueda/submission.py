@@ -274,6 +274,7 @@ class Collectives(Generic[A]):
     ) -> Handle[A]:
         def submit() -> Handle[A]:
             source, view = self._adapter.read(array)
+            begun = _begun(blocking)
             begin = partial(
                 _native.reduce_scatter,
                 view.pointer,
@@ -287,11 +288,10 @@ class Collectives(Generic[A]):
                 identify(process_set),
                 view.device,
                 view.stream,
-                blocking=blocking,
+                begun=begun,
             )
-            return _handle(
-                begin, self._output_of(source, view, name), (source, view.owner), view.follow
-            )
+            finish = self._output_of(source, view, name)
+            return _handle(begin, finish, (source, view.owner), view.follow, begun)
 
         return _submitted(submit, name, process_set)
 
@@ -300,6 +300,7 @@ class Collectives(Generic[A]):
     ) -> Handle[A]:
         def submit() -> Handle[A]:
             source, view = self._adapter.read(array)
+            begun = _begun(blocking)
             begin = partial(
                 _native.allgather,
                 view.pointer,
@@ -309,11 +310,10 @@ class Collectives(Generic[A]):
                 identify(process_set),
                 view.device,
                 view.stream,
-                blocking=blocking,
+                begun=begun,
             )
-            return _handle(
-                begin, self._output_of(source, view, name), (source, view.owner), view.follow
-            )
+            finish = self._output_of(source, view, name)
+            return _handle(begin, finish, (source, view.owner), view.follow, begun)
 
         return _submitted(submit, name, process_set)
 
@@ -328,6 +328,7 @@ class Collectives(Generic[A]):
     ) -> Handle[A]:
         def submit() -> Handle[A]:
             target, view = self._adapter.write(array if in_place else self._adapter.copy(array))
+            begun = _begun(blocking)
             begin = partial(
                 _native.broadcast,
                 view.pointer,
@@ -338,14 +339,14 @@ class Collectives(Generic[A]):
                 identify(process_set),
                 view.device,
                 view.stream,
-                blocking=blocking,
+                begun=begun,
             )
 
             def finish(_: object) -> A:
                 self._require_unchanged(target, view, name)
                 return target
 
-            return _handle(begin, finish, (target, view.owner), view.follow)
+            return _handle(begin, finish, (target, view.owner), view.follow, begun)
 
         return _submitted(submit, name, process_set)
 
@@ -362,10 +363,10 @@ class Collectives(Generic[A]):
         self, array: object, name: str | None, process_set: ProcessSet, blocking: bool = False
     ) -> Handle[A]:
         def submit() -> Handle[A]:
-            source, view, begin = self._prepared_alltoall(array, None, name, process_set, blocking)
-            return _handle(
-                begin, self._output_of(source, view, name), (source, view.owner), view.follow
-            )
+            begun = _begun(blocking)
+            source, view, begin = self._prepared_alltoall(array, None, name, process_set, begun)
+            finish = self._output_of(source, view, name)
+            return _handle(begin, finish, (source, view.owner), view.follow, begun)
 
         return _submitted(submit, name, process_set)
 
@@ -380,15 +381,14 @@ class Collectives(Generic[A]):
         """The result is the array and the number of rows that came from each rank."""
 
         def submit() -> Handle[tuple[A, A]]:
-            source, view, begin = self._prepared_alltoall(
-                array, splits, name, process_set, blocking
-            )
+            begun = _begun(blocking)
+            source, view, begin = self._prepared_alltoall(array, splits, name, process_set, begun)
             output = self._output_of(source, view, name)
 
             def finish(native: _native.Handle) -> tuple[A, A]:
                 return output(native), self._adapter.from_integers(native.received_splits())
 
-            return _handle(begin, finish, (source, view.owner), view.follow)
+            return _handle(begin, finish, (source, view.owner), view.follow, begun)
 
         return _submitted(submit, name, process_set)
 
@@ -398,7 +398,7 @@ class Collectives(Generic[A]):
         splits: Iterable[int] | None,
         name: str | None,
         process_set: ProcessSet,
-        blocking: bool,
+        begun: list[_native.Handle] | None,
     ) -> tuple[A, View, Callable[[], _native.Handle]]:
         source, view = self._adapter.read(array)
         begin = partial(
@@ -411,7 +411,7 @@ class Collectives(Generic[A]):
             identify(process_set),
             view.device,
             view.stream,
-            blocking=blocking,
+            begun=begun,
         )
         return source, view, begin
 
@@ -437,14 +437,26 @@ class Collectives(Generic[A]):
         return finish
 
 
+def _begun(blocking: bool) -> list[_native.Handle] | None:
+    """Where an operation whose caller waits for it at once leaves its handle."""
+    return [] if blocking else None
+
+
 def _handle(
     begin: Callable[[], _native.Handle],
     finish: Callable[[_native.Handle], T],
     references: object,
     follow: Callable[[Sequence[_native.Handle]], None] | None = None,
+    begun: list[_native.Handle] | None = None,
 ) -> Handle[T]:
     """Begins an operation on one tensor, with what makes its result of the native handle."""
-    return Handle(lambda: [begin()], lambda natives: finish(natives[0]), references, follow)
+    return Handle(
+        lambda: [begin()],
+        lambda natives: finish(natives[0]),
+        references,
+        follow,
+        () if begun is None else begun,
+    )
 
 
 def _submitted(

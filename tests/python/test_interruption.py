@@ -140,6 +140,67 @@ def test_ctrl_c_ends_what_waits_for_other_ranks(program: str, tmp_path: object) 
         assert all(rank.returncode == 0 for rank in ended), job.report()
 
 
+DOES_AT_ONCE = {
+    "allgather": ("", "rueda.allgather(part, name=f'number {number}')"),
+    "broadcast": ("", "rueda.broadcast(part, 1, name=f'number {number}')"),
+    "alltoall": ("", "rueda.alltoall(part, name=f'number {number}')"),
+    "all_gather_into_tensor": (
+        "dist.init_process_group('rueda')",
+        "dist.all_gather_into_tensor(torch.empty(8), torch.ones(4))",
+    ),
+    "reduce_scatter_tensor": (
+        "dist.init_process_group('rueda')",
+        "dist.reduce_scatter_tensor(torch.empty(4), torch.ones(8))",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "call"), DOES_AT_ONCE.values(), ids=DOES_AT_ONCE)
+def test_ctrl_c_leaves_an_operation_that_its_caller_does_himself(before: str, call: str) -> None:
+    """The operation goes on, its tensors are kept until it is over and no longer, and its name is free again."""
+    imports = "import torch, torch.distributed as dist, rueda.torch.c10d" if before else ""
+    check(
+        f"""
+        import os, signal, threading, time
+        import numpy as np, rueda
+        from rueda import handles
+        {imports}
+
+        def interrupt(thread, submitted):
+            while rueda.metrics()["tensors_submitted"] == submitted:
+                time.sleep(0.01)
+            signal.pthread_kill(thread, signal.SIGINT)
+
+        {before or "rueda.init()"}
+        part, told, number = np.ones(4), np.zeros(1), 0
+        rueda.barrier()
+        if rueda.rank() == 0:
+            submitted = rueda.metrics()["tensors_submitted"]
+            arguments = (threading.get_ident(), submitted)
+            other = threading.Thread(target=interrupt, args=arguments)
+            other.start()
+            try:
+                {call}
+            except KeyboardInterrupt:
+                pass
+            else:
+                raise AssertionError("not interrupted")
+            other.join()
+            assert len(handles._pending) > 0, "nothing keeps the tensors"
+            rueda.send(told, 1)
+        else:
+            rueda.recv(told, 0)
+            {call}
+        for number in range(1, 4):
+            {call}
+        rueda.barrier()
+        if rueda.rank() == 0:
+            assert handles.release_completed() == 0, "tensors are kept for good"
+        """,
+        2,
+    )
+
+
 def test_a_signal_that_has_come_takes_no_errors_place() -> None:
     """The error is raised as it is, and the handler runs as soon as Python runs again."""
     ended = alone(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from recorded_times import MS, recording, row, two_ranks
 from rueda.report.clocks import Operations, offset_between
 from rueda.report.intervals import inside, intervals, paint, union
+from rueda.report.native_hooks import _Hooks
 from rueda.report.prediction import (
     Links,
     Workload,
@@ -191,6 +194,17 @@ def test_a_blocking_call_is_a_submission_and_a_wait(tmp_path):
     assert found["begin"].tolist() == [0, 10, 10, 40, 40, 60]
     assert found["end"].tolist() == [0, 10, 30, 40, 50, 60]
     assert found["bytes"].tolist() == [0, 64, 0, 32, 0, 0]
+
+
+def test_a_submission_that_its_caller_waits_for_is_recorded_as_a_call():
+    rows = []
+    recorder = SimpleNamespace(add=lambda kind, *_: rows.append(kind))
+    submit = _Hooks(recorder).beginning("allgather", lambda *_, **__: print)
+    arguments = (0, (4,), 7, "x", 0)
+    submit(*arguments)
+    submit(*arguments, begun=None)
+    submit(*arguments, begun=[])
+    assert rows == [Kind.SUBMIT, Kind.SUBMIT, Kind.CALL]
 
 
 def test_only_allreduces_are_for_the_simulator(tmp_path):

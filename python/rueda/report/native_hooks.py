@@ -88,7 +88,8 @@ class _Hooks:
             flags = ON_GPU if any(each is not None and each >= 0 for each in devices) else 0
             if shape >= 0 and collective not in _ALLREDUCES:
                 flags |= NO_ALLREDUCE
-            self._recorder.add(Kind.SUBMIT, began, now(), key, size, flags)
+            kind = Kind.SUBMIT if named.get("begun") is None else Kind.CALL
+            self._recorder.add(kind, began, now(), key, size, flags)
             return handles
 
         return begin

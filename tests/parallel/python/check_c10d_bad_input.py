@@ -349,8 +349,11 @@ def check_timeouts() -> None:
         begun = time.monotonic()
         with raises(rueda.TimeoutError, "allreduce", "0.3 s", " Timed out waiting 300ms "):
             dist.all_reduce(torch.ones(4), group=group)
-        assert time.monotonic() - begun < 30
         told = "Timed out waiting 300ms"
+        with raises(rueda.TimeoutError, "all-gather", "0.3 s", told):
+            size = dist.get_world_size()
+            dist.all_gather_into_tensor(torch.ones(4 * size), torch.ones(4), group=group)
+        assert time.monotonic() - begun < 30
         with raises(rueda.TimeoutError, "receive", "from rank 1", "tag 4", "0.3 s", told):
             dist.recv(torch.ones(4), 1, group=group, tag=4)
         with raises(rueda.TimeoutError, "barrier", "has not completed within 0.3 s", told):

@@ -129,6 +129,50 @@ TEST_CASE("a blocking allreduce does what one does that is waited for") {
   });
 }
 
+TEST_CASE("blocking collectives do what those do that are waited for") {
+  with_world(2, "blocking exchanges", [](int rank, ProcessSet set) {
+    using Whole = std::array<float, 2 * count>;
+    const int other = 1 - rank;
+    const auto number = [](int integer) { return static_cast<float>(integer); };
+    const auto whole_of = [](Whole& whole) {
+      return TensorView{whole.data(), {2 * count}, DataType::float32};
+    };
+    // At once and in the places of the engine, by a name that is replayed and by none.
+    for (int round = 0; round < 20; ++round) {
+      const std::string name = round % 2 == 0 ? "again" : "";
+      const auto named = [&](const std::string& what) { return name.empty() ? name : what + name; };
+      Values values{};
+      values.fill(number(rank + round));
+      Whole whole{};
+      const Output gathered = allgather_blocking(
+          view_of(values),
+          {.name = named("gather"), .process_set = set, .result = {whole.data(), sizeof whole}});
+      expect(gathered.data == nullptr && gathered.shape == Shape{2 * count}, "in our memory");
+      expect(whole[count - 1] == number(round) && whole[count] == number(1 + round),
+             "all that was gathered");
+      const Output mine = reduce_scatter_blocking(
+          whole_of(whole), {.name = named("scatter"), .op = ReduceOp::sum, .process_set = set});
+      expect(mine.shape == Shape{count}, "half of it");
+      expect(reinterpret_cast<float*>(mine.data.get())[0] == number(2 * (rank + round)), "the sum");
+      const Output exchanged = alltoall_blocking(view_of(values), {1, count - 1},
+                                                 {.name = named("exchange"), .process_set = set});
+      const std::int64_t rows = rank == 0 ? 1 : count - 1;
+      expect(exchanged.received_splits == std::vector<std::int64_t>{rows, rows}, "what came");
+      expect(reinterpret_cast<float*>(exchanged.data.get())[rows * other] == number(other + round),
+             "of the other rank");
+      broadcast_blocking(view_of(values), 1, {.name = named("from 1"), .process_set = set});
+      expect(values[0] == number(1 + round), "what rank 1 has");
+      barrier_blocking({.name = named("barrier"), .process_set = set});
+    }
+    const TensorView input = without_memory();
+    const CallOptions options{.process_set = set};
+    expect_refused("is null", [&] { (void)allgather_blocking(input, options); });
+    expect_refused("is null", [&] { broadcast_blocking(input, 0, options); });
+    expect_refused("is null", [&] { (void)alltoall_blocking(input, {}, options); });
+    expect_refused("is null", [&] { (void)reduce_scatter_blocking(input, {.process_set = set}); });
+  });
+}
+
 TEST_CASE("messages have a shape and memory") {
   with_world(2, "messages", [](int rank, ProcessSet set) {
     Values values{};

@@ -176,12 +176,12 @@ class AllToAll(Operations):
             hand_out_usual(natives[0], output, code, "all-to-all")
             return [output]
 
-        return self._collective(
+        return self._collective_at_once(
             "all-to-all",
             (12, shape[1:], code),
-            lambda name: [
-                _native.alltoall(pointer, shape, code, sent, name, set_id, -1, 0, *memory)
-            ],
+            lambda name, begun, limit: _native.alltoall(
+                pointer, shape, code, sent, name, set_id, -1, 0, *memory, begun=begun, limit=limit
+            ),
             finish,
             (input, output),
             options,

@@ -96,12 +96,12 @@ class Exchanges(Operations):
         world_root, set_id = self._membership.ranks[root], self._membership.set_id
         if not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
-        return self._collective(
+        return self._collective_at_once(
             "broadcast",
             (10, shape, code, root),
-            lambda name: [
-                _native.broadcast(pointer, shape, code, world_root, name, set_id),
-            ],
+            lambda name, begun, limit: _native.broadcast(
+                pointer, shape, code, world_root, name, set_id, begun=begun, limit=limit
+            ),
             lambda _: [tensor],
             tensor,
             options,
@@ -157,12 +157,12 @@ class Exchanges(Operations):
             hand_out_usual(natives[0], output, code, "all-gather")
             return [output]
 
-        return self._collective(
+        return self._collective_at_once(
             "all-gather",
             (11, (((count,), code),)),
-            lambda name: [
-                _native.allgather(pointer, (1, count), code, name, set_id, -1, 0, *memory)
-            ],
+            lambda name, begun, limit: _native.allgather(
+                pointer, (1, count), code, name, set_id, -1, 0, *memory, begun=begun, limit=limit
+            ),
             finish,
             (input, output),
             options,

@@ -204,32 +204,71 @@ class Operations(dist.ProcessGroup):
 
         ``references``: all tensors that it touches, see :func:`tensors_in`; ``make``: what makes its work.
         """
+        seconds, name = self._prepared(signature, options)
+        submit = partial(begin, name)
+        work_of = partial(self._work, what, name, finish, references, seconds, placement, make)
+        if placement is ON_HOST and make is RuedaWork and self._waits_at_once(options):
+            return _at_once(submit, [], finish, references, seconds, work_of)
+        return self._begun(work_of(submit))
+
+    def _collective_at_once(
+        self,
+        what: str,
+        signature: Hashable,
+        do: Callable[[str, list[_native.Handle], float], _native.Handle],
+        finish: Finish,
+        references: object,
+        options: Any,
+    ) -> Work:
+        """:meth:`_collective` for a caller that waits at once, on tensors of the host that can be used as they lie.
+
+        ``do`` gets what the native functions want of such callers: the name, a list for the handle, and the time limit.
+        """
+        seconds, name = self._prepared(signature, options)
+        begun: list[_native.Handle] = []
+        work_of = partial(self._work, what, name, finish, references, seconds, ON_HOST, RuedaWork)
+        return _at_once(
+            lambda: [do(name, begun, seconds)],
+            begun,
+            finish,
+            references,
+            seconds,
+            work_of,
+        )
+
+    def _prepared(self, signature: Hashable, options: Any) -> tuple[float, str]:
+        """The time limit and the name of a collective that begins."""
         self._require_open()
         seconds = seconds_of(options, self._timeout)
         self._be_patient(seconds)
         self._settle_old()
-        name = self._next_name(signature)
+        return seconds, self._next_name(signature)
 
-        def work_of(submit: Callable[[], Sequence[_native.Handle]]) -> RuedaWork:
-            work = make(
-                f"{what} '{name}'",
-                submit,
-                finish,
-                references,
-                seconds,
-                on_longer=self._be_patient,
-                on_settled=partial(self._forget, name),
-                on_error=self._names.restart,
-                on_fatal=self._fatal_listener(),
-                placement=placement,
-            )
-            self._works[name] = work
-            return work
-
-        submit = partial(begin, name)
-        if placement is ON_HOST and make is RuedaWork and self._waits_at_once(options):
-            return _at_once(Handle(submit, finish, references), seconds, work_of)
-        return self._begun(work_of(submit))
+    def _work(
+        self,
+        what: str,
+        name: str,
+        finish: Finish,
+        references: object,
+        seconds: float,
+        placement: Placement,
+        make: Callable[..., RuedaWork],
+        submit: Callable[[], Sequence[_native.Handle]],
+    ) -> RuedaWork:
+        work = make(
+            f"{what} '{name}'",
+            submit,
+            finish,
+            references,
+            seconds,
+            on_longer=self._be_patient,
+            on_settled=partial(self._forget, name),
+            on_error=self._names.restart,
+            on_fatal=self._fatal_listener(),
+            placement=placement,
+        )
+        self._works[name] = work
+        return work
 
     def _waits_at_once(self, options: Any) -> bool:
         """Whether torch has said that the caller waits for the operation before he does anything else."""
@@ -330,22 +369,27 @@ class Operations(dist.ProcessGroup):
 
 
 def _at_once(
-    handle: Handle[list[torch.Tensor]],
+    submit: Callable[[], Sequence[_native.Handle]],
+    begun: list[_native.Handle],
+    finish: Finish,
+    references: object,
     seconds: float,
     work_of: Callable[[Callable[[], Sequence[_native.Handle]]], RuedaWork],
 ) -> Work:
-    """Waits for an operation whose caller would do nothing else. Raises its error.
+    """Does an operation whose caller would do nothing else meanwhile. Raises its error.
 
-    What is late, fails or is interrupted gets the work that it would have got from ``work_of`` in any case.
+    What is late, fails or is interrupted gets the work that it would have got from ``work_of`` in any case. ``begun``:
+    an empty list, in which ``submit`` may leave what it has begun, see :class:`rueda.handles.Handle`.
     """
-    natives = handle._submitted()
     deadline = time.monotonic() + seconds
     well = False
     try:
-        well = _end_well(natives, deadline)
+        handle = Handle(submit, finish, references, None, begun)
+        begun[:] = handle._submitted()
+        well = _end_well(begun, deadline)
     finally:
-        if not well:
-            work = work_of(lambda: natives)
+        if not well and begun:
+            work = work_of(lambda: begun)
             work.deadline = deadline
     if well:
         return DoneWork(handle.result())

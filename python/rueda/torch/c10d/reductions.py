@@ -341,14 +341,25 @@ class Reductions(Operations):
             hand_out_usual(natives[0], output, code, "reduce-scatter")
             return [output]
 
-        return self._collective(
+        return self._collective_at_once(
             "reduce-scatter",
             (3, ((shape, code),), reduction, factor),
-            lambda name: [
-                _native.reduce_scatter(
-                    source, shape, code, name, reduction, factor, 1.0, rows, set_id, -1, 0, *memory
-                )
-            ],
+            lambda name, begun, limit: _native.reduce_scatter(
+                source,
+                shape,
+                code,
+                name,
+                reduction,
+                factor,
+                1.0,
+                rows,
+                set_id,
+                -1,
+                0,
+                *memory,
+                begun=begun,
+                limit=limit,
+            ),
             finish,
             (input, output),
             options,
