@@ -4,6 +4,7 @@
 
 #include "api/bindings.h"
 #include "api/current_runtime.h"
+#include "coordinator/repeated_call.h"
 #include "core/strings.h"
 #include "rueda/rueda.h"
 
@@ -187,6 +188,47 @@ Submission reduce_scatter_submission(const TensorView& input, const ReduceScatte
   return submission;
 }
 
+// Of a result in memory of the caller's: whole rows, as the input has them.
+OperationOutput output_of(const RepeatedCall& call, const TensorView& input) {
+  OperationOutput output;
+  if (call.collective == Collective::broadcast) return output;
+  output.shape = input.shape;
+  output.shape.front() = 1;
+  const std::size_t row =
+      static_cast<std::size_t>(element_count(output.shape)) * size_of(input.dtype);
+  output.shape.front() = static_cast<std::int64_t>(call.output_bytes / row);
+  return output;
+}
+
+// A collective whose caller waits at once: without a submission where it only repeats what was done
+// before, see Runtime::repeat().
+template <class MakeSubmission>
+Handle repeat_or_submit(ProcessSet set, const TensorView& input, const RepeatedCall& call,
+                        std::optional<Time> deadline, const MakeSubmission& make_submission) {
+  using Is = Runtime::Repetition::Is;
+  Runtime::Repetition tried;
+  if (input.device == host_device) {
+    const auto [runtime, set_id] = runtime_of(set);
+    tried = runtime->repeat(set_id, call, [&] { return deadline.value_or(Time::max()); });
+  }
+  if (tried.is == Is::begun) return tried.handle;
+  if (tried.is == Is::not_tried) return submit_and_wait(set, make_submission(), deadline);
+  const auto done = std::make_shared<HandleState>();
+  done->complete({}, output_of(call, input));
+  return Handle(done);
+}
+
+RepeatedCall call_of(Collective collective, const TensorView& input, const std::string& name,
+                     const ResultMemory& result) {
+  return {.name = name,
+          .collective = collective,
+          .input = static_cast<const std::byte*>(input.data),
+          .output = static_cast<std::byte*>(result.data),
+          .output_bytes = result.bytes,
+          .dtype = input.dtype,
+          .shape = input.shape};
+}
+
 Submission alltoall_submission(const TensorView& input, const std::vector<std::int64_t>& splits,
                                const CallOptions& options) {
   Submission submission = submission_of(Collective::alltoall, input, options.name);
@@ -292,7 +334,9 @@ Handle allgather(const TensorView& input, const CallOptions& options) {
 
 Handle allgather_blocking(const TensorView& input, const CallOptions& options,
                           std::optional<Time> deadline) {
-  return submit_and_wait(options.process_set, allgather_submission(input, options), deadline);
+  return repeat_or_submit(options.process_set, input,
+                          call_of(Collective::allgather, input, options.name, options.result),
+                          deadline, [&] { return allgather_submission(input, options); });
 }
 
 Output allgather_blocking(const TensorView& input, const CallOptions& options) {
@@ -305,8 +349,10 @@ Handle broadcast(const TensorView& tensor, int root, const CallOptions& options)
 
 Handle broadcast_blocking(const TensorView& tensor, int root, const CallOptions& options,
                           std::optional<Time> deadline) {
-  return submit_and_wait(options.process_set, broadcast_submission(tensor, root, options),
-                         deadline);
+  RepeatedCall call = call_of(Collective::broadcast, tensor, options.name, {tensor.data, 0});
+  call.root = root;
+  return repeat_or_submit(options.process_set, tensor, call, deadline,
+                          [&] { return broadcast_submission(tensor, root, options); });
 }
 
 void broadcast_blocking(const TensorView& tensor, int root, const CallOptions& options) {
@@ -319,7 +365,13 @@ Handle reduce_scatter(const TensorView& input, const ReduceScatterOptions& optio
 
 Handle reduce_scatter_blocking(const TensorView& input, const ReduceScatterOptions& options,
                                std::optional<Time> deadline) {
-  return submit_and_wait(options.process_set, reduce_scatter_submission(input, options), deadline);
+  RepeatedCall call = call_of(Collective::reduce_scatter, input, options.name, options.result);
+  call.op = options.op;
+  call.prescale = options.prescale_factor;
+  call.postscale = options.postscale_factor;
+  call.splits = options.splits;
+  return repeat_or_submit(options.process_set, input, call, deadline,
+                          [&] { return reduce_scatter_submission(input, options); });
 }
 
 Output reduce_scatter_blocking(const TensorView& input, const ReduceScatterOptions& options) {

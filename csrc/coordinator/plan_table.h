@@ -17,12 +17,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "coordinator/collective_at_once.h"
 #include "coordinator/submission.h"
 #include "onehost/readiness_table.h"
 #include "plan/fusion_plan.h"
 #include "plan/load.h"
 #include "plan/response.h"
-#include "reduce/combine.h"
 
 namespace rueda {
 
@@ -46,8 +46,8 @@ struct ReplayPlan {
   bool forgotten = false;  // but for its entry in the log, which is about to come
   // Where each batch begins in what is sent along, and the end; empty: nothing is.
   std::vector<std::size_t> sent;
-  // Of one allreduce for which RoundAtOnce may be tried: what makes its result.
-  std::optional<Combiner> at_once;
+  // Of one tensor for which RoundAtOnce may be tried.
+  std::optional<CollectiveAtOnce> at_once;
 
   [[nodiscard]] std::vector<Submission> take_submissions();
   // Whether somebody waits for one of them.

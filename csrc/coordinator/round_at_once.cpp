@@ -1,6 +1,5 @@
 #include "coordinator/round_at_once.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -9,14 +8,8 @@ namespace rueda {
 
 namespace {
 
-bool fits(const Request& agreed, const RepeatedCall& call) {
-  return agreed.dtype == call.dtype && agreed.op == call.op && agreed.prescale == call.prescale &&
-         agreed.postscale == call.postscale && agreed.priority == 0 &&
-         std::equal(agreed.shape.begin(), agreed.shape.end(), call.shape.begin(), call.shape.end());
-}
-
-const Request& request_of(const ReplayPlan& plan) {
-  return plan.batches.front().front().response->request;
+const Response& agreed_in(const ReplayPlan& plan) {
+  return *plan.batches.front().front().response;
 }
 
 }  // namespace
@@ -26,13 +19,7 @@ const Request& request_of(const ReplayPlan& plan) {
 void RoundAtOnce::prepare(ReplayPlan& plan) const {
   plan.at_once.reset();
   if (plan.members != 1 || plan.sent.empty() || memory_.spans_hosts()) return;
-  const Request& request = request_of(plan);
-  if (request.collective != Collective::allreduce || !request.group.empty()) return;
-  plan.at_once.emplace(Combination{.dtype = request.dtype,
-                                   .op = request.op,
-                                   .prescale = request.prescale,
-                                   .divisor = request.op == ReduceOp::average ? members_.size() : 1,
-                                   .postscale = request.postscale});
+  plan.at_once = CollectiveAtOnce::of(agreed_in(plan), members_);
 }
 
 bool RoundAtOnce::join(const RepeatedCall& call) {
@@ -40,12 +27,9 @@ bool RoundAtOnce::join(const RepeatedCall& call) {
   const PlanTable::Where* const found = plans_.find(call.name);
   if (found == nullptr) return false;
   ReplayPlan& plan = *found->plan;
-  if (plan.off || !plan.at_once) return false;
-  const Request& agreed = request_of(plan);
-  if (!fits(agreed, call)) return false;
-  const std::size_t bytes = agreed.bytes();
-  // Refused where it is submitted.
-  if (bytes > 0 && (call.input == nullptr || call.output == nullptr)) return false;
+  // What does not fit is refused where it is submitted, or done in another way.
+  if (plan.off || !plan.at_once || !plan.at_once->fits(call)) return false;
+  const std::size_t bytes = plan.at_once->contributed();
   std::byte* const target = memory_.eager().offer(plan.place.slot, plan.round, plan.sent.back());
   if (target == nullptr) return false;
   if (bytes > 0) std::memcpy(target, call.input, bytes);
@@ -64,23 +48,13 @@ bool RoundAtOnce::finish(const RepeatedCall& call) {
   ReplayPlan& plan = *joined_;
   // Otherwise one has sent nothing along, and the submission is executed.
   if (!contributions_.find(plan, sent_)) return false;
-  const Request& agreed = request_of(plan);
-  sent_[static_cast<std::size_t>(members_.rank)] = call.input;
-  const std::int64_t count = agreed.count();
-  if (count > 0) {
-    (*plan.at_once)({&call.output, 1}, sent_, count, Stores::cached);
-  }
+  plan.at_once->finish(call, sent_);
   memory_.move_in_log(memory_.log_position() + 1);
   ++plan.round;
   joined_ = nullptr;
   metrics_.plans_replayed.add(1);
   metrics_.plans_eager.add(1);
-  const auto bytes = count * static_cast<std::int64_t>(size_of(agreed.dtype));
-  Metrics::PerCollective& counted = metrics_.of(Collective::allreduce);
-  counted.batches.add(1);
-  counted.tensors.add(1);
-  counted.tensor_bytes.add(bytes);
-  counted.transfers.bytes_reduced.add(bytes);
+  plan.at_once->count_in(metrics_);
   metrics_.tensors_completed.add(1);
   return true;
 }
@@ -90,7 +64,7 @@ void RoundAtOnce::hand_in(const RepeatedCall& call, OpenHandle handle, Time now)
   ReplayPlan::Member& member = plan.batches.front().front();
   Submission& submission = member.submission.emplace();
   submission.handle = std::move(handle);
-  submission.request = member.response->request;  // as the call is
+  submission.request = plan.at_once->request_of(call);
   submission.input = call.input;
   submission.output = call.output;
   submission.submitted_at = submission.taken_at = plan.since = now;

@@ -1,6 +1,6 @@
-// Rounds of one small allreduce, without a submission, where all ranks come within a moment: the
+// Rounds of one small collective, without a submission, where all ranks come within a moment: the
 // caller copies its tensor to where the others read it, joins the round, sees that it is decided,
-// and combines what all have sent along.
+// and combines or copies what all have sent along.
 #pragma once
 
 #include <cstddef>

@@ -7,6 +7,7 @@
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -97,6 +98,113 @@ TEST_CASE("a repeated call that all ranks make is counted as any other") {
     together.arrive_and_wait();
   });
   // Whoever comes last in a round need not wait.
+  CHECK(at_once > 0);
+}
+
+namespace {
+
+// A collective of rows that differ between ranks where they may, with its result in our memory.
+struct Exchange {
+  Exchange(Collective its_kind, int rank, int ranks)
+      : kind(its_kind), shape{5 * ranks, 2}, root(ranks - 1) {
+    std::int64_t rows = 5 * ranks;
+    if (kind == Collective::allgather) {
+      shape.front() = rank;
+      rows = ranks * (ranks - 1) / 2;
+    } else if (kind == Collective::reduce_scatter) {
+      rows = 5;
+    }
+    input.assign(static_cast<std::size_t>(shape.front() * 2), static_cast<float>(rank));
+    result.resize(static_cast<std::size_t>(rows * 2));
+    if (kind == Collective::broadcast) result = input;
+  }
+  [[nodiscard]] bool is_broadcast() const { return kind == Collective::broadcast; }
+  [[nodiscard]] std::size_t result_bytes() const {
+    return is_broadcast() ? 0 : result.size() * sizeof(float);
+  }
+
+  RepeatedCall call() {
+    auto* const output = reinterpret_cast<std::byte*>(result.data());
+    const auto* const data = reinterpret_cast<const std::byte*>(input.data());
+    return {.name = name_of(kind),
+            .collective = kind,
+            .input = is_broadcast() ? output : data,
+            .output = output,
+            .output_bytes = result_bytes(),
+            .dtype = DataType::float32,
+            .shape = shape,
+            .root = is_broadcast() ? root : -1};
+  }
+  Submission submission() {
+    const RepeatedCall same = call();
+    Submission made = submission_of(same);
+    made.request.collective = kind;
+    made.request.root = same.root;
+    made.request.output_bytes = same.output_bytes;
+    return made;
+  }
+  void check(int ranks) const {
+    if (kind == Collective::broadcast) {
+      return expect(result.back() == static_cast<float>(root), "what the root has");
+    }
+    const int sum = ranks * (ranks - 1) / 2;
+    if (kind == Collective::reduce_scatter) {
+      return expect(result.back() == static_cast<float>(sum), "the sum");
+    }
+    expect(result.back() == static_cast<float>(ranks - 1) && result[1] == 1, "what all have");
+  }
+
+  Collective kind;
+  std::vector<std::int64_t> shape;
+  int root;
+  std::vector<float> input;
+  std::vector<float> result;
+};
+
+}  // namespace
+
+TEST_CASE("repeated exchanges bring and count what those do that are submitted") {
+  const int size = GENERATE(2, 3, 4);
+  const auto collective =
+      GENERATE(Collective::allgather, Collective::broadcast, Collective::reduce_scatter);
+  CAPTURE(size, collective);
+  constexpr int rounds = 200;
+  std::barrier together(size);
+  std::atomic<int> at_once{0};
+  run_sharing(size, [&](int rank, Runtime& engine) {
+    const auto counted = [&](bool tries) {
+      together.arrive_and_wait();
+      const auto before = engine.metrics().values();
+      together.arrive_and_wait();
+      for (int round = 0; round < rounds; ++round) {
+        Exchange exchange(collective, rank, size);
+        const auto tried = tries ? engine.repeat(0, exchange.call(), [] { return soon(); })
+                                 : Runtime::Repetition{};
+        if (tried.is == Is::done) ++at_once;
+        if (tried.is == Is::begun) finish(tried.handle);
+        if (tried.is == Is::not_tried) finish(run(engine, exchange.submission()));
+        exchange.check(size);
+      }
+      together.arrive_and_wait();
+      const auto after = engine.metrics().values();
+      std::map<std::string, std::int64_t> difference;
+      for (const auto& [name, value] : after) {
+        const bool is_of_it = name.starts_with(str(name_of(collective), "_")) ||
+                              name.starts_with("tensors_") || name.starts_with("plans_");
+        if (is_of_it) difference[name] = value - before.at(name);
+      }
+      return difference;
+    };
+    for (int round = 0; round < 3; ++round) {
+      finish(run(engine, Exchange(collective, rank, size).submission()));
+    }
+    const auto submitted = counted(false);
+    for (const auto& [name, value] : counted(true)) {
+      expect(value == submitted.at(name), str(name, ": ", value, ", not ", submitted.at(name)));
+    }
+    expect(submitted.at(str(name_of(collective), "_batches")) == rounds, "each is counted");
+    together.arrive_and_wait();
+  });
   CHECK(at_once > 0);
 }
 

@@ -171,6 +171,81 @@ TEST_CASE("what all come to is done without a submission, and counted") {
   }
 }
 
+TEST_CASE("exchanges of tensors whose extents differ are done without a submission, too") {
+  Members members;
+  Response gather = allreduce_of("gather", 0);
+  gather.request.collective = Collective::allgather;
+  gather.request.shape = {3, 2};
+  gather.first_extents = {3, 1};
+  Response scatter = allreduce_of("scatter", 5);
+  scatter.request.collective = Collective::reduce_scatter;
+  Response split = scatter;
+  split.request.name = "split";
+  split.request.splits = {0, 5};
+  Response from = allreduce_of("from", 3);
+  from.request.collective = Collective::broadcast;
+  from.request.root = 1;
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (const Response& each : {gather, scatter, split, from}) {
+      (void)members.at(rank).learn({each}, {{{0}}});
+    }
+  }
+  using Values = std::vector<float>;
+  using Shapes = std::array<std::vector<std::int64_t>, ranks>;
+  const auto exchange = [&](RepeatedCall call, const std::array<Values, ranks>& inputs,
+                            const Shapes& shapes, const std::array<Values, ranks>& expected) {
+    CAPTURE(call.name);
+    std::array<Values, ranks> results;
+    std::array<RepeatedCall, ranks> calls;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      results.at(rank).assign(expected.at(rank).size(), -1);
+      call.input = reinterpret_cast<const std::byte*>(inputs.at(rank).data());
+      call.output = reinterpret_cast<std::byte*>(results.at(rank).data());
+      const bool has_bytes = call.collective != Collective::broadcast;
+      call.output_bytes = has_bytes ? results.at(rank).size() * sizeof(float) : 0;
+      call.shape = shapes.at(rank);
+      calls.at(rank) = call;
+      RepeatedCall other = call;
+      other.output_bytes += sizeof(float);
+      if (has_bytes) CHECK_FALSE(members.at(static_cast<int>(rank)).at_once.join(other));
+      other = call;
+      other.output = nullptr;
+      const bool has_result = !expected.at(rank).empty();
+      if (has_result) CHECK_FALSE(members.at(static_cast<int>(rank)).at_once.join(other));
+      other = call;
+      other.root = call.root == 0 ? 1 : 0;
+      CHECK_FALSE(members.at(static_cast<int>(rank)).at_once.join(other));
+      other = call;
+      const std::vector<std::int64_t> splits{4, 1};
+      other.splits = splits;
+      CHECK_FALSE(members.at(static_cast<int>(rank)).at_once.join(other));
+      other = call;
+      other.collective = Collective::allreduce;
+      CHECK_FALSE(members.at(static_cast<int>(rank)).at_once.join(other));
+      REQUIRE(members.at(static_cast<int>(rank)).at_once.join(call));
+    }
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      REQUIRE(members.at(static_cast<int>(rank)).at_once.finish(calls.at(rank)));
+      CHECK(results.at(rank) == expected.at(rank));
+    }
+  };
+  const Values whole{1, 2, 3, 4, 5, 6, 7, 8};
+  const Values sums{11, 22, 33, 44, 55};
+  const std::vector<std::int64_t> all_to_one{0, 5};
+  for (int round = 0; round < 3; ++round) {
+    exchange({.name = "gather", .collective = Collective::allgather},
+             {Values{1, 2, 3, 4, 5, 6}, Values{7, 8}}, {{{3, 2}, {1, 2}}}, {whole, whole});
+    const std::array<Values, ranks> terms{Values{1, 2, 3, 4, 5}, Values{10, 20, 30, 40, 50}};
+    exchange({.name = "scatter", .collective = Collective::reduce_scatter}, terms, {{{5}, {5}}},
+             {Values{11, 22, 33}, Values{44, 55}});
+    exchange({.name = "split", .collective = Collective::reduce_scatter, .splits = all_to_one},
+             terms, {{{5}, {5}}}, {Values{}, sums});
+    exchange({.name = "from", .collective = Collective::broadcast, .root = 1},
+             {Values{0, 0, 0}, Values{7, 8, 9}}, {{{3}, {3}}},
+             {Values{7, 8, 9}, Values{-1, -1, -1}});
+  }
+}
+
 TEST_CASE("a call that is not as agreed on, or while another round is open, joins nothing") {
   Members members;
   Member& member = members.at(0);
