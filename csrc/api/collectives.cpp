@@ -197,6 +197,7 @@ OperationOutput output_of(const RepeatedCall& call, const TensorView& input) {
   const std::size_t row =
       static_cast<std::size_t>(element_count(output.shape)) * size_of(input.dtype);
   output.shape.front() = static_cast<std::int64_t>(call.output_bytes / row);
+  if (call.received != nullptr) output.received_splits = std::move(*call.received);
   return output;
 }
 
@@ -385,8 +386,12 @@ Handle alltoall(const TensorView& input, const std::vector<std::int64_t>& splits
 
 Handle alltoall_blocking(const TensorView& input, const std::vector<std::int64_t>& splits,
                          const CallOptions& options, std::optional<Time> deadline) {
-  return submit_and_wait(options.process_set, alltoall_submission(input, splits, options),
-                         deadline);
+  RepeatedCall call = call_of(Collective::alltoall, input, options.name, options.result);
+  std::vector<std::int64_t> received;
+  call.splits = splits;
+  call.received = &received;
+  return repeat_or_submit(options.process_set, input, call, deadline,
+                          [&] { return alltoall_submission(input, splits, options); });
 }
 
 Output alltoall_blocking(const TensorView& input, const std::vector<std::int64_t>& splits,

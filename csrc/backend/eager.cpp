@@ -81,6 +81,40 @@ std::unique_ptr<Operation> eager_allgather(const Lane& lane, std::byte* output,
   return std::make_unique<EndedOperation>();
 }
 
+std::byte* EagerRows::put(std::span<const std::int64_t> rows, std::byte* target) {
+  std::memcpy(target, rows.data(), rows.size_bytes());
+  return target + rows.size_bytes();
+}
+
+std::int64_t EagerRows::count_for(int rank) const {
+  std::int64_t count = 0;
+  std::memcpy(&count, contributed_ + bytes(rank), sizeof count);
+  return count;
+}
+
+const std::byte* EagerRows::rows_for(int rank, std::size_t row_bytes) const {
+  std::int64_t before = 0;
+  for (int other = 0; other < rank; ++other) before += count_for(other);
+  return contributed_ + bytes(ranks_) + static_cast<std::size_t>(before) * row_bytes;
+}
+
+std::unique_ptr<Operation> eager_alltoall(const Lane& lane, std::size_t row_bytes,
+                                          const AllocateRows& allocate,
+                                          const Contributions& contributions) {
+  std::vector<std::int64_t> received;
+  for (int member = 0; member < lane.size(); ++member) {
+    received.push_back(EagerRows(contributions.of(member), lane.size()).count_for(lane.rank));
+  }
+  std::byte* target = allocate(received);
+  for (int member = 0; member < lane.size(); ++member) {
+    const EagerRows rows(contributions.of(member), lane.size());
+    const std::int64_t bytes = rows.count_for(lane.rank) * static_cast<std::int64_t>(row_bytes);
+    take(lane, member, target, rows.rows_for(lane.rank, row_bytes), bytes);
+    target += bytes;
+  }
+  return std::make_unique<EndedOperation>();
+}
+
 std::unique_ptr<Operation> eager_broadcast(const Lane& lane, std::byte* data, std::int64_t bytes,
                                            int root, const Contributions& contributions) {
   if (lane.rank != root) take(lane, root, data, contributions.of(root), bytes);

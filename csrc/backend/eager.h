@@ -39,6 +39,29 @@ class Contributions {
   const std::byte* result_ = nullptr;
 };
 
+// What a rank contributes to an alltoall: how many rows it has for each rank, then the rows.
+class EagerRows {
+ public:
+  [[nodiscard]] static std::size_t bytes(int ranks) {
+    return static_cast<std::size_t>(ranks) * sizeof(std::int64_t);
+  }
+  // Whether there is room for so many bytes of rows.
+  [[nodiscard]] static bool fit(int ranks, std::size_t rows, std::size_t room) {
+    return bytes(ranks) <= room && rows <= room - bytes(ranks);
+  }
+  // Returns where the rows go.
+  static std::byte* put(std::span<const std::int64_t> rows, std::byte* target);
+
+  // `contributed`: by one of so many ranks.
+  EagerRows(const std::byte* contributed, int ranks) : contributed_(contributed), ranks_(ranks) {}
+  [[nodiscard]] std::int64_t count_for(int rank) const;
+  [[nodiscard]] const std::byte* rows_for(int rank, std::size_t row_bytes) const;
+
+ private:
+  const std::byte* contributed_;
+  int ranks_;
+};
+
 // As Backend's functions of these names. All are over when they return. Every member contributes.
 // Contributed: the pieces' elements, one piece after the other.
 std::unique_ptr<Operation> eager_allreduce(const Lane& lane, const Reduction& reduction,
@@ -53,6 +76,10 @@ std::unique_ptr<Operation> eager_reduce_scatter(const Lane& lane, const Reductio
 std::unique_ptr<Operation> eager_allgather(const Lane& lane, std::byte* output,
                                            const std::vector<std::int64_t>& lengths,
                                            const Contributions& contributions);
+// Contributed: see EagerRows.
+std::unique_ptr<Operation> eager_alltoall(const Lane& lane, std::size_t row_bytes,
+                                          const AllocateRows& allocate,
+                                          const Contributions& contributions);
 // Contributed by the root: `bytes`.
 std::unique_ptr<Operation> eager_broadcast(const Lane& lane, std::byte* data, std::int64_t bytes,
                                            int root, const Contributions& contributions);

@@ -18,32 +18,44 @@ namespace rueda {
 
 class CollectiveAtOnce {
  public:
-  // Nothing for what is none: not an allreduce, allgather, broadcast or reduce-scatter, or one of a
-  // group. `agreed`: of a plan, with all that it exchanges sent along; outlives the result.
+  // Nothing for what is none: a barrier, or one of a group. `agreed`: of a plan, with all that it
+  // exchanges sent along; outlives the result.
+  // `room`: bytes that each rank can send along.
   [[nodiscard]] static std::optional<CollectiveAtOnce> of(const Response& agreed,
-                                                          const ProcessSetMembers& members);
+                                                          const ProcessSetMembers& members,
+                                                          std::size_t room);
 
   // Whether the call is what was agreed on, and has memory for all of its result.
   [[nodiscard]] bool fits(const RepeatedCall& call) const;
-  // Bytes that this rank contributes, from the beginning of the call's input.
-  [[nodiscard]] std::size_t contributed() const { return contributed_; }
-  // Into the call's output, from what each rank has sent along; `sent` is changed. What this rank
-  // has sent is on its way to the others' caches, and is read from the input where that is still
-  // there.
-  void finish(const RepeatedCall& call, std::span<const std::byte*> sent) const;
-  void count_in(Metrics& metrics) const;
+  // What this rank sends along, of a call that fits.
+  void contribute(const RepeatedCall& call, std::byte* target) const;
+  // Into the call's output, from what each rank has sent along; `sent` is changed. False: it is
+  // not of that length, as only the rows of an alltoall can tell, and nothing has happened. What
+  // this rank has sent is on its way to the others' caches: it is read from the input if it can be.
+  [[nodiscard]] bool finish(const RepeatedCall& call, std::span<const std::byte*> sent) const;
+  // After that.
+  void count(const RepeatedCall& call, Metrics& metrics) const;
   // As this rank would submit it.
   [[nodiscard]] Request request_of(const RepeatedCall& call) const;
+  // Of an alltoall: how many rows go to each rank.
+  [[nodiscard]] std::vector<std::int64_t> rows_of(const RepeatedCall& call) const;
 
  private:
-  CollectiveAtOnce(const Response& agreed, const ProcessSetMembers& members);
+  CollectiveAtOnce(const Response& agreed, const ProcessSetMembers& members, std::size_t room);
 
   [[nodiscard]] const Request& agreed() const { return agreed_->request; }
+  [[nodiscard]] std::size_t input_bytes(const RepeatedCall& call) const;
+  [[nodiscard]] bool fits_alltoall(const RepeatedCall& call) const;
+  [[nodiscard]] bool finish_alltoall(const RepeatedCall& call,
+                                     std::span<const std::byte* const> sent) const;
 
   const Response* agreed_;
   int rank_;
+  int size_;
+  std::size_t room_;
   int root_ = -1;                      // of the world; of a broadcast
-  Shape shape_;                        // of this rank's input
+  Shape shape_;                        // of this rank's input; alltoall: but for the first extent
+  std::size_t input_ = 0;              // bytes; not of an alltoall
   std::size_t contributed_ = 0;        // bytes
   std::vector<std::int64_t> lengths_;  // by rank; allgather: bytes, reduce-scatter: elements
   std::size_t result_ = 0;             // bytes

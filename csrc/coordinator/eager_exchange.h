@@ -30,6 +30,7 @@ class EagerExchange {
   [[nodiscard]] std::byte* offer(int slot, std::uint64_t round, std::size_t bytes) {
     return here_.offer(slot, round, bytes);
   }
+  void withdraw(int slot, std::uint64_t round) { here_.withdraw(slot, round); }
   [[nodiscard]] bool collect(int slot, std::uint64_t round, std::size_t bytes,
                              std::vector<const std::byte*>& contributions) {
     return (result_ ? *result_ : here_).collect(slot, round, bytes, contributions);

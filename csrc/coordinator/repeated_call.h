@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "plan/request.h"
 #include "rueda/types.h"
@@ -19,14 +20,16 @@ struct RepeatedCall {
   Collective collective = Collective::allreduce;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  std::size_t output_bytes = 0;  // of an allgather or a reduce-scatter
+  std::size_t output_bytes = 0;  // of an allgather, a reduce-scatter or an alltoall
   DataType dtype = DataType::float32;
   std::span<const std::int64_t> shape = {};
   ReduceOp op = ReduceOp::sum;
   double prescale = 1.0;
   double postscale = 1.0;
   int root = -1;                              // of the world; of a broadcast
-  std::span<const std::int64_t> splits = {};  // of a reduce-scatter
+  std::span<const std::int64_t> splits = {};  // of a reduce-scatter or an alltoall
+  // Of an alltoall: for the rows that come from each rank.
+  std::vector<std::int64_t>* received = nullptr;
 };
 
 }  // namespace rueda

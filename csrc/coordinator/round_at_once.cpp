@@ -1,7 +1,6 @@
 #include "coordinator/round_at_once.h"
 
 #include <cstdint>
-#include <cstring>
 #include <utility>
 
 namespace rueda {
@@ -19,7 +18,7 @@ const Response& agreed_in(const ReplayPlan& plan) {
 void RoundAtOnce::prepare(ReplayPlan& plan) const {
   plan.at_once.reset();
   if (plan.members != 1 || plan.sent.empty() || memory_.spans_hosts()) return;
-  plan.at_once = CollectiveAtOnce::of(agreed_in(plan), members_);
+  plan.at_once = CollectiveAtOnce::of(agreed_in(plan), members_, plan.sent.back());
 }
 
 bool RoundAtOnce::join(const RepeatedCall& call) {
@@ -29,10 +28,9 @@ bool RoundAtOnce::join(const RepeatedCall& call) {
   ReplayPlan& plan = *found->plan;
   // What does not fit is refused where it is submitted, or done in another way.
   if (plan.off || !plan.at_once || !plan.at_once->fits(call)) return false;
-  const std::size_t bytes = plan.at_once->contributed();
   std::byte* const target = memory_.eager().offer(plan.place.slot, plan.round, plan.sent.back());
   if (target == nullptr) return false;
-  if (bytes > 0) std::memcpy(target, call.input, bytes);
+  plan.at_once->contribute(call, target);
   const ReadinessTable::Joined joined = memory_.readiness().join(plan.place, plan.round);
   // Whoever takes the submission then learns the same.
   if (joined == ReadinessTable::Joined::off) return false;
@@ -46,15 +44,15 @@ bool RoundAtOnce::finish(const RepeatedCall& call) {
   const auto entry = memory_.readiness().read(memory_.log_position());
   if (!entry) return false;
   ReplayPlan& plan = *joined_;
-  // Otherwise one has sent nothing along, and the submission is executed.
-  if (!contributions_.find(plan, sent_)) return false;
-  plan.at_once->finish(call, sent_);
+  // Otherwise one has sent nothing along, or the result does not fit, and the submission is
+  // executed.
+  if (!contributions_.find(plan, sent_) || !plan.at_once->finish(call, sent_)) return false;
   memory_.move_in_log(memory_.log_position() + 1);
   ++plan.round;
   joined_ = nullptr;
   metrics_.plans_replayed.add(1);
   metrics_.plans_eager.add(1);
-  plan.at_once->count_in(metrics_);
+  plan.at_once->count(call, metrics_);
   metrics_.tensors_completed.add(1);
   return true;
 }
@@ -65,6 +63,7 @@ void RoundAtOnce::hand_in(const RepeatedCall& call, OpenHandle handle, Time now)
   Submission& submission = member.submission.emplace();
   submission.handle = std::move(handle);
   submission.request = plan.at_once->request_of(call);
+  submission.rows = plan.at_once->rows_of(call);
   submission.input = call.input;
   submission.output = call.output;
   submission.submitted_at = submission.taken_at = plan.since = now;

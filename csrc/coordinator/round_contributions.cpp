@@ -13,8 +13,8 @@ namespace rueda {
 
 namespace {
 
-// The most that any member contributes; nothing where that is not known beforehand, or the batch is
-// not exchanged as it is: on GPUs, in a narrower type, compressed.
+// The most that any of the ranks contributes; nothing where the batch is not exchanged as it is: on
+// GPUs, in a narrower type, compressed.
 std::optional<std::size_t> contributed_bytes(const ReplayPlan::Batch& batch) {
   std::size_t bytes = 0;
   for (const ReplayPlan::Member& member : batch) {
@@ -32,6 +32,8 @@ std::optional<std::size_t> contributed_bytes(const ReplayPlan::Batch& batch) {
                      *std::max_element(agreed.first_extents.begin(), agreed.first_extents.end())) *
                  request.row_bytes();
         break;
+      // How much each has is its own affair. One that has more sends nothing along.
+      case Collective::alltoall: bytes += EagerExchange::capacity; break;
       default: return std::nullopt;
     }
   }
@@ -43,6 +45,14 @@ bool can_be_combined(const ReplayPlan::Batch& batch) {
   return batch.front().response->request.collective == Collective::allreduce;
 }
 
+// Whether there is room for what this rank contributes. Every member has its submission.
+bool has_room(const ReplayPlan::Batch& batch) {
+  const Submission& first = *batch.front().submission;  // the only one of an alltoall
+  return first.request.collective != Collective::alltoall ||
+         EagerRows::fit(static_cast<int>(first.rows.size()), first.request.bytes(),
+                        EagerExchange::capacity);
+}
+
 // Copies what the member `rank` contributes. Every member of the batch has its submission.
 void contribute(const ReplayPlan::Batch& batch, int rank, std::byte* target) {
   for (const ReplayPlan::Member& member : batch) {
@@ -50,6 +60,9 @@ void contribute(const ReplayPlan::Batch& batch, int rank, std::byte* target) {
     const Request& request = submission.request;
     const bool is_broadcast = request.collective == Collective::broadcast;
     if (is_broadcast && request.root != rank) continue;
+    if (request.collective == Collective::alltoall) {
+      target = EagerRows::put(submission.rows, target);
+    }
     const std::size_t bytes = request.bytes();
     if (bytes > 0) std::memcpy(target, is_broadcast ? submission.output : submission.input, bytes);
     target += bytes;
@@ -105,6 +118,9 @@ void RoundContributions::prepare(ReplayPlan& plan) {
 
 void RoundContributions::send(const ReplayPlan& plan) {
   if (plan.sent.empty()) return;
+  if (!std::all_of(plan.batches.begin(), plan.batches.end(), has_room)) {
+    return memory_.eager().withdraw(plan.place.slot, plan.round);
+  }
   std::byte* const target = memory_.eager().offer(plan.place.slot, plan.round, plan.sent.back());
   for (std::size_t batch = 0; target != nullptr && batch < plan.batches.size(); ++batch) {
     contribute(plan.batches[batch], members_.rank, target + plan.sent[batch]);

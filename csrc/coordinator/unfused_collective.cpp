@@ -35,7 +35,7 @@ std::unique_ptr<Operation> UnfusedCollective::start(const Contributions& contrib
     case Collective::reduce_scatter: return start_reduce_scatter(contributions);
     case Collective::allgather: return start_allgather(contributions);
     case Collective::broadcast: return start_broadcast(contributions);
-    case Collective::alltoall: return start_alltoall();
+    case Collective::alltoall: return start_alltoall(contributions);
     case Collective::persistent_allreduce: return agree_on_persistent();
     default: return nullptr;
   }
@@ -81,16 +81,18 @@ std::unique_ptr<Operation> UnfusedCollective::start_broadcast(const Contribution
                        : backend().broadcast(lane_, data, bytes, root);
 }
 
-std::unique_ptr<Operation> UnfusedCollective::start_alltoall() {
+std::unique_ptr<Operation> UnfusedCollective::start_alltoall(const Contributions& contributions) {
   const Submission& submission = *member_.submission;
-  AlltoallInput input{submission.input, submission.rows, submission.request.row_bytes(),
-                      submission.request.output_bytes};
   auto allocate = [this](const std::vector<std::int64_t>& received) {
     Shape shape = member_.submission->request.shape;
     shape.front() = sum_of(received);
     output_.received_splits = received;
     return allocate_output(std::move(shape));
   };
+  const std::size_t row_bytes = submission.request.row_bytes();
+  if (contributions) return eager_alltoall(lane_, row_bytes, allocate, contributions);
+  AlltoallInput input{submission.input, submission.rows, row_bytes,
+                      submission.request.output_bytes};
   return backend().alltoall(lane_, std::move(input), std::move(allocate));
 }
 

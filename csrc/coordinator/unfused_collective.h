@@ -37,7 +37,7 @@ class UnfusedCollective {
   std::unique_ptr<Operation> start_reduce_scatter(const Contributions& contributions);
   std::unique_ptr<Operation> start_allgather(const Contributions& contributions);
   std::unique_ptr<Operation> start_broadcast(const Contributions& contributions);
-  std::unique_ptr<Operation> start_alltoall();
+  std::unique_ptr<Operation> start_alltoall(const Contributions& contributions);
   std::unique_ptr<Operation> agree_on_persistent();
 
   [[nodiscard]] const Request& request() const { return member_.response->request; }

@@ -21,7 +21,8 @@ EagerBuffers::EagerBuffers(std::shared_ptr<HostMemory> host, std::vector<int> me
       settings_(settings),
       opened_(part_of(settings.slots + part_slots - 1, part_slots)),
       parts_(opened_.size(), std::vector<Part*>(members_.size())),
-      reserved_(static_cast<std::size_t>(settings.slots)) {}
+      reserved_(static_cast<std::size_t>(settings.slots)),
+      offered_(static_cast<std::size_t>(settings.slots)) {}
 
 EagerBuffers::~EagerBuffers() {
   for (std::size_t part = 0; host_ && part < opened_.size(); ++part) {
@@ -64,6 +65,7 @@ void EagerBuffers::reserve(int slot, std::size_t bytes) {
     has_memory = populate(buffers_of(*own, slot), 2 * stride_of(bytes));
   }
   reserved_[static_cast<std::size_t>(slot)] = has_memory;
+  offered_[static_cast<std::size_t>(slot)] = {};
   if (own == nullptr) return;
   // Of the slot's plan before.
   for (Line& line : own->lines[static_cast<std::size_t>(slot % part_slots)]) line.has_content = 0;
@@ -91,6 +93,7 @@ std::byte* EagerBuffers::offer(int slot, std::uint64_t round, std::size_t bytes)
   if (!reserved_[static_cast<std::size_t>(slot)]) return nullptr;
   Part& own = *parts_[part_of(slot, part_slots)][static_cast<std::size_t>(rank_)];
   own.lines[static_cast<std::size_t>(slot % part_slots)][round & 1].has_content = 1;
+  offered_[static_cast<std::size_t>(slot)][round & 1] = true;
   return content_of(own, slot, round, bytes);
 }
 
@@ -98,6 +101,7 @@ void EagerBuffers::withdraw(int slot, std::uint64_t round) {
   if (!reserved_[static_cast<std::size_t>(slot)]) return;
   Part& own = *parts_[part_of(slot, part_slots)][static_cast<std::size_t>(rank_)];
   own.lines[static_cast<std::size_t>(slot % part_slots)][round & 1].has_content = 0;
+  offered_[static_cast<std::size_t>(slot)][round & 1] = false;
 }
 
 bool EagerBuffers::collect(int slot, std::uint64_t round, std::size_t bytes,
@@ -110,7 +114,7 @@ bool EagerBuffers::collect(int slot, std::uint64_t round, std::size_t bytes,
     // A look at this rank's own line would wait until what it has written is in the cache.
     const bool has_content =
         member == rank_ && settings_.writers == Writers::all
-            ? reserved_[static_cast<std::size_t>(slot)]
+            ? offered_[static_cast<std::size_t>(slot)][round & 1]
             : part->lines[static_cast<std::size_t>(slot % part_slots)][round & 1].has_content != 0;
     if (!has_content) return false;
     contributions.push_back(content_of(*part, slot, round, bytes));

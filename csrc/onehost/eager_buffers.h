@@ -57,7 +57,7 @@ class EagerBuffers {
   // bytes. Null: it sends nothing along.
   [[nodiscard]] std::byte* offer(int slot, std::uint64_t round, std::size_t bytes);
 
-  // Nothing was sent along with a round after all. By a writer.
+  // Nothing is sent along with a round after all. By a writer, before it joins the round.
   void withdraw(int slot, std::uint64_t round);
 
   // Once all have joined the round: where that lies which each writer has sent along with it, in
@@ -99,6 +99,8 @@ class EagerBuffers {
   std::vector<bool> opened_;                          // parts, by this rank and so by all
   std::vector<std::vector<Part*>> parts_;             // by part and member; null: not found yet
   std::vector<bool> reserved_;                        // slots
+  // Slots and rounds, even and odd ones, with which this rank has sent something along.
+  std::vector<std::array<bool, 2>> offered_;
 };
 
 }  // namespace rueda

@@ -105,7 +105,7 @@ namespace {
 
 // A collective of rows that differ between ranks where they may, with its result in our memory.
 struct Exchange {
-  Exchange(Collective its_kind, int rank, int ranks)
+  Exchange(Collective its_kind, int rank, int ranks, int round = 0)
       : kind(its_kind), shape{5 * ranks, 2}, root(ranks - 1) {
     std::int64_t rows = 5 * ranks;
     if (kind == Collective::allgather) {
@@ -113,6 +113,16 @@ struct Exchange {
       rows = ranks * (ranks - 1) / 2;
     } else if (kind == Collective::reduce_scatter) {
       rows = 5;
+    }
+    if (kind == Collective::alltoall) {
+      // Other numbers of rows from each rank; in every other round the last has
+      // more than can be sent along.
+      shape.front() = rank == ranks - 1 && round % 2 == 1 ? 800 : 2 * ranks;
+      rows = 0;
+      for (int other = 0; other < ranks; ++other) {
+        rows += other == ranks - 1 && round % 2 == 1 ? 800 / ranks : 2;
+      }
+      if (shape.front() == 800) shape.front() = 800 / ranks * ranks;
     }
     input.assign(static_cast<std::size_t>(shape.front() * 2), static_cast<float>(rank));
     result.resize(static_cast<std::size_t>(rows * 2));
@@ -133,7 +143,8 @@ struct Exchange {
             .output_bytes = result_bytes(),
             .dtype = DataType::float32,
             .shape = shape,
-            .root = is_broadcast() ? root : -1};
+            .root = is_broadcast() ? root : -1,
+            .received = &received};
   }
   Submission submission() {
     const RepeatedCall same = call();
@@ -141,6 +152,9 @@ struct Exchange {
     made.request.collective = kind;
     made.request.root = same.root;
     made.request.output_bytes = same.output_bytes;
+    if (kind == Collective::alltoall) {
+      made.rows.assign(static_cast<std::size_t>(root) + 1, shape.front() / (root + 1));
+    }
     return made;
   }
   void check(int ranks) const {
@@ -151,7 +165,9 @@ struct Exchange {
     if (kind == Collective::reduce_scatter) {
       return expect(result.back() == static_cast<float>(sum), "the sum");
     }
-    expect(result.back() == static_cast<float>(ranks - 1) && result[1] == 1, "what all have");
+    // Rank 0 has no rows to be gathered.
+    const auto first = kind == Collective::alltoall ? 0.0F : 1.0F;
+    expect(result.back() == static_cast<float>(ranks - 1) && result[1] == first, "what all have");
   }
 
   Collective kind;
@@ -159,14 +175,15 @@ struct Exchange {
   int root;
   std::vector<float> input;
   std::vector<float> result;
+  std::vector<std::int64_t> received;
 };
 
 }  // namespace
 
 TEST_CASE("repeated exchanges bring and count what those do that are submitted") {
   const int size = GENERATE(2, 3, 4);
-  const auto collective =
-      GENERATE(Collective::allgather, Collective::broadcast, Collective::reduce_scatter);
+  const auto collective = GENERATE(Collective::allgather, Collective::broadcast,
+                                   Collective::reduce_scatter, Collective::alltoall);
   CAPTURE(size, collective);
   constexpr int rounds = 200;
   std::barrier together(size);
@@ -177,7 +194,7 @@ TEST_CASE("repeated exchanges bring and count what those do that are submitted")
       const auto before = engine.metrics().values();
       together.arrive_and_wait();
       for (int round = 0; round < rounds; ++round) {
-        Exchange exchange(collective, rank, size);
+        Exchange exchange(collective, rank, size, round);
         const auto tried = tries ? engine.repeat(0, exchange.call(), [] { return soon(); })
                                  : Runtime::Repetition{};
         if (tried.is == Is::done) ++at_once;

@@ -171,6 +171,35 @@ TEST_CASE("what all come to is done without a submission, and counted") {
   }
 }
 
+namespace {
+
+// What is not the call that was agreed on.
+std::vector<RepeatedCall> others_than(const RepeatedCall& call) {
+  static const std::vector<std::int64_t> splits{4, 1};
+  static const std::vector<std::int64_t> longer{999, 2};
+  std::vector<RepeatedCall> others(4, call);
+  others[0].collective = Collective::allreduce;
+  others[1].splits = splits;
+  others[2].shape = longer;
+  others[3].dtype = DataType::int32;
+  const bool is_alltoall = call.collective == Collective::alltoall;
+  if (!is_alltoall) {
+    others.push_back(call);
+    others.back().root = call.root == 0 ? 1 : 0;
+  }
+  if (call.output_bytes > 0 && !is_alltoall) {
+    others.push_back(call);
+    others.back().output_bytes += sizeof(float);
+  }
+  if (call.output_bytes > 0 || call.collective == Collective::broadcast) {
+    others.push_back(call);
+    others.back().output = nullptr;
+  }
+  return others;
+}
+
+}  // namespace
+
 TEST_CASE("exchanges of tensors whose extents differ are done without a submission, too") {
   Members members;
   Response gather = allreduce_of("gather", 0);
@@ -185,15 +214,21 @@ TEST_CASE("exchanges of tensors whose extents differ are done without a submissi
   Response from = allreduce_of("from", 3);
   from.request.collective = Collective::broadcast;
   from.request.root = 1;
+  Response change = allreduce_of("change", 0);
+  change.request.collective = Collective::alltoall;
+  change.request.shape = {0, 2};
   for (int rank = 0; rank < ranks; ++rank) {
-    for (const Response& each : {gather, scatter, split, from}) {
+    for (const Response& each : {gather, scatter, split, from, change}) {
       (void)members.at(rank).learn({each}, {{{0}}});
     }
   }
   using Values = std::vector<float>;
-  using Shapes = std::array<std::vector<std::int64_t>, ranks>;
+  using Numbers = std::vector<std::int64_t>;
+  using Shapes = std::array<Numbers, ranks>;
+  std::array<Numbers, ranks> received;
   const auto exchange = [&](RepeatedCall call, const std::array<Values, ranks>& inputs,
-                            const Shapes& shapes, const std::array<Values, ranks>& expected) {
+                            const Shapes& shapes, const std::array<Values, ranks>& expected,
+                            const Shapes& rows = {}) {
     CAPTURE(call.name);
     std::array<Values, ranks> results;
     std::array<RepeatedCall, ranks> calls;
@@ -204,24 +239,12 @@ TEST_CASE("exchanges of tensors whose extents differ are done without a submissi
       const bool has_bytes = call.collective != Collective::broadcast;
       call.output_bytes = has_bytes ? results.at(rank).size() * sizeof(float) : 0;
       call.shape = shapes.at(rank);
+      call.received = &received.at(rank);
+      if (call.collective == Collective::alltoall) call.splits = rows.at(rank);
       calls.at(rank) = call;
-      RepeatedCall other = call;
-      other.output_bytes += sizeof(float);
-      if (has_bytes) CHECK_FALSE(members.at(static_cast<int>(rank)).at_once.join(other));
-      other = call;
-      other.output = nullptr;
-      const bool has_result = !expected.at(rank).empty();
-      if (has_result) CHECK_FALSE(members.at(static_cast<int>(rank)).at_once.join(other));
-      other = call;
-      other.root = call.root == 0 ? 1 : 0;
-      CHECK_FALSE(members.at(static_cast<int>(rank)).at_once.join(other));
-      other = call;
-      const std::vector<std::int64_t> splits{4, 1};
-      other.splits = splits;
-      CHECK_FALSE(members.at(static_cast<int>(rank)).at_once.join(other));
-      other = call;
-      other.collective = Collective::allreduce;
-      CHECK_FALSE(members.at(static_cast<int>(rank)).at_once.join(other));
+      for (const RepeatedCall& other : others_than(call)) {
+        CHECK_FALSE(members.at(static_cast<int>(rank)).at_once.join(other));
+      }
       REQUIRE(members.at(static_cast<int>(rank)).at_once.join(call));
     }
     for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -244,6 +267,33 @@ TEST_CASE("exchanges of tensors whose extents differ are done without a submissi
              {Values{0, 0, 0}, Values{7, 8, 9}}, {{{3}, {3}}},
              {Values{7, 8, 9}, Values{-1, -1, -1}});
   }
+}
+
+TEST_CASE("an alltoall that brings another number of rows than there is memory for is executed") {
+  Members members;
+  Response change = allreduce_of("x", 0);
+  change.request.collective = Collective::alltoall;
+  change.request.shape = {0};
+  const std::vector<std::int64_t> shape{4};
+  const std::vector<std::int64_t> splits{3, 1};
+  std::vector<std::int64_t> received;
+  std::vector<float> input{1, 2, 3, 4};
+  std::vector<float> result(4);
+  RepeatedCall call = call_of(input, result, shape);
+  call.collective = Collective::alltoall;
+  call.output_bytes = 16;
+  call.received = &received;
+  for (int rank = 0; rank < ranks; ++rank) (void)members.at(rank).learn({change}, {{{0}}});
+  REQUIRE(members.at(0).at_once.join(call));
+  RepeatedCall other = call;
+  other.splits = splits;
+  REQUIRE(members.at(1).at_once.join(other));
+  CHECK_FALSE(members.at(0).at_once.finish(call));
+  const auto handle = std::make_shared<HandleState>();
+  members.at(1).at_once.hand_in(other, handle, Clock::now());
+  const ReplayPlan& plan = *members.at(1).plans.find("x")->plan;
+  CHECK(plan.batches[0][0].submission->rows == splits);
+  CHECK(plan.batches[0][0].submission->request.output_bytes == 16);
 }
 
 TEST_CASE("a call that is not as agreed on, or while another round is open, joins nothing") {
