@@ -22,7 +22,7 @@ class EagerExchange {
   EagerExchange(const HostParts& parts, std::uint64_t key, int slots);
 
   // Bytes that each member may send along with a round.
-  static constexpr std::size_t capacity = 4096;
+  static constexpr std::size_t capacity = 16 << 10;
 
   // As EagerBuffers' functions of these names. What is collected is that of each member of the set,
   // in their order; where it spans hosts, the result alone.

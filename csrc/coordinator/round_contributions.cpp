@@ -13,9 +13,9 @@ namespace rueda {
 
 namespace {
 
-// The most that any of the ranks contributes; nothing where the batch is not exchanged as it is: on
-// GPUs, in a narrower type, compressed.
-std::optional<std::size_t> contributed_bytes(const ReplayPlan::Batch& batch) {
+// The most that any of the ranks contributes, of what can be `most`; nothing where the batch is not
+// exchanged as it is: on GPUs, in a narrower type, compressed.
+std::optional<std::size_t> contributed_bytes(const ReplayPlan::Batch& batch, std::size_t most) {
   std::size_t bytes = 0;
   for (const ReplayPlan::Member& member : batch) {
     const Response& agreed = *member.response;
@@ -33,7 +33,7 @@ std::optional<std::size_t> contributed_bytes(const ReplayPlan::Batch& batch) {
                  request.row_bytes();
         break;
       // How much each has is its own affair. One that has more sends nothing along.
-      case Collective::alltoall: bytes += EagerExchange::capacity; break;
+      case Collective::alltoall: bytes += most; break;
       default: return std::nullopt;
     }
   }
@@ -46,11 +46,11 @@ bool can_be_combined(const ReplayPlan::Batch& batch) {
 }
 
 // Whether there is room for what this rank contributes. Every member has its submission.
-bool has_room(const ReplayPlan::Batch& batch) {
-  const Submission& first = *batch.front().submission;  // the only one of an alltoall
-  return first.request.collective != Collective::alltoall ||
-         EagerRows::fit(static_cast<int>(first.rows.size()), first.request.bytes(),
-                        EagerExchange::capacity);
+bool has_room(const ReplayPlan& plan) {
+  const Submission& first = *plan.batches.front().front().submission;
+  if (first.request.collective != Collective::alltoall) return true;  // known beforehand
+  return EagerRows::fit(static_cast<int>(first.rows.size()), first.request.bytes(),
+                        plan.sent.back());
 }
 
 // Copies what the member `rank` contributes. Every member of the batch has its submission.
@@ -104,8 +104,10 @@ void combine_partial(const ReplayPlan::Batch& batch, std::span<const std::byte* 
 // What is to be exchanged must have a length that all know.
 void RoundContributions::prepare(ReplayPlan& plan) {
   plan.sent = {0};
+  std::size_t most = EagerExchange::capacity;
+  while (most > 0 && !may_be_eager_(most)) most /= 2;
   for (const ReplayPlan::Batch& batch : plan.batches) {
-    const auto bytes = contributed_bytes(batch);
+    const auto bytes = contributed_bytes(batch, most);
     if (!bytes || *bytes > EagerExchange::capacity || !may_be_eager_(*bytes) ||
         (memory_.spans_hosts() && !can_be_combined(batch))) {
       return plan.sent.clear();
@@ -118,9 +120,7 @@ void RoundContributions::prepare(ReplayPlan& plan) {
 
 void RoundContributions::send(const ReplayPlan& plan) {
   if (plan.sent.empty()) return;
-  if (!std::all_of(plan.batches.begin(), plan.batches.end(), has_room)) {
-    return memory_.eager().withdraw(plan.place.slot, plan.round);
-  }
+  if (!has_room(plan)) return memory_.eager().withdraw(plan.place.slot, plan.round);
   std::byte* const target = memory_.eager().offer(plan.place.slot, plan.round, plan.sent.back());
   for (std::size_t batch = 0; target != nullptr && batch < plan.batches.size(); ++batch) {
     contribute(plan.batches[batch], members_.rank, target + plan.sent[batch]);

@@ -22,7 +22,8 @@ EagerBuffers::EagerBuffers(std::shared_ptr<HostMemory> host, std::vector<int> me
       opened_(part_of(settings.slots + part_slots - 1, part_slots)),
       parts_(opened_.size(), std::vector<Part*>(members_.size())),
       reserved_(static_cast<std::size_t>(settings.slots)),
-      offered_(static_cast<std::size_t>(settings.slots)) {}
+      offered_(static_cast<std::size_t>(settings.slots)),
+      populated_(static_cast<std::size_t>(settings.slots)) {}
 
 EagerBuffers::~EagerBuffers() {
   for (std::size_t part = 0; host_ && part < opened_.size(); ++part) {
@@ -60,11 +61,9 @@ void EagerBuffers::reserve(int slot, std::size_t bytes) {
   if (!writes()) return;
   Part*& own = parts_[part][static_cast<std::size_t>(rank_)];
   if (is_new) own = publish(part);
-  bool has_memory = own != nullptr;
-  if (has_memory && host_ && bytes > line_bytes) {
-    has_memory = populate(buffers_of(*own, slot), 2 * stride_of(bytes));
-  }
-  reserved_[static_cast<std::size_t>(slot)] = has_memory;
+  // What others write down only once all have counted on it must be there.
+  const bool now = settings_.writers == Writers::first;
+  reserved_[static_cast<std::size_t>(slot)] = own != nullptr && (!now || has_memory(slot, bytes));
   offered_[static_cast<std::size_t>(slot)] = {};
   if (own == nullptr) return;
   // Of the slot's plan before.
@@ -77,8 +76,8 @@ std::byte* EagerBuffers::buffers_of(Part& part, int slot) const {
 }
 
 // The two buffers of a slot share a page where they fit.
-std::size_t EagerBuffers::stride_of(std::size_t bytes) const {
-  return bytes <= small_page / 2 ? small_page / 2 : settings_.capacity;
+std::size_t EagerBuffers::stride_of(std::size_t bytes) {
+  return bytes <= small_page / 2 ? small_page / 2 : round_up(bytes, small_page);
 }
 
 std::byte* EagerBuffers::content_of(Part& part, int slot, std::uint64_t round,
@@ -89,8 +88,24 @@ std::byte* EagerBuffers::content_of(Part& part, int slot, std::uint64_t round,
                              : buffers_of(part, slot) + parity * stride_of(bytes);
 }
 
+// Memory comes behind the buffers with the first round, since many a plan has none.
+bool EagerBuffers::has_memory(int slot, std::size_t bytes) {
+  if (!host_ || bytes <= line_bytes) return true;
+  std::size_t& populated = populated_[static_cast<std::size_t>(slot)];
+  const std::size_t needed = 2 * stride_of(bytes);
+  if (needed <= populated) return true;
+  Part& own = *parts_[part_of(slot, part_slots)][static_cast<std::size_t>(rank_)];
+  if (!populate(buffers_of(own, slot), needed)) return false;
+  populated = needed;
+  return true;
+}
+
 std::byte* EagerBuffers::offer(int slot, std::uint64_t round, std::size_t bytes) {
   if (!reserved_[static_cast<std::size_t>(slot)]) return nullptr;
+  if (!has_memory(slot, bytes)) {
+    withdraw(slot, round);
+    return nullptr;
+  }
   Part& own = *parts_[part_of(slot, part_slots)][static_cast<std::size_t>(rank_)];
   own.lines[static_cast<std::size_t>(slot % part_slots)][round & 1].has_content = 1;
   offered_[static_cast<std::size_t>(slot)][round & 1] = true;

@@ -30,9 +30,9 @@ class EagerBuffers {
  public:
   enum class Writers : std::uint8_t { all, first };
   struct Settings {
-    std::uint64_t key = 0;        // publishes under key + 1 and so on, one key for each 128 slots
-    int slots = 0;                // as the readiness table has
-    std::size_t capacity = 4096;  // bytes that fit into a buffer: a multiple of 2 small pages
+    std::uint64_t key = 0;  // publishes under key + 1 and so on, one key for each 32 slots
+    int slots = 0;          // as the readiness table has
+    std::size_t capacity = 16 << 10;  // bytes that fit into a buffer: whole small pages
     Writers writers = Writers::all;
   };
 
@@ -44,9 +44,9 @@ class EagerBuffers {
   EagerBuffers(const EagerBuffers&) = delete;
   EagerBuffers& operator=(const EagerBuffers&) = delete;
 
-  // Takes memory for what this rank is going to send along with rounds of the plan in `slot`, at
-  // most the capacity. Without memory, offer() gives null until reserve() is called anew. All
-  // members call it for the same slots.
+  // Room for what this rank is going to send along with rounds of the plan in `slot`, at most the
+  // capacity. Without room, offer() gives null until reserve() is called anew. All members call it
+  // for the same slots.
   void reserve(int slot, std::size_t bytes);
   // Whether a writer has memory.
   [[nodiscard]] bool is_reserved(int slot) const {
@@ -54,7 +54,7 @@ class EagerBuffers {
   }
 
   // Where this rank puts `bytes` before it joins `round`: as many as were reserved. Aligned to 8
-  // bytes. Null: it sends nothing along.
+  // bytes. Null, as where there is no memory: it sends nothing along.
   [[nodiscard]] std::byte* offer(int slot, std::uint64_t round, std::size_t bytes);
 
   // Nothing is sent along with a round after all. By a writer, before it joins the round.
@@ -66,7 +66,7 @@ class EagerBuffers {
                              std::vector<const std::byte*>& contributions);
 
  private:
-  static constexpr int part_slots = 128;
+  static constexpr int part_slots = 32;
   // What fits lies in the line that tells of it, and costs one transfer between two cores. Aligned
   // to two cache lines: processors fetch them in pairs.
   struct alignas(128) Line {
@@ -86,7 +86,8 @@ class EagerBuffers {
   [[nodiscard]] Part* publish(std::size_t part);
   [[nodiscard]] Part* find(int member, std::size_t part);
   [[nodiscard]] std::byte* buffers_of(Part& part, int slot) const;
-  [[nodiscard]] std::size_t stride_of(std::size_t bytes) const;
+  [[nodiscard]] static std::size_t stride_of(std::size_t bytes);
+  [[nodiscard]] bool has_memory(int slot, std::size_t bytes);
   [[nodiscard]] std::byte* content_of(Part& part, int slot, std::uint64_t round,
                                       std::size_t bytes) const;
   [[nodiscard]] std::uint64_t key_of(std::size_t part) const { return settings_.key + 1 + part; }
@@ -101,6 +102,7 @@ class EagerBuffers {
   std::vector<bool> reserved_;                        // slots
   // Slots and rounds, even and odd ones, with which this rank has sent something along.
   std::vector<std::array<bool, 2>> offered_;
+  std::vector<std::size_t> populated_;  // by slot: bytes of its buffers
 };
 
 }  // namespace rueda

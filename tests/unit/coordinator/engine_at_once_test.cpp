@@ -117,12 +117,12 @@ struct Exchange {
     if (kind == Collective::alltoall) {
       // Other numbers of rows from each rank; in every other round the last has
       // more than can be sent along.
-      shape.front() = rank == ranks - 1 && round % 2 == 1 ? 800 : 2 * ranks;
+      shape.front() = rank == ranks - 1 && round % 2 == 1 ? 4000 : 2 * ranks;
       rows = 0;
       for (int other = 0; other < ranks; ++other) {
-        rows += other == ranks - 1 && round % 2 == 1 ? 800 / ranks : 2;
+        rows += other == ranks - 1 && round % 2 == 1 ? 4000 / ranks : 2;
       }
-      if (shape.front() == 800) shape.front() = 800 / ranks * ranks;
+      if (shape.front() == 4000) shape.front() = 4000 / ranks * ranks;
     }
     input.assign(static_cast<std::size_t>(shape.front() * 2), static_cast<float>(rank));
     result.resize(static_cast<std::size_t>(rows * 2));

@@ -67,8 +67,8 @@ TEST_CASE("all see what each has sent along with every round") {
     std::vector<const std::byte*> sent;
     std::array<std::byte, EagerBuffers::Settings().capacity> expected{};
     std::uint64_t number = 0;
-    for (const int slot : {0, 127, 128, 299}) {
-      for (const std::size_t bytes : {0, 1, 56, 57, 2048, 2049, 4096}) {
+    for (const int slot : {0, 31, 32, 299}) {
+      for (const std::size_t bytes : {0, 1, 56, 57, 2048, 2049, 4096, 4097, 16384, 100}) {
         // Here the same slot gets a new plan at once: nobody is behind.
         const ReadinessTable::Plan plan{slot, ++number};
         buffers.reserve(slot, bytes);
@@ -120,6 +120,27 @@ TEST_CASE("what the first member alone writes is read by all, unless it withdraw
         expect(is_right && sent.size() == (withdraws ? 0 : 1), "what the first has written");
         together.arrive_and_wait();
       }
+    }
+  });
+}
+
+TEST_CASE("a member that withdraws has sent nothing, as all see and it itself") {
+  const auto bytes = GENERATE(std::size_t{8}, std::size_t{16384});
+  std::barrier together(2);
+  run_members(2, [&](const Place& place) {
+    EagerBuffers buffers(place.host, place.members, place.rank, {.key = key, .slots = slots});
+    buffers.reserve(5, bytes);
+    std::vector<const std::byte*> sent;
+    for (std::uint64_t round = 0; round < 8; ++round) {
+      const bool withdraws = round % 3 == 1;
+      if (place.rank == 1 && withdraws) {
+        buffers.withdraw(5, round);
+      } else {
+        fill(buffers.offer(5, round, bytes), bytes, place.rank, 5, round);
+      }
+      together.arrive_and_wait();
+      expect(buffers.collect(5, round, bytes, sent) == !withdraws, "whether all have sent");
+      together.arrive_and_wait();
     }
   });
 }
