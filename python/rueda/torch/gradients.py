@@ -19,6 +19,7 @@ from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet, takes_part
 from rueda.torch.bucketed_gradients import BucketedGradients
 from rueda.torch.buckets import Bucket, GradientBuckets
+from rueda.torch.compiling import never_traced
 from rueda.torch.compression import (
     CompressionPolicy,
     Compressor,
@@ -481,11 +482,13 @@ class GradientReducer:
             self._order.append(watched.number)
         slot = watched.slot
         if slot is None:
+        @never_traced
             if watched.passes_left == 0:
                 self._submit_ready(watched)
             return
         self._bucketed.take_in(slot, more_follow=watched.passes_left > 0)
         if watched.passes_left == 0:
+        @never_traced
             bucket = slot.bucket
             bucket.waiting -= 1
             if bucket.waiting == 0:

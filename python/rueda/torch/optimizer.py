@@ -18,6 +18,7 @@ from rueda.operations import Average, ReduceOp, Sum
 from rueda.process_sets import ProcessSet, global_process_set, takes_part
 from rueda.torch.agreement import PeriodicCheck
 from rueda.torch.buckets import DEFAULT_BUCKET_BYTES, GradientBuckets
+from rueda.torch.compiling import never_compiled
 from rueda.torch.compression import CompressionPolicy, Compressor, Rules, policy_of
 from rueda.torch.compression_state import COMPRESSION_STATE, CompressionState
 from rueda.torch.deferred_updates import (
@@ -39,6 +40,7 @@ __all__ = ["Distributed", "DistributedOptimizer", "names_of"]
 Loss = torch.Tensor | float
 
 
+@never_compiled
 class Distributed(torch.optim.Optimizer):
     """The methods that DistributedOptimizer() lays over the class of the optimizer that it is given."""
 
