@@ -84,6 +84,7 @@ class Wrapped(torch.optim.Optimizer):
             loss = closure()
         strategy = self._rueda_strategy
         strategy.before_step()
+        strategy.before_update()
         if not strategy.reduces_gradients_now():
             return loss
         local = (
