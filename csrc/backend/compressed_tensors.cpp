@@ -123,7 +123,10 @@ void CompressedTensors::copy_own(const CompressedChunk& chunk, float* target) {
     const float* const values = gather(run, to);
     const auto bytes = static_cast<std::size_t>(run.count) * sizeof(float);
     if (values != to) std::memcpy(to, values, bytes);
-    if (!are_within(to, run.count, codec_->limit())) report_(run.piece, rank_);
+    if (are_within(to, run.count, codec_->limit())) continue;
+    report_(run.piece, rank_);
+    // In the sum it may be within the limit; another owner would not have got it.
+    to[0] = std::numeric_limits<float>::quiet_NaN();
   }
 }
 

@@ -37,7 +37,8 @@ class CompressedTensors {
   // This rank's contribution to a chunk, which `target` has room for. With error feedback the
   // residuals of last time go along, and what is lost now becomes the new ones. Returns the bytes.
   std::size_t encode(const CompressedChunk& chunk, std::byte* target);
-  // The same as float32, where the codec need not have seen it: nothing is lost of it.
+  // The same as float32, where the codec need not have seen it: nothing is lost of it. A run with
+  // what the codec cannot hold has a NaN, as if it had.
   void copy_own(const CompressedChunk& chunk, float* target);
 
   // sum[i] = what `rank` has contributed, where that is the first one, or += it. False where no

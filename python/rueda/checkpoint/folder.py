@@ -28,7 +28,7 @@ __all__ = [
     "temporary",
 ]
 
-_COMPLETE = re.compile(r"(\d{6,})-step-(\d+)")
+_COMPLETE = re.compile(r"(\d{6,})-step-(\d+)", re.ASCII)
 _WRITING, _REMOVING = ".writing-", ".removing-"
 
 
@@ -52,7 +52,7 @@ class Checkpoint:
 
 
 def available(folder: str | os.PathLike[str]) -> list[Checkpoint]:
-    """The complete checkpoints of a folder, oldest first; none where there is no such folder.
+    """The complete checkpoints of a folder, oldest first; none where there is no such folder. Files are none.
 
     Not collective: it only looks. Raises ``OSError`` where the folder cannot be read.
 
@@ -61,6 +61,11 @@ def available(folder: str | os.PathLike[str]) -> list[Checkpoint]:
         >>> rueda.checkpoint.available("/nowhere")
         []
     """
+    return [each for each in _named(folder) if each.path.is_dir()]
+
+
+def _named(folder: str | os.PathLike[str]) -> list[Checkpoint]:
+    """What has a checkpoint's name, whatever it is."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -114,8 +119,8 @@ def publish(written: Path, step: int) -> Checkpoint:
     """Makes a folder that is wholly on the disk the newest checkpoint, at once; its new name is not on the disk yet."""
     folder = written.parent
     while True:
-        last = latest(folder)
-        number = last.number + 1 if last else 1
+        named = _named(folder)
+        number = named[-1].number + 1 if named else 1
         path = folder / f"{number:06}-step-{step}"
         try:
             written.rename(path)

@@ -75,6 +75,8 @@ from rueda.recovery import Lost, Recovery, recover
 from rueda.report.torch_hooks import begin_if_asked as _record_torch
 from rueda.torch import equiv
 from rueda.torch.agreement import Divergence, DivergenceError, check_agreement
+from rueda.torch.compiling import leave_alone as _leave_alone
+from rueda.torch.compiling import never_compiled as _never_compiled
 from rueda.torch.compression import Compression, CompressionPolicy, Compressor
 from rueda.torch.exchanges import (
     allgather,
@@ -118,6 +120,7 @@ if _typing.TYPE_CHECKING:
     from rueda.torch import parallel as parallel
 
 _record_torch()
+_never_compiled(Handle)
 
 __all__ = [
     "AlgorithmChoice",
@@ -225,6 +228,8 @@ __all__ = [
     "wrap",
     "write_flight_record",
 ]
+
+_leave_alone(globals()[name] for name in __all__)
 
 # Modules of `rueda`, imported when they are first asked for.
 _MODULES = ("checkpoint", "elastic", "rendezvous", "server")

@@ -19,6 +19,7 @@ from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet, takes_part
 from rueda.torch.bucketed_gradients import BucketedGradients
 from rueda.torch.buckets import Bucket, GradientBuckets
+from rueda.torch.compiling import never_traced
 from rueda.torch.compression import (
     CompressionPolicy,
     Compressor,
@@ -99,6 +100,11 @@ def _is_accumulated(parameter: torch.Tensor) -> bool:
     return True
 
 
+def _is_finite(tensor: torch.Tensor) -> bool:
+    values = tensor._values() if tensor.layout == torch.sparse_coo else tensor
+    return bool(torch.isfinite(values).all())
+
+
 def _nothing() -> None:
     """Where there is nothing to be called."""
 
@@ -148,6 +154,7 @@ class GradientReducer:
         self.options = options
         self.passes = passes
         self.synchronized = False  # nothing has changed since synchronize()
+        self.scaler_decides = False  # a GradScaler was asked for a step, which it may skip
         self._watched: list[Watched] = []
         self._undecided = True  # the ranks are to agree on buckets
         self._order: list[int] = []  # in which gradients became ready while undecided
@@ -186,10 +193,12 @@ class GradientReducer:
 
     def compression_state(self) -> CompressionState | None:
         """What the next steps depend on besides the optimizer's own state; ``None`` where nothing is compressed."""
+        self.forget_skipped()
         return compression_state(self._watched, self.options.policy, self._separate.steps)
 
     def load_compression_state(self, state: CompressionState | None) -> None:
         """The inverse; without a state, nothing has been lost yet. Raises InvalidArgumentError."""
+        self.scaler_decides = False
         self._separate.steps = load_compression_state(self._watched, self.options.policy, state)
 
     def _choose_codec(self, watched: Watched) -> None:
@@ -222,6 +231,7 @@ class GradientReducer:
     def start_over(self) -> None:
         """Counts backward passes from zero again."""
         self.synchronized = False
+        self._separate.not_finite.clear()
         self._order.clear()
         for watched in self._watched:
             watched.passes_left = self.passes
@@ -255,6 +265,27 @@ class GradientReducer:
             self._agree_anew(unfit, reducing.order)
         self.synchronized = True
 
+    def require_finite(self) -> None:
+        """Before gradients are used: raises what a codec has met with, unless they were made finite since.
+
+        synchronize() leaves NaN where that is, as a reduction without a codec does, since what a GradScaler or the
+        application makes of it is the same on all ranks.
+        """
+        for parameter, error in self._separate.not_finite:
+            if parameter.grad is not None and not _is_finite(local_of(parameter.grad)):
+                raise error
+
+    def forget_skipped(self) -> None:
+        """Before the gradients after a GradScaler's step: where it took none, nothing is kept of what it has dropped.
+
+        Gradients are scaled in another way from then on, by half as much or less: what codecs have kept of many such
+        steps, as training begins with, would be many times what a gradient is.
+        """
+        if self.scaler_decides:
+            self.scaler_decides = False
+            for watched in self._watched:
+                watched.forget()
+
     def may_defer(self) -> bool:
         """Whether the step is like those before it, so that what it needs of other ranks has been submitted.
 
@@ -274,6 +305,7 @@ class GradientReducer:
         """
         reducing = self._begin_rest()
         unfit: list[Watched] = []
+        not_finite = self._separate.not_finite
 
         def receive_bucket(bucket: Bucket, handle: Handle[object]) -> None:
             errors, others = self._bucketed.receive([(bucket, handle)])
@@ -282,6 +314,8 @@ class GradientReducer:
 
         def receive_separate(gradient: InFlight) -> None:
             errors, frozen = self._separate.receive([gradient])
+            errors += [error for _, error in not_finite]  # which nobody would look at
+            not_finite.clear()
             self._end_part(errors, [], frozen)
 
         parts: list[tuple[list[torch.Tensor], Callable[[], None]]] = [
@@ -296,6 +330,7 @@ class GradientReducer:
 
     def _begin_rest(self) -> _Reducing:
         """Submits what is not on its way, and takes all that is."""
+        self.forget_skipped()
         if self._bucketed.of_another_world():
             self._leave_world()
         # The first step, whose ranks know nothing of each other yet: who has frozen something here refuses it.
@@ -392,12 +427,16 @@ class GradientReducer:
             assert velocity is not None
             with torch.no_grad():
                 if gradient.layout == torch.sparse_coo:  # and so is what has been gathered of it
-                    gathered = velocity.view(gradient.shape)
-                    gathered.mul_(policy.momentum).add_(gradient)
+                    gathered = torch.mul(velocity.view(gradient.shape), policy.momentum)
+                    gathered.add_(gradient)
                     watched.parameter.grad = gathered.to_sparse(gradient.sparse_dim())
+                    if _is_finite(gathered):
+                        velocity.copy_(gathered.view(-1))
                     continue
-                velocity.mul_(policy.momentum).add_(gradient.reshape(-1))
-                gradient.copy_(velocity.view(gradient.shape))
+                gathered = torch.mul(velocity, policy.momentum).add_(gradient.reshape(-1))
+                gradient.copy_(gathered.view(gradient.shape))
+                if _is_finite(gathered):  # otherwise it would never become so again
+                    velocity.copy_(gathered)
 
     def _group_of(self, watched: Watched) -> Group | None:
         """With which others a gradient is submitted now. Buckets take the place of groups."""
@@ -443,11 +482,13 @@ class GradientReducer:
         """Has torch call this reducer. A model outlives its optimizers, so its hooks must not keep them."""
         reference = weakref.ref(self)
 
+        @never_traced
         def before(_: torch.Tensor) -> None:
             reducer = reference()
             if reducer is not None:
                 reducer._before_accumulation(watched)
 
+        @never_traced
         def after(_: torch.Tensor) -> None:
             reducer = reference()
             if reducer is not None:
@@ -476,6 +517,7 @@ class GradientReducer:
     def _on_gradient(self, watched: Watched) -> None:
         """Counts a gradient, and submits it or its bucket once it is ready."""
         self.synchronized = False
+        self.forget_skipped()
         watched.passes_left -= 1
         if self._undecided and watched.passes_left == 0:
             self._order.append(watched.number)

@@ -18,6 +18,7 @@ from rueda.operations import Average, ReduceOp, Sum
 from rueda.process_sets import ProcessSet, global_process_set, takes_part
 from rueda.torch.agreement import PeriodicCheck
 from rueda.torch.buckets import DEFAULT_BUCKET_BYTES, GradientBuckets
+from rueda.torch.compiling import never_compiled
 from rueda.torch.compression import CompressionPolicy, Compressor, Rules, policy_of
 from rueda.torch.compression_state import COMPRESSION_STATE, CompressionState
 from rueda.torch.deferred_updates import (
@@ -34,11 +35,12 @@ from rueda.torch.reproducible import Reproducible, make_reproducible
 from rueda.torch.shards import is_cut, require_same_parts
 from rueda.torch.state import require_optimizer
 
-__all__ = ["Distributed", "DistributedOptimizer", "names_of"]
+__all__ = ["Distributed", "DistributedOptimizer", "is_skipped", "names_of"]
 
 Loss = torch.Tensor | float
 
 
+@never_compiled
 class Distributed(torch.optim.Optimizer):
     """The methods that DistributedOptimizer() lays over the class of the optimizer that it is given."""
 
@@ -91,6 +93,9 @@ class Distributed(torch.optim.Optimizer):
             if self._defers():
                 return self._defer()
             self.synchronize()
+        if not is_skipped(self):
+            self._rueda.require_finite()
+            self._rueda.scaler_decides = False
         self._rueda.synchronized = False
         return super().step()
 
@@ -176,6 +181,7 @@ class Distributed(torch.optim.Optimizer):
                 f"zero_grad() was called after backward() and before step() or synchronize(), while "
                 f"{len(in_flight)} gradients are being reduced, '{in_flight[0]}' among them"
             )
+        self._rueda.forget_skipped()
         self._rueda.start_over()
         deferred = self._rueda_deferred
         if not deferred.are_left():
@@ -221,6 +227,7 @@ class Distributed(torch.optim.Optimizer):
                 f"GradScaler.step() was called before gradients{which} reduced: call synchronize() first, before "
                 f"scaler.unscale_() and scaler.step()"
             )
+        reducer.scaler_decides = True
         inherited = getattr(super(), "_step_supports_amp_scaling", False)
         return bool(vars(self).get("_step_supports_amp_scaling", inherited))
 
@@ -260,6 +267,7 @@ class Distributed(torch.optim.Optimizer):
             loss = closure()
         if self._rueda_synchronizes:
             self.synchronize()
+        self._rueda.require_finite()
         process_set = self._rueda.options.process_set
         if loss is None or not takes_part(process_set):
             return loss
@@ -383,6 +391,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
+
+    A gradient in which a codec has met a NaN, an infinity or what it cannot hold is NaN on all ranks after
+    synchronize(), so that a scaler skips the step, and what is kept for the next gradients begins anew; step() raises
+    :class:`rueda.InvalidArgumentError` for it (its ``reason`` is ``"not_finite"``).
 
     Raises :class:`rueda.InvalidArgumentError` (a ValueError) for names that occur twice or are missing, and options
     that make no sense, :class:`rueda.UnsupportedError` where an option is not for parameters that are cut, and
@@ -528,6 +540,12 @@ def _restored(
     distributed = _distributed(layer, optimizer, named, options, passes)
     distributed._rueda.load_compression_state(compression)
     return distributed
+
+
+def is_skipped(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a GradScaler has told an optimizer that unscales by itself to change nothing in this step."""
+    not_finite = getattr(optimizer, "found_inf", None)
+    return not_finite is not None and bool(not_finite)
 
 
 def _kept(option: Any) -> Any:

@@ -11,6 +11,7 @@ from rueda.errors import InvalidArgumentError
 from rueda.operations import Average, ReduceOp
 from rueda.process_sets import ProcessSet, global_process_set, identify
 from rueda.submission import refuse
+from rueda.torch.compiling import never_compiled
 from rueda.torch.compression import Compression, Compressor, may_lie_in_buckets, wire_of
 from rueda.torch.tensors import TorchAdapter
 
@@ -19,6 +20,7 @@ __all__ = ["PersistentAllreduce"]
 _adapter = TorchAdapter(gpus=True)
 
 
+@never_compiled
 class PersistentAllreduce:
     """Reduces ``tensor`` over the ranks whenever it is started; every rank gets the same bits.
 

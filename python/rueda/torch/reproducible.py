@@ -13,6 +13,7 @@ import torch
 from rueda.errors import InvalidArgumentError
 from rueda.leaves import LeafBatch, Leaves, allreduce_leaves, leaf_seed
 from rueda.process_sets import ProcessSet, takes_part
+from rueda.torch.compiling import never_compiled, never_traced
 from rueda.torch.layered import laid_over, load_in_place, note_step
 from rueda.torch.leaf_gradients import LeafGradients, LeafSum
 
@@ -48,6 +49,7 @@ class Leaf:
             self._kept[name] = float(number) * self.weight
 
 
+@never_compiled
 class Reproducible(torch.optim.Optimizer):
     """The methods that DistributedOptimizer(reproducible=True) lays over the class of the optimizer it is given."""
 
@@ -256,6 +258,7 @@ def make_reproducible(
     # A model outlives its optimizers, so its hooks must not keep them.
     reference = weakref.ref(made)
 
+    @never_traced
     def take(number: int, parameter: torch.Tensor) -> None:
         optimizer = reference()
         if optimizer is None:

@@ -39,6 +39,7 @@ _collectives = Collectives(TorchAdapter(gpus=True))
 # By this reason the other ranks recognise that they can go on without a bucket, or that a parameter was frozen, which
 # it may be on all of them.
 MISFIT = "gradient_misfit"
+_NOT_FINITE = "not_finite"
 _FROZEN = (
     "the parameter needs no gradient there (requires_grad=False), and on other ranks it does: freeze it on all "
     "ranks or on none"
@@ -171,6 +172,12 @@ class Watched:
         if self.velocity is not None and self.velocity.numel() != elements:
             self.velocity = self.velocity.new_zeros(elements)
 
+    def forget(self) -> None:
+        """Begins anew with what is kept between steps."""
+        for kept in (self.residual, self.velocity):
+            if kept is not None:
+                kept.zero_()
+
     def priority(self) -> int:
         """Models name their parameters in about the order in which forward() uses them. Below all that have none."""
         return -1 - self.number
@@ -214,6 +221,9 @@ class SeparateGradients:
         self._has_priorities = has_priorities  # what the next forward pass needs first goes first
         # So that elements which are chosen at random are others in each; and to warm up.
         self.steps = 0
+        # Whose gradients of this step are NaN on all ranks, since a codec has met what it cannot hold, and how it said
+        # so.
+        self.not_finite: list[tuple[torch.Tensor, Exception]] = []
 
     def submit(self, watched: Watched) -> None:
         """Begins to reduce ``.grad``; nothing there counts as zeros."""
@@ -302,6 +312,7 @@ class SeparateGradients:
         """Waits for all of them, also after an error.
 
         Returns what went wrong, and parameters that have been frozen on some rank, with what that is if not on all.
+        What a codec could not hold is in ``not_finite`` instead.
         """
         errors: list[Exception] = []
         frozen: list[tuple[torch.Tensor, Exception]] = []
@@ -313,6 +324,8 @@ class SeparateGradients:
             except InvalidArgumentError as error:
                 if error.reason == MISFIT:
                     frozen.append((gradient.parameter, error))
+                elif error.reason == _NOT_FINITE and gradient.wire is not None:
+                    self._spoil(gradient, error, errors)
                 else:
                     errors.append(error)
             except Exception as error:
@@ -391,6 +404,17 @@ class SeparateGradients:
             return gradient.contiguous(), gradient.dtype, sparse
         wire, context = self._compression.compress(gradient)
         return wire.contiguous(), context, sparse
+
+    def _spoil(self, gradient: InFlight, error: Exception, errors: list[Exception]) -> None:
+        """Makes a gradient NaN, as without a codec: what its memory holds is undefined, and another on each rank."""
+        assert gradient.wire is not None
+        gradient.wire.data.fill_(math.nan)  # of which `version` knows nothing
+        try:
+            self._take(gradient, gradient.wire)
+        except Exception as other:
+            errors.append(other)
+        else:
+            self.not_finite.append((gradient.parameter, error))
 
     def _take(self, gradient: InFlight, result: object) -> None:
         parameter, wire = gradient.parameter, gradient.wire

@@ -303,6 +303,24 @@ def check_an_old_one_that_was_moved_away_is_left_there() -> None:
         assert (away / "rueda.json").exists()
 
 
+def check_what_only_has_a_checkpoints_name_is_none() -> None:
+    """A file, such as a list that somebody has made, or a link to what is gone: the one before is the latest."""
+    with folder() as path:
+        ck.save(path, 1, extra="first").result()
+        if rueda.rank() == 0:
+            (path / "000002-step-9").write_text("a file")
+            (path / "000007-step-3").symlink_to(path / "gone")
+        rueda.barrier()
+        assert [each.step for each in ck.available(path)] == [1]
+        loaded = ck.load(path)
+        assert loaded is not None
+        assert loaded.extra == "first"
+        made = ck.save(path, 9, extra="next", keep=2).result()
+        assert made.path.name == "000008-step-9", made
+        assert [each.step for each in ck.available(path)] == [1, 9]
+        assert (path / "000002-step-9").is_file()
+
+
 def check_saves_in_and_out_of_inference_mode() -> None:
     with folder() as path:
         net = model()

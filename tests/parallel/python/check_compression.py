@@ -132,6 +132,17 @@ def check_of_tensors_that_share_a_batch_the_one_is_named() -> None:
     still_works()
 
 
+def check_what_a_codec_cannot_hold_is_an_error_in_any_segment() -> None:
+    last = rueda.size() - 1
+    for place in (0, 150, 299):
+        array = np.ones(300, np.float32)
+        if rueda.rank() == last:
+            array[place] = 70_000  # of which two ranks' average is no more than 35,001
+        with raises(rueda.InvalidArgumentError, f"on rank {last}"):
+            rueda.allreduce(array, name="x", compression="fp16")
+    still_works()
+
+
 def check_a_sum_beyond_a_codec_is_no_ranks_fault() -> None:
     if rueda.size() == 1:
         return

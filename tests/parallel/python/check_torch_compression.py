@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 from typing import Any
 
 import rueda
 import rueda.torch as rt
 import torch
 from parallel import raises, run, still_works
+from rueda.torch.strategies import Synchronous
 from torch import nn
 from torch.nn import functional as F
 from training import batch, same_bits, share
@@ -174,6 +176,123 @@ def check_what_is_not_finite_names_the_parameter() -> None:
     with raises(rueda.InvalidArgumentError, "2.weight", "NaN", "on rank 0"):
         optimizer.step()
     still_works()
+
+
+CODECS = ("fp16", "bf16", "int8", "topk:0.1", "randomk:0.1")
+
+
+def scaled(codec: str, how: str) -> tuple[nn.Module, Any]:
+    network = model()
+    inner = torch.optim.SGD(network.parameters(), lr=0.1, fused=how == "fused")
+    if how == "wrapped":
+        return network, rt.wrap(network, inner, Synchronous(codec=codec))
+    policy = rt.CompressionPolicy(codec, error_feedback=True)
+    return network, rt.DistributedOptimizer(inner, network.named_parameters(), policy)
+
+
+def scaled_step(network: nn.Module, optimizer: Any, scaler: Any, step: int) -> None:
+    x, y = batch(step)
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = F.cross_entropy(network(share(x).float()).float(), share(y))
+    scaler.scale(loss).backward()
+    optimizer.synchronize()
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def check_a_scaler_skips_what_a_codec_cannot_hold() -> None:
+    """On all ranks alike, as without a codec; and nothing is kept of gradients that were scaled by more."""
+    last = rueda.size() - 1
+    for codec in CODECS:
+        for how in ("plain", "fused", "wrapped"):
+            network, optimizer = scaled(codec, how)
+            scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+            for step in range(2):
+                scaled_step(network, optimizer, scaler, step)
+            before = [p.detach().clone() for p in network.parameters()]
+            bad = [math.inf, math.nan][step % 2]
+            if rueda.rank() == last:
+                broken = network[2].weight.register_hook(lambda gradient, b=bad: gradient * b)
+            for step in range(2, 4):
+                scaled_step(network, optimizer, scaler, step)
+            if rueda.rank() == last:
+                broken.remove()
+            assert scaler.get_scale() == 256.0, (codec, how, scaler.get_scale())
+            assert all(map(torch.equal, before, network.parameters())), (codec, how)
+            state = optimizer.state_dict()["rueda_compression"]
+            assert not any(each.any() for each in state["residuals"].values()), (codec, how)
+            for step in range(4, 8):
+                scaled_step(network, optimizer, scaler, step)
+            assert scaler.get_scale() == 256.0
+            assert not any(map(torch.equal, before, network.parameters())), (codec, how)
+            assert all(bool(p.isfinite().all()) for p in network.parameters()), (codec, how)
+            same_bits(*network.parameters())
+    still_works()
+
+
+def check_step_raises_what_synchronize_has_left() -> None:
+    """Where no scaler looks at the gradients; but not where the application has."""
+    for how in ("plain", "wrapped", "closure"):
+        network, optimizer = scaled("int8", how)
+        weight = network[2].weight
+
+        def evaluate(network: nn.Module = network, optimizer: Any = optimizer) -> torch.Tensor:
+            optimizer.zero_grad()
+            x, y = batch(0)
+            loss = F.cross_entropy(network(share(x).float()), share(y))
+            loss.backward()
+            return loss
+
+        hook = weight.register_hook(lambda gradient: gradient * math.nan)
+        before = [p.detach().clone() for p in network.parameters()]
+        if how == "closure":
+            with raises(rueda.InvalidArgumentError, "2.weight", "NaN"):
+                optimizer.step(evaluate)
+        else:
+            evaluate()
+            optimizer.synchronize()
+            assert weight.grad is not None
+            assert bool(weight.grad.isnan().all())
+            for _ in range(2):
+                with raises(rueda.InvalidArgumentError, "2.weight", "NaN"):
+                    optimizer.step()
+        assert all(map(torch.equal, before, network.parameters()))
+        if how != "closure":
+            evaluate()
+            optimizer.synchronize()
+            weight.grad.zero_()
+            optimizer.step()
+            assert torch.equal(before[2], weight)
+            assert not torch.equal(before[0], network[0].weight)
+        hook.remove()
+        evaluate()
+        optimizer.step()
+        same_bits(*network.parameters())
+
+
+def check_momentum_survives_a_step_that_is_not_finite() -> None:
+    """That of gradients that are not compressed, too."""
+    for codec in ("topk:0.1", "int8"):
+        network = model()
+        policy = rt.CompressionPolicy({"*.bias": None, "*": codec}, momentum=0.5)
+        optimizer = rt.DistributedOptimizer(
+            torch.optim.SGD(network.parameters(), lr=0.1), network.named_parameters(), policy
+        )
+        for step in range(4):
+            hooks = []
+            if step == 1:
+                hooks = [p.register_hook(lambda g: g * math.inf) for p in network.parameters()]
+            optimizer.zero_grad()
+            x, y = batch(step)
+            F.cross_entropy(network(share(x).float()), share(y)).backward()
+            optimizer.synchronize()
+            for hook in hooks:
+                hook.remove()
+            if step != 1:
+                optimizer.step()
+        assert all(bool(p.isfinite().all()) for p in network.parameters())
+        same_bits(*network.parameters())
 
 
 def kept(optimizer: Any, what: str, name: str) -> torch.Tensor:

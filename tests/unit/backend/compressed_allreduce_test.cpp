@@ -249,6 +249,19 @@ TEST_CASE("a sum that no float16 holds is an error, too") {
   });
 }
 
+TEST_CASE("a number that no float16 holds is an error, whosever segment it is in") {
+  const std::size_t place = GENERATE(3, 997);
+  const float number = GENERATE(70'000.0F, -1e38F);
+  run_engines(2, plain_options, [&](int rank, Runtime& engine) {
+    Values data(1000, 1.0F);
+    if (rank == 0) data[place] = number;
+    Submission average = compressed(data, {CodecKind::float16, 0});
+    average.request.op = ReduceOp::average;
+    const std::string text = error_of<InvalidArgumentError>(submit(engine, std::move(average)));
+    expect(text.find("on rank 0") != std::string::npos, "the rank in: " + text);
+  });
+}
+
 TEST_CASE("ranks that differ in their compression are told so") {
   run_engines(2, plain_options, [&](int rank, Runtime& engine) {
     Values data(10, 1.0F);

@@ -17,12 +17,14 @@ from rueda.horovod.torch.adasum_optimizer import distribute_by_adasum
 from rueda.horovod.torch.compression import Compression, FP16Compressor, NoneCompressor
 from rueda.horovod.torch.reduce_ops import AdasumOp, Average, Op, Sum
 from rueda.operations import ReduceOp
+from rueda.torch.compiling import never_compiled
 from rueda.torch.optimizer import Distributed
 from rueda.torch.optimizer import DistributedOptimizer as _DistributedOptimizer
 
 __all__ = ["DistributedOptimizer", "HorovodDistributed"]
 
 
+@never_compiled
 class HorovodDistributed(Distributed):
     """The methods that DistributedOptimizer() lays over the class of the optimizer that it is given."""
 

@@ -8,8 +8,8 @@ from datetime import timedelta
 import torch
 from torch.distributed import Work
 
-from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.work import RuedaWork
+from rueda.torch.compiling import never_compiled
 
 __all__ = ["JointWork"]
 

@@ -25,9 +25,9 @@ from rueda.torch.c10d.arguments import (
     target_of,
     usual_result_memory,
 )
-from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations, part_of
 from rueda.torch.c10d.placement import placement_of
+from rueda.torch.compiling import never_compiled
 from rueda.torch.tensors import usual_memory_of
 
 __all__ = ["Exchanges"]

@@ -10,10 +10,10 @@ from rueda import _native
 from rueda.adapter import Refusal, View
 from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.torch.c10d.arguments import overwrite, read, target_of
-from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations
 from rueda.torch.c10d.placement import ON_HOST, OnGpu, placement_of
 from rueda.torch.c10d.work import MessageWork, RuedaWork
+from rueda.torch.compiling import never_compiled
 
 __all__ = ["Messages"]
 

@@ -21,10 +21,10 @@ from rueda.errors import InvalidArgumentError, RuedaError, ShutdownError
 from rueda.handles import Handle
 from rueda.torch.c10d.arguments import seconds_of
 from rueda.torch.c10d.coalescing import JointWork
-from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.names import Names
 from rueda.torch.c10d.placement import ON_HOST, Placement
 from rueda.torch.c10d.work import DoneWork, RuedaWork
+from rueda.torch.compiling import never_compiled
 
 __all__ = ["Membership", "Operations", "part_of"]
 

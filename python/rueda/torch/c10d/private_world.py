@@ -12,11 +12,11 @@ from torch._C._distributed_c10d import Store
 
 from rueda import _native
 from rueda.errors import ShutdownError
-from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.meeting import stall_options
 from rueda.torch.c10d.names import Names
 from rueda.torch.c10d.operations import Membership
 from rueda.torch.c10d.process_group import RuedaProcessGroup
+from rueda.torch.compiling import never_compiled
 from rueda.whereabouts import start_telling
 
 __all__ = ["PrivateWorld", "open_world", "private_options"]

@@ -11,11 +11,11 @@ from torch.distributed import Work
 from rueda import _native
 from rueda.torch.c10d.all_to_all import AllToAll
 from rueda.torch.c10d.arguments import seconds_of
-from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.exchanges import Exchanges
 from rueda.torch.c10d.messages import Messages
 from rueda.torch.c10d.monitored_barrier import monitored_barrier
 from rueda.torch.c10d.reductions import Reductions
+from rueda.torch.compiling import never_compiled
 
 __all__ = ["RuedaProcessGroup"]
 

@@ -31,9 +31,9 @@ from rueda.errors import (
 )
 from rueda.errors import TimeoutError as RuedaTimeoutError
 from rueda.json_objects import read_object
-from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.private_world import PrivateWorld, open_world, private_options
 from rueda.torch.c10d.work import DoneWork
+from rueda.torch.compiling import never_compiled
 
 __all__ = ["Options", "ReconfigurableGroup", "ReconfigureOptions"]
 

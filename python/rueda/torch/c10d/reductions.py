@@ -33,12 +33,12 @@ from rueda.torch.c10d.arguments import (
     target_of,
     usual_result_memory,
 )
-from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.operations import Operations, part_of
 from rueda.torch.c10d.placement import placement_of
 from rueda.torch.c10d.recurring import RecurringTensors
 from rueda.torch.c10d.sparse import SparseExchange, SparseWork
 from rueda.torch.c10d.work import FATAL, DoneWork, say_timed_out
+from rueda.torch.compiling import never_compiled
 from rueda.torch.compression import Compression
 from rueda.torch.sparse_steps import SparseAllreduce
 from rueda.torch.tensors import TorchAdapter, usual_memory_of

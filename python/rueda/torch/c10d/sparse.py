@@ -9,8 +9,8 @@ from typing import Any, cast
 import torch
 
 from rueda import _native
-from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.work import RuedaWork
+from rueda.torch.compiling import never_compiled
 from rueda.torch.sparse import SparseHandle, begun
 from rueda.torch.sparse_rows import keys_of
 from rueda.torch.sparse_steps import SparseAllreduce

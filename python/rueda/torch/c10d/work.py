@@ -21,8 +21,8 @@ from rueda.errors import (
 from rueda.errors import TimeoutError as RuedaTimeoutError
 from rueda.handles import Handle
 from rueda.torch.c10d.arguments import tensors_in
-from rueda.torch.c10d.compiling import never_compiled
 from rueda.torch.c10d.placement import ON_HOST, Placement
+from rueda.torch.compiling import never_compiled
 from rueda.torch.completions import Completions
 
 __all__ = [

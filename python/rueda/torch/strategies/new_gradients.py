@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 import torch
 
+from rueda.torch.compiling import never_traced
+
 __all__ = ["NewGradients"]
 
 
@@ -18,6 +20,7 @@ class NewGradients:
         # A model outlives its optimizers, so its hooks must not keep them.
         reference = weakref.ref(self)
 
+        @never_traced
         def note(_: torch.Tensor) -> None:
             watching = reference()
             if watching is not None:

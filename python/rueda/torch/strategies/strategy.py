@@ -86,7 +86,7 @@ class Strategy:
         return True
 
     def before_update(self) -> None:
-        """Before the optimizer's step and the hooks that run before it, with the gradients; not with a closure."""
+        """Before the optimizer's step and the hooks that run before it, with the gradients; after each closure."""
 
     def after_step(self) -> None:
         """After the optimizer's step; ``replica.steps`` counts it already."""

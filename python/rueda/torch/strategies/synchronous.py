@@ -10,7 +10,7 @@ import torch
 from rueda.compression import Codec
 from rueda.torch.compression import policy_of
 from rueda.torch.compression_state import CompressionState
-from rueda.torch.optimizer import DistributedOptimizer
+from rueda.torch.optimizer import DistributedOptimizer, is_skipped
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy, without_gpu
 
@@ -68,6 +68,14 @@ class Synchronous(Strategy):
     def before_step(self) -> bool:
         self._gradients.synchronize()
         return True
+
+    def before_scaler(self) -> None:
+        self._gradients._rueda.scaler_decides = True
+
+    def before_update(self) -> None:
+        if not is_skipped(self.replica.optimizer):
+            self._gradients._rueda.require_finite()
+            self._gradients._rueda.scaler_decides = False
 
     def has_new_gradients(self) -> bool:
         return not self._gradients._rueda.synchronized

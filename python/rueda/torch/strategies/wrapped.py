@@ -11,6 +11,7 @@ import torch
 
 from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.process_sets import ProcessSet, global_process_set, takes_part
+from rueda.torch.compiling import never_compiled
 from rueda.torch.compression_state import COMPRESSION_STATE
 from rueda.torch.equiv import recorder as equiv
 from rueda.torch.gradients import new_prefix
@@ -39,6 +40,7 @@ STRATEGY_STATE = "rueda_strategy"
 Loss = torch.Tensor | float
 
 
+@never_compiled
 class Wrapped(torch.optim.Optimizer):
     """The methods that wrap() lays over the class of the optimizer that it is given."""
 
@@ -82,6 +84,7 @@ class Wrapped(torch.optim.Optimizer):
             loss = closure()
         strategy = self._rueda_strategy
         strategy.before_step()
+        strategy.before_update()
         if not strategy.reduces_gradients_now():
             return loss
         local = (
