@@ -113,7 +113,7 @@ class BuiltinRun(SupervisedRun):
         """The first world cannot be formed without a rank that has ended."""
         how = self._borne.pop(rank, None)
         if how is not None and not supervisor.ending and not self._failures:
-            supervisor.end_after(min(MOMENT, self._grace))
+            supervisor.end_after_moment(min(MOMENT, self._grace))
             self._failures.append(how)
 
     def _is_certain(self, rank: int) -> bool:
@@ -136,7 +136,7 @@ class BuiltinRun(SupervisedRun):
             self._borne[how.rank] = how
             return
         if not self._failures:
-            supervisor.end_after(min(MOMENT, self._grace))
+            supervisor.end_after_moment(min(MOMENT, self._grace))
         self._failures.append(how)
 
     def _ended_well(self, how: Failure) -> bool:

@@ -100,6 +100,15 @@ def environment_of(process: int) -> dict[bytes, bytes]:
     return {name: value for name, _, value in (setting.partition(b"=") for setting in settings)}
 
 
+def waited_for_processor(process: int) -> float:
+    """The seconds that its main thread was ready and had no processor; 0 where the kernel does not tell."""
+    try:
+        with open(f"/proc/{process}/schedstat") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 def is_alive(process: int) -> bool:
     """Whether the process exists and has not ended yet."""
     try:

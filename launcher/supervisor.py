@@ -21,6 +21,7 @@ from .processes import (
     kill_all,
     members_of,
     reap,
+    waited_for_processor,
 )
 from .sink import is_unread, say
 from .writer import Writer
@@ -29,6 +30,9 @@ from .writer import Writer
 _NATURAL_END = 1.0
 # How long ended processes' pipes may stay open before they are given up.
 _DRAIN = 2.0
+# By what factor of it waiting for a processor may lengthen a last moment, and the least time between looks.
+_MOST_WAITING = 10
+_LOOK = 0.02
 # How long, once a signal has come, nobody may read the launcher's output before it is given up.
 _UNREAD = 1.0
 
@@ -204,6 +208,29 @@ class Supervisor:
         """Ends all children in `seconds`: SIGTERM, and SIGKILL `grace` seconds later."""
         self._timers.append(self._loop.call_later(seconds, self.end, signal.SIGTERM))
         self._timers.append(self._loop.call_later(seconds + self._grace, self.end, signal.SIGKILL))
+
+    def end_after_moment(self, seconds: float) -> None:
+        """Like end_after(), in `seconds` that the children have had the processors for.
+
+        What a child has spent waiting for one does not count, up to `_MOST_WAITING` times the seconds.
+        """
+        begun = self._loop.time()
+        before = {child: waited_for_processor(child.process.pid) for child in self._children}
+
+        def look() -> None:
+            waited = [
+                waited_for_processor(child.process.pid) - already
+                for child, already in before.items()
+                if not child.exited
+            ]
+            more = min(max(waited, default=0.0), _MOST_WAITING * seconds)
+            left = begun + seconds + more - self._loop.time()
+            if left > 0:
+                self._timers.append(self._loop.call_later(max(left, _LOOK), look))
+            else:
+                self.end_after(0)
+
+        look()
 
     def end(self, number: signal.Signals) -> None:
         """Sends all children a signal that is to end them."""

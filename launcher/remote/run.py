@@ -357,7 +357,7 @@ class RemoteRun(BuiltinRun):
         if not self._lost:
             self._failures_before_loss = len(self._failures)
             if not supervisor.ending:
-                supervisor.end_after(min(MOMENT, self._grace))
+                supervisor.end_after_moment(min(MOMENT, self._grace))
         self._lost.append(connection)
 
     def _tell_store(self, how: Failure) -> None:

@@ -59,6 +59,13 @@ import os, pathlib, signal, subprocess, sys, time
 rank = int(os.environ.get("RUEDA_RANK") or os.environ["OMPI_COMM_WORLD_RANK"])
 size = int(os.environ.get("RUEDA_SIZE") or os.environ["OMPI_COMM_WORLD_SIZE"])
 pathlib.Path(f"pid.{rank}").write_text(str(os.getpid()))
+def mark(name):
+    pathlib.Path(f"{name}.{rank}").touch()
+def wait_for(name, count):
+    deadline = time.monotonic() + 60
+    while len(list(pathlib.Path().glob(f"{name}.*"))) < count:
+        assert time.monotonic() < deadline, name
+        time.sleep(0.01)
 def all_started():
     deadline = time.monotonic() + 30
     while len([p for p in pathlib.Path().glob("pid.*") if p.read_text()]) < size:

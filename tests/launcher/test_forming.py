@@ -27,9 +27,11 @@ def test_the_others_are_told_who_has_ended_and_how(
 ) -> None:
     name = script(f"""
         if rank == {lost}:
+            wait_for("come", size - 1)  # the launcher gives them a moment from here on, not to begin in
             time.sleep(0.3)
             os.kill(os.getpid(), signal.SIGKILL)
-        import rueda
+        import rueda, rueda._native
+        mark("come")
         try:
             rueda.init()
         except rueda.InitializationError as error:

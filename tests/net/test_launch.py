@@ -127,11 +127,17 @@ def test_a_rank_0_that_ends_before_the_world_is_formed_is_named_on_all_hosts(
     launcher: Launcher, flags: list[str]
 ) -> None:
     pytest.importorskip("rueda._native")
+    os.mkfifo(launcher.folder / "alive")
     program = launcher.program("""
         import signal
         if rank == 0:  # the only one of its host
+            alive = open("alive", "w")
+            wait_for("come", 2)  # the launcher gives them a moment from here on, not to begin in
             os.kill(os.getpid(), signal.SIGKILL)
-        import rueda
+        import rueda, rueda._native
+        with open("alive") as alive:
+            mark("come")
+            alive.read()  # until rank 0 has ended
         try:
             rueda.init(init_timeout=600)
         except rueda.InitializationError as error:
