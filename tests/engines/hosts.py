@@ -1,4 +1,8 @@
-"""Clusters of engines on two hosts of a lab (tests/net/lab), h0 and h1, on each of which run two ranks."""
+"""Clusters of engines on two hosts of a lab (tests/net/lab), h0 and h1, on each of which run two ranks.
+
+Each host has two links, and its name leads to the first of them, by which no host reaches the other: engines are told
+the addresses of the second.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,8 @@ from net.lab import Lab
 from net.lab.fixture import or_skip
 from one_run import OneRun
 
-from engines.environments import STALLS, Engine
+from engines.environments import STALLS, Engine, variables_of
 
-# What ranks import, be they tasks of Spark or actors of Ray.
-ON_RANKS = Path(__file__).resolve().parent / "on_ranks"
 _CONNECTS = """
 import socket, sys, time
 deadline = time.monotonic() + 90
@@ -35,17 +37,17 @@ class Hosts:
     def __init__(self, lab: Lab, engine: Engine, folder: Path, extra: dict[str, str]) -> None:
         """``extra``: variables of all that runs there."""
         self.python = str(engine.python)
-        self.place = lab.folder  # for sockets and the like: its path is short, and it ends with the lab
+        self.place = (
+            lab.folder
+        )  # for sockets and the like: its path is short, and it ends with the lab
         self._lab = lab
         self._folder = folder
-        given = environment({**STALLS, **extra})
-        paths = [str(ON_RANKS), *filter(None, [given.get("PYTHONPATH")])]
-        self._variables = {**given, "PYTHONPATH": ":".join(paths)}
+        self._variables = environment(variables_of({**STALLS, **extra}))
         self._daemons: list[subprocess.Popen[bytes]] = []
 
     def address(self, host: str) -> str:
-        """Of its one network."""
-        return self._lab.ipv4(host)
+        """Of the network by which they reach each other."""
+        return self._lab.ipv4(host, 1)
 
     def start(self, host: str, *command: str) -> None:
         """A daemon, which ends with the lab."""
@@ -116,7 +118,8 @@ def two_hosts(engine: Engine, folder: Path, **extra: str) -> Iterator[Hosts]:
     """Two hosts, which end with all that runs on them; without a lab the test is skipped."""
     with ExitStack() as stack:
         with or_skip():
-            lab = stack.enter_context(Lab(2))
+            lab = stack.enter_context(Lab(2, links=2))
+            lab.part(["h0"], ["h1"])
         hosts = Hosts(lab, engine, folder, extra)
         try:
             yield hosts
