@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from rueda import lifecycle, rendezvous
 from rueda.engines.exits import without_exit
+from rueda.engines.network import options_at
 from rueda.engines.pickling import pickled
 from rueda.engines.ranks import in_order_of_hosts
 from rueda.errors import InitializationError, RuedaError
@@ -80,14 +81,12 @@ def _be_a_rank(
     try:
         if len(hosts) != stage.size:
             raise RuedaError(f"Spark has made {len(hosts)} tasks of {stage.size} partitions")
-        address = _meet(context, rank, stage)
-        with (
-            ExitStack() as at_end,
-            # Workers of Spark serve other tasks later.
-            set_variables(stage.variables),
-            lifecycle.world(rank, stage.size, address),
-        ):
-            told = without_exit(cloudpickle.loads(content), batches, at_end)
+        # Workers of Spark serve other tasks later.
+        with ExitStack() as at_end, set_variables(stage.variables):
+            network = options_at(hosts[context.partitionId()])
+            address = _meet(context, rank, stage, network)
+            with lifecycle.world(rank, stage.size, address, **network):
+                told = without_exit(cloudpickle.loads(content), batches, at_end)
         result = pickled(cloudpickle.dumps, f"what rank {rank} returns", told)
     except Exception as error:
         # As Spark's pickle takes them: also those of classes of the driver's main script or notebook.
@@ -99,14 +98,17 @@ def _be_a_rank(
         )
 
 
-def _meet(context: BarrierTaskContext, rank: int, stage: Stage) -> str | None:
+def _meet(
+    context: BarrierTaskContext, rank: int, stage: Stage, network: Mapping[str, str]
+) -> str | None:
     """The address of a world for this attempt alone: rank 0 opens it, and its secret is new with each."""
     if stage.size == 1:
         return None
     said = ""
     if rank == 0:
         try:
-            said = json.dumps({"address": rendezvous.open(stage.size, stage.interface)})
+            interface = stage.interface or network.get("interface", "")
+            said = json.dumps({"address": rendezvous.open(stage.size, interface)})
         except RuedaError as error:  # told to all, as others wait already
             said = json.dumps({"problem": f"rank 0 on {os.uname().nodename}: {error}"})
     heard = json.loads(next(filter(None, context.allGather(said))))

@@ -26,7 +26,7 @@ def check_an_error_of_the_other_host_is_told(client: distributed.Client) -> None
     except ValueError as error:
         told = error
     assert f"{told}" == "a bad row on h1"
-    assert "raised on rank 3, worker tcp://10.213.0.2:" in f"{told.__notes__}"
+    assert "raised on rank 3, worker tcp://10.213.1.2:" in f"{told.__notes__}"
 
 
 def check_a_worker_of_the_other_host_that_is_killed_is_named(client: distributed.Client) -> None:
@@ -35,7 +35,7 @@ def check_a_worker_of_the_other_host_that_is_killed_is_named(client: distributed
         rueda.dask.run(client, dies_on_the_second_host, retries=0)
     except rueda.PeerLostError as error:
         told = error
-    assert "rank 3 (tcp://10.213.0.2:" in f"{told}"
+    assert "rank 3 (tcp://10.213.1.2:" in f"{told}"
 
 
 if __name__ == "__main__":

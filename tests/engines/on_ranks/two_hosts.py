@@ -43,7 +43,7 @@ def _moved_by(name: str, size: int, process_set: Any) -> tuple[float, float]:
     rueda.barrier()
     after = _sent()
     rueda.barrier()
-    return tuple((after[each] - before[each]) / _MIB for each in ("lo", "eth0"))
+    return tuple((after[each] - before[each]) / _MIB for each in ("lo", "eth1"))
 
 
 def _sent() -> dict[str, int]:
@@ -64,9 +64,9 @@ def require_two_hosts(told: list[dict[str, Any]]) -> None:
         assert each["links"] == ["tcp"]
         # Memory within a host; to the other at least what it lacks. Engines send some messages of their own.
         assert max(each["within"]) < 2, each
-        lo, eth0 = each["all"]
+        lo, eth1 = each["all"]
         assert lo < 2, each
-        assert eth0 > 15, each
+        assert eth1 > 15, each
 
 
 def fails_on_the_second_host() -> float:
