@@ -1,0 +1,44 @@
+"""rueda.ray on two hosts, in network namespaces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from engines.environments import Engine
+from engines.hosts import two_hosts
+from one_run import OneRun, each_check_of
+from test_ray import VARIABLES
+
+SCRIPT = Path(__file__).resolve().parent / "check_ray_hosts.py"
+PORT = 6379
+
+
+@pytest.fixture(scope="module")
+def ran(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OneRun:
+    with two_hosts(engine, tmp_path_factory.mktemp("hosts"), **VARIABLES) as hosts:
+        head = f"{hosts.address('h0')}:{PORT}"
+        line = [*hosts.module("ray.scripts.scripts"), "start", "--block"]
+        each = ["--num-cpus", "2", "--object-store-memory", str(100 << 20)]
+        for host in ("h0", "h1"):
+            where = ["--node-ip-address", hosts.address(host)]
+            if host == "h0":
+                role = [
+                    "--head",
+                    "--port",
+                    str(PORT),
+                    "--include-dashboard",
+                    "false",
+                    "--temp-dir",
+                    str(hosts.place / "ray"),
+                ]
+            else:
+                hosts.wait_for("h0", PORT)
+                role = ["--address", head]
+            hosts.start(host, *line, *role, *where, *each)
+        return hosts.run(SCRIPT, head)
+
+
+@each_check_of(SCRIPT)
+def test_checks(ran: OneRun, check: str) -> None:
+    ran.require(check)
