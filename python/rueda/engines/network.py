@@ -27,9 +27,8 @@ def options_at(host: str) -> dict[str, str]:
     if any(os.environ.get(name) for name in _CHOSEN):
         return {}
     with suppress(OSError):
-        for family, kind, protocol, _, where in socket.getaddrinfo(
-            host, 0, type=socket.SOCK_STREAM
-        ):
+        found = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)
+        for family, kind, protocol, _, where in found:
             address = str(where[0])
             if ip_address(address.partition("%")[0]).is_loopback:
                 continue
