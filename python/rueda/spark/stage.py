@@ -21,6 +21,7 @@ from rueda.engines.pickling import pickled
 from rueda.engines.ranks import in_order_of_hosts
 from rueda.errors import InitializationError, RuedaError
 from rueda.failures import Failure, first_cause, report
+from rueda.spark.losses import note_rank
 from rueda.spark.refusals import check_cluster
 from rueda.variables import set_variables
 
@@ -61,7 +62,12 @@ def run_stage(frame: DataFrame, act: Act, stage: Stage) -> list[Any]:
     ranks = frame.mapInArrow(partial(_be_a_rank, content, stage), _SCHEMA, barrier=True)
     # Without this exchange the barrier stage would be the job's last, which Spark never runs again.
     pieces: dict[int, list[bytes]] = {rank: [] for rank in range(stage.size)}
-    for row in ranks.repartition(1).collect():
+    try:
+        rows = ranks.repartition(1).collect()
+    except Exception as error:
+        note_rank(error, frame.sparkSession.sparkContext)
+        raise
+    for row in rows:
         pieces[row["rank"]].append(bytes(row["content"]))
     told = {rank: _joined(content) for rank, content in pieces.items()}
     failures = [each for each in told.values() if isinstance(each, Failure)]
