@@ -1,4 +1,4 @@
-"""rueda.ray on two hosts with two workers each: python check_ray_hosts.py ADDRESS, on the head's."""
+"""rueda.ray on two hosts with two workers each: python check_ray_hosts.py ADDRESS OWN, on the head's."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def check_workers_of_ray_train(_: rueda.ray.RayExecutor) -> None:
 
 
 if __name__ == "__main__":
-    ray.init(address=sys.argv[1])
+    ray.init(address=sys.argv[1], _node_ip_address=sys.argv[2])
     deadline = time.monotonic() + 90
     while ray.cluster_resources().get("CPU") != 4:
         assert time.monotonic() < deadline, "the other host has not come"

@@ -21,22 +21,15 @@ def ran(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OneRun:
         line = [*hosts.module("ray.scripts.scripts"), "start", "--block"]
         each = ["--num-cpus", "2", "--object-store-memory", str(100 << 20)]
         for host in ("h0", "h1"):
-            where = ["--node-ip-address", hosts.address(host)]
+            # A folder of its own, as on hosts that share no files: Ray keeps the node's address there.
+            own = ["--node-ip-address", hosts.address(host), "--temp-dir", str(hosts.place / host)]
             if host == "h0":
-                role = [
-                    "--head",
-                    "--port",
-                    str(PORT),
-                    "--include-dashboard",
-                    "false",
-                    "--temp-dir",
-                    str(hosts.place / "ray"),
-                ]
+                role = ["--head", "--port", str(PORT), "--include-dashboard", "false"]
             else:
                 hosts.wait_for("h0", PORT)
                 role = ["--address", head]
-            hosts.start(host, *line, *role, *where, *each)
-        return hosts.run(SCRIPT, head)
+            hosts.start(host, *line, *role, *own, *each)
+        return hosts.run(SCRIPT, head, hosts.address("h0"))
 
 
 @each_check_of(SCRIPT)
