@@ -74,8 +74,12 @@ def survives(_: FatalTo) -> int:
 
 
 def is_busy(marks: str, dies: bool) -> None:
-    """Rank 1 fails or dies; rank 0 computes until it is told to end, so that it cannot notice."""
+    """Rank 1 fails or dies; rank 0 computes by then, until it is told to end, so that it cannot notice."""
+    computes = Path(marks) / f"computes-{dies}"
+    if rueda.rank() == 0:
+        computes.touch()
     if rueda.rank() == 1:
+        appears(computes)
         if dies:
             os.kill(os.getpid(), signal.SIGKILL)
         raise ValueError("nobody notices")
