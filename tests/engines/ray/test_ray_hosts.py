@@ -29,9 +29,10 @@ def ran(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OneRun:
                 hosts.wait_for("h0", PORT)
                 role = ["--address", head]
             hosts.start(host, *line, *role, *own, *each)
-        return hosts.run(SCRIPT, head, hosts.address("h0"))
+        return hosts.run(SCRIPT, head, hosts.address("h0"), limit=540)
 
 
+@pytest.mark.timeout(600)  # Ray starts workers slowly where cores are busy
 @each_check_of(SCRIPT)
 def test_checks(ran: OneRun, check: str) -> None:
     ran.require(check)

@@ -33,10 +33,10 @@ def ran(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OneRun:
         ):
             line = [str(spark_class), f"org.apache.spark.deploy.{role}", "--webui-port", "0"]
             hosts.start(host, *line, "--host", hosts.address(host), *more)
-        return hosts.run(SCRIPT, master, hosts.address("h0"))
+        return hosts.run(SCRIPT, master, hosts.address("h0"), limit=540)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)  # six JVMs, which start slowly where cores are busy
 @each_check_of(SCRIPT)
 def test_checks(ran: OneRun, check: str) -> None:
     ran.require(check)
