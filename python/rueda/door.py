@@ -27,7 +27,7 @@ def meeting_place(across_hosts: bool) -> tuple[socket.socket | None, str]:
 def listen(interface: str = "") -> tuple[socket.socket, str]:
     """A socket that listens at a free port of an interface, and its address as a rendezvous has it.
 
-    ``interface``: its name or an address of this host; by default ``RUEDA_INTERFACE``, else that which others reach.
+    ``interface``: its name or an address of this host; by default ``RUEDA_INTERFACE``, else what its name resolves to.
 
     Raises ``OSError`` or :class:`rueda.InitializationError` where no interface of this host can be listened at.
     """

@@ -72,7 +72,7 @@ def open(size: int, interface: str = "") -> Address:
     """Opens a rendezvous for ``size`` ranks in this process, which must enter the world as rank 0; tells its address.
 
     ``interface``: the network interface, or an address of this host, at which other hosts reach it; by default
-    ``RUEDA_INTERFACE``, else that of the route to other hosts, and on a host without a network the loopback.
+    ``RUEDA_INTERFACE``, else what the host's name resolves to, else the first, and without a network the loopback.
     One that is not used is closed by :func:`close`, or with the process.
 
     Raises :class:`rueda.InvalidArgumentError` for a size that is no positive whole number, and

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 HERE = Path(__file__).resolve().parent
@@ -18,3 +19,14 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     if isinstance(found, str):
         pytest.skip(found)
     return found
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables for scripts that train the digits of scikit-learn, which not every environment has."""
+    reason = "scikit-learn, which has the digits, is not installed"
+    datasets = pytest.importorskip("sklearn.datasets", reason=reason)
+    images, labels = datasets.load_digits(return_X_y=True)
+    path = tmp_path_factory.mktemp("digits") / "digits.npz"
+    np.savez(path, images=images, labels=labels)
+    return {"DIGITS": str(path)}

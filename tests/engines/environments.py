@@ -13,6 +13,8 @@ from launching import Ended, Job, environment
 from one_run import OneRun
 
 ROOT = Path(__file__).resolve().parents[2]
+# What scripts of several engines import, and ranks, be they tasks of Spark or actors of Ray.
+ON_RANKS = ROOT / "tests" / "engines" / "on_ranks"
 # What hangs is to fail while the test still waits.
 STALLS = {"RUEDA_STALL_WARNING": "10", "RUEDA_STALL_ERROR": "30"}
 
@@ -37,7 +39,7 @@ class Engine:
 
         ``folder``: where they run; by default where the tests do.
         """
-        with Job(script, size, arguments, extra, self.python, folder) as job:
+        with Job(script, size, arguments, variables_of(extra), self.python, folder) as job:
             ended = job.wait(limit)
             assert all(rank.returncode == 0 for rank in ended), job.report()
             return [rank.output for rank in ended]
@@ -55,7 +57,7 @@ class Engine:
 
         ``killed``: the rank that the last check kills.
         """
-        with Job(script, size, arguments, extra, self.python) as job:
+        with Job(script, size, arguments, variables_of(extra), self.python) as job:
             ended = job.wait(240)
             outputs = [rank.output for rank in ended[:speakers]]
             expected = [-signal.SIGKILL if rank == killed else 0 for rank in range(size)]
@@ -71,7 +73,7 @@ class Engine:
         """One process, which is told its ``folder`` and starts a cluster itself, to the end of both."""
         with subprocess.Popen(
             [self.python, script, folder],
-            env=environment(extra),
+            env=environment(variables_of(extra)),
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -84,6 +86,13 @@ class Engine:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
         return Ended(process.returncode, output)
+
+
+def variables_of(extra: dict[str, str] | None = None) -> dict[str, str]:
+    """``extra``, with what lets Python find what is in ``on_ranks``."""
+    given = {**os.environ, **(extra or {})}.get("PYTHONPATH")
+    paths = [str(ON_RANKS), *filter(None, [given])]
+    return {**(extra or {}), "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def find(name: str) -> Engine | str:

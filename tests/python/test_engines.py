@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rueda.engines.network import options_at
 from rueda.engines.ranks import failed_by_itself, in_order_of_hosts, noted
 from rueda.engines.versions import Needs
 from rueda.errors import InitializationError, PeerLostError, ShutdownError
@@ -54,6 +57,24 @@ def test_ranks_of_a_host_follow_each_other(hosts: list[str]) -> None:
     for host in set(hosts):
         tasks = [task for task in order if hosts[task] == host]
         assert tasks == sorted(tasks)
+
+
+def test_ranks_are_reached_where_the_engine_reaches_their_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("RUEDA_INTERFACE", "HOROVOD_GLOO_IFACE"):
+        monkeypatch.delenv(name, raising=False)
+    for elsewhere in ("127.0.0.1", "::1", "localhost", "203.0.113.7", "no-such-host.invalid", ""):
+        assert options_at(elsewhere) == {}
+
+    def resolve(*_: object, **__: object) -> list[tuple[object, ...]]:
+        kind = socket.AF_INET, socket.SOCK_STREAM, 6, ""
+        return [(*kind, ("127.0.0.2", 0)), (*kind, ("203.0.113.7", 0)), (*kind, ("0.0.0.0", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    assert options_at("here") == {"interface": "0.0.0.0"}  # the one that can be bound
+    monkeypatch.setenv("RUEDA_INTERFACE", "eth7")
+    assert options_at("here") == {}
 
 
 def test_whose_error_counts() -> None:

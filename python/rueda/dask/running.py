@@ -12,6 +12,7 @@ import distributed
 from rueda import lifecycle, rendezvous
 from rueda.dask.reservation import LOOK, reserved, workers_of
 from rueda.engines.exits import without_exit
+from rueda.engines.network import options_at
 from rueda.engines.pickling import pickled
 from rueda.engines.ranks import failed_by_itself, noted
 from rueda.errors import (
@@ -188,7 +189,12 @@ def _end_meeting(
 
 
 def _open(size: int) -> str:
-    return str(rendezvous.open(size))
+    return str(rendezvous.open(size, _network().get("interface", "")))
+
+
+def _network() -> dict[str, str]:
+    """That of the address at which others reach this worker."""
+    return options_at(distributed.comm.get_address_host(distributed.get_worker().address))
 
 
 def _rank(
@@ -201,5 +207,5 @@ def _rank(
 ) -> Any:
     if lifecycle.is_initialized():
         raise RuedaError("this worker is in a world already: leave it with rueda.shutdown()")
-    with lifecycle.world(rank, size, address):
+    with lifecycle.world(rank, size, address, **_network()):
         return without_exit(fn, *args, **kwargs)

@@ -13,6 +13,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rueda import lifecycle, rendezvous
 from rueda.engines.exits import without_exit
+from rueda.engines.network import options_at
 from rueda.engines.pickling import pickled
 from rueda.engines.ranks import failed_by_itself, in_order_of_hosts, noted
 from rueda.errors import (
@@ -36,8 +37,9 @@ class _Worker:
         os.environ.update(variables)
         self._executable: Any = None
 
-    def node(self) -> str:
-        return str(ray.get_runtime_context().get_node_id())
+    def node(self) -> tuple[str, str]:
+        """Its identity and its address, by which Ray's own messages call it."""
+        return str(ray.get_runtime_context().get_node_id()), str(ray.util.get_node_ip_address())
 
     def gpus(self) -> list[str]:
         """Those that Ray has given to it."""
@@ -47,10 +49,13 @@ class _Worker:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
 
     def open(self, size: int) -> str:
-        return str(rendezvous.open(size))
+        return str(rendezvous.open(size, self._network().get("interface", "")))
 
     def enter(self, rank: int, size: int, address: str) -> None:
-        lifecycle.init(rank=rank, size=size, rendezvous=address)
+        lifecycle.init((), rank=rank, size=size, rendezvous=address, **self._network())
+
+    def _network(self) -> dict[str, str]:
+        return options_at(ray.util.get_node_ip_address())
 
     def is_there(self) -> bool:
         """Whether it is in a world."""
@@ -117,6 +122,7 @@ class RayExecutor:
         self._timeout = timeout
         self._group: Any = None
         self._workers: list[Any] = []
+        self._hosts: list[str] = []  # their addresses, by rank
         self._is_whole = False  # whether all are in one world
         self._remote: list[Any] = []  # what run_remote() has begun last
 
@@ -149,10 +155,11 @@ class RayExecutor:
                 )
             started = [self._start_worker(i, extra_env_vars or {}) for i in range(self._size)]
             nodes = ray.get([worker.node.remote() for worker in started])
-            order = in_order_of_hosts(nodes)
+            order = in_order_of_hosts([identity for identity, _ in nodes])
             self._workers = [started[index] for index in order]
+            self._hosts = [nodes[index][1] for index in order]
             if self._each.get("GPU") == 1:
-                self._share_gpus([nodes[index] for index in order])
+                self._share_gpus([nodes[index][0] for index in order])
             self._form()
             if executable_cls is not None:
                 given = _put(executable_cls, tuple(executable_args), dict(executable_kwargs or {}))
@@ -306,7 +313,7 @@ class RayExecutor:
                     deadline = deadline or time.monotonic() + self._timeout
         if errors:
             self._is_whole = False
-            _raise_cause(errors)
+            _raise_cause(errors, self._hosts)
         return list(ray.get(references))
 
 
@@ -320,13 +327,14 @@ def _put(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) 
         raise
 
 
-def _raise_cause(errors: Mapping[int, BaseException]) -> None:
+def _raise_cause(errors: Mapping[int, BaseException], hosts: Sequence[str]) -> None:
     lost = [rank for rank, e in errors.items() if isinstance(e, ray.exceptions.RayActorError)]
     if lost:
+        gone = ", ".join(f"rank {rank} ({hosts[rank]})" for rank in sorted(lost))
         raise PeerLostError(
-            f"the workers of ranks {sorted(lost)} were lost: call shutdown() and start() to go on",
+            f"workers were lost: {gone}; call shutdown() and start() to go on",
             lost[0],
         ) from errors[lost[0]]
     own = failed_by_itself(errors)
     rank = min(errors) if own is None else own
-    raise noted(errors[rank], f"rank {rank}")
+    raise noted(errors[rank], f"rank {rank}, node {hosts[rank]}")

@@ -14,6 +14,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from rueda import lifecycle, rendezvous
 from rueda.elastic.joining import JobHasEnded
 from rueda.elastic.reception import Reception
+from rueda.engines.network import options_at
 from rueda.engines.pickling import pickled
 from rueda.errors import UnsupportedError
 from rueda.exchanges import barrier
@@ -84,7 +85,7 @@ class _ElasticBackend(Backend):  # type: ignore[misc]
         if hasattr(worker_group, "get_replica_groups") or self._reception is None:  # all workers
             self._close()
             self._size = len(worker_group)
-            self._reception = Reception(self._size, backend_config.interface)
+            self._reception = Reception(self._size, backend_config.interface or _own_interface())
         address = str(self._reception.address)
         worker_group.execute(_remember, address, self._size, backend_config.options)
 
@@ -99,7 +100,12 @@ class _ElasticBackend(Backend):  # type: ignore[misc]
 
 
 def _open(size: int, interface: str) -> str:
-    return str(rendezvous.open(size, interface))
+    return str(rendezvous.open(size, interface or _own_interface()))
+
+
+def _own_interface() -> str:
+    """That at which Ray reaches this node."""
+    return options_at(ray.util.get_node_ip_address()).get("interface", "")
 
 
 def _remember(address: str, size: int, options: Mapping[str, Any]) -> None:
@@ -111,7 +117,8 @@ def _in_world() -> Iterator[None]:
     rank = ray.train.get_context().get_world_rank()
     meeting = _meeting
     try:
-        world = lifecycle.world(rank, meeting["size"], meeting["address"], **meeting["options"])
+        options = {**options_at(ray.util.get_node_ip_address()), **meeting["options"]}
+        world = lifecycle.world(rank, meeting["size"], meeting["address"], **options)
         world.__enter__()
     except JobHasEnded:
         _meeting["has_ended"] = True

@@ -16,10 +16,12 @@ from pyspark.sql import DataFrame
 
 from rueda import lifecycle, rendezvous
 from rueda.engines.exits import without_exit
+from rueda.engines.network import options_at
 from rueda.engines.pickling import pickled
 from rueda.engines.ranks import in_order_of_hosts
 from rueda.errors import InitializationError, RuedaError
 from rueda.failures import Failure, first_cause, report
+from rueda.spark.losses import note_rank
 from rueda.spark.refusals import check_cluster
 from rueda.variables import set_variables
 
@@ -60,7 +62,12 @@ def run_stage(frame: DataFrame, act: Act, stage: Stage) -> list[Any]:
     ranks = frame.mapInArrow(partial(_be_a_rank, content, stage), _SCHEMA, barrier=True)
     # Without this exchange the barrier stage would be the job's last, which Spark never runs again.
     pieces: dict[int, list[bytes]] = {rank: [] for rank in range(stage.size)}
-    for row in ranks.repartition(1).collect():
+    try:
+        rows = ranks.repartition(1).collect()
+    except Exception as error:
+        note_rank(error, frame.sparkSession.sparkContext)
+        raise
+    for row in rows:
         pieces[row["rank"]].append(bytes(row["content"]))
     told = {rank: _joined(content) for rank, content in pieces.items()}
     failures = [each for each in told.values() if isinstance(each, Failure)]
@@ -80,14 +87,12 @@ def _be_a_rank(
     try:
         if len(hosts) != stage.size:
             raise RuedaError(f"Spark has made {len(hosts)} tasks of {stage.size} partitions")
-        address = _meet(context, rank, stage)
-        with (
-            ExitStack() as at_end,
-            # Workers of Spark serve other tasks later.
-            set_variables(stage.variables),
-            lifecycle.world(rank, stage.size, address),
-        ):
-            told = without_exit(cloudpickle.loads(content), batches, at_end)
+        # Workers of Spark serve other tasks later.
+        with ExitStack() as at_end, set_variables(stage.variables):
+            network = options_at(hosts[context.partitionId()])
+            address = _meet(context, rank, stage, network)
+            with lifecycle.world(rank, stage.size, address, **network):
+                told = without_exit(cloudpickle.loads(content), batches, at_end)
         result = pickled(cloudpickle.dumps, f"what rank {rank} returns", told)
     except Exception as error:
         # As Spark's pickle takes them: also those of classes of the driver's main script or notebook.
@@ -99,14 +104,17 @@ def _be_a_rank(
         )
 
 
-def _meet(context: BarrierTaskContext, rank: int, stage: Stage) -> str | None:
+def _meet(
+    context: BarrierTaskContext, rank: int, stage: Stage, network: Mapping[str, str]
+) -> str | None:
     """The address of a world for this attempt alone: rank 0 opens it, and its secret is new with each."""
     if stage.size == 1:
         return None
     said = ""
     if rank == 0:
         try:
-            said = json.dumps({"address": rendezvous.open(stage.size, stage.interface)})
+            interface = stage.interface or network.get("interface", "")
+            said = json.dumps({"address": rendezvous.open(stage.size, interface)})
         except RuedaError as error:  # told to all, as others wait already
             said = json.dumps({"problem": f"rank 0 on {os.uname().nodename}: {error}"})
     heard = json.loads(next(filter(None, context.allGather(said))))

@@ -15,6 +15,7 @@ import distributed
 import numpy as np
 import rueda
 import rueda.dask
+from digits import accuracy_of, require_as_good, trained_by
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "parallel" / "python")]
 from parallel import raises  # noqa: E402
@@ -73,8 +74,12 @@ def survives(_: FatalTo) -> int:
 
 
 def is_busy(marks: str, dies: bool) -> None:
-    """Rank 1 fails or dies; rank 0 computes until it is told to end, so that it cannot notice."""
+    """Rank 1 fails or dies; rank 0 computes by then, until it is told to end, so that it cannot notice."""
+    computes = Path(marks) / f"computes-{dies}"
+    if rueda.rank() == 0:
+        computes.touch()
     if rueda.rank() == 1:
+        appears(computes)
         if dies:
             os.kill(os.getpid(), signal.SIGKILL)
         raise ValueError("nobody notices")
@@ -237,6 +242,17 @@ def check_three_ranks_train_as_one(client: distributed.Client, folder: Path) -> 
     for weights in together:
         np.testing.assert_allclose(weights, alone, rtol=1e-12)
         np.testing.assert_array_equal(weights, together[0])
+
+
+def learned() -> float:
+    return accuracy_of(trained_by(rueda.rank(), rueda.size()))
+
+
+def check_digits_are_trained_as_by_one_process(client: distributed.Client, folder: Path) -> None:
+    (one,) = rueda.dask.run(client, learned, [], 1)
+    together = rueda.dask.run(client, learned, [], 3)
+    assert len(set(together)) == 1
+    require_as_good(together[0], one)
 
 
 def check_ranks_with_fewer_rows_join(client: distributed.Client, folder: Path) -> None:

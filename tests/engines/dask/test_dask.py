@@ -13,9 +13,9 @@ SCRIPT = Path(__file__).resolve().parent / "check_dask.py"
 
 
 @pytest.fixture(scope="module")
-def ran(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OneRun:
+def ran(engine: Engine, digits: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> OneRun:
     folder = tmp_path_factory.mktemp("checks")
-    ended = engine.run_alone(SCRIPT, folder)
+    ended = engine.run_alone(SCRIPT, folder, digits)
     return OneRun(ended.returncode == 0, [ended.output])
 
 

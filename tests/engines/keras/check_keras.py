@@ -6,6 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
+import digits
 import keras
 import numpy as np
 import rueda
@@ -68,6 +69,27 @@ def check_two_ranks_train_as_one():
     assert difference <= 1e-6, difference
     np.testing.assert_allclose(found.history["loss"], expected, rtol=1e-5)
     print("difference", difference)
+
+
+def check_digits_are_trained_as_by_one_process():
+    images, labels = digits.samples()
+
+    def accuracy_after(rank, size, optimizer, callbacks=()):
+        keras.utils.set_random_seed(rank)
+        layers = [keras.layers.Dense(32, activation="tanh"), keras.layers.Dense(10)]
+        model = keras.Sequential([keras.Input((64,)), *layers])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(loss=loss, optimizer=optimizer)
+        fit = {"batch_size": 32 // size, "epochs": 5, "shuffle": False, "verbose": 0}
+        mine = slice(rank, digits.TRAINED, size)
+        model.fit(images[mine], labels[mine], callbacks=list(callbacks), **fit)
+        return digits.right(model.predict(images[digits.TRAINED :], verbose=0).argmax(1))
+
+    one = accuracy_after(0, 1, keras.optimizers.Adam(5e-3))
+    ours = rueda.keras.DistributedOptimizer(keras.optimizers.Adam(5e-3))
+    two = accuracy_after(rueda.rank(), 2, ours, [rueda.keras.BroadcastCallback()])
+    digits.require_as_good(two, one)
+    assert same_everywhere(two)
 
 
 def check_ranks_with_fewer_batches_join():

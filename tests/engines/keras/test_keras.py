@@ -19,19 +19,23 @@ def run_on(
     folder: Path,
     script: Path,
     page: str,
+    extra: dict[str, str] | None = None,
     killed: int | None = None,
 ) -> OneRun:
-    variables = {**STALLS, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    variables = {**STALLS, **(extra or {}), "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     arguments = [str(folder), str(ROOT / "docs" / page)]
     return engine.run_checks(script, 2, arguments, variables, killed=killed)
 
 
 @pytest.fixture(scope="module", params=["torch", "jax", "tensorflow"])
 def on_backend(
-    engine: Engine, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    engine: Engine,
+    digits: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> OneRun:
     folder = tmp_path_factory.mktemp("keras")
-    return run_on(request.param, engine, folder, SCRIPT, "keras.md", killed=1)
+    return run_on(request.param, engine, folder, SCRIPT, "keras.md", digits, killed=1)
 
 
 @each_check_of(SCRIPT)

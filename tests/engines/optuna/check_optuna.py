@@ -14,6 +14,7 @@ import numpy as np
 import optuna
 import rueda
 import rueda.optuna
+from digits import accuracy_of, require_as_good, trained_by
 from rueda.optuna import agreement
 
 TESTS = Path(__file__).resolve().parents[2]
@@ -84,6 +85,24 @@ def check_what_trains_is_what_is_recorded() -> None:
     assert len({trial.state for trial in trials}) == 2
     assert study.best_value == min(t.value for t in trials if t.state == states[False])
     assert len(set(rueda.allgather_object(study.best_trial.number))) == 1
+
+
+def check_digits_are_trained_as_by_one_process() -> None:
+    """The best of some trials of two ranks each, beside one process with its parameters."""
+    study = shared("digits", direction="maximize", sampler=optuna.samplers.RandomSampler(seed=1))
+
+    def objective(trial: rueda.optuna.Trial) -> float:
+        rate = trial.suggest_float("rate", 0.1, 4.0, log=True)
+        team = trial.process_set
+        return accuracy_of(trained_by(team.rank(), team.size(), rate, team))
+
+    rueda.optuna.optimize(study, objective, n_trials=6, ranks_per_trial=2)
+    rate = study.best_params["rate"]
+    alone = [rueda.add_process_set([rank]) for rank in range(rueda.size())]
+    one = accuracy_of(trained_by(0, 1, rate, alone[rueda.rank()]))
+    require_as_good(study.best_value, one)
+    for each in alone:
+        rueda.remove_process_set(each)
 
 
 def check_whoever_is_free_takes_the_next_trial() -> None:

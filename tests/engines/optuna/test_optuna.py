@@ -18,9 +18,12 @@ SCRIPT = HERE / "check_optuna.py"
 
 @pytest.fixture(scope="module", params=["auto", "tcp"])
 def ran(
-    engine: Engine, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    engine: Engine,
+    digits: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> OneRun:
-    extra = {**STALLS, "RUEDA_TRANSPORT": request.param}
+    extra = {**STALLS, **digits, "RUEDA_TRANSPORT": request.param}
     return engine.run_checks(SCRIPT, 4, [str(tmp_path_factory.mktemp("checks"))], extra, speakers=1)
 
 

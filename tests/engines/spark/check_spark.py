@@ -144,6 +144,8 @@ def check_an_error_is_told_and_not_tried_again(spark: SparkSession, folder: Path
         rueda.spark.run(threading.Lock, num_proc=1)
     with raises(rueda.InitializationError, "rank 0 on", "no-such-interface"):
         rueda.spark.run(total, (0,), num_proc=2, nics=["no-such-interface"])
+    with raises(rueda.InitializationError, "rank 0 on", "no-such-interface"):
+        rueda.spark.run(total, (0,), num_proc=2, env={"RUEDA_INTERFACE": "no-such-interface"})
     assert len(rueda.spark.run(total, (0,))) == 2
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,12 +9,6 @@ from engines.environments import Engine
 from one_run import OneRun, each_check_of
 
 SCRIPT = Path(__file__).resolve().parent / "check_spark.py"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _java() -> None:
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        pytest.skip("Spark needs Java 17 or newer, and there is no java on the path")
 
 
 @pytest.fixture(scope="module")

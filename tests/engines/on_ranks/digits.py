@@ -1,0 +1,71 @@
+"""scikit-learn's digits, which engines train, and the linear classifier that those train which have none of their own.
+
+Not every environment has scikit-learn: DIGITS names a file of them, which the tests write.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import rueda
+
+TRAINED = 1408  # whole steps of 32; the others are held out
+_STEPS, _RATE = 60, 2.0
+
+
+def samples() -> tuple[np.ndarray, np.ndarray]:
+    """All images, with values from 0 to 1, and their labels."""
+    if path := os.environ.get("DIGITS"):
+        found = np.load(path)
+        images, labels = found["images"], found["labels"]
+    else:
+        from sklearn.datasets import load_digits
+
+        images, labels = load_digits(return_X_y=True)
+    return images / 16, labels
+
+
+def with_bias(images: np.ndarray) -> np.ndarray:
+    """With a value more, which is 1."""
+    return np.hstack([images, np.ones((len(images), 1))])
+
+
+def gradient_of(weights: np.ndarray, images: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Of a linear classifier's cross entropy."""
+    raised = np.exp(with_bias(images) @ weights)
+    share = raised / raised.sum(1, keepdims=True)
+    gradient: np.ndarray = with_bias(images).T @ (share - np.eye(10)[labels]) / len(images)
+    return gradient
+
+
+def accuracy_of(weights: np.ndarray) -> float:
+    """In percent, of what was held out."""
+    images, _ = samples()
+    scores = with_bias(images[TRAINED:]) @ weights
+    return right(scores.argmax(1))
+
+
+def right(found: np.ndarray) -> float:
+    """Percent of the labels found that are those of what was held out."""
+    return float((found == samples()[1][TRAINED:]).mean() * 100)
+
+
+def trained_by(rank: int, size: int, rate: float = _RATE, process_set: Any = None) -> np.ndarray:
+    """The weights that one of so many ranks comes to, each of which has every so many-th image."""
+    images, labels = samples()
+    mine = slice(rank, TRAINED, size)
+    options = {} if process_set is None else {"process_set": process_set}
+    weights = np.zeros((65, 10))
+    for _ in range(_STEPS):
+        gradient = gradient_of(weights, images[mine], labels[mine])
+        weights -= rate * rueda.allreduce(gradient, "gradient", **options)
+    return weights
+
+
+def require_as_good(several: float, one: float) -> None:
+    """Accuracies in percent of several ranks and of one process, which must have learned."""
+    print("accuracy", several, one, flush=True)
+    assert min(several, one) > 85
+    assert abs(several - one) <= 0.5

@@ -1,0 +1,38 @@
+"""rueda.ray on two hosts, in network namespaces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from engines.environments import Engine
+from engines.hosts import two_hosts
+from one_run import OneRun, each_check_of
+from test_ray import VARIABLES
+
+SCRIPT = Path(__file__).resolve().parent / "check_ray_hosts.py"
+PORT = 6379
+
+
+@pytest.fixture(scope="module")
+def ran(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OneRun:
+    with two_hosts(engine, tmp_path_factory.mktemp("hosts"), **VARIABLES) as hosts:
+        head = f"{hosts.address('h0')}:{PORT}"
+        line = [*hosts.module("ray.scripts.scripts"), "start", "--block"]
+        each = ["--num-cpus", "2", "--object-store-memory", str(100 << 20)]
+        for host in ("h0", "h1"):
+            # A folder of its own, as on hosts that share no files: Ray keeps the node's address there.
+            own = ["--node-ip-address", hosts.address(host), "--temp-dir", str(hosts.place / host)]
+            if host == "h0":
+                role = ["--head", "--port", str(PORT), "--include-dashboard", "false"]
+            else:
+                hosts.wait_for("h0", PORT)
+                role = ["--address", head]
+            hosts.start(host, *line, *role, *own, *each)
+        return hosts.run(SCRIPT, head, hosts.address("h0"), limit=540)
+
+
+@pytest.mark.timeout(600)  # Ray starts workers slowly where cores are busy
+@each_check_of(SCRIPT)
+def test_checks(ran: OneRun, check: str) -> None:
+    ran.require(check)
