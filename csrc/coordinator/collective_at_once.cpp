@@ -113,6 +113,11 @@ bool CollectiveAtOnce::fits_alltoall(const RepeatedCall& call) const {
   return left == 0 && call.splits.size() == static_cast<std::size_t>(size_);
 }
 
+std::size_t CollectiveAtOnce::contributed(const RepeatedCall& call) const {
+  if (call.collective != Collective::alltoall) return contributed_;
+  return EagerRows::bytes(size_) + input_bytes(call);
+}
+
 void CollectiveAtOnce::contribute(const RepeatedCall& call, std::byte* target) const {
   std::size_t bytes = contributed_;
   if (call.collective == Collective::alltoall) {
@@ -196,7 +201,8 @@ void CollectiveAtOnce::count(const RepeatedCall& call, Metrics& metrics) const {
 
 Request CollectiveAtOnce::request_of(const RepeatedCall& call) const {
   Request request = agreed();
-  request.shape.assign(call.shape.begin(), call.shape.end());
+  request.shape = shape_;
+  if (call.collective == Collective::alltoall) request.shape.front() = call.shape.front();
   request.output_bytes = call.output_bytes;
   return request;
 }

@@ -27,7 +27,8 @@ class CollectiveAtOnce {
 
   // Whether the call is what was agreed on, and has memory for all of its result.
   [[nodiscard]] bool fits(const RepeatedCall& call) const;
-  // What this rank sends along, of a call that fits.
+  // What this rank sends along, of a call that fits: so many bytes, and they themselves.
+  [[nodiscard]] std::size_t contributed(const RepeatedCall& call) const;
   void contribute(const RepeatedCall& call, std::byte* target) const;
   // Into the call's output, from what each rank has sent along; `sent` is changed. False: it is
   // not of that length, as only the rows of an alltoall can tell, and nothing has happened. What

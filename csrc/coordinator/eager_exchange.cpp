@@ -33,7 +33,8 @@ void EagerExchange::reserve(int slot, std::size_t bytes) {
 
 void EagerExchange::hand_out(int slot, std::uint64_t round, const std::vector<std::byte>& result) {
   if (result.empty()) return result_->withdraw(slot, round);
-  std::copy(result.begin(), result.end(), result_->offer(slot, round, result.size()));
+  std::copy(result.begin(), result.end(),
+            result_->offer(slot, round, result.size(), result.size()));
 }
 
 }  // namespace rueda

@@ -27,8 +27,9 @@ class EagerExchange {
   // As EagerBuffers' functions of these names. What is collected is that of each member of the set,
   // in their order; where it spans hosts, the result alone.
   void reserve(int slot, std::size_t bytes);
-  [[nodiscard]] std::byte* offer(int slot, std::uint64_t round, std::size_t bytes) {
-    return here_.offer(slot, round, bytes);
+  [[nodiscard]] std::byte* offer(int slot, std::uint64_t round, std::size_t bytes,
+                                 std::size_t used) {
+    return here_.offer(slot, round, bytes, used);
   }
   void withdraw(int slot, std::uint64_t round) { here_.withdraw(slot, round); }
   [[nodiscard]] bool collect(int slot, std::uint64_t round, std::size_t bytes,

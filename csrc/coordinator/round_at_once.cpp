@@ -28,7 +28,8 @@ bool RoundAtOnce::join(const RepeatedCall& call) {
   ReplayPlan& plan = *found->plan;
   // What does not fit is refused where it is submitted, or done in another way.
   if (plan.off || !plan.at_once || !plan.at_once->fits(call)) return false;
-  std::byte* const target = memory_.eager().offer(plan.place.slot, plan.round, plan.sent.back());
+  std::byte* const target = memory_.eager().offer(plan.place.slot, plan.round, plan.sent.back(),
+                                                  plan.at_once->contributed(call));
   if (target == nullptr) return false;
   plan.at_once->contribute(call, target);
   const ReadinessTable::Joined joined = memory_.readiness().join(plan.place, plan.round);
@@ -40,13 +41,14 @@ bool RoundAtOnce::join(const RepeatedCall& call) {
   return true;
 }
 
-bool RoundAtOnce::finish(const RepeatedCall& call) {
+RoundAtOnce::Is RoundAtOnce::finish(const RepeatedCall& call) {
   const auto entry = memory_.readiness().read(memory_.log_position());
-  if (!entry) return false;
+  if (!entry) return Is::open;
   ReplayPlan& plan = *joined_;
-  // Otherwise one has sent nothing along, or the result does not fit, and the submission is
-  // executed.
-  if (!contributions_.find(plan, sent_) || !plan.at_once->finish(call, sent_)) return false;
+  // Otherwise one has sent nothing along, or the result does not fit.
+  if (!contributions_.find(plan, sent_) || !plan.at_once->finish(call, sent_)) {
+    return Is::to_be_executed;
+  }
   memory_.move_in_log(memory_.log_position() + 1);
   ++plan.round;
   joined_ = nullptr;
@@ -54,7 +56,7 @@ bool RoundAtOnce::finish(const RepeatedCall& call) {
   metrics_.plans_eager.add(1);
   plan.at_once->count(call, metrics_);
   metrics_.tensors_completed.add(1);
-  return true;
+  return Is::done;
 }
 
 void RoundAtOnce::hand_in(const RepeatedCall& call, OpenHandle handle, Time now) {

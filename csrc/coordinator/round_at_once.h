@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "coordinator/metrics.h"
@@ -33,9 +34,10 @@ class RoundAtOnce {
   // nothing has happened, and it is to be submitted. After true, finish() until it is over, or
   // hand_in(), before anything else.
   [[nodiscard]] bool join(const RepeatedCall& call);
-  // Whether all have come: then the result is in the call's output. Not where one has sent nothing
-  // along, so that the round has to be executed.
-  [[nodiscard]] bool finish(const RepeatedCall& call);
+  // open: others have not come. done: the result is in the call's output. to_be_executed: all have
+  // come, but not with all that makes the result, so that it is to be handed in.
+  enum class Is : std::uint8_t { open, done, to_be_executed };
+  [[nodiscard]] Is finish(const RepeatedCall& call);
   // The call waits for the others as a submission that has joined.
   void hand_in(const RepeatedCall& call, OpenHandle handle, Time now);
 

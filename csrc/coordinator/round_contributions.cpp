@@ -45,12 +45,11 @@ bool can_be_combined(const ReplayPlan::Batch& batch) {
   return batch.front().response->request.collective == Collective::allreduce;
 }
 
-// Whether there is room for what this rank contributes. Every member has its submission.
-bool has_room(const ReplayPlan& plan) {
+// What this rank contributes, in bytes. Every member has its submission.
+std::size_t own_bytes(const ReplayPlan& plan) {
   const Submission& first = *plan.batches.front().front().submission;
-  if (first.request.collective != Collective::alltoall) return true;  // known beforehand
-  return EagerRows::fit(static_cast<int>(first.rows.size()), first.request.bytes(),
-                        plan.sent.back());
+  if (first.request.collective != Collective::alltoall) return plan.sent.back();
+  return EagerRows::bytes(static_cast<int>(first.rows.size())) + first.request.bytes();
 }
 
 // Copies what the member `rank` contributes. Every member of the batch has its submission.
@@ -120,8 +119,10 @@ void RoundContributions::prepare(ReplayPlan& plan) {
 
 void RoundContributions::send(const ReplayPlan& plan) {
   if (plan.sent.empty()) return;
-  if (!has_room(plan)) return memory_.eager().withdraw(plan.place.slot, plan.round);
-  std::byte* const target = memory_.eager().offer(plan.place.slot, plan.round, plan.sent.back());
+  EagerExchange& eager = memory_.eager();
+  const std::size_t bytes = own_bytes(plan);
+  if (bytes > plan.sent.back()) return eager.withdraw(plan.place.slot, plan.round);
+  std::byte* const target = eager.offer(plan.place.slot, plan.round, plan.sent.back(), bytes);
   for (std::size_t batch = 0; target != nullptr && batch < plan.batches.size(); ++batch) {
     contribute(plan.batches[batch], members_.rank, target + plan.sent[batch]);
   }

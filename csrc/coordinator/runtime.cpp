@@ -146,14 +146,19 @@ Runtime::Repetition Runtime::repeat(int set_id, RepeatedCall call,
   }
   // What the call refers to by name and shape may change once `begin_to_wait` has been called, and
   // is not looked at any more.
-  const auto is_done = [&] { return round->finish(call); };
-  std::optional<Time> deadline;
-  bool done = progress_.spin_a_moment(is_done);
-  if (!done) {
-    deadline = begin_to_wait();
-    done = progress_.yield_a_moment(is_done);
+  auto state = RoundAtOnce::Is::open;
+  const auto is_over = [&] {
+    state = round->finish(call);
+    return state != RoundAtOnce::Is::open;
+  };
+  const bool over = progress_.spin_a_moment(is_over);
+  if (state != RoundAtOnce::Is::done) {
+    const Time deadline = begin_to_wait();
+    if (!over) (void)progress_.yield_a_moment(is_over);
+    if (state != RoundAtOnce::Is::done) {
+      return {Repetition::Is::begun, wait_for_others(*round, call, deadline)};
+    }
   }
-  if (!done) return {Repetition::Is::begun, wait_for_others(*round, call, *deadline)};
   metrics_.driven_by_caller.add(1);
   progress_.release_idle();
   return {Repetition::Is::done};

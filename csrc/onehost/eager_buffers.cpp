@@ -61,9 +61,13 @@ void EagerBuffers::reserve(int slot, std::size_t bytes) {
   if (!writes()) return;
   Part*& own = parts_[part][static_cast<std::size_t>(rank_)];
   if (is_new) own = publish(part);
-  // What others write down only once all have counted on it must be there.
-  const bool now = settings_.writers == Writers::first;
-  reserved_[static_cast<std::size_t>(slot)] = own != nullptr && (!now || has_memory(slot, bytes));
+  // All are long through with what the slot's plan before has sent along.
+  if (own != nullptr) give_memory_back(*own, slot);
+  // The result of several hosts must find memory: by then they count on it.
+  const bool is_first = settings_.writers == Writers::first;
+  reserved_[static_cast<std::size_t>(slot)] =
+      own != nullptr &&
+      (!is_first || (has_memory(slot, 0, bytes, bytes) && has_memory(slot, 1, bytes, bytes)));
   offered_[static_cast<std::size_t>(slot)] = {};
   if (own == nullptr) return;
   // Of the slot's plan before.
@@ -88,21 +92,35 @@ std::byte* EagerBuffers::content_of(Part& part, int slot, std::uint64_t round,
                              : buffers_of(part, slot) + parity * stride_of(bytes);
 }
 
-// Memory comes behind the buffers with the first round, since many a plan has none.
-bool EagerBuffers::has_memory(int slot, std::size_t bytes) {
+// Memory comes behind the buffers with the first rounds, since many a plan has none.
+bool EagerBuffers::has_memory(int slot, std::uint64_t round, std::size_t bytes, std::size_t used) {
   if (!host_ || bytes <= line_bytes) return true;
-  std::size_t& populated = populated_[static_cast<std::size_t>(slot)];
-  const std::size_t needed = 2 * stride_of(bytes);
+  const std::size_t stride = stride_of(bytes);
+  const bool share_page = stride < small_page;
+  const std::size_t parity = share_page ? 0 : round & 1;
+  std::size_t& populated = populated_[static_cast<std::size_t>(slot)][parity];
+  const std::size_t needed = share_page ? small_page : round_up(used, small_page);
   if (needed <= populated) return true;
+  if (memory_ + needed - populated > settings_.memory) return false;
   Part& own = *parts_[part_of(slot, part_slots)][static_cast<std::size_t>(rank_)];
-  if (!populate(buffers_of(own, slot), needed)) return false;
+  if (!populate(buffers_of(own, slot) + parity * stride, needed)) return false;
+  memory_ += needed - populated;
   populated = needed;
   return true;
 }
 
-std::byte* EagerBuffers::offer(int slot, std::uint64_t round, std::size_t bytes) {
+void EagerBuffers::give_memory_back(Part& own, int slot) {
+  auto& populated = populated_[static_cast<std::size_t>(slot)];
+  const std::size_t bytes = populated[0] + populated[1];
+  if (bytes == 0) return;
+  punch_out(buffers_of(own, slot), 2 * settings_.capacity);
+  memory_ -= bytes;
+  populated = {};
+}
+
+std::byte* EagerBuffers::offer(int slot, std::uint64_t round, std::size_t bytes, std::size_t used) {
   if (!reserved_[static_cast<std::size_t>(slot)]) return nullptr;
-  if (!has_memory(slot, bytes)) {
+  if (!has_memory(slot, round, bytes, used)) {
     withdraw(slot, round);
     return nullptr;
   }

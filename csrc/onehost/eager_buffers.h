@@ -34,6 +34,7 @@ class EagerBuffers {
     int slots = 0;          // as the readiness table has
     std::size_t capacity = 16 << 10;  // bytes that fit into a buffer: whole small pages
     Writers writers = Writers::all;
+    std::size_t memory = 16 << 20;  // for all buffers of this rank, at most
   };
 
   // `members`: host ranks in the order of the set; `rank`: the index of this one. Without `host` it
@@ -53,9 +54,10 @@ class EagerBuffers {
     return reserved_[static_cast<std::size_t>(slot)];
   }
 
-  // Where this rank puts `bytes` before it joins `round`: as many as were reserved. Aligned to 8
-  // bytes. Null, as where there is no memory: it sends nothing along.
-  [[nodiscard]] std::byte* offer(int slot, std::uint64_t round, std::size_t bytes);
+  // Where this rank puts what it sends along before it joins `round`, `used` of the `bytes` that
+  // were reserved. Aligned to 8 bytes. Null, as where there is no memory: it sends nothing along.
+  [[nodiscard]] std::byte* offer(int slot, std::uint64_t round, std::size_t bytes,
+                                 std::size_t used);
 
   // Nothing is sent along with a round after all. By a writer, before it joins the round.
   void withdraw(int slot, std::uint64_t round);
@@ -87,7 +89,9 @@ class EagerBuffers {
   [[nodiscard]] Part* find(int member, std::size_t part);
   [[nodiscard]] std::byte* buffers_of(Part& part, int slot) const;
   [[nodiscard]] static std::size_t stride_of(std::size_t bytes);
-  [[nodiscard]] bool has_memory(int slot, std::size_t bytes);
+  // Takes it where it is not there yet.
+  [[nodiscard]] bool has_memory(int slot, std::uint64_t round, std::size_t bytes, std::size_t used);
+  void give_memory_back(Part& own, int slot);
   [[nodiscard]] std::byte* content_of(Part& part, int slot, std::uint64_t round,
                                       std::size_t bytes) const;
   [[nodiscard]] std::uint64_t key_of(std::size_t part) const { return settings_.key + 1 + part; }
@@ -102,7 +106,9 @@ class EagerBuffers {
   std::vector<bool> reserved_;                        // slots
   // Slots and rounds, even and odd ones, with which this rank has sent something along.
   std::vector<std::array<bool, 2>> offered_;
-  std::vector<std::size_t> populated_;  // by slot: bytes of its buffers
+  // By slot, of its two buffers: bytes with memory behind them. And all of them.
+  std::vector<std::array<std::size_t, 2>> populated_;
+  std::size_t memory_ = 0;
 };
 
 }  // namespace rueda

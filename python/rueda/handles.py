@@ -53,13 +53,12 @@ class Handle(Generic[T]):
         _keep(self)
         try:
             self._natives = tuple(submit())
-        except Exception:  # nothing was submitted
-            self._natives = ()
-            self._references = None
-            raise
-        except BaseException:
-            if begun:
+        except BaseException as error:
+            if begun:  # whatever a signal's handler has raised
                 self._natives = tuple(begun)
+            elif isinstance(error, Exception):  # nothing was submitted
+                self._natives = ()
+                self._references = None
             raise
 
     def done(self) -> bool:

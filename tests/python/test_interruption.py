@@ -155,8 +155,11 @@ DOES_AT_ONCE = {
 }
 
 
+@pytest.mark.parametrize("raised", ["KeyboardInterrupt", "RuntimeError"])
 @pytest.mark.parametrize(("before", "call"), DOES_AT_ONCE.values(), ids=DOES_AT_ONCE)
-def test_ctrl_c_leaves_an_operation_that_its_caller_does_himself(before: str, call: str) -> None:
+def test_a_signal_leaves_an_operation_that_its_caller_does_himself(
+    before: str, call: str, raised: str
+) -> None:
     """The operation goes on, its tensors are kept until it is over and no longer, and its name is free again."""
     imports = "import torch, torch.distributed as dist, rueda.torch.c10d" if before else ""
     check(
@@ -166,11 +169,15 @@ def test_ctrl_c_leaves_an_operation_that_its_caller_does_himself(before: str, ca
         from rueda import handles
         {imports}
 
+        def handle(*_):
+            raise {raised}
+
         def interrupt(thread, submitted):
             while rueda.metrics()["tensors_submitted"] == submitted:
                 time.sleep(0.01)
-            signal.pthread_kill(thread, signal.SIGINT)
+            signal.pthread_kill(thread, signal.SIGUSR1)
 
+        signal.signal(signal.SIGUSR1, handle)
         {before or "rueda.init()"}
         part, told, number = np.ones(4), np.zeros(1), 0
         rueda.barrier()
@@ -181,12 +188,12 @@ def test_ctrl_c_leaves_an_operation_that_its_caller_does_himself(before: str, ca
             other.start()
             try:
                 {call}
-            except KeyboardInterrupt:
+            except {raised}:
                 pass
             else:
                 raise AssertionError("not interrupted")
             other.join()
-            assert len(handles._pending) > 0, "nothing keeps the tensors"
+            assert any(each._references for each in handles._pending), "nothing keeps the tensors"
             rueda.send(told, 1)
         else:
             rueda.recv(told, 0)

@@ -14,6 +14,7 @@ namespace rueda::test::round_at_once_test {
 namespace {
 
 constexpr int ranks = 2;
+using Is = RoundAtOnce::Is;
 
 Response allreduce_of(const std::string& name, std::int64_t count) {
   Response response;
@@ -154,10 +155,10 @@ TEST_CASE("what all come to is done without a submission, and counted") {
     const RepeatedCall first = call_of(inputs[0], results[0], shape);
     const RepeatedCall second = call_of(inputs[1], results[1], shape);
     REQUIRE(members.at(0).at_once.join(first));
-    CHECK_FALSE(members.at(0).at_once.finish(first));
+    CHECK(members.at(0).at_once.finish(first) == Is::open);
     REQUIRE(members.at(1).at_once.join(second));
-    REQUIRE(members.at(0).at_once.finish(first));
-    REQUIRE(members.at(1).at_once.finish(second));
+    REQUIRE(members.at(0).at_once.finish(first) == Is::done);
+    REQUIRE(members.at(1).at_once.finish(second) == Is::done);
     for (auto& result : results) {
       CHECK(result == std::vector<float>(5, 4));
       result.assign(5, 0);
@@ -248,7 +249,7 @@ TEST_CASE("exchanges of tensors whose extents differ are done without a submissi
       REQUIRE(members.at(static_cast<int>(rank)).at_once.join(call));
     }
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      REQUIRE(members.at(static_cast<int>(rank)).at_once.finish(calls.at(rank)));
+      REQUIRE(members.at(static_cast<int>(rank)).at_once.finish(calls.at(rank)) == Is::done);
       CHECK(results.at(rank) == expected.at(rank));
     }
   };
@@ -288,7 +289,7 @@ TEST_CASE("an alltoall that brings another number of rows than there is memory f
   RepeatedCall other = call;
   other.splits = splits;
   REQUIRE(members.at(1).at_once.join(other));
-  CHECK_FALSE(members.at(0).at_once.finish(call));
+  CHECK(members.at(0).at_once.finish(call) == Is::to_be_executed);
   const auto handle = std::make_shared<HandleState>();
   members.at(1).at_once.hand_in(other, handle, Clock::now());
   const ReplayPlan& plan = *members.at(1).plans.find("x")->plan;

@@ -73,7 +73,7 @@ TEST_CASE("all see what each has sent along with every round") {
         const ReadinessTable::Plan plan{slot, ++number};
         buffers.reserve(slot, bytes);
         for (std::uint64_t round = 0; round < 7; ++round) {
-          std::byte* const own = buffers.offer(slot, round, bytes);
+          std::byte* const own = buffers.offer(slot, round, bytes, bytes);
           expect(own != nullptr, "memory");
           fill(own, bytes, place.rank, slot, round);
           expect(table.join(plan, round) != ReadinessTable::Joined::off, "a plan that goes on");
@@ -111,7 +111,7 @@ TEST_CASE("what the first member alone writes is read by all, unless it withdraw
         std::vector<std::byte> expected(bytes);
         fill(expected.data(), bytes, 0, slot, round);
         const bool withdraws = round >= 4;
-        if (place.rank == 0) fill(buffers.offer(slot, round, bytes), bytes, 0, slot, round);
+        if (place.rank == 0) fill(buffers.offer(slot, round, bytes, bytes), bytes, 0, slot, round);
         if (place.rank == 0 && withdraws) buffers.withdraw(slot, round);
         together.arrive_and_wait();
         expect(buffers.collect(slot, round, bytes, sent) == !withdraws, "whether there is any");
@@ -136,12 +136,34 @@ TEST_CASE("a member that withdraws has sent nothing, as all see and it itself") 
       if (place.rank == 1 && withdraws) {
         buffers.withdraw(5, round);
       } else {
-        fill(buffers.offer(5, round, bytes), bytes, place.rank, 5, round);
+        fill(buffers.offer(5, round, bytes, bytes), bytes, place.rank, 5, round);
       }
       together.arrive_and_wait();
       expect(buffers.collect(5, round, bytes, sent) == !withdraws, "whether all have sent");
       together.arrive_and_wait();
     }
+  });
+}
+
+TEST_CASE("buffers take no more memory than they may, and give it back to the slots' next plans") {
+  run_members(2, [&](const Place& place) {
+    EagerBuffers buffers(place.host, place.members, place.rank,
+                         {.key = key, .slots = slots, .memory = 64 << 10});
+    const auto offers = [&](int slot, std::size_t used) {
+      bool all = true;
+      for (const std::uint64_t round : {0, 1, 2}) {
+        all = buffers.offer(slot, round, 16384, used) != nullptr && all;
+      }
+      return all;
+    };
+    for (int slot = 0; slot < 4; ++slot) buffers.reserve(slot, 16384);
+    expect(offers(0, 16384), "half of it");
+    expect(offers(1, 100), "a page for each round");
+    expect(offers(2, 8192), "more");
+    expect(!offers(3, 16384), "not so much");
+    buffers.reserve(0, 16384);  // for another plan
+    expect(offers(3, 16384), "what the first has given back");
+    expect(buffers.offer(0, 0, 16384, 16384) == nullptr, "and it has no more");
   });
 }
 
@@ -151,7 +173,7 @@ TEST_CASE("who is alone needs no host's memory") {
   for (const std::size_t bytes : {8, 4096}) {
     buffers.reserve(7, bytes);
     for (std::uint64_t round = 0; round < 3; ++round) {
-      std::byte* const own = buffers.offer(7, round, bytes);
+      std::byte* const own = buffers.offer(7, round, bytes, bytes);
       fill(own, bytes, 0, 7, round);
       REQUIRE(buffers.collect(7, round, bytes, sent));
       CHECK((sent.size() == 1 && sent.front() == own));
@@ -172,7 +194,7 @@ TEST_CASE("without the memory of one member nothing is collected by any, and lat
     }
     EagerBuffers buffers(place.host, place.members, place.rank, {.key = key, .slots = slots});
     buffers.reserve(3, 8);
-    expect((buffers.offer(3, 0, 8) != nullptr) == (place.rank == 0), "memory of one");
+    expect((buffers.offer(3, 0, 8, 8) != nullptr) == (place.rank == 0), "memory of one");
     together.arrive_and_wait();
     std::vector<const std::byte*> sent;
     expect(!buffers.collect(3, 0, 8, sent), "nothing");
@@ -184,7 +206,7 @@ TEST_CASE("without the memory of one member nothing is collected by any, and lat
     }
     together.arrive_and_wait();
     buffers.reserve(200, 8);
-    std::byte* const own = buffers.offer(200, 0, 8);
+    std::byte* const own = buffers.offer(200, 0, 8, 8);
     expect(own != nullptr, "memory of both");
     std::memset(own, 1 + place.rank, 8);
     together.arrive_and_wait();
