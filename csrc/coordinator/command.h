@@ -46,12 +46,7 @@ struct Command {
   std::unique_ptr<TableCommand> table{};
 
   // Completes all that waits for this command with an error.
-  void refuse(const Status& reason) const {
-    for (const Submission& submission : submissions) submission.handle->complete(reason);
-    if (handle) handle->complete(reason);
-    if (message.handle) message.handle->complete(reason);
-    if (table && table->operation) table->operation->handle->complete(reason);
-  }
+  void refuse(const Status& reason) const;
 };
 
 }  // namespace rueda

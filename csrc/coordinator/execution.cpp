@@ -203,14 +203,6 @@ void Execution::record_end() {
   });
 }
 
-Status error_of(const std::string& operation, const std::string& tensor, const Status& reason) {
-  ErrorDetails details = reason.details();
-  details.tensor = tensor;
-  return Status(reason.code(), str("the ", operation, " cannot complete"), reason.peer(),
-                std::move(details))
-      .because(reason);
-}
-
 // --- All of a set
 
 Batches::Batches(std::shared_ptr<const ProcessSetMembers> members, const HostParts& parts,

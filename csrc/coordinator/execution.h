@@ -79,11 +79,6 @@ class Execution {
   Status status_;
 };
 
-// The error of an operation that ends with its set; what it says of the tensor comes on top of what
-// `reason` says of the rank.
-[[nodiscard]] Status error_of(const std::string& operation, const std::string& tensor,
-                              const Status& reason);
-
 // All batches of a process set that are under way, and where its members meet for them.
 class Batches {
  public:

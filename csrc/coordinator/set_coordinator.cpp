@@ -341,7 +341,9 @@ void SetCoordinator::close(const Status& reason) {
   join_waits_ = false;
   leaving_.reset();
   for (const auto& submissions : deferred_.take_all()) {
-    for (const Submission& submission : submissions) context_.complete(submission, reason);
+    for (const Submission& submission : submissions) {
+      context_.complete(submission, error_of(submission.request, reason));
+    }
   }
   negotiation_.close(reason);
 }

@@ -43,11 +43,6 @@ NegotiatorOptions negotiator_options(const ProcessSetMembers& members, const Opt
   return result;
 }
 
-// "allreduce of 'x'"
-std::string describe(const Request& request) {
-  return str(name_of(request.collective), " of ", in_quotes(request.name));
-}
-
 // It has been negotiated, and is told to the application or executed.
 void record_answer(const ExecutionContext& context, const std::string& name, Time now) {
   context.timeline->write(
@@ -320,8 +315,7 @@ void SetNegotiation::give_up(const Status& reason) {
 
 void SetNegotiation::close(const Status& reason) {
   for (const Submission& submission : pending_.take_all()) {
-    const Request& request = submission.request;
-    context_.complete(submission, error_of(describe(request), request.name, reason));
+    context_.complete(submission, error_of(submission.request, reason));
   }
   if (join_handle_) std::exchange(join_handle_, {})->complete(reason);
 }

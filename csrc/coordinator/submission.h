@@ -60,4 +60,13 @@ static_assert(std::is_nothrow_move_constructible_v<Submission>);
   return one;
 }
 
+// "allreduce of 'x'"
+[[nodiscard]] std::string describe(const Request& request);
+
+// The error of an operation that ends with its set; what it says of the tensor comes on top of what
+// `reason` says of the rank.
+[[nodiscard]] Status error_of(const std::string& operation, const std::string& tensor,
+                              const Status& reason);
+[[nodiscard]] Status error_of(const Request& request, const Status& reason);
+
 }  // namespace rueda

@@ -29,14 +29,21 @@ def fail():
 def go_on():
     try:
         while True:
-            rueda.allreduce(np.ones(1000), name="gradient")
+            pending = rueda.allreduce_async(np.ones(1000), name="gradient")
+            mark("open")
+            pending.result()
     except rueda.PeerLostError as error:
         assert "gradient" in str(error) and error.tensor == "gradient", error
-        return rueda.recover()
+    try:  # now the loss is known before
+        rueda.allreduce(np.ones(10), name="late")
+    except rueda.PeerLostError as error:
+        assert "allreduce of 'late'" in str(error) and error.tensor == "late", error
+    return rueda.recover()
 
 rueda.init()
 total = rueda.allreduce(np.ones(3), op=rueda.Sum, name="first")
 if rank == 1:
+    wait_for("open", 3)  # for all of them to have something to be interrupted in
     os.kill(os.getpid(), signal.SIGKILL)
 recovery = go_on()
 lost = told(recovery.details[1])

@@ -253,7 +253,10 @@ VICTIM = """
     group.allreduce([torch.ones(3)], dist.ReduceOp.SUM).wait()
     print("formed", flush=True)
     tensor = torch.ones(1 << 22)
+    store = dist.TCPStore("127.0.0.1", int(port))
+    store.set(f"formed {rank}", "")
     if rank == 2:
+        store.wait(["formed 0", "formed 1"])  # who has its own sum need not have given all of the others'
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         group.allreduce([tensor], dist.ReduceOp.SUM).wait()
