@@ -25,8 +25,12 @@ using namespace std::chrono_literals;
 TEST_CASE("a caller that waits at once needs no other thread") {
   run_engines(1, {}, [](int, Runtime& engine) {
     std::vector<float> tensor(4, 1);
-    finish(submit(engine, allreduce_of(tensor, DataType::float32, "first")));
-    std::this_thread::sleep_for(100ms);  // until the engine's thread has sat down
+    const auto is_driven = [&] {
+      const std::int64_t before = metric(engine, "driven_by_caller");
+      finish(run(engine, allreduce_of(tensor, DataType::float32, "first")));
+      return metric(engine, "driven_by_caller") == before + 1;
+    };
+    await(is_driven, "the engine's thread has sat down");
     const auto before = engine.metrics().values();
     for (int i = 0; i < 100; ++i) {
       const Handle handle = run(engine, allreduce_of(tensor, DataType::float32, "x"));
