@@ -83,10 +83,11 @@ def _be_a_rank(
     context = BarrierTaskContext.get()
     # The executors' hosts, of all tasks in the order of their partitions.
     hosts = [info.address.rpartition(":")[0] for info in context.getTaskInfos()]
+    if len(hosts) != stage.size:  # where it keeps what some tasks of a failed attempt have returned
+        # For Spark, which then begins anew with all of them.
+        raise RuedaError(f"Spark has made {len(hosts)} tasks of {stage.size} partitions")
     rank = in_order_of_hosts(hosts).index(context.partitionId())
     try:
-        if len(hosts) != stage.size:
-            raise RuedaError(f"Spark has made {len(hosts)} tasks of {stage.size} partitions")
         # Workers of Spark serve other tasks later.
         with ExitStack() as at_end, set_variables(stage.variables):
             network = options_at(hosts[context.partitionId()])
@@ -97,6 +98,8 @@ def _be_a_rank(
     except Exception as error:
         # As Spark's pickle takes them: also those of classes of the driver's main script or notebook.
         result = cloudpickle.dumps(report(rank, error, cloudpickle))
+    # Where a worker is lost, the tasks of the others must not succeed for Spark, which would run only the rest again.
+    context.barrier()
     for number, start in enumerate(range(0, len(result), _PIECE)):
         piece = number.to_bytes(4, "big") + result[start : start + _PIECE]
         yield pa.RecordBatch.from_arrays(

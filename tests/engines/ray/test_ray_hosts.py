@@ -12,14 +12,23 @@ from test_ray import VARIABLES
 
 SCRIPT = Path(__file__).resolve().parent / "check_ray_hosts.py"
 PORT = 6379
+# Else a node waits for what has chosen them to start, and ends where that takes long.
+AGENT_PORTS = {
+    "--metrics-export-port": 20001,
+    "--dashboard-agent-listen-port": 20002,
+    "--dashboard-agent-grpc-port": 20003,
+    "--runtime-env-agent-port": 20004,
+}
 
 
 @pytest.fixture(scope="module")
 def ran(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OneRun:
-    with two_hosts(engine, tmp_path_factory.mktemp("hosts"), **VARIABLES) as hosts:
+    patient = {**VARIABLES, "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300"}
+    with two_hosts(engine, tmp_path_factory.mktemp("hosts"), **patient) as hosts:
         head = f"{hosts.address('h0')}:{PORT}"
         line = [*hosts.module("ray.scripts.scripts"), "start", "--block"]
         each = ["--num-cpus", "2", "--object-store-memory", str(100 << 20)]
+        each += [f"{name}={port}" for name, port in AGENT_PORTS.items()]
         for host in ("h0", "h1"):
             # A folder of its own, as on hosts that share no files: Ray keeps the node's address there.
             own = ["--node-ip-address", hosts.address(host), "--temp-dir", str(hosts.place / host)]
