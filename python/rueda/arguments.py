@@ -17,6 +17,7 @@ __all__ = [
     "reduction_of",
     "root_of",
     "rows_of",
+    "shown",
     "text_of",
 ]
 
@@ -74,7 +75,7 @@ def factor_of(value: float) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise Refusal(f"the scale factor {_shown(value)} is not a number") from None
+        raise Refusal(f"the scale factor {shown(value)} is not a number") from None
 
 
 def rows_of(splits: Iterable[int] | None) -> list[int]:
@@ -84,10 +85,10 @@ def rows_of(splits: Iterable[int] | None) -> list[int]:
     try:
         all_rows = [operator.index(rows) for rows in splits]
     except TypeError:
-        raise Refusal(f"splits={_shown(splits)} is not a sequence of whole numbers") from None
+        raise Refusal(f"splits={shown(splits)} is not a sequence of whole numbers") from None
     for rows in all_rows:
         if not fits(rows, _ROW_BITS):
-            raise Refusal(f"splits={_shown(splits)}: nothing has {_shown(rows)} rows")
+            raise Refusal(f"splits={shown(splits)}: nothing has {shown(rows)} rows")
     return all_rows
 
 
@@ -96,9 +97,9 @@ def root_of(root_rank: int) -> int:
     try:
         root = operator.index(root_rank)
     except TypeError:
-        raise Refusal(f"root_rank={_shown(root_rank)} is not a whole number") from None
+        raise Refusal(f"root_rank={shown(root_rank)} is not a whole number") from None
     if not fits(root, RANK_BITS):
-        raise Refusal(f"root rank {_shown(root)} is not in the process set")
+        raise Refusal(f"root rank {shown(root)} is not in the process set")
     return root
 
 
@@ -107,13 +108,13 @@ def priority_of(priority: int) -> int:
     try:
         number = operator.index(priority)
     except TypeError:
-        raise Refusal(f"priority={_shown(priority)} is not a whole number") from None
+        raise Refusal(f"priority={shown(priority)} is not a whole number") from None
     if not fits(number, _PRIORITY_BITS):
-        raise Refusal(f"priority={_shown(number)} has more than {_PRIORITY_BITS} bits")
+        raise Refusal(f"priority={shown(number)} has more than {_PRIORITY_BITS} bits")
     return number
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """As an error shows it, however long it is or whatever its own methods raise."""
     try:
         text = repr(value)

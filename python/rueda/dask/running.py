@@ -10,8 +10,16 @@ from typing import Any
 import distributed
 
 from rueda import lifecycle, rendezvous
+from rueda.arguments import shown
 from rueda.dask.reservation import LOOK, reserved, workers_of
 from rueda.engines.exits import without_exit
+from rueda.engines.given import (
+    count_of,
+    function_of,
+    keywords_of,
+    positionals_of,
+    seconds_of,
+)
 from rueda.engines.network import options_at
 from rueda.engines.pickling import pickled
 from rueda.engines.ranks import failed_by_itself, noted
@@ -28,7 +36,7 @@ __all__ = ["run"]
 def run(
     client: distributed.Client,
     fn: Callable[..., Any],
-    args: Sequence[Any] = (),
+    args: Sequence[Any] | None = (),
     num_proc: int | None = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
@@ -51,14 +59,19 @@ def run(
     begins; :class:`rueda.TimeoutError` where workers or ranks do not come or end within ``timeout``, and
     :class:`rueda.PeerLostError` where workers were lost too often.
     """
-    size = len(workers_of(client)) if num_proc is None else num_proc
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+    if not isinstance(client, distributed.Client):
+        raise InvalidArgumentError(f"client={shown(client)} is no distributed.Client")
+    if client.asynchronous:
         raise InvalidArgumentError(
-            f"rueda.dask.run() needs one worker or more, not num_proc={size!r}: start workers first"
+            "rueda.dask.run() waits for its ranks, which the thread of an asynchronous client's event loop cannot: "
+            "pass a client without asynchronous=True"
         )
-    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-        raise InvalidArgumentError(f"retries={retries!r} is no number of times: pass 0 or more")
-    given = (fn, tuple(args), dict(kwargs or {}))
+    given = (function_of("fn", fn), positionals_of("args", args), keywords_of("kwargs", kwargs))
+    retries = count_of("retries", retries, "times", 0)
+    timeout = seconds_of("timeout", timeout)
+    size = len(workers_of(client)) if num_proc is None else count_of("num_proc", num_proc, "ranks")
+    if size == 0:
+        raise InvalidArgumentError("rueda.dask.run() finds no worker: start workers first")
     pickled(distributed.protocol.pickle.dumps, "the function with its arguments", given)
     attempt = 0
     while True:

@@ -1,4 +1,4 @@
-"""``sys.exit()`` in a function that an engine's worker calls, whose process serves others afterwards."""
+"""``sys.exit()`` and the like in a function that an engine's worker calls, whose process serves others afterwards."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from rueda.errors import RuedaError
+from rueda.lifecycle import describe
 
-__all__ = ["without_exit"]
+__all__ = ["as_exception", "without_exit"]
 
 
 def without_exit(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """What ``fn`` returns; ``None`` where it exits in good order. Raises :class:`rueda.RuedaError` for another exit.
+
+    The same for ``KeyboardInterrupt`` and all else that is no ``Exception``: engines do not pass it on as a task's
+    error, but end the worker, or try the task again.
 
     Example::
 
@@ -23,7 +27,27 @@ def without_exit(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """
     try:
         return fn(*args, **kwargs)
-    except SystemExit as end:
-        if end.code in (None, 0):
+    except Exception:
+        raise
+    except BaseException as error:
+        if isinstance(error, SystemExit) and error.code in (None, 0):
             return None
-        raise RuedaError(f"sys.exit({end.code!r})") from end
+        raise as_exception(error) from error
+
+
+def as_exception(error: BaseException) -> Exception:
+    """The error itself, or a :class:`rueda.RuedaError` that tells it where it is no ``Exception``.
+
+    Example::
+
+        >>> as_exception(KeyboardInterrupt("in the loader"))
+        RuedaError('KeyboardInterrupt: in the loader')
+    """
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, SystemExit):
+        told = RuedaError(f"sys.exit({error.code!r})")
+    else:
+        told = RuedaError(describe(type(error), error))
+    told.__cause__ = error
+    return told

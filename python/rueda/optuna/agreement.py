@@ -48,6 +48,8 @@ def agree_on_arguments(
 
 def _wrong(n_trials: Any, timeout: Any, ranks_per_trial: Any) -> str:
     try:
+        if isinstance(n_trials, bool) or isinstance(ranks_per_trial, bool):
+            raise TypeError
         per_trial = operator.index(ranks_per_trial)
         count = None if n_trials is None else operator.index(n_trials)
         seconds = None if timeout is None else float(timeout)

@@ -8,6 +8,9 @@ from typing import Any
 
 import optuna
 
+from rueda.arguments import shown
+from rueda.engines.given import function_of, positionals_of
+from rueda.errors import InvalidArgumentError
 from rueda.failures import Failure, first_cause, report
 from rueda.lifecycle import rank
 from rueda.objects import allgather_object, broadcast_object
@@ -56,7 +59,10 @@ def optimize(
     all the time, so that nobody can tell. Raises :class:`rueda.PeerLostError` where a rank is lost; the trial that it
     has led stays RUNNING in storages without heartbeat. It may be called again after :func:`rueda.recover`.
     """
-    problem = "" if isinstance(study, optuna.Study) else f"study is an optuna.Study, not {study!r}"
+    # More than one look is taken at them.
+    catch = tuple(catch) if isinstance(catch, Iterable) else catch
+    callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else callbacks
+    problem = _wrong(study, objective, catch, callbacks)
     agree_on_arguments(n_trials, timeout, ranks_per_trial, problem)
     is_copy, copies = agree_on_study(study, ranks_per_trial)
     with open_teams(ranks_per_trial) as (members, leaders):
@@ -79,6 +85,22 @@ def optimize(
     if failures:
         first: Failure = first_cause(failures)
         raise failure.error if failure and failure.rank == first.rank == rank() else first.here()
+
+
+def _wrong(study: Any, objective: Any, catch: Any, callbacks: Any) -> str:
+    """What is of another kind than it must be, on this rank."""
+    if not isinstance(study, optuna.Study):
+        return f"study is an optuna.Study, not {shown(study)}"
+    caught = catch if isinstance(catch, tuple) else (catch,)
+    if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in caught):
+        return f"catch={shown(catch)}: pass classes of exceptions"
+    try:
+        function_of("objective", objective)
+        for callback in positionals_of("callbacks", callbacks):
+            function_of("callbacks", callback)
+    except InvalidArgumentError as error:
+        return f"{error}"
+    return ""
 
 
 def _lead(

@@ -13,6 +13,14 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rueda import lifecycle, rendezvous
 from rueda.engines.exits import without_exit
+from rueda.engines.given import (
+    count_of,
+    function_of,
+    keywords_of,
+    positionals_of,
+    seconds_of,
+    variables_of,
+)
 from rueda.engines.network import options_at
 from rueda.engines.pickling import pickled
 from rueda.engines.ranks import failed_by_itself, in_order_of_hosts, noted
@@ -109,17 +117,14 @@ class RayExecutor:
         *,
         timeout: float = 60.0,
     ) -> None:
-        if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 1:
-            raise InvalidArgumentError(
-                f"RayExecutor needs one worker or more, not num_workers={num_workers!r}"
-            )
+        self._size = count_of("num_workers", num_workers, "workers")
         if gpus_per_worker is not None and not use_gpu:
             raise InvalidArgumentError("gpus_per_worker is given without use_gpu=True")
-        self._size = num_workers
-        self._each = {"CPU": float(cpus_per_worker)}
+        self._each = {"CPU": _share_of("cpus_per_worker", cpus_per_worker)}
         if use_gpu:
-            self._each["GPU"] = float(gpus_per_worker or 1)
-        self._timeout = timeout
+            given = 1.0 if gpus_per_worker is None else gpus_per_worker
+            self._each["GPU"] = _share_of("gpus_per_worker", given)
+        self._timeout = seconds_of("timeout", timeout)
         self._group: Any = None
         self._workers: list[Any] = []
         self._hosts: list[str] = []  # their addresses, by rank
@@ -129,7 +134,7 @@ class RayExecutor:
     def start(
         self,
         executable_cls: Callable[..., Any] | None = None,
-        executable_args: Sequence[Any] = (),
+        executable_args: Sequence[Any] | None = (),
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, str] | None = None,
     ) -> None:
@@ -143,6 +148,14 @@ class RayExecutor:
             raise InvalidArgumentError(
                 "RayExecutor.start(): it runs already; call shutdown() first"
             )
+        made = None
+        if executable_cls is not None:
+            made = (
+                function_of("executable_cls", executable_cls),
+                positionals_of("executable_args", executable_args),
+                keywords_of("executable_kwargs", executable_kwargs),
+            )
+        variables = variables_of("extra_env_vars", extra_env_vars)
         if not ray.is_initialized():
             ray.init()
         check_room("RayExecutor", self._size, self._each)
@@ -153,7 +166,7 @@ class RayExecutor:
                     f"RayExecutor waits for {self._size} times {self._each}, which others still use after "
                     f"{self._timeout:g} s: end them, or raise timeout="
                 )
-            started = [self._start_worker(i, extra_env_vars or {}) for i in range(self._size)]
+            started = [self._start_worker(i, variables) for i in range(self._size)]
             nodes = ray.get([worker.node.remote() for worker in started])
             order = in_order_of_hosts([identity for identity, _ in nodes])
             self._workers = [started[index] for index in order]
@@ -161,8 +174,8 @@ class RayExecutor:
             if self._each.get("GPU") == 1:
                 self._share_gpus([nodes[index][0] for index in order])
             self._form()
-            if executable_cls is not None:
-                given = _put(executable_cls, tuple(executable_args), dict(executable_kwargs or {}))
+            if made is not None:
+                given = _put(*made)
                 self._outcome([worker.make.remote(given) for worker in self._workers])
         except BaseException:
             self.shutdown()
@@ -171,7 +184,7 @@ class RayExecutor:
     def run(
         self,
         fn: Callable[..., Any],
-        args: Sequence[Any] = (),
+        args: Sequence[Any] | None = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """Calls ``fn(*args, **kwargs)`` on all ranks; returns the results, by rank.
@@ -181,21 +194,19 @@ class RayExecutor:
         notice within ``timeout`` that another has failed, and :class:`rueda.InvalidArgumentError` before :meth:`start`
         and for what cannot be pickled.
         """
-        return self._outcome(
-            self._begin(fn, tuple(args), dict(kwargs or {}), False, range(self._size))
-        )
+        return self._outcome(self._begin(fn, args, kwargs, False, range(self._size)))
 
     def run_remote(
         self,
         fn: Callable[..., Any],
-        args: Sequence[Any] = (),
+        args: Sequence[Any] | None = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """Begins :meth:`run` and returns Ray's references to the results, by rank.
 
         Where one of them is an error, the next call finds a new world, once all are there.
         """
-        self._remote = self._begin(fn, tuple(args), dict(kwargs or {}), False, range(self._size))
+        self._remote = self._begin(fn, args, kwargs, False, range(self._size))
         return list(self._remote)
 
     def execute(self, fn: Callable[[Any], Any]) -> list[Any]:
@@ -261,14 +272,15 @@ class RayExecutor:
     def _begin(
         self,
         fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: Sequence[Any] | None,
+        kwargs: Mapping[str, Any] | None,
         on_it: bool,
         ranks: Sequence[int],
     ) -> list[Any]:
         if not self._workers:
             raise InvalidArgumentError("RayExecutor: call start() first")
-        given = _put(fn, args, kwargs)
+        called = function_of("fn", fn), positionals_of("args", args), keywords_of("kwargs", kwargs)
+        given = _put(*called)
         self._look_after_remote()
         if not self._is_whole:
             self._form()
@@ -315,6 +327,13 @@ class RayExecutor:
             self._is_whole = False
             _raise_cause(errors, self._hosts)
         return list(ray.get(references))
+
+
+def _share_of(name: str, value: Any) -> float:
+    """A number of CPUs or GPUs for a worker, also a part of one."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise InvalidArgumentError(f"{name}={value!r} is no number: pass 0 or more, for each worker")
+    return float(value)
 
 
 def _put(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -14,6 +14,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from rueda import lifecycle, rendezvous
 from rueda.elastic.joining import JobHasEnded
 from rueda.elastic.reception import Reception
+from rueda.engines.given import function_of
 from rueda.engines.network import options_at
 from rueda.engines.pickling import pickled
 from rueda.errors import UnsupportedError
@@ -193,7 +194,7 @@ class RuedaTrainer(DataParallelTrainer):  # type: ignore[misc]
     ) -> None:
         self._check_resources = check_resources
         super().__init__(
-            _unless_ended(train_loop_per_worker),
+            _unless_ended(function_of("train_loop_per_worker", train_loop_per_worker)),
             backend_config=backend_config or RuedaConfig(),
             **kwargs,
         )

@@ -11,6 +11,7 @@ import pyarrow.fs
 from pyspark import cloudpickle
 
 from rueda import lifecycle
+from rueda.engines.given import place_of
 from rueda.engines.pickling import pickled
 from rueda.errors import InvalidArgumentError
 from rueda.objects import broadcast_object
@@ -58,7 +59,7 @@ def checkpoint_at(place: str | os.PathLike[str] | None) -> Checkpoint:
     """Raises :class:`rueda.InvalidArgumentError` for a place that Arrow has no file system for."""
     if place is None:
         return Checkpoint(None)
-    text = os.fspath(place)
+    text = place_of("checkpoint", place)
     folder = text if "://" in text else Path(os.path.abspath(text)).as_uri()
     try:
         pyarrow.fs.FileSystem.from_uri(folder)

@@ -13,6 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from rueda import lifecycle
+from rueda.engines.given import count_of, function_of, keywords_of, positionals_of, seconds_of
 from rueda.errors import InvalidArgumentError
 from rueda.spark.batches import Batches
 from rueda.spark.checkpoints import Checkpoint, checkpoint_at
@@ -32,7 +33,7 @@ def fit(
     batch_size: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     tensorboard: str | os.PathLike[str] | None = None,
-    args: Sequence[Any] = (),
+    args: Sequence[Any] | None = (),
     kwargs: Mapping[str, Any] | None = None,
     join: bool = True,
     nulls: bool = False,
@@ -63,26 +64,27 @@ def fit(
     Raises before the job starts what :func:`rueda.spark.run` does, and :class:`rueda.InvalidArgumentError` for columns
     that there are not. The same for nulls in a batch, once it is read, naming the column.
     """
-    for name, value, least in (("batch_size", batch_size, 1), ("prefetch", prefetch, 1)):
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int) or value < least
-        ):
-            raise InvalidArgumentError(
-                f"{name}={value!r} is no number of rows or batches: pass 1 or more"
-            )
-    frame = chosen(df, columns)
-    size = checked_size(frame.sparkSession.sparkContext, num_proc)
     options = {
-        "batch_size": batch_size,
-        "prefetch": prefetch,
+        "batch_size": None if batch_size is None else count_of("batch_size", batch_size, "rows"),
+        "prefetch": count_of("prefetch", prefetch, "batches"),
         "nulls": nulls,
         "spill": spill,
         "join": join,
     }
+    given = (
+        function_of("train", train),
+        positionals_of("args", args),
+        keywords_of("kwargs", kwargs),
+    )
+    timeout = seconds_of("start_timeout", start_timeout)
+    if not isinstance(interface, str):
+        raise InvalidArgumentError(f"interface={interface!r}: pass the name of a network interface")
+    frame = chosen(df, columns)
+    size = checked_size(frame.sparkSession.sparkContext, num_proc)
     places = checkpoint_at(checkpoint), summaries_at(tensorboard)
-    act = _Training(train, tuple(args), dict(kwargs or {}), *places, options)
+    act = _Training(*given, *places, options)
     shares = frame if _has_partitions(frame, size) else frame.repartition(size)
-    return run_stage(shares, act, Stage(size, start_timeout, interface))[0]
+    return run_stage(shares, act, Stage(size, timeout, interface))[0]
 
 
 @dataclass(frozen=True)

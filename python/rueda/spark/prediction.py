@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark import cloudpickle
 
+from rueda.engines.given import function_of
 from rueda.engines.pickling import pickled
 from rueda.errors import InvalidArgumentError
 from rueda.spark.arrays import arrays
@@ -39,6 +40,7 @@ def predictor(
     Raises :class:`rueda.InvalidArgumentError` here for a model that cannot be pickled, and in Spark's job for a column
     that there is not, and for a model that does not return a row for each.
     """
+    function_of("model", model)
     prediction = _Predictor(model, state, column, output, then)
     pickled(cloudpickle.dumps, "the model with its state", prediction)
     return prediction

@@ -8,7 +8,9 @@ from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
+from rueda.engines.given import count_of
 from rueda.errors import InvalidArgumentError, TimeoutError, UnsupportedError
 
 __all__ = ["active_session", "check_cluster", "checked_size", "chosen"]
@@ -29,9 +31,7 @@ def active_session() -> SparkSession:
 def checked_size(context: SparkContext, num_proc: int | None) -> int:
     """``num_proc``, or as many ranks as Spark runs tasks by default."""
     size = context.defaultParallelism if num_proc is None else num_proc
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise InvalidArgumentError(f"num_proc={num_proc!r} is no number of ranks: pass 1 or more")
-    return size
+    return count_of("num_proc", size, "ranks")
 
 
 def check_cluster(context: SparkContext, size: int, timeout: float) -> None:
@@ -63,21 +63,45 @@ def check_cluster(context: SparkContext, size: int, timeout: float) -> None:
 def chosen(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
     """The columns that are asked for, in that order; all by default.
 
-    Raises :class:`rueda.InvalidArgumentError` with the names of those that there are not.
+    Raises :class:`rueda.InvalidArgumentError` for anything else than a DataFrame, and with the names of columns that
+    there are not, or that several have.
     """
-    if not hasattr(frame, "_jdf"):
+    if not isinstance(frame, DataFrame):
+        raise InvalidArgumentError(
+            f"rueda.spark.fit() trains on a DataFrame of Spark, not a {type(frame).__name__}: make one by "
+            "spark.createDataFrame()"
+        )
+    if not isinstance(frame, ClassicDataFrame):
         raise UnsupportedError(
             "rueda.spark needs a DataFrame of a classic SparkSession: Spark Connect tells nothing of slots and stages"
         )
     if columns is None:
+        _check_names(frame, frame.columns)
         return frame
     if isinstance(columns, str):
         raise InvalidArgumentError(f"columns={columns!r} is a text: pass a list of names")
+    if not isinstance(columns, Sequence) or not all(isinstance(name, str) for name in columns):
+        raise InvalidArgumentError(f"columns={columns!r} is no list of names")
     missing = [name for name in columns if name not in frame.columns]
     if missing or not columns:
         raise InvalidArgumentError(
             f"the DataFrame has no column {', '.join(map(repr, missing)) or 'at all of columns=[]'}: it has "
             f"{', '.join(map(repr, frame.columns))}"
         )
+    if twice := next((name for name in columns if columns.count(name) > 1), None):
+        raise InvalidArgumentError(f"columns={columns!r} has {twice!r} twice")
+    _check_names(frame, columns)
     quoted = [name.replace("`", "``") for name in columns]
     return frame.select(*[frame[f"`{name}`"] for name in quoted])
+
+
+def _check_names(frame: DataFrame, wanted: Sequence[str]) -> None:
+    """Raises :class:`rueda.InvalidArgumentError` where Spark finds several columns by one of these names."""
+    exact = str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
+    names = frame.columns if exact else [name.lower() for name in frame.columns]
+    for name in wanted:
+        if names.count(name if exact else name.lower()) > 1:
+            raise InvalidArgumentError(
+                f"the DataFrame has the column {name!r} twice, and it is not to be told which one is meant: name its "
+                f"columns anew by df.toDF(), of those that there are: {', '.join(map(repr, frame.columns))}"
+            )

@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from rueda.errors import UnsupportedError
+from rueda.engines.given import function_of, keywords_of, positionals_of, seconds_of, variables_of
+from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.spark.refusals import active_session, checked_size
 from rueda.spark.stage import Stage, run_stage
 
@@ -20,7 +21,7 @@ _START_TIMEOUT = 60.0
 
 def run(
     fn: Callable[..., Any],
-    args: Sequence[Any] = (),
+    args: Sequence[Any] | None = (),
     kwargs: Mapping[str, Any] | None = None,
     num_proc: int | None = None,
     start_timeout: float | None = None,
@@ -66,16 +67,28 @@ def run(
             raise UnsupportedError(
                 f"{name}= has no meaning here: ranks are tasks of Spark, without MPI, and write into its logs"
             )
+    act = partial(
+        _call, function_of("fn", fn), positionals_of("args", args), keywords_of("kwargs", kwargs)
+    )
+    timeout = seconds_of(
+        "start_timeout", _START_TIMEOUT if start_timeout is None else start_timeout
+    )
+    interface, variables = _first_of(nics), variables_of("env", env)
     session = active_session()
     size = checked_size(session.sparkContext, num_proc)
-    stage = Stage(
-        size,
-        _START_TIMEOUT if start_timeout is None else start_timeout,
-        next(iter([nics] if isinstance(nics, str) else nics or [""])),
-        dict(env or {}),
-    )
-    act = partial(_call, fn, tuple(args), dict(kwargs or {}))
+    stage = Stage(size, timeout, interface, variables)
     return run_stage(session.range(0, size, 1, size), act, stage)
+
+
+def _first_of(nics: Any) -> str:
+    """The first interface that is named; empty where none is."""
+    if isinstance(nics, str):
+        return nics
+    names = nics if isinstance(nics, Iterable) else [nics]
+    first = next(iter([""] if nics is None else names), "")
+    if not isinstance(first, str):
+        raise InvalidArgumentError(f"nics={nics!r}: pass the names of network interfaces")
+    return first
 
 
 def _call(

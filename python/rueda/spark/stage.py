@@ -15,7 +15,7 @@ from pyspark import BarrierTaskContext, cloudpickle
 from pyspark.sql import DataFrame
 
 from rueda import lifecycle, rendezvous
-from rueda.engines.exits import without_exit
+from rueda.engines.exits import as_exception, without_exit
 from rueda.engines.network import options_at
 from rueda.engines.pickling import pickled
 from rueda.engines.ranks import in_order_of_hosts
@@ -95,9 +95,9 @@ def _be_a_rank(
             with lifecycle.world(rank, stage.size, address, **network):
                 told = without_exit(cloudpickle.loads(content), batches, at_end)
         result = pickled(cloudpickle.dumps, f"what rank {rank} returns", told)
-    except Exception as error:
+    except BaseException as error:  # what is raised here ends the task for Spark, which tries it again
         # As Spark's pickle takes them: also those of classes of the driver's main script or notebook.
-        result = cloudpickle.dumps(report(rank, error, cloudpickle))
+        result = cloudpickle.dumps(report(rank, as_exception(error), cloudpickle))
     # Where a worker is lost, the tasks of the others must not succeed for Spark, which would run only the rest again.
     context.barrier()
     for number, start in enumerate(range(0, len(result), _PIECE)):

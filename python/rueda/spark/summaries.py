@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rueda import lifecycle
+from rueda.engines.given import place_of
 from rueda.engines.versions import Needs
 from rueda.errors import InvalidArgumentError
 
@@ -58,7 +59,7 @@ def summaries_at(place: str | os.PathLike[str] | None) -> Summaries:
     """Raises :class:`rueda.InvalidArgumentError` for a place unknown to fsspec, ImportError without TensorBoard."""
     if place is None:
         return Summaries(None)
-    folder = os.fspath(place)
+    folder = place_of("tensorboard", place)
     try:
         import fsspec
         import tensorboard.compat.proto.event_pb2  # noqa: F401 - what will be needed

@@ -56,6 +56,13 @@ def exits(code: object) -> int:
     return os.getpid()
 
 
+def is_interrupted() -> None:
+    """Rank 1 is, as by Ctrl-C, which Dask's workers pass on to their event loop, as no task's error."""
+    if rueda.rank() == 1:
+        raise KeyboardInterrupt("in the loader")
+    rueda.allreduce(np.ones(1), "gradient")
+
+
 class FatalTo:
     """Ends the process with that number when it comes there, so before its rank can meet the others."""
 
@@ -161,6 +168,8 @@ def check_an_error_is_told_and_not_tried_again(client: distributed.Client, folde
     before = [process for _, process, _ in rueda.dask.run(client, total, [0])]
     with raises(rueda.RuedaError, "sys.exit('cannot go on')"):
         rueda.dask.run(client, exits, ["cannot go on"])
+    with raises(rueda.RuedaError, "KeyboardInterrupt: in the loader"):
+        rueda.dask.run(client, is_interrupted)
     assert rueda.dask.run(client, exits, [0]) == [before[0], None, before[2]]
     with raises(rueda.InvalidArgumentError, "what a rank returns cannot be pickled", "type lock"):
         rueda.dask.run(client, threading.Lock)
@@ -284,6 +293,22 @@ def check_what_cannot_work_is_told(client: distributed.Client, folder: Path) -> 
     for wrong in (0, -1, True, "all"):
         with raises(rueda.InvalidArgumentError, f"num_proc={wrong!r}"):
             rueda.dask.run(client, total, [0], wrong)
+    wrong_kinds: list[tuple[str, Any, str]] = [
+        ("fn", None, "fn=None cannot be called"),
+        ("args", 5, "args=5: "),
+        ("args", "text", "args='text': "),
+        ("kwargs", [1], "kwargs=[1]: "),
+        ("num_proc", "2", "num_proc='2'"),
+        ("num_proc", 2.5, "num_proc=2.5"),
+        ("retries", "2", "retries='2'"),
+        ("timeout", "x", "timeout='x'"),
+        ("timeout", -1, "timeout=-1"),
+        ("client", None, "client=None is no distributed.Client"),
+    ]
+    for name, given, told in wrong_kinds:
+        with raises(rueda.InvalidArgumentError, told):
+            rueda.dask.run(**{"client": client, "fn": total, "args": [0], name: given})
+    assert len(rueda.dask.run(client, rueda.rank, None, np.int64(2), kwargs=None)) == 2
     with raises(rueda.InvalidArgumentError, "retries=-1"):
         rueda.dask.run(client, total, [0], retries=-1)
     with raises(rueda.TimeoutError, "4 workers", "only 3", "raise timeout="):

@@ -338,6 +338,17 @@ def check_what_cannot_work_is_told_before_anything_begins() -> None:
         begin(study, never, n_trials=6 if rueda.rank() == 2 else 5)
     with refused("on rank 3", "optuna.Study"):
         begin(None if rueda.rank() == 3 else study, never, n_trials=1)
+    for wrong in (None, "objective"):
+        with refused("on rank 2", f"objective={wrong!r} cannot be called"):
+            begin(study, wrong if rueda.rank() == 2 else never, n_trials=1)
+    for catch in ("ValueError", [ValueError, "KeyError"], 5):
+        with refused("catch=", "classes of exceptions"):
+            begin(study, never, n_trials=1, catch=catch)
+    for callbacks in (5, never, [never, 5]):
+        with refused("callbacks="):
+            begin(study, never, n_trials=1, callbacks=callbacks)
+    with refused("n_trials=True"):
+        begin(study, never, n_trials=True)
     assert study.get_trials() == []
 
 

@@ -86,6 +86,13 @@ def uneven(rows: list[int]) -> tuple[float, int]:
     return found, rueda.join()
 
 
+def is_interrupted() -> None:
+    """Rank 1 is, as by Ctrl-C."""
+    if rueda.rank() == 1:
+        raise KeyboardInterrupt("in the loader")
+    rueda.allreduce(np.ones(1), "gradient")
+
+
 class Counter:
     """An executable, whose ranks have a world when it is made."""
 
@@ -123,6 +130,8 @@ def check_the_executor_runs_functions(folder: Path) -> None:
     assert len(executor.run(total, [0.0])) == 2
     with raises_of(rueda.RuedaError, "sys.exit('cannot go on')"):
         executor.run(exits, ["cannot go on"])
+    with raises_of(rueda.RuedaError, "KeyboardInterrupt: in the loader", "raised on rank 1"):
+        executor.run(is_interrupted)
     assert executor.run(exits, [0])[1] is None
     with raises(rueda.PeerLostError, "workers were lost: rank 1 ("):
         executor.run(dies)
@@ -176,6 +185,24 @@ def check_what_cannot_work_is_told(folder: Path) -> None:
             rueda.ray.RayExecutor(wrong)  # type: ignore[arg-type]
     with raises(rueda.InvalidArgumentError, "use_gpu=True"):
         rueda.ray.RayExecutor(1, gpus_per_worker=1)
+    of_executor: list[tuple[str, Any]] = [
+        ("cpus_per_worker", "1"),
+        ("cpus_per_worker", -1),
+        ("gpus_per_worker", True),
+        ("timeout", "x"),
+    ]
+    for name, value in of_executor:
+        with raises(rueda.InvalidArgumentError, f"{name}={value!r} is no "):
+            rueda.ray.RayExecutor(2, use_gpu=True, **{name: value})
+    of_start: list[tuple[str, Any]] = [
+        ("executable_cls", "Counter"),
+        ("executable_args", 10),
+        ("executable_kwargs", [10]),
+        ("extra_env_vars", {"A": 3}),
+    ]
+    for name, value in of_start:
+        with raises(rueda.InvalidArgumentError, f"{name}={value!r}"):
+            rueda.ray.RayExecutor(2).start(**{"executable_cls": Counter, name: value})
     with raises(rueda.InvalidArgumentError, "num_workers=50 needs 50 CPU", "the cluster has 5"):
         rueda.ray.RayExecutor(50).start()
     executor = rueda.ray.RayExecutor(2, timeout=3)
@@ -184,6 +211,16 @@ def check_what_cannot_work_is_told(folder: Path) -> None:
     executor.start()
     with raises(rueda.InvalidArgumentError, "runs already"):
         executor.start()
+    for call in (executor.run, executor.run_remote, executor.execute, executor.execute_single):
+        with raises(rueda.InvalidArgumentError, "fn=None cannot be called"):
+            call(None)
+    for name, value in (("args", 5), ("args", "text"), ("kwargs", [1])):
+        for call in (executor.run, executor.run_remote):
+            with raises(rueda.InvalidArgumentError, f"{name}={value!r}: "):
+                call(total, **{name: value})
+    assert executor.run(rueda.rank, None, None) == [0, 1]
+    with raises(rueda.InvalidArgumentError, "train_loop_per_worker=None cannot be called"):
+        trainer(None, folder)
     lock = threading.Lock()
     with raises(rueda.InvalidArgumentError, "cannot be pickled", "lock"):
         executor.run(lambda: lock)

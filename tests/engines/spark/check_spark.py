@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import doctest
 import io
@@ -23,13 +24,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyspark
 import rueda
 import rueda.spark
 import rueda.torch
 import torch
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from rueda.spark import tfcluster
 from rueda.spark.checkpoints import checkpoint_at
 from rueda.spark.elephas import SparkModel, to_simple_rdd
@@ -86,6 +88,8 @@ def check_results_are_by_rank(spark: SparkSession, folder: Path) -> None:
     assert {value for _, _, value in results} == {22.0}
     assert len(rueda.spark.run(total, (0,))) == spark.sparkContext.defaultParallelism == 2
     assert len(rueda.spark.run(total, (0,), num_proc=1)) == 1
+    # As other libraries give them: numbers of NumPy, and nothing for no arguments.
+    assert len(rueda.spark.run(rueda.rank, None, None, np.int64(2), np.float32(60))) == 2
 
     def given() -> str | None:
         return os.environ.get("GIVEN")
@@ -140,6 +144,22 @@ def check_an_error_is_told_and_not_tried_again(spark: SparkSession, folder: Path
 
     with raises(rueda.RuedaError, "sys.exit('cannot go on')"):
         rueda.spark.run(exits, num_proc=2)
+
+    def interrupted(kind: type[BaseException], began: Path) -> None:
+        (began / f"{kind.__name__}-{rueda.rank()}").touch(exist_ok=False)
+        if rueda.rank() == 1:
+            raise kind("in the loader")
+        rueda.allreduce(np.ones(1), "gradient")
+
+    for kind in (KeyboardInterrupt, asyncio.CancelledError):
+        began = folder / kind.__name__
+        began.mkdir()
+        told = raised_by(partial(rueda.spark.run, interrupted, (kind, began), num_proc=2))
+        assert type(told) is rueda.RuedaError
+        assert f"{told}" == f"{kind.__name__}: in the loader"
+        assert "raised on rank 1" in told.__notes__
+        assert "in interrupted" in f"{told.__cause__}"
+        assert len(list(began.iterdir())) == 2
     with raises(rueda.InvalidArgumentError, "what rank 0 returns cannot be pickled"):
         rueda.spark.run(threading.Lock, num_proc=1)
     with raises(rueda.InitializationError, "rank 0 on", "no-such-interface"):
@@ -147,6 +167,55 @@ def check_an_error_is_told_and_not_tried_again(spark: SparkSession, folder: Path
     with raises(rueda.InitializationError, "rank 0 on", "no-such-interface"):
         rueda.spark.run(total, (0,), num_proc=2, env={"RUEDA_INTERFACE": "no-such-interface"})
     assert len(rueda.spark.run(total, (0,))) == 2
+
+
+def refuse_wrong_kinds(frame: Any) -> None:
+    """Of each argument, in one sentence that shows it; and what is taken though it is of another kind."""
+    wrong: list[tuple[str, Any, str]] = [
+        ("args", 5, "args=5: "),
+        ("args", "text", "args='text': "),
+        ("args", {"add": 1}, "args={'add': 1}: "),
+        ("kwargs", [1], "kwargs=[1]: "),
+        ("kwargs", {1: 2}, "kwargs={1: 2}: "),
+        ("start_timeout", "x", "start_timeout='x'"),
+        ("start_timeout", float("nan"), "start_timeout=nan"),
+        ("start_timeout", -1, "start_timeout=-1"),
+        ("start_timeout", True, "start_timeout=True"),
+        ("num_proc", True, "num_proc=True"),
+        ("num_proc", 2.5, "num_proc=2.5"),
+        ("num_proc", 0, "num_proc=0"),
+        ("num_proc", "2", "num_proc='2'"),
+    ]
+    of_run = [
+        ("env", {"A": 3}, "env={'A': 3}: "),
+        ("env", {"A=B": "3"}, "env={'A=B': '3'}: "),
+        ("env", [("A", "3")], "env=[('A', '3')]: "),
+        ("nics", 5, "nics=5: "),
+        ("nics", [5], "nics=[5]: "),
+    ]
+    of_fit = [
+        ("prefetch", "4", "prefetch='4'"),
+        ("batch_size", True, "batch_size=True"),
+        ("columns", 5, "columns=5 "),
+        ("columns", [5], "columns=[5] "),
+        ("interface", 5, "interface=5: "),
+        ("checkpoint", 5, "checkpoint=5 "),
+        ("tensorboard", 5, "tensorboard=5 "),
+    ]
+    for name, value, told in wrong + of_run:
+        given = {"args": (0,), "num_proc": 2, name: value}
+        with raises(rueda.InvalidArgumentError, told):
+            rueda.spark.run(total, **given)
+    for name, value, told in wrong + of_fit:
+        with raises(rueda.InvalidArgumentError, told):
+            rueda.spark.fit(frame, total, **{"num_proc": 2, name: value})
+    for fn in (None, "total", (0,)):
+        with raises(rueda.InvalidArgumentError, f"fn={fn!r} ", "function"):
+            rueda.spark.run(fn, num_proc=2)
+        with raises(rueda.InvalidArgumentError, f"train={fn!r} ", "function"):
+            rueda.spark.fit(frame, fn, 2)
+    with raises(rueda.InvalidArgumentError, "model=None "):
+        rueda.spark.predictor(None)
 
 
 def check_what_cannot_work_is_told_before_the_job(spark: SparkSession, folder: Path) -> None:
@@ -171,6 +240,22 @@ def check_what_cannot_work_is_told_before_the_job(spark: SparkSession, folder: P
     assert chosen(named, ["c.d", "a`b"]).columns == ["c.d", "a`b"]
     with raises(rueda.InvalidArgumentError, "columns='id' is a text"):
         rueda.spark.fit(frame, print, 2, columns="id")
+    twice = spark.range(4).selectExpr("id AS x", "id AS y", "2 * id AS x")
+    for columns in (None, ["y", "x"]):
+        with raises(rueda.InvalidArgumentError, "has the column 'x' twice", "df.toDF()"):
+            rueda.spark.fit(twice, print, 2, columns=columns)
+    assert chosen(twice, ["y"]).columns == ["y"]
+    with raises(rueda.InvalidArgumentError, "has the column 'a' twice", "'a', 'A'"):
+        rueda.spark.fit(spark.range(4).selectExpr("id AS a", "id AS A"), print, 2)
+    with raises(rueda.InvalidArgumentError, "columns=['id', 'id'] has 'id' twice"):
+        rueda.spark.fit(frame, print, 2, columns=["id", "id"])
+    for given in ([(1, 2.0)], pd.DataFrame({"id": [1]}), frame.rdd, None):
+        with raises(rueda.InvalidArgumentError, f"not a {type(given).__name__}", "DataFrame"):
+            rueda.spark.fit(given, print, 2)
+    connected: Any = object.__new__(type("Connected", (DataFrame,), {}))
+    with raises(rueda.UnsupportedError, "Spark Connect"):
+        rueda.spark.fit(connected, print, 2)
+    refuse_wrong_kinds(frame)
     with raises(rueda.InvalidArgumentError, "batch_size=0"):
         rueda.spark.fit(frame, print, 2, batch_size=0)
     with raises(rueda.InvalidArgumentError, "checkpoint='gopher://host/x'"):

@@ -13,6 +13,10 @@ import parallel
 import rueda
 import rueda.checkpoint
 import rueda.elastic
+import rueda.engines.exits
+import rueda.engines.given
+import rueda.engines.pickling
+import rueda.engines.ranks
 import rueda.horovod.torch as hvd
 import rueda.report
 import rueda.server
