@@ -332,7 +332,9 @@ class RayExecutor:
 def _share_of(name: str, value: Any) -> float:
     """A number of CPUs or GPUs for a worker, also a part of one."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise InvalidArgumentError(f"{name}={value!r} is no number: pass 0 or more, for each worker")
+        raise InvalidArgumentError(
+            f"{name}={value!r} is no number: pass 0 or more, for each worker"
+        )
     return float(value)
 
 

@@ -95,7 +95,9 @@ def _be_a_rank(
             with lifecycle.world(rank, stage.size, address, **network):
                 told = without_exit(cloudpickle.loads(content), batches, at_end)
         result = pickled(cloudpickle.dumps, f"what rank {rank} returns", told)
-    except BaseException as error:  # what is raised here ends the task for Spark, which tries it again
+    except (
+        BaseException
+    ) as error:  # what is raised here ends the task for Spark, which tries it again
         # As Spark's pickle takes them: also those of classes of the driver's main script or notebook.
         result = cloudpickle.dumps(report(rank, as_exception(error), cloudpickle))
     # Where a worker is lost, the tasks of the others must not succeed for Spark, which would run only the rest again.
