@@ -105,6 +105,7 @@ __all__ = [
     "TransportError",
     "UnsupportedError",
     "__version__",
+    "abort",
     "add_process_set",
     "allgather",
     "allgather_async",

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from rueda import _native, attendance, rendezvous
-from rueda.arguments import RANK_BITS, fits
+from rueda.arguments import RANK_BITS, fits, shown
 from rueda.errors import InvalidArgumentError, PeerLostError, ShutdownError
 from rueda.handles import release_completed
 from rueda.process_sets import (
@@ -190,6 +190,33 @@ def world(rank: int, size: int, rendezvous: str | None = None, **options: object
     finally:
         _block = 0
         shutdown()
+
+
+def abort(reason: str) -> None:
+    """Ends the world because of a failure: the other ranks raise :class:`rueda.PeerLostError` with ``reason`` at once.
+
+    For programs that swallow exceptions and keep the process, whose failure the others would otherwise wait for;
+    :func:`world` does it by itself. This process is in no world afterwards, and :func:`init` may follow. Where recovery
+    is on, the others can go on without it.
+
+    Raises :class:`rueda.InvalidArgumentError` for a reason that is no text or says nothing, and
+    :class:`rueda.NotInitializedError` outside a world.
+
+    Example::
+
+        >>> rueda.abort("the input of day 3 is damaged")
+        >>> rueda.is_initialized()
+        False
+        >>> rueda.init()
+    """
+    if not isinstance(reason, str) or not reason.strip():
+        raise InvalidArgumentError(
+            f"abort({shown(reason)}): the reason is a text for the other ranks"
+        )
+    _native.rank()  # raises outside a world
+    _native.abort(reason)
+    attendance.leave(done=False)
+    shutdown()
 
 
 def tell_failure(error: BaseException) -> None:

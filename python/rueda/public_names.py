@@ -26,6 +26,7 @@ from rueda.leaves import (
     leaf_seed,
 )
 from rueda.lifecycle import (
+    abort,
     cross_rank,
     cross_size,
     init,
@@ -103,6 +104,7 @@ __all__ = [
     "Recovery",
     "ReduceOp",
     "Sum",
+    "abort",
     "add_process_set",
     "allgather",
     "allgather_async",

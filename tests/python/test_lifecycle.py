@@ -122,6 +122,43 @@ def test_use_outside_a_world() -> None:
     assert ended.returncode == 0, ended.output
 
 
+def test_abort_tells_the_others_why() -> None:
+    check(
+        """
+        import numpy as np, rueda
+        for refused in ("", "  ", None, 5):
+            try:
+                rueda.abort(refused)
+            except rueda.InvalidArgumentError as error:
+                assert repr(refused) in str(error), error
+            else:
+                raise AssertionError("not refused")
+        try:
+            rueda.abort("outside")
+        except rueda.NotInitializedError as error:
+            assert "rueda.init()" in str(error)
+        else:
+            raise AssertionError("not refused")
+        rueda.init()
+        rueda.allreduce(np.ones(1))
+        if rueda.rank() == 1:
+            rueda.abort("the input of day 3 is damaged")
+            assert not rueda.is_initialized()
+        else:
+            try:
+                rueda.allreduce(np.ones(1), name="next")
+            except rueda.PeerLostError as error:
+                assert error.peer == 1 and "the input of day 3 is damaged" in str(error), error
+            else:
+                raise AssertionError("not told")
+            rueda.shutdown()
+        rueda.init()
+        assert rueda.allreduce([1.0], op=rueda.Sum).tolist() == [2.0]
+        """,
+        2,
+    )
+
+
 def test_init_twice_and_again() -> None:
     check(
         """

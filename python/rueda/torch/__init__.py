@@ -35,6 +35,7 @@ from rueda.exchanges import barrier, join
 from rueda.handles import Handle, poll, synchronize
 from rueda.leaves import LeafBatch, LeafSampler, LeafSums, Leaves, leaf_seed
 from rueda.lifecycle import (
+    abort,
     cross_rank,
     cross_size,
     init,
@@ -165,6 +166,7 @@ __all__ = [
     "TimeoutError",
     "TransportError",
     "UnsupportedError",
+    "abort",
     "add_process_set",
     "allgather",
     "allgather_async",

@@ -46,7 +46,7 @@ MODULES = [
 # What every example may use without importing it.
 NAMES = {"np": np, "rueda": rueda, "torch": torch, "hvd": hvd, "dist": dist}
 # They end the world, so nothing may follow that has been made in it.
-LAST = {"rueda.lifecycle.shutdown"}
+LAST = {"rueda.lifecycle.abort", "rueda.lifecycle.shutdown"}
 
 
 def public() -> Iterator[tuple[str, object]]:
