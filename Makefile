@@ -16,6 +16,9 @@ SHELL := /bin/bash
 export PYTHON
 export VIRTUAL_ENV := $(abspath $(VENV))
 export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
+# Packages are installed without bytecode, which what is imported then leaves behind: without, each import of torch
+# compiles it again for 4 seconds.
+unexport PYTHONDONTWRITEBYTECODE
 # What another clone of the same sources has compiled serves this one.
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
