@@ -314,8 +314,10 @@ std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
   }
   if (inputs.empty()) return {};
   std::vector<Submission> submissions;
+  submissions.reserve(inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    Submission submission = submission_of(Collective::allreduce, inputs[i], "");
+    Submission& submission =
+        submissions.emplace_back(submission_of(Collective::allreduce, inputs[i], ""));
     set_reduction(submission.request, options);
     submission.request.priority = options.priority;
     set_wire(submission.request, options.wire_dtype);
@@ -324,7 +326,6 @@ std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
     set_group(submission.request, options.name, static_cast<int>(i),
               static_cast<int>(inputs.size()));
     submission.output = static_cast<std::byte*>(outputs[i]);
-    submissions.push_back(std::move(submission));
   }
   return runtime->submit(set_id, std::move(submissions));
 }

@@ -15,6 +15,10 @@ namespace rueda {
 
 namespace {
 
+// Tensors of a batch that are smaller than this on average are packed: two copies of 16 KiB take as
+// long as two system calls.
+constexpr std::size_t packed_below = 16 << 10;
+
 // A collective in the lane's channel, whose traffic is counted there.
 template <class Collective, class... Arguments>
 std::unique_ptr<Operation> counted(const Lane& lane, Arguments&&... arguments) {
@@ -54,7 +58,8 @@ class OnehostBackend : public Backend {
     if (!policy) return ring_->allreduce(lane, reduction, std::move(pieces));
     if (reduction.leaves) return leaf_allreduce(lane, *policy, reduction, std::move(pieces));
     const bool staged = Staging::suits(*policy, bytes, pieces.size(), lane.size());
-    if (!staged && bytes > policy->flat_limit && must_pack(lane, reduction, pieces)) {
+    if (!staged && bytes > policy->flat_limit &&
+        (are_small(pieces, bytes) || must_pack(lane, reduction, pieces))) {
       return packed_allreduce(buffers_, lane, reduction.dtype, pieces, [&](const Piece& all) {
         return host_allreduce(lane, *policy, reduction, {all});
       });
@@ -128,6 +133,12 @@ class OnehostBackend : public Backend {
   [[nodiscard]] std::optional<HostPolicy> policy_for(const Lane& lane, std::size_t bytes) const {
     if (lane.channel == nullptr) return std::nullopt;
     return rueda::policy_for(algorithms_, policy_, bytes);
+  }
+
+  // Whether it is quicker to pack the pieces than to ask the kernel for each. The same on all
+  // ranks.
+  static bool are_small(const std::vector<Piece>& pieces, std::size_t bytes) {
+    return pieces.size() > 1 && bytes / pieces.size() < packed_below;
   }
 
   // The same on all ranks, except for a single tensor, about which ranks need not agree.

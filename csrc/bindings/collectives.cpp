@@ -85,7 +85,7 @@ std::vector<float*> arrays_at(const std::vector<std::uintptr_t>& addresses) {
   return arrays;
 }
 
-std::vector<Handle> submit_grouped_allreduce(
+GroupHandle submit_grouped_allreduce(
     const std::vector<std::uintptr_t>& inputs, const std::vector<std::uintptr_t>& outputs,
     std::vector<Shape> shapes, const std::vector<int>& dtypes, const std::string& name, int op,
     double prescale, double postscale, int set, int wire, const std::vector<int>& devices,
@@ -94,24 +94,26 @@ std::vector<Handle> submit_grouped_allreduce(
     std::int32_t priority) {
   std::vector<TensorView> views;
   std::vector<void*> targets;
+  views.reserve(inputs.size());
+  targets.reserve(inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const int device = devices.empty() ? host_device : devices.at(i);
     views.push_back(view(inputs[i], std::move(shapes.at(i)), dtypes.at(i), device, stream));
     targets.push_back(pointer(outputs.at(i)));
   }
-  return grouped_allreduce(views, targets,
-                           {.name = name,
-                            .op = reduce_op(op),
-                            .prescale_factor = prescale,
-                            .postscale_factor = postscale,
-                            .process_set = {set},
-                            .priority = priority,
-                            .wire_dtype = wire_type(wire),
-                            .compression = compression(codec, fraction),
-                            .residuals = arrays_at(residuals),
-                            .velocities = arrays_at(velocities),
-                            .momentum = momentum,
-                            .seed = seed});
+  return GroupHandle(grouped_allreduce(views, targets,
+                                       {.name = name,
+                                        .op = reduce_op(op),
+                                        .prescale_factor = prescale,
+                                        .postscale_factor = postscale,
+                                        .process_set = {set},
+                                        .priority = priority,
+                                        .wire_dtype = wire_type(wire),
+                                        .compression = compression(codec, fraction),
+                                        .residuals = arrays_at(residuals),
+                                        .velocities = arrays_at(velocities),
+                                        .momentum = momentum,
+                                        .seed = seed}));
 }
 
 // Of a caller who waits at once: where the handle goes, and how many seconds he may wait.

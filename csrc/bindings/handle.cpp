@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -50,6 +51,12 @@ void sleep_once(const Handle& handle, std::optional<Time> deadline) {
 
 namespace {
 
+// Of a Handle or a GroupHandle.
+std::vector<Handle> handles_of(const py::handle& object) {
+  if (py::isinstance<GroupHandle>(object)) return object.cast<const GroupHandle&>().handles;
+  return {object.cast<const Handle&>()};
+}
+
 void wait_on_all(const std::vector<Handle>& handles, std::uintptr_t stream) {
   for (const Handle& handle : handles) wait(handle, std::nullopt);
   make_stream_wait(handles, reinterpret_cast<void*>(stream));
@@ -58,6 +65,20 @@ void wait_on_all(const std::vector<Handle>& handles, std::uintptr_t stream) {
 const Output& output_of(const Handle& handle) {
   wait(handle, std::nullopt);
   return handle.output();
+}
+
+bool is_done(const Handle& handle) {
+  return handle.done();
+}
+
+bool wait_for_group(const GroupHandle& group, std::optional<double> timeout) {
+  const Time began = Clock::now();
+  const auto left = [&]() -> std::optional<double> {
+    if (!timeout) return std::nullopt;
+    return *timeout - std::chrono::duration<double>(Clock::now() - began).count();
+  };
+  return std::ranges::all_of(
+      group.handles, [&](const Handle& handle) { return handle.done() || wait(handle, left()); });
 }
 
 }  // namespace
@@ -105,12 +126,39 @@ void bind_handle(py::module_& module) {
            [](const Handle& handle) { return output_of(handle).received_splits; })
       .def("last_joined_rank",
            [](const Handle& handle) { return output_of(handle).last_joined_rank; })
-      .def("source", [](const Handle& handle) { return output_of(handle).source; });
-  module.def("wait_on_all", &wait_on_all);
+      .def("source", [](const Handle& handle) { return output_of(handle).source; })
+      .def_property_readonly("parts", [](const Handle&) { return 1; });
+  py::class_<GroupHandle, Handle>(module, "GroupHandle")
+      .def("done",
+           [](const GroupHandle& group) { return std::ranges::all_of(group.handles, is_done); })
+      .def("finished",
+           [](const GroupHandle& group) { return std::ranges::all_of(group.handles, is_finished); })
+      .def("wait_on", [](const GroupHandle& group,
+                         std::uintptr_t stream) { wait_on_all(group.handles, stream); })
+      .def("wait", &wait_for_group, py::arg("timeout") = py::none())
+      .def("check",
+           [](const GroupHandle& group) {
+             for (const Handle& handle : group.handles) output_of(handle);
+           })
+      .def_property_readonly("parts",
+                             [](const GroupHandle& group) { return group.handles.size(); });
+  module.def("wait_on_all", [](const py::sequence& objects, std::uintptr_t stream) {
+    std::vector<Handle> handles;
+    for (const py::handle object : objects) {
+      const std::vector<Handle> own = handles_of(object);
+      handles.insert(handles.end(), own.begin(), own.end());
+    }
+    wait_on_all(handles, stream);
+  });
   const py::call_guard<GilReleased> released;
   py::class_<CompletionQueue>(module, "CompletionQueue")
       .def(py::init<>())
-      .def("watch", &CompletionQueue::watch, released)
+      .def("watch",
+           [](CompletionQueue& queue, const py::handle& object, std::uint64_t token) {
+             const std::vector<Handle> handles = handles_of(object);
+             const GilReleased without_gil;
+             for (const Handle& handle : handles) queue.watch(handle, token);
+           })
       .def(
           "wait",
           [](CompletionQueue& queue, double timeout) {

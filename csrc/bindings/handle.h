@@ -4,11 +4,22 @@
 #include <pybind11/pybind11.h>
 
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "core/clock.h"
 #include "rueda/rueda.h"
 
 namespace rueda::bindings {
+
+// Of a group, which to Python is one operation: as many objects as tensors would take longer than
+// all else. Itself it is the first of them.
+struct GroupHandle : Handle {
+  explicit GroupHandle(std::vector<Handle> all) : handles(std::move(all)) {
+    if (!handles.empty()) Handle::operator=(handles.front());
+  }
+  std::vector<Handle> handles;
+};
 
 void bind_memory(pybind11::module_& module);
 void bind_handle(pybind11::module_& module);

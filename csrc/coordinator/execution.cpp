@@ -92,6 +92,7 @@ void Execution::await_inputs() {
 
 std::unique_ptr<Operation> Execution::allreduce(const Contributions& contributions) {
   std::vector<Piece> pieces;
+  pieces.reserve(members_.size());
   for (const BatchMember& member : members_) {
     Piece piece{nullptr, nullptr, member.response->request.count()};
     if (member.submission) {

@@ -34,17 +34,19 @@ bool Replay::take(std::vector<Submission>& submissions, Time now, bool gpus_wait
   if (plans_.has_none()) return false;
   Plan* plan = nullptr;
   bool fit = true;
+  taken_.clear();
   for (const Submission& submission : submissions) {
     const PlanTable::Where* const where = plans_.find(submission.request.name);
     if (where == nullptr) {
       fit = false;
       continue;
     }
-    const Member& member = where->member();
+    Member& member = where->member();
     fit = fit && (plan == nullptr || plan == where->plan) && !member.submission &&
           fits(*member.response, submission.request, members_->rank) &&
           !(gpus_wait && where->plan->on_gpu);
     plan = where->plan;
+    taken_.push_back(&member);
   }
   if (plan == nullptr) return false;
   if (fit && !plan->off && plan->members > 1 && memory_.readiness().is_cancelled(plan->place)) {
@@ -57,9 +59,9 @@ bool Replay::take(std::vector<Submission>& submissions, Time now, bool gpus_wait
     }
     return false;
   }
-  for (Submission& submission : submissions) {
-    submission.taken_at = now;
-    plans_.find(submission.request.name)->member().submission = std::move(submission);
+  for (std::size_t i = 0; i < submissions.size(); ++i) {
+    submissions[i].taken_at = now;
+    taken_[i]->submission = std::move(submissions[i]);
   }
   if (plan->collected == 0 && submissions.size() < plan->members) open_.collect(*plan);
   plan->collected += submissions.size();

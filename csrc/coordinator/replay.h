@@ -94,7 +94,9 @@ class Replay {
   // An operation, or a whole group. False: it is to be negotiated. `gpus_wait`: something on GPUs
   // is being negotiated.
   bool take(std::vector<Submission>& submissions, Time now, bool gpus_wait);
-  // Whether `name` has been taken and is neither executed nor handed back.
+  // Whether anything has been taken that is neither executed nor handed back.
+  [[nodiscard]] bool holds_any() const { return !open_.empty(); }
+  // The same of `name`.
   [[nodiscard]] bool holds(const std::string& name) const {
     const PlanTable::Where* const found = plans_.find(name);
     return found != nullptr && found->member().submission;
@@ -172,6 +174,7 @@ class Replay {
   RoundAtOnce at_once_;
   std::uint64_t calls_off_seen_ = 0;
   std::vector<const std::byte*> sent_;  // with the round that is being executed
+  std::vector<Member*> taken_;          // only within take()
   bool suspended_ = false;
   bool calls_off_gpus_ = false;  // at this moment
 };

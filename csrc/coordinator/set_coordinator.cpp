@@ -167,12 +167,16 @@ RoundAtOnce* SetCoordinator::at_once() {
 // A name that is still pending must not be submitted again: the new submission fails, and the
 // pending one with it on all ranks, since nobody can tell any more which of the two the others
 // mean.
+//
+// Those of a group have numbers in their names, and differ from each other.
 bool SetCoordinator::refuse_duplicates(std::vector<Submission>& submissions) {
+  const bool may_repeat = submissions.front().request.group.empty();
   std::set<std::string_view> own;
   const auto duplicate =
       std::find_if(submissions.begin(), submissions.end(), [&](const Submission& submission) {
         const std::string& name = submission.request.name;
-        return (submissions.size() > 1 && !own.insert(name).second) || is_pending(name);
+        return (may_repeat && submissions.size() > 1 && !own.insert(name).second) ||
+               is_pending(name);
       });
   if (duplicate == submissions.end()) return false;
   const std::string name = duplicate->request.name;

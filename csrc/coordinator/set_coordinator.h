@@ -47,7 +47,7 @@ class SetCoordinator {
   [[nodiscard]] const ProcessSetMembers& members() const { return *members_; }
   [[nodiscard]] const Batches& batches() const { return batches_; }
   [[nodiscard]] bool is_pending(const std::string& name) const {
-    return negotiation_.pending().contains(name) || replay_.holds(name);
+    return negotiation_.pending().contains(name) || (replay_.holds_any() && replay_.holds(name));
   }
   // Whether batches are under way, or only the other members are waited for.
   // Or whether they still need this rank though the set has ended.

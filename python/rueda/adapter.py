@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from rueda import _native
 
-__all__ = ["Adapter", "Refusal", "View", "unusable"]
+__all__ = ["Adapter", "Refusal", "View", "Views", "unusable"]
 
 A = TypeVar("A")
 
@@ -45,6 +45,19 @@ class View(NamedTuple):
     follow: Callable[[Sequence[_native.Handle]], None] | None = None
 
 
+class Views(NamedTuple):
+    """The same of several arrays on one device, by columns: for many small ones, an object each would take longer."""
+
+    pointers: list[int]
+    shapes: list[tuple[int, ...]]
+    dtypes: list[int]
+    sizes: list[int]  # bytes
+    owners: object = None
+    device: int = -1
+    stream: int = 0
+    follow: Callable[[Sequence[_native.Handle]], None] | None = None
+
+
 class Adapter(Protocol[A]):
     """An array library. All collectives are written once against this.
 
@@ -56,6 +69,15 @@ class Adapter(Protocol[A]):
 
     def write(self, array: object) -> tuple[A, View]:
         """``array`` itself, to be overwritten. Raises Refusal, also where it is not contiguous or read-only."""
+
+    def usual_views(self, arrays: Sequence[object], to_write: bool) -> Views | None:
+        """Of arrays of which read(), or write(), would return all as they are; ``None`` to look at each.
+
+        ``to_write``: they are to be overwritten.
+        """
+
+    def are_unchanged(self, arrays: Sequence[A], views: Views) -> bool:
+        """Whether :meth:`change_of` would find nothing in any of them."""
 
     def change_of(self, array: A, view: View) -> str | None:
         """What has been done to an array of read() or write() so that its view is untrue; ``None`` if nothing."""

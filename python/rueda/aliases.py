@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from rueda import dtypes
 from rueda.adapter import Refusal, View
 
-__all__ = ["repeated"]
+__all__ = ["are_apart", "repeated"]
+
+
+def are_apart(pointers: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Whether no memory of ``sizes`` bytes at ``pointers`` is that of another one: then :func:`repeated` finds none."""
+    end = 0
+    for pointer, size in sorted(zip(pointers, sizes, strict=True)):
+        if size > 0 and pointer < end:
+            return False
+        end = max(end, pointer + size)
+    return True
 
 
 def repeated(views: Sequence[View]) -> list[int]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rueda import _native, dtypes
-from rueda.adapter import Refusal, View, unusable
+from rueda.adapter import Refusal, View, Views, unusable
 
 __all__ = ["Array", "NumpyAdapter"]
 
@@ -41,6 +42,28 @@ class NumpyAdapter:
         if not array.flags.writeable:
             raise Refusal(f"the array of shape {list(array.shape)} is read-only")
         return array, _view(array)
+
+    def usual_views(self, arrays: Sequence[object], to_write: bool) -> Views | None:
+        codes = []
+        for array in arrays:
+            if type(array) is not np.ndarray:
+                return None
+            flags = array.flags
+            code = _codes.get(array.dtype)
+            if code is None or not flags.c_contiguous or (to_write and not flags.writeable):
+                return None
+            codes.append(code)
+        return Views(
+            [_native.address_of(array) for array in arrays],
+            [array.shape for array in arrays],  # type: ignore[attr-defined]  # NumPy's, all of them
+            codes,
+            [array.nbytes for array in arrays],  # type: ignore[attr-defined]  # the same
+        )
+
+    def are_unchanged(self, arrays: Sequence[Array], views: Views) -> bool:
+        return [array.shape for array in arrays] == views.shapes and [
+            _native.address_of(array) for array in arrays
+        ] == views.pointers
 
     def change_of(self, array: Array, view: View) -> str | None:
         if array.shape != view.shape:

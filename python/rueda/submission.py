@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
 from rueda import _native, dtypes
 from rueda.adapter import Adapter, Refusal, View
-from rueda.aliases import repeated
+from rueda.aliases import are_apart, repeated
 from rueda.arguments import (
     factor_of,
     label_of,
@@ -38,6 +39,22 @@ NO_WIRE = -1
 
 A = TypeVar("A")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Members(Generic[A]):
+    """Of a grouped operation: what the engine is told, by columns, and what is done about the arrays."""
+
+    targets: list[A]
+    inputs: list[int]
+    outputs: list[int]
+    shapes: list[tuple[int, ...]]
+    dtypes: list[int]
+    devices: list[int]
+    stream: int
+    follow: Callable[[Sequence[_native.Handle]], None] | None
+    references: object
+    require_unchanged: Callable[[str | None], None]  # of the group of that name, once it is done
 
 
 def part_name(name: str | None, number: int) -> str | None:
@@ -217,31 +234,21 @@ class Collectives(Generic[A]):
 
         def submit() -> Handle[list[A]]:
             codec, fraction, seed = codec_of(compression)
-            members = [self._source_and_target(array, in_place) for array in group]
-            used = [(view, output) for _, view, _, output in members]
-            spares = []
-            for number in repeated([view for view, _ in used]) if in_place else ():
-                # Other ranks may have memory of its own there: it takes part, and its result is that of the first.
-                spare, view = self._adapter.write(self._adapter.copy(members[number][0]))
-                spares.append(spare)
-                used[number] = view, view
-            views = [view for view, _ in used]
-            # Of those on a GPU; a rank uses one, and one stream is current.
-            placed = next((view for view in views if view.device >= 0), None)
+            members = self._usual_members(group, in_place) or self._members(group, in_place)
             begin = partial(
                 _native.grouped_allreduce,
-                [view.pointer for view in views],
-                [output.pointer for _, output in used],
-                [view.shape for view in views],
-                [view.dtype for view in views],
+                members.inputs,
+                members.outputs,
+                members.shapes,
+                members.dtypes,
                 text_of(name),
                 reduction_of(op),
                 factor_of(prescale),
                 factor_of(postscale),
                 identify(process_set),
                 wire,
-                [view.device for view in views],
-                placed.stream if placed else 0,
+                members.devices,
+                members.stream,
                 codec,
                 fraction,
                 [each.residual for each in feedback],
@@ -252,14 +259,77 @@ class Collectives(Generic[A]):
             )
 
             def finish(_: object) -> list[A]:
-                for number, (source, view, _, _) in enumerate(members):
-                    self._require_unchanged(source, view, part_name(name, number))
-                return [target for _, _, target, _ in members]
+                members.require_unchanged(name)
+                return members.targets
 
-            references = (members, spares, feedback)
-            return Handle(begin, finish, references, placed.follow if placed else None)
+            references = (members.references, feedback)
+            return Handle(lambda: [begin()], finish, references, members.follow)
 
         return _submitted(submit, name, process_set, len(group))
+
+    def _members(self, group: Sequence[object], in_place: bool) -> _Members[A]:
+        """Of whatever arrays. Raises Refusal."""
+        members = [self._source_and_target(array, in_place) for array in group]
+        used = [(view, output) for _, view, _, output in members]
+        spares = []
+        for number in repeated([view for view, _ in used]) if in_place else ():
+            # Other ranks may have memory of its own there: it takes part, and its result is that of the first.
+            spare, view = self._adapter.write(self._adapter.copy(members[number][0]))
+            spares.append(spare)
+            used[number] = view, view
+        views = [view for view, _ in used]
+        # Of those on a GPU; a rank uses one, and one stream is current.
+        placed = next((view for view in views if view.device >= 0), None)
+
+        def require_unchanged(name: str | None) -> None:
+            for number, (source, view, _, _) in enumerate(members):
+                self._require_unchanged(source, view, part_name(name, number))
+
+        return _Members(
+            [target for _, _, target, _ in members],
+            [view.pointer for view in views],
+            [output.pointer for _, output in used],
+            [view.shape for view in views],
+            [view.dtype for view in views],
+            [view.device for view in views],
+            placed.stream if placed else 0,
+            placed.follow if placed else None,
+            (members, spares),
+            require_unchanged,
+        )
+
+    def _usual_members(self, group: Sequence[A], in_place: bool) -> _Members[A] | None:
+        """Of arrays that can be used as they lie, and lie apart; ``None`` to look at each. Raises Refusal."""
+        views = self._adapter.usual_views(group, in_place)
+        if views is None or (in_place and not are_apart(views.pointers, views.sizes)):
+            return None
+        targets, outputs = group, views
+        if not in_place:
+            targets = [self._adapter.empty_like(array) for array in group]
+            made = self._adapter.usual_views(targets, True)
+            if made is None:
+                return None
+            outputs = made
+
+        def require_unchanged(name: str | None) -> None:
+            if self._adapter.are_unchanged(group, views):
+                return
+            columns = zip(group, views.pointers, views.shapes, views.dtypes, strict=True)
+            for number, (array, pointer, shape, code) in enumerate(columns):
+                self._require_unchanged(array, View(pointer, shape, code), part_name(name, number))
+
+        return _Members(
+            list(targets),
+            views.pointers,
+            outputs.pointers,
+            views.shapes,
+            views.dtypes,
+            [views.device] * len(group),
+            views.stream,
+            views.follow,
+            (group, targets, views.owners, outputs.owners),
+            require_unchanged,
+        )
 
     def reducescatter(
         self,

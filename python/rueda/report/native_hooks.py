@@ -76,12 +76,11 @@ class _Hooks:
         @wraps(original)
         def begin(*arguments: Any, **named: Any) -> Any:
             began = now()
-            handles = original(*arguments, **named)
+            handle = original(*arguments, **named)
             key = 0
             if collective not in _OF_TWO:
                 key = key_of(collective, _at(arguments, name), _at(arguments, process_set))
-            for handle in handles if isinstance(handles, list) else (handles,):
-                self._keys[handle] = key
+            self._keys[handle] = key
             size = _bytes(arguments[shape], arguments[dtype]) if shape >= 0 else 0
             placed = _at(arguments, device)
             devices = placed if isinstance(placed, list) else [placed]
@@ -90,7 +89,7 @@ class _Hooks:
                 flags |= NO_ALLREDUCE
             kind = Kind.SUBMIT if named.get("begun") is None else Kind.CALL
             self._recorder.add(kind, began, now(), key, size, flags)
-            return handles
+            return handle
 
         return begin
 
@@ -252,7 +251,8 @@ def install(recorder: Recorder) -> None:
         setattr(_native, name, hooks.blocking(name, getattr(_native, name)))
     for name in ("init", "enter_world", "recover"):
         setattr(_native, name, hooks.entering(getattr(_native, name)))
-    _native.Handle.wait = hooks.waiting(_native.Handle.wait)  # type: ignore[method-assign]
+    for kind in (_native.Handle, _native.GroupHandle):
+        kind.wait = hooks.waiting(kind.wait)  # type: ignore[method-assign]
     _native.wait_on_all = hooks.waiting_for_all(_native.wait_on_all)
     hooks.persistent(_native.PersistentAllreduce)
     hooks.completions(_native.CompletionQueue)

@@ -55,7 +55,9 @@ class Completions:
         self._name = name
         self._lock = threading.Lock()
         self._queue = _native.CompletionQueue()
-        self._watched: dict[int, tuple[Completable, int]] = {}  # with the number of natives to come
+        self._watched: dict[
+            int, tuple[Completable, int]
+        ] = {}  # with how many parts of it are to come
         self._deadlines: list[tuple[float, int]] = []
         self._next = 0
         # When each thread that waits looks at deadlines, in time.monotonic(), though nobody wakes it.
@@ -77,7 +79,7 @@ class Completions:
             if not closed:
                 token = self._next
                 self._next += 1
-                self._watched[token] = (operation, len(natives))
+                self._watched[token] = (operation, sum(native.parts for native in natives))
                 heapq.heappush(self._deadlines, (operation.deadline, token))
                 if not self._threads:
                     self._process = os.getpid()

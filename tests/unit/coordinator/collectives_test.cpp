@@ -278,26 +278,46 @@ TEST_CASE("elements travel as a narrower type, converted where they are packed")
       nullptr, sharing);
 }
 
-TEST_CASE("a batch of more tensors than a channel's table has entries is packed") {
-  const bool fits = GENERATE(true, false);
-  const std::size_t tensors = ChannelMemory::table_entries + (fits ? 0 : 1);
-  constexpr std::size_t length = 8;
+namespace {
+
+// Of two ranks that reduce a group of tensors of these lengths: its batch is packed, or it is not.
+void check_packed(const std::vector<std::size_t>& lengths, bool is_packed) {
   const auto check = [&](int, Runtime& engine) {
-    std::vector<std::vector<float>> data(tensors, std::vector<float>(length, 1));
+    std::vector<std::vector<float>> data;
+    for (const std::size_t length : lengths) data.emplace_back(length, 1);
     std::vector<Submission> group;
-    for (std::size_t i = 0; i < tensors; ++i) {
+    for (std::size_t i = 0; i < data.size(); ++i) {
       group.push_back(allreduce_of(data[i], DataType::float32, str("t", i)));
       group.back().request.group = "all";
-      group.back().request.group_size = static_cast<int>(tensors);
+      group.back().request.group_size = static_cast<int>(data.size());
     }
     for (const Handle& handle : engine.submit(0, std::move(group))) finish(handle);
-    for (const auto& tensor : data) expect(tensor == std::vector<float>(length, 2), "the sum");
+    for (const auto& tensor : data) {
+      expect(tensor == std::vector<float>(tensor.size(), 2), "the sum");
+    }
     expect(engine.metrics().values().at("allreduce_batches") == 1, "one batch");
-    const bool packs = !fits || !engine.epoch().layout().host.memory()->has_direct_access();
-    const auto bytes = static_cast<std::int64_t>(tensors * length * sizeof(float));
+    const bool packs = is_packed || !engine.epoch().layout().host.memory()->has_direct_access();
+    const std::size_t count = std::accumulate(lengths.begin(), lengths.end(), std::size_t{0});
+    const auto bytes = static_cast<std::int64_t>(count * sizeof(float));
     expect(engine.metrics().values().at("bytes_packed") == (packs ? 2 * bytes : 0), "bytes packed");
   };
   run_engines(2, {}, check, nullptr, Sharing::memory);
+}
+
+}  // namespace
+
+TEST_CASE("a batch of more tensors than a channel's table has entries is packed") {
+  const bool fits = GENERATE(true, false);
+  std::vector<std::size_t> lengths(ChannelMemory::table_entries + (fits ? 0 : 1), 8);
+  lengths.front() = lengths.size() * 4096;  // so that they are not small on average
+  check_packed(lengths, !fits);
+}
+
+TEST_CASE("a batch of tensors that are small on average is packed") {
+  const bool are_small = GENERATE(true, false);
+  std::vector<std::size_t> lengths(40, 100);
+  lengths.back() = lengths.size() * 4096 - (lengths.size() - 1) * 100 - (are_small ? 1 : 0);
+  check_packed(lengths, are_small);
 }
 
 TEST_CASE("a type that elements cannot travel as, or not on all ranks, fails everywhere") {

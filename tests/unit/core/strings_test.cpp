@@ -1,13 +1,59 @@
 #include "core/strings.h"
 
 #include <catch2/catch.hpp>
+#include <cstdint>
+#include <limits>
 #include <locale>
+#include <sstream>
+#include <string>
+#include <string_view>
 
 namespace rueda::test::strings_test {
 namespace {
 
+template <class Part>
+std::string streamed(const Part& part) {
+  std::ostringstream out;
+  out.imbue(std::locale::classic());
+  out << part;
+  return out.str();
+}
+
+template <class Number>
+void check_extremes() {
+  using Limits = std::numeric_limits<Number>;
+  for (const Number number : {Limits::min(), Limits::max(), Number{0}, Number{1}}) {
+    CHECK(str(number) == streamed(number));
+  }
+}
+
+enum Unscoped : std::uint8_t { three = 3 };
+
 TEST_CASE("str concatenates what can be printed") {
   CHECK(str("rank ", 3, " of ", 4U, '!', std::string(" "), 0.5) == "rank 3 of 4! 0.5");
+}
+
+TEST_CASE("str writes each part as a stream does") {
+  check_extremes<short>();
+  check_extremes<unsigned short>();
+  check_extremes<int>();
+  check_extremes<unsigned>();
+  check_extremes<long>();
+  check_extremes<unsigned long>();
+  check_extremes<long long>();
+  check_extremes<unsigned long long>();
+  check_extremes<float>();
+  check_extremes<double>();
+  check_extremes<signed char>();
+  check_extremes<unsigned char>();
+  CHECK(str(true, false) == "10");
+  CHECK(str(three, 0.1, 1e300) == streamed(three) + "0.11e+300");
+}
+
+TEST_CASE("str takes texts whole") {
+  using namespace std::string_literals;
+  CHECK(str().empty());
+  CHECK(str("a\0b"s, std::string_view("\0", 1), "c", 1000) == "a\0b\0c1000"s);
 }
 
 TEST_CASE("str does not follow the application's locale") {

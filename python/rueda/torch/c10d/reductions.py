@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -12,12 +13,12 @@ import torch.distributed as dist
 from torch.distributed import Work
 
 from rueda import _native, dtypes
-from rueda.adapter import Refusal
-from rueda.aliases import repeated
+from rueda.adapter import Refusal, View
+from rueda.aliases import are_apart, repeated
 from rueda.errors import RuedaError, StalledError
 from rueda.operations import Average, ReduceOp, Sum
 from rueda.process_sets import ProcessSet
-from rueda.submission import NO_WIRE
+from rueda.submission import NO_WIRE, changed_in_flight
 from rueda.torch.c10d.arguments import (
     as_refusal,
     hand_out,
@@ -34,7 +35,7 @@ from rueda.torch.c10d.arguments import (
     usual_result_memory,
 )
 from rueda.torch.c10d.operations import Operations, part_of
-from rueda.torch.c10d.placement import placement_of
+from rueda.torch.c10d.placement import Placement, placement_of
 from rueda.torch.c10d.recurring import RecurringTensors
 from rueda.torch.c10d.sparse import SparseExchange, SparseWork
 from rueda.torch.c10d.work import FATAL, DoneWork, say_timed_out
@@ -47,6 +48,74 @@ __all__ = ["Reductions"]
 
 _adapter = TorchAdapter(gpus=True)
 _recurring = RecurringTensors()
+
+
+@dataclass(frozen=True)
+class _Members:
+    """Of an allreduce of several tensors: what the engine is told, by columns."""
+
+    pointers: list[int]
+    shapes: Sequence[Sequence[int]]
+    dtypes: list[int]
+    devices: list[int]
+    stream: int
+    placement: Placement
+    references: object
+    give: Callable[[], None]  # brings the results to the tensors
+
+
+def _members(tensors: Sequence[torch.Tensor]) -> _Members:
+    """Of whatever tensors. Raises Refusal."""
+    targets = [target_of(tensor, keep_elements=True) for tensor in tensors]
+    views = [target.view for target in targets]
+    pointers = [view.pointer for view in views]
+    spares = []
+    for number in repeated(views):
+        # Reduced by itself, and forgotten: its result is that of the first in this memory.
+        spares.append(_adapter.copy(targets[number].tensor))
+        pointers[number] = spares[-1].data_ptr()
+
+    def give() -> None:
+        for target in targets:
+            target.give()
+
+    return _Members(
+        pointers,
+        [view.shape for view in views],
+        [view.dtype for view in views],
+        [view.device for view in views],
+        views[0].stream,
+        placement_of(*views),
+        [*targets, *spares],
+        give,
+    )
+
+
+def _usual_members(tensors: Sequence[torch.Tensor]) -> _Members | None:
+    """Of tensors that can be used as they lie, and lie apart; ``None`` to look at each."""
+    views = _adapter.usual_views(tensors, to_write=True)
+    if views is None or not are_apart(views.pointers, views.sizes):
+        return None
+    columns = zip(views.pointers, views.shapes, views.dtypes, strict=True)
+    each = [View(*column, device=views.device) for column in columns]
+
+    def give() -> None:
+        if _adapter.are_unchanged(tensors, views):
+            return
+        for tensor, view in zip(tensors, each, strict=True):
+            if (change := _adapter.change_of(tensor, view)) is not None:
+                raise changed_in_flight("the tensor", change)
+
+    return _Members(
+        views.pointers,
+        views.shapes,
+        views.dtypes,
+        [views.device] * len(tensors),
+        views.stream,
+        placement_of(each[0], in_place=True),
+        views.owners,
+        give,
+    )
 
 
 @never_compiled
@@ -196,48 +265,38 @@ class Reductions(Operations):
             return self._refused("allreduce", Refusal("there is no tensor"), options)
         try:
             reduction, factor = reduction_of(op)
-            targets = [target_of(tensor, keep_elements=True) for tensor in tensors]
-            pointers = [target.view.pointer for target in targets]
-            spares = []
-            for number in repeated([target.view for target in targets]):
-                # Reduced by itself, and forgotten: its result is that of the first in this memory.
-                spares.append(_adapter.copy(targets[number].tensor))
-                pointers[number] = spares[-1].data_ptr()
-            placement = placement_of(*(target.view for target in targets))
+            members = _usual_members(tensors) or _members(tensors)
         except Refusal as refusal:
             return self._refused("allreduce", refusal, options, len(tensors))
-        shapes = [target.view.shape for target in targets]
-        codes = [target.view.dtype for target in targets]
-        devices = [target.view.device for target in targets]
-        stream = targets[0].view.stream
         set_id = self._membership.set_id
 
         def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
-            for target in targets:
-                target.give()
+            members.give()
             return list(tensors)
 
         return self._collective(
             "allreduce of several tensors",
-            (1, tuple(shapes), tuple(codes), reduction, factor),
-            lambda name: _native.grouped_allreduce(
-                pointers,
-                pointers,
-                shapes,
-                codes,
-                name,
-                reduction,
-                factor,
-                1.0,
-                set_id,
-                NO_WIRE,
-                devices,
-                stream,
-            ),
+            (1, tuple(members.shapes), tuple(members.dtypes), reduction, factor),
+            lambda name: [
+                _native.grouped_allreduce(
+                    members.pointers,
+                    members.pointers,
+                    members.shapes,
+                    members.dtypes,
+                    name,
+                    reduction,
+                    factor,
+                    1.0,
+                    set_id,
+                    NO_WIRE,
+                    members.devices,
+                    members.stream,
+                )
+            ],
             finish,
-            [*targets, *spares],
+            members.references,
             options,
-            placement,
+            members.placement,
         )
 
     def reduce(
