@@ -33,6 +33,10 @@ light_engines = optuna hydra
 # Says of what takes long how long it took, and for how long it kept processors busy: $(call timed,NAME) COMMAND
 timed = TIMEFORMAT='==> $(1): %0R s, processors %0U + %0S s'; time
 
+# The kernels as the wheel's build has compiled them, so that nvcc, which no ccache helps, works once. CMake calls it all
+# the same where they have changed since.
+kernels = "-DRUEDA_CUDA_IMAGE=$$(realpath -qe build/wheel/cuda/kernels.fatbin)"
+
 # Each step uses all cores by itself.
 .NOTPARALLEL:
 
@@ -64,7 +68,7 @@ tools:
 
 .PHONY: build
 build: tools
-	@cmake --preset release >/dev/null
+	@cmake --preset release $(kernels) >/dev/null
 	@$(call timed,release build) cmake --build --preset release -j $(JOBS)
 
 .PHONY: unit
@@ -75,10 +79,9 @@ unit: build  ## the C++ unit tests
 sanitizers:  ## the C++ unit tests under AddressSanitizer and ThreadSanitizer, each also where the other has found something
 	@failed=0; for each in asan tsan; do $(MAKE) --no-print-directory $$each || failed=1; done; exit $$failed
 
-# The kernels as the wheel's build has compiled them: doubles of CUDA stand in for them here.
 .PHONY: build-asan build-tsan
 build-asan build-tsan: build-%: tools
-	@cmake --preset $* "-DRUEDA_CUDA_IMAGE=$$(realpath -qe build/wheel/cuda/kernels.fatbin)" >/dev/null
+	@cmake --preset $* $(kernels) >/dev/null
 	@$(call timed,$* build) cmake --build --preset $* -j $(JOBS)
 
 # What a sanitizer has found counts, also where the test passed the second time.

@@ -144,6 +144,9 @@ function(rueda_given_kernel_image folder out)
   list(GET lines -1 RUEDA_KERNEL_ORIGIN)
   configure_file(${folder}/../kernel_image.cpp.in ${source} @ONLY)
   set_source_files_properties(${source} PROPERTIES OBJECT_DEPENDS ${RUEDA_CUDA_IMAGE} SKIP_UNITY_BUILD_INCLUSION ON)
+  # Who builds again after a change of the kernels gets those, or is told.
+  file(GLOB kernels CONFIGURE_DEPENDS ${folder}/*.cu ${folder}/*.h ${folder}/nvcc/*.h)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${kernels})
   set(${out} ${source} PARENT_SCOPE)
 endfunction()
 

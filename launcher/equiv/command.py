@@ -156,11 +156,12 @@ def make_equiv_command() -> click.Command:
     def equiv(context: click.Context, /, **values: Any) -> None:
         _needs_scipy()
         from . import plot
-        from .comparison import compare
 
         if values["plot"] is not None:
             plot.check(values["plot"])
         plan = _plan(values)
+        from .comparison import compare
+
         with ExitStack() as stack:
             folder = values["out"]
             if folder is None:

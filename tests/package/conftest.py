@@ -118,6 +118,7 @@ def prefix() -> Path:
     """Where `cmake --install` has put the library."""
     prefix = anew(ROOT / "build/test-prefix")
     build = anew(ROOT / "build/test-cmake")
+    kernels = ROOT / "build/wheel/cuda/kernels.fatbin"  # CMake sees whether it is of these sources
     run(
         "cmake",
         "-G",
@@ -126,6 +127,7 @@ def prefix() -> Path:
         ROOT,
         "-B",
         build,
+        f"-DRUEDA_CUDA_IMAGE={kernels if kernels.exists() else ''}",
         f"-D{ONE_GPU}",
         "-DRUEDA_TESTS=OFF",
         "-DRUEDA_EXAMPLES=OFF",

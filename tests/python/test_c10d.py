@@ -456,7 +456,7 @@ rank = dist.get_rank()
 late = 1 - rank if "FIRST" in sys.argv else rank
 def reduce(**options):
     if late == 1:
-        time.sleep(5)
+        time.sleep(3.5)
     tensor = torch.ones(3)
     work = dist.all_reduce(tensor, async_op=True, **options)
     return tensor, work
@@ -474,7 +474,7 @@ group = dist.new_group(timeout=long)
 for is_synchronous in (False, True):
     if is_synchronous:
         if late == 1:
-            time.sleep(5)
+            time.sleep(3.5)
         tensor = torch.ones(3)
         dist.all_reduce(tensor, group=group)
     else:
@@ -500,7 +500,7 @@ tensor, work = reduce()
 work.wait(long)
 assert tensor.tolist() == [2.0] * 3
 if rank == 1:
-    time.sleep(5)
+    time.sleep(3.5)
 dist.group.WORLD.barrier(timeout=long).wait()
 dist.destroy_process_group()
 """,

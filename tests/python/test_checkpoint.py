@@ -138,7 +138,7 @@ rueda.checkpoint.save(folder, 1, **parts).result(60)
 write, recovered, was = saving.write_share, threading.Event(), rueda.rank()
 if was == 1:
     saving.write_share = die
-if was == 2:  # is at work until the others have gone on
+if was == 2:  # is at work until the world has gone on without the dead one
     saving.write_share = lambda *arguments: (recovered.wait(60), write(*arguments))[1]
 pending = rueda.checkpoint.save(folder, 2, **parts)
 deadline = time.monotonic() + 60
@@ -150,8 +150,8 @@ while True:  # until the loss has come to the application's world, too
     assert time.monotonic() < deadline
 rueda.recover()
 assert rueda.size() == 2
-assert rueda.checkpoint.load(folder, **parts).step == 1
 recovered.set()
+assert rueda.checkpoint.load(folder, **parts).step == 1  # once the save has failed
 try:
     pending.result(60)
     sys.exit("the save has succeeded")

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +46,17 @@ class Run:
         ]
         return "-".join([*told, *self.arguments])
 
-    def checks(self) -> list[str]:
+    def checks(self) -> tuple[str, ...]:
         """The script's checks, in its order."""
         return checks_in(PARALLEL / self.script)
 
 
-def checks_in(script: Path) -> list[str]:
+@cache  # dozens of runs have the same script
+def checks_in(script: Path) -> tuple[str, ...]:
     """The checks of a script, in their order."""
     body = ast.parse(script.read_text()).body
     functions = [each.name for each in body if isinstance(each, ast.FunctionDef)]
-    return [name for name in functions if name.startswith("check_")]
+    return tuple(name for name in functions if name.startswith("check_"))
 
 
 def each_check(runs: Sequence[Run], *marks: Any) -> pytest.MarkDecorator:

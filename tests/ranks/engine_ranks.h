@@ -1,10 +1,12 @@
 // A world of threads: P engines in one process, each driven by a thread of its own.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -97,6 +99,24 @@ inline Handle run(Runtime& engine, Submission submission, int set = 0) {
 // The value of a counter.
 inline std::int64_t metric(Runtime& engine, const std::string& name) {
   return engine.metrics().values().at(name);
+}
+
+// Returns once the engine has slept for a while without waking up; throws where it never does. How
+// long it takes to fall asleep is the machine's affair: while that is busy, what the engine does
+// last comes late.
+inline void expect_asleep(Runtime& engine) {
+  const auto wakeups = [&] {
+    const auto now = engine.metrics().values();
+    return std::pair(now.at("sleeps"), now.at("idle_wakeups"));
+  };
+  const Time deadline = soon();
+  for (auto before = wakeups();;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    const auto after = wakeups();
+    if (after == before) return;
+    expect(Clock::now() < deadline, "one long sleep, and nothing to wake up for");
+    before = after;
+  }
 }
 
 // Adds a process set of the ranks; returns its number.

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from rueda.equivalence.looks import further_look
 from rueda.equivalence.quality import MAX_SEEDS
@@ -130,7 +130,7 @@ def saturated(around: Array, ways_apart: Array, numels: Sequence[int]) -> np.nda
 
 def _interval(values: Array, alpha: float) -> tuple[float, float]:
     spread = max(float(values.std(ddof=1)), _MIN_SPREAD) / np.sqrt(len(values))
-    half = float(stats.t.ppf(1 - alpha / 2, len(values) - 1) * spread)
+    half = float(special.stdtrit(len(values) - 1, 1 - alpha / 2) * spread)
     return float(values.mean()) - half, float(values.mean()) + half
 
 
@@ -141,7 +141,7 @@ def _tells(low: float, high: float) -> bool:
 def _seeds_needed(values: Array, alpha: float) -> int | None:
     mean, spread = float(values.mean()), max(float(values.std(ddof=1)), _MIN_SPREAD)
     counts = np.arange(len(values) + 1, MAX_SEEDS + 1)
-    halves = stats.t.ppf(1 - further_look(alpha) / 2, counts - 1) * spread / np.sqrt(counts)
+    halves = special.stdtrit(counts - 1, 1 - further_look(alpha) / 2) * spread / np.sqrt(counts)
     margin = math.log10(MARGIN)
     decided = np.flatnonzero((mean + halves < margin) | (mean - halves > margin))
     return int(counts[decided[0]]) if len(decided) else None
