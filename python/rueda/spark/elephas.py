@@ -95,6 +95,7 @@ class SparkModel:
                 "mode": self._mode,
                 "frequency": self._frequency,
                 "epochs": count_of("epochs", epochs, "epochs"),
+                "seed": int(torch.randint(2**31, (), device="cpu")),
             },
         )
         self._learner.take(weights)
@@ -133,7 +134,7 @@ def _learner_of(
         )
     if optimizer is None or loss is None:
         raise InvalidArgumentError(
-            "SparkModel needs optimizer= and loss= for a torch.nn.Module, which is not compiled with them"
+            "SparkModel needs optimizer= and loss= for a torch.nn.Module, and neither for a compiled model of Keras"
         )
     return TorchLearner(model, function_of("optimizer", optimizer), function_of("loss", loss))
 

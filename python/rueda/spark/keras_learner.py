@@ -19,6 +19,9 @@ from rueda.variables import set_variables
 
 __all__ = ["KerasLearner", "is_keras_model"]
 
+# Between the seeds of two ranks. Keras adds the number of each draw to a seed, so seeds that are close draw the same.
+_FAR = 0x9E3779B1
+
 
 def is_keras_model(model: object) -> bool:
     """Whether it is a model of Keras 3, which somebody has imported then."""
@@ -31,8 +34,8 @@ class KerasLearner:
 
     ``custom_objects``: classes and functions by name that Keras needs to load it on other ranks.
 
-    Raises :class:`rueda.UnsupportedError` for another backend than torch, and :class:`rueda.InvalidArgumentError` for a
-    model that is not compiled or has no weights yet.
+    Raises :class:`rueda.UnsupportedError` for another backend than torch and for a model with a ``train_step()`` of its
+    own, and :class:`rueda.InvalidArgumentError` for a model that is not compiled or has no weights yet.
     """
 
     def __init__(self, model: Any, custom_objects: Mapping[str, Any] | None = None) -> None:
@@ -44,6 +47,11 @@ class KerasLearner:
                 f"SparkModel trains models of Keras on its backend torch, and this process has {backend}: set "
                 "KERAS_BACKEND=torch before keras is imported, or train with rueda.keras in a function for "
                 "rueda.spark.fit()"
+            )
+        if type(model).train_step is not keras.Model.train_step:
+            raise UnsupportedError(
+                f"SparkModel takes the steps itself, and {type(model).__name__} has a train_step() of its own, which "
+                "it would not call: train with rueda.keras in a function for rueda.spark.fit()"
             )
         if not model.compiled:
             raise InvalidArgumentError(
@@ -62,6 +70,14 @@ class KerasLearner:
     def start(self) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         self.model.optimizer.build(self.model.trainable_variables)
         return self.model, _KerasOptimizer(self.model)
+
+    def diverge(self, rank: int) -> None:
+        # What the model has beside its weights are the states of its random generators: a seed and a count.
+        weights = {id(each) for each in self.model.weights}
+        for each in self.model.variables:
+            if id(each) not in weights:
+                seed, count = each.value.tolist()
+                each.assign(np.array([(seed + rank * _FAR) % 2**31, count], np.int32))
 
     def begin_epoch(self) -> None:
         self.model.reset_metrics()
@@ -92,10 +108,11 @@ class KerasLearner:
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        variables = [*self.model.variables, *self.model.optimizer.variables]
+        variables = [*self.model.weights, *self.model.optimizer.variables]
         return {f"{number}": each.value.data for number, each in enumerate(variables)}
 
     def weights(self) -> Any:
+        self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
         return self.model.get_weights()
 
     def take(self, weights: Any) -> None:

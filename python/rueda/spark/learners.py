@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 import rueda.torch
+from rueda import lifecycle
 from rueda.objects import allgather_object
 from rueda.spark.arrays import arrays
 from rueda.spark.batches import Batches
@@ -26,6 +27,9 @@ class Learner(Protocol):
 
     def start(self) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         """On a rank: the model's parameters, and what optimizes them."""
+
+    def diverge(self, rank: int) -> None:
+        """On a rank, where all have the same model: lets it draw random numbers of its own, but for rank 0."""
 
     def begin_epoch(self) -> None:
         """On a rank."""
@@ -68,6 +72,9 @@ class TorchLearner:
         self.model.train()
         return self.model, self.optimizer(self.model.parameters())
 
+    def diverge(self, rank: int) -> None:
+        pass  # it draws from torch's generator
+
     def begin_epoch(self) -> None:
         pass
 
@@ -106,11 +113,16 @@ class TorchLearner:
 
 
 def train(
-    batches: Batches, learner: Learner, *, mode: str, frequency: str, epochs: int
+    batches: Batches, learner: Learner, *, mode: str, frequency: str, epochs: int, seed: int
 ) -> tuple[Any, dict[str, list[float]]]:
-    """On each rank; returns the weights, and the means of each epoch over all ranks' batches."""
+    """On each rank; returns the weights, and the means of each epoch over all ranks' batches.
+
+    ``seed``: of the random numbers, such as dropout's, of which each rank draws its own.
+    """
     model, own = learner.start()
     shared = rueda.torch.wrap(model, own, mode=mode, frequency=frequency)
+    torch.manual_seed(seed + lifecycle.rank())
+    learner.diverge(lifecycle.rank())
     history: dict[str, list[float]] = {}
     for _ in range(epochs):
         seen = _Epoch()

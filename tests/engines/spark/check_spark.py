@@ -606,6 +606,15 @@ def check_elephas_model_of_keras_learns(spark: SparkSession, folder: Path) -> No
     unbuilt.compile("sgd", "mse")
     with raises(rueda.InvalidArgumentError, "has no weights yet", "keras.Input"):
         SparkModel(unbuilt)
+
+    class OfItsOwn(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            return super().train_step(data)
+
+    own = OfItsOwn([keras.Input([2]), keras.layers.Dense(1)])
+    own.compile("sgd", "mse")
+    with raises(rueda.UnsupportedError, "OfItsOwn has a train_step()", "rueda.keras"):
+        SparkModel(own)
     backend, keras.backend.backend = keras.backend.backend, lambda: "jax"
     try:
         with raises(rueda.UnsupportedError, "this process has jax", "KERAS_BACKEND=torch"):
@@ -642,6 +651,49 @@ def check_elephas_model_of_keras_trains_as_one(spark: SparkSession, folder: Path
     for weights in found:
         for ours, theirs in zip(weights, model.get_weights(), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def check_ranks_of_elephas_model_drop_other_units(spark: SparkSession, folder: Path) -> None:
+    """Whichever generator draws, and the same again where the driver's seed is the same."""
+    import keras
+
+    rows = spark.sparkContext.parallelize([(np.ones(64), 1.0)] * 2, 2)
+    way = {"mode": "synchronous", "frequency": "batch", "num_workers": 2, "batch_size": 1}
+
+    def by_keras(seed: int | None) -> Any:
+        layers = [
+            keras.Input([64]),
+            keras.layers.Dropout(0.5, seed=seed),
+            keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
+        ]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return SparkModel(model, **way)
+
+    def by_torch() -> Any:
+        linear = torch.nn.Linear(64, 1, bias=False)
+        torch.nn.init.zeros_(linear.weight)
+        layers = [torch.nn.Dropout(0.5), linear, torch.nn.Flatten(0)]
+        sgd, mse = partial(torch.optim.SGD, lr=0.1), torch.nn.functional.mse_loss
+        return SparkModel(torch.nn.Sequential(*layers), optimizer=sgd, loss=mse, **way)
+
+    for build in (partial(by_keras, 1), partial(by_keras, None), by_torch):
+        found = []
+        for _ in range(2):
+            keras.utils.set_random_seed(0)
+            model = build()
+            model.fit(rows, epochs=1)
+            (kernel,) = (
+                np.asarray(each.detach())
+                for each in model.master_network.parameters()
+                if each.is_floating_point()
+            )
+            found.append(kernel)
+        # After one step a weight tells how many ranks have kept its input.
+        kept, counts = np.unique(np.round(2 * kernel / kernel.max()), return_counts=True)
+        assert kept.tolist() == [0, 1, 2], (build, kept)
+        assert counts.min() > 4
+        np.testing.assert_array_equal(*found)
 
 
 def check_curves_for_tensorboard(spark: SparkSession, folder: Path) -> None:
