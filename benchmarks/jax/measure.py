@@ -1,7 +1,7 @@
 """An allreduce of ResNet-50's 161 gradients (102 MB, float32) from JAX and from torch: docs/benchmarks.md.
 
-    make engines ENGINES=jax
-    rueda run -np 2 .engines/jax/bin/python benchmarks/jax/measure.py
+    make engines ENGINES=keras
+    rueda run -np 2 .engines/keras/bin/python benchmarks/jax/measure.py
 
 The contenders take turns. "computed" is a compiled function that computes the gradients and reduces them, as a training
 step does, beside torch that computes the same and reduces in place. "given" reduces what the function has been given:

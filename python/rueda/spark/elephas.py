@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,11 @@ from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
 
-import rueda.torch
+from rueda.engines.given import count_of, function_of
 from rueda.errors import InvalidArgumentError, UnsupportedError
-from rueda.spark.arrays import arrays
-from rueda.spark.batches import Batches
 from rueda.spark.fitting import fit
+from rueda.spark.keras_learner import KerasLearner, is_keras_model
+from rueda.spark.learners import Learner, TorchLearner, train
 from rueda.spark.prediction import predictor
 from rueda.spark.rdds import as_frame
 from rueda.torch.strategies.parsing import strategy_of
@@ -28,36 +28,37 @@ _COLUMNS = ("features", "label")
 
 
 class SparkModel:
-    """Trains a module of torch on an RDD or a DataFrame, each rank on its partition.
+    """Trains a model on an RDD or a DataFrame, each rank on its partition.
 
+    - ``model``: a compiled model of Keras 3 on its backend torch, as Elephas has them, or a module of torch, with
+      ``optimizer``, which makes the optimizer of parameters, such as ``functools.partial(torch.optim.SGD, lr=0.1)``,
+      and ``loss``, of the model's output and the labels. ``custom_objects``: what Keras needs to load the model.
     - ``mode`` and ``frequency``: ``"synchronous"`` with ``"batch"``, gradients are averaged in every step, or with
       ``"epoch"``, parameters are averaged after every epoch; ``"asynchronous"``, Elephas' default, as far as
       :func:`rueda.torch.wrap` has it. No parameters go through the driver but the result.
     - ``num_workers``: the number of ranks, by default ``spark.default.parallelism``.
-    - ``optimizer``: makes the optimizer of parameters, such as ``functools.partial(torch.optim.SGD, lr=0.1)``.
-      ``loss``: of the model's output and the labels. Modules of torch are not compiled with them, as those of Keras.
+    - ``parameter_server_mode`` and ``port`` change nothing: ranks hold the parameters.
 
-    ``training_histories`` has the mean loss of each epoch, for each call of :meth:`fit`.
+    ``training_histories`` has the mean loss of each epoch, and of Keras the metrics, for each call of :meth:`fit`.
 
     Raises :class:`rueda.InvalidArgumentError` and :class:`rueda.UnsupportedError` here for what cannot work.
     """
 
     def __init__(
         self,
-        model: torch.nn.Module,
+        model: Any,
         mode: str = "asynchronous",
         frequency: str = "epoch",
         num_workers: int | None = None,
         batch_size: int = 32,
         *,
-        optimizer: Callable[[Any], torch.optim.Optimizer],
-        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
+        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+        custom_objects: Mapping[str, Any] | None = None,
+        parameter_server_mode: str | None = None,
+        port: int | None = None,
     ) -> None:
-        if not isinstance(model, torch.nn.Module):
-            raise UnsupportedError(
-                f"SparkModel takes a torch.nn.Module, not a {type(model).__name__}: train others, such as those of "
-                "Keras with rueda.keras, in a function for rueda.spark.fit()"
-            )
+        self._learner = _learner_of(model, optimizer, loss, custom_objects)
         if frequency not in ("epoch", "batch"):
             raise InvalidArgumentError(f"frequency={frequency!r} is neither 'epoch' nor 'batch'")
         strategy_of(None, mode, frequency)  # raises for what there is not, before a job starts
@@ -66,8 +67,6 @@ class SparkModel:
         self._mode, self._frequency = mode, frequency
         self._num_workers = num_workers
         self._batch_size = batch_size
-        self._optimizer = optimizer
-        self._loss = loss
 
     def fit(
         self,
@@ -85,38 +84,59 @@ class SparkModel:
             raise UnsupportedError(
                 "validation_split= is not available: split the data with randomSplit(), and call evaluate()"
             )
-        state, losses = fit(
+        weights, history = fit(
             as_frame(data, _COLUMNS),
-            _train,
+            train,
             self._num_workers,
             columns=_COLUMNS,
             batch_size=self._batch_size if batch_size is None else batch_size,
-            args=(self.master_network, self._optimizer, self._loss),
-            kwargs={"mode": self._mode, "frequency": self._frequency, "epochs": epochs},
+            args=(self._learner,),
+            kwargs={
+                "mode": self._mode,
+                "frequency": self._frequency,
+                "epochs": count_of("epochs", epochs, "epochs"),
+                "seed": int(torch.randint(2**31, (), device="cpu")),
+            },
         )
-        self.master_network.load_state_dict(state)
-        self.training_histories.append({"loss": losses})
-        for epoch, value in enumerate(losses if verbose else (), 1):
-            print(f"epoch {epoch}: loss {value:.4f}")
+        self._learner.take(weights)
+        self.training_histories.append(history)
+        for epoch in range(epochs if verbose else 0):
+            told = ", ".join(f"{name} {values[epoch]:.4f}" for name, values in history.items())
+            print(f"epoch {epoch + 1}: {told}")
 
     def predict(self, data: DataFrame | npt.NDArray[Any]) -> Any:
         """Of an array the model's output as an array; of a DataFrame one with a column ``prediction``, lists."""
-        predict = predictor(self.master_network, then=_as_rows)
         if not isinstance(data, DataFrame):
-            self.master_network.eval()
-            with torch.no_grad():
-                inputs = torch.from_numpy(np.array(data, np.float32))
-                return self.master_network(inputs).numpy()
+            return self._learner.predict(np.array(data, np.float32))
+        predict = predictor(self._learner.predicting(), then=_as_rows)
         added = StructField("prediction", ArrayType(FloatType()))
         return data.mapInArrow(predict, StructType([*data.schema.fields, added]))
 
-    def evaluate(self, features: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
-        """The loss on these, on the driver."""
-        return float(self._loss(torch.from_numpy(self.predict(features)), _tensor(labels)))
+    def evaluate(self, features: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Any:
+        """The loss on these, on the driver; of Keras what its ``evaluate()`` returns, with metrics a list."""
+        return self._learner.evaluate(np.array(features, np.float32), np.asarray(labels))
 
     def save(self, file_name: str | os.PathLike[str]) -> None:
-        """Writes the model's ``state_dict()`` as torch does."""
-        torch.save(self.master_network.state_dict(), file_name)
+        """Writes a model of Keras as that does, of a module of torch the ``state_dict()``."""
+        self._learner.save(file_name)
+
+
+def _learner_of(
+    model: Any, optimizer: Any, loss: Any, custom_objects: Mapping[str, Any] | None
+) -> Learner:
+    """Of a model of Keras that comes without ``optimizer`` and ``loss`` these are what it is compiled with."""
+    if is_keras_model(model) and optimizer is None and loss is None:
+        return KerasLearner(model, custom_objects)
+    if not isinstance(model, torch.nn.Module):
+        raise UnsupportedError(
+            "SparkModel takes a compiled model of Keras 3 on its backend torch, or a torch.nn.Module, not a "
+            f"{type(model).__name__}: train others in a function for rueda.spark.fit()"
+        )
+    if optimizer is None or loss is None:
+        raise InvalidArgumentError(
+            "SparkModel needs optimizer= and loss= for a torch.nn.Module, and neither for a compiled model of Keras"
+        )
+    return TorchLearner(model, function_of("optimizer", optimizer), function_of("loss", loss))
 
 
 def to_simple_rdd(
@@ -126,43 +146,5 @@ def to_simple_rdd(
     return sc.parallelize(list(zip(features, labels, strict=True)))
 
 
-def _train(
-    batches: Batches,
-    model: torch.nn.Module,
-    optimizer: Callable[[Any], torch.optim.Optimizer],
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    *,
-    mode: str,
-    frequency: str,
-    epochs: int,
-) -> tuple[dict[str, Any], list[float]]:
-    model.train()
-    own = optimizer(model.parameters())
-    shared = rueda.torch.wrap(model, own, mode=mode, frequency=frequency)
-    losses = []
-    for _ in range(epochs):
-        told = np.zeros(2)  # the sum over batches, and their number
-        for batch in batches:
-            columns = arrays(batch)
-            shared.zero_grad()
-            value = loss(model(_tensor(columns["features"])), _tensor(columns["label"]))
-            value.backward()  # type: ignore[no-untyped-call]
-            shared.step()
-            told += float(value.detach()), 1
-        if frequency == "batch":
-            batches.equalize(model, own)
-        shared.end_epoch()
-        total = rueda.allreduce(told, "rueda.spark.loss", rueda.Sum)
-        losses.append(float(total[0] / max(total[1], 1)))
-    shared.consolidate()
-    return model.state_dict(), losses
-
-
-def _tensor(values: npt.NDArray[Any]) -> torch.Tensor:
-    """Reals as float32, as models have them; whole numbers as they are."""
-    array = np.asarray(values)
-    return torch.from_numpy(array.astype(np.float32 if array.dtype.kind == "f" else np.int64))
-
-
-def _as_rows(found: torch.Tensor) -> torch.Tensor:
+def _as_rows(found: Any) -> Any:
     return found.reshape(len(found), -1)

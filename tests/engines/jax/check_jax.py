@@ -69,12 +69,13 @@ def check_memory_of_results_stays_in_the_process():
     given = jnp.ones(40 << 18)  # 40 MiB, which glibc would map anew in each call
     reduce = jax.jit(lambda x: rueda.jax.allreduce(x, "large"))
     faults = []
-    for _ in range(9):
+    for _ in range(63):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         jax.block_until_ready(reduce(given))
         faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     pages = given.nbytes // os.sysconf("SC_PAGESIZE")
-    # Now and then something small lies where the result was.
+    # XLA's threads have parts of the heap of their own, each of which is new once, and where cores are busy it changes
+    # between them. Now and then something small lies where the result was.
     assert statistics.median(faults[3:]) < pages // 4, faults
 
 

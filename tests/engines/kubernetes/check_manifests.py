@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import yaml
 from kubeflow_trainer_api import models
@@ -31,6 +32,63 @@ DNS = {
     "job.yaml": "tcp:train-0.train:PORT",
     "jobset.yaml": "tcp:train-node-0-0.train:PORT",
     "trainjob.yaml": "tcp:train-node-0-0.train:PORT",
+}
+
+
+# The fields of an MPIJob in mpi-operator's v2beta1, for which there is no package of schemas. Pods have those of
+# Kubernetes.
+_COUNT = {"type": "integer", "minimum": 0}
+_REPLICAS = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["template"],
+    "properties": {
+        "replicas": _COUNT,
+        "restartPolicy": {"enum": ["Always", "OnFailure", "Never", "ExitCode"]},
+        "template": {"type": "object"},
+    },
+}
+_RUN_POLICY = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "activeDeadlineSeconds": _COUNT,
+        "backoffLimit": _COUNT,
+        "cleanPodPolicy": {"enum": ["All", "Running", "None"]},
+        "managedBy": {"type": "string"},
+        "schedulingPolicy": {"type": "object"},
+        "suspend": {"type": "boolean"},
+        "ttlSecondsAfterFinished": _COUNT,
+    },
+}
+MPIJOB = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["apiVersion", "kind", "metadata", "spec"],
+    "properties": {
+        "apiVersion": {"const": "kubeflow.org/v2beta1"},
+        "kind": {"const": "MPIJob"},
+        "metadata": {"type": "object", "required": ["name"]},
+        "spec": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["mpiReplicaSpecs"],
+            "properties": {
+                "launcherCreationPolicy": {"enum": ["AtStartup", "WaitForWorkersReady"]},
+                "mpiImplementation": {"enum": ["OpenMPI", "Intel", "MPICH"]},
+                "mpiReplicaSpecs": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["Launcher"],
+                    "properties": {"Launcher": _REPLICAS, "Worker": _REPLICAS},
+                },
+                "runLauncherAsWorker": {"type": "boolean"},
+                "runPolicy": _RUN_POLICY,
+                "slotsPerWorker": {"type": "integer", "minimum": 1},
+                "sshAuthMountPath": {"type": "string"},
+            },
+        },
+    },
 }
 
 
@@ -108,6 +166,9 @@ def check_trainjob() -> None:
 
 def check_mpijob() -> None:
     job = of_kind("mpijob.yaml", "MPIJob")
+    jsonschema.validate(job, MPIJOB)
+    metadata = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": job["metadata"]}
+    check(metadata)
     for replicas in job["spec"]["mpiReplicaSpecs"].values():
         check_pod(replicas["template"])
 
@@ -118,13 +179,20 @@ def check_what_is_wrong_is_found() -> None:
     job["spec"]["completionModus"] = "Indexed"
     trainjob = of_kind("trainjob.yaml", "TrainJob")
     trainjob["spec"]["trainer"]["nodes"] = 2
+    mpijob = of_kind("mpijob.yaml", "MPIJob")
+    mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["slots"] = 2
     for wrong in (
         lambda: check(job),
         lambda: check_model(models.TrainerV1alpha1TrainJob, trainjob),
+        lambda: jsonschema.validate(mpijob, MPIJOB),
     ):
         try:
             wrong()
-        except (kubernetes_validate.ValidationError, AssertionError):
+        except (
+            kubernetes_validate.ValidationError,
+            jsonschema.ValidationError,
+            AssertionError,
+        ):
             continue
         raise AssertionError("a wrong field was not found")
 

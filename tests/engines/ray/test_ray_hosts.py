@@ -13,11 +13,12 @@ from test_ray import VARIABLES
 SCRIPT = Path(__file__).resolve().parent / "check_ray_hosts.py"
 PORT = 6379
 # Else a node waits for what has chosen them to start, and ends where that takes long.
-AGENT_PORTS = {
+PORTS = {
     "--metrics-export-port": 20001,
     "--dashboard-agent-listen-port": 20002,
     "--dashboard-agent-grpc-port": 20003,
     "--runtime-env-agent-port": 20004,
+    "--node-manager-port": 20005,
 }
 
 
@@ -28,16 +29,18 @@ def ran(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OneRun:
         head = f"{hosts.address('h0')}:{PORT}"
         line = [*hosts.module("ray.scripts.scripts"), "start", "--block"]
         each = ["--num-cpus", "2", "--object-store-memory", str(100 << 20)]
-        each += [f"{name}={port}" for name, port in AGENT_PORTS.items()]
+        each += [f"{name}={port}" for name, port in PORTS.items()]
         for host in ("h0", "h1"):
             # A folder of its own, as on hosts that share no files: Ray keeps the node's address there.
             own = ["--node-ip-address", hosts.address(host), "--temp-dir", str(hosts.place / host)]
             if host == "h0":
                 role = ["--head", "--port", str(PORT), "--include-dashboard", "false"]
             else:
-                hosts.wait_for("h0", PORT)
                 role = ["--address", head]
             hosts.start(host, *line, *role, *own, *each)
+            # One after the other: a node gives up after 30 seconds, and so does what comes to a head that begins.
+            for name in ("--node-manager-port", "--runtime-env-agent-port"):
+                hosts.wait_for(host, PORTS[name])
         return hosts.run(SCRIPT, head, hosts.address("h0"), limit=540)
 
 

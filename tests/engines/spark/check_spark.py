@@ -17,7 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -524,13 +524,176 @@ def check_elephas_model_learns(spark: SparkSession, folder: Path) -> None:
         SparkModel(network(), "parallel", optimizer=sgd, loss=cross_entropy)
     with raises(rueda.InvalidArgumentError, "frequency='daily'"):
         SparkModel(network(), "synchronous", "daily", optimizer=sgd, loss=cross_entropy)
-    with raises(rueda.UnsupportedError, "takes a torch.nn.Module, not a str"):
+    with raises(rueda.UnsupportedError, "compiled model of Keras 3", "not a str"):
         SparkModel("model", "synchronous", optimizer=sgd, loss=cross_entropy)
+    with raises(rueda.InvalidArgumentError, "needs optimizer= and loss="):
+        SparkModel(network(), "synchronous", optimizer=sgd)
     with raises(rueda.UnsupportedError, "validation_split=", "randomSplit()"):
         model.fit(pairs, validation_split=0.1)
     with raises(rueda.InvalidArgumentError, "a DataFrame or an RDD", "not a list"):
         model.fit(rows)
     assert jobs(spark) == before_jobs
+
+
+@cache
+def doubled() -> Any:
+    """A layer of the application's own."""
+    import keras
+
+    class Doubled(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, inputs: Any) -> Any:
+            return 2 * inputs
+
+    return Doubled
+
+
+def check_elephas_model_of_keras_learns(spark: SparkSession, folder: Path) -> None:
+    """As Elephas' users have it: compiled, with metrics; by each mode and frequency, on parts of several sizes."""
+    import keras
+
+    def compiled(optimizer: Any) -> Any:
+        keras.utils.set_random_seed(0)
+        layers = [
+            keras.Input([64]),
+            keras.layers.Dense(64, "relu"),
+            keras.layers.BatchNormalization(momentum=0.9),
+            doubled()(),
+            keras.layers.Dense(10, "softmax"),
+        ]
+        model = keras.Sequential(layers)
+        model.compile(optimizer, "categorical_crossentropy", metrics=["accuracy"])
+        return model
+
+    rows = digits()[HELD_OUT:]
+    parts = spark.sparkContext.parallelize([rows[:1000], rows[1000:]], 2).flatMap(list)
+    pairs = parts.map(lambda row: (row[0], np.eye(10)[row[1]]))
+    images, labels = map(np.array, zip(*digits()[:HELD_OUT], strict=True))
+    ways = {
+        ("synchronous", "batch"): keras.optimizers.Adam(0.003, clipnorm=1.0),
+        ("synchronous", "epoch"): keras.optimizers.SGD(0.1, momentum=0.9),
+        ("asynchronous", "epoch"): keras.optimizers.SGD(0.05),
+        ("hogwild", "batch"): keras.optimizers.SGD(0.05),
+    }
+    for (mode, frequency), optimizer in ways.items():
+        model = SparkModel(
+            compiled(optimizer),
+            mode=mode,
+            frequency=frequency,
+            num_workers=2,
+            custom_objects={"Doubled": doubled()},
+            parameter_server_mode="http",
+            port=4000,
+        )
+        before, _ = model.evaluate(images, np.eye(10)[labels])
+        model.fit(pairs, epochs=4, batch_size=32, verbose=0)
+        (history,) = model.training_histories
+        assert [len(values) for values in history.values()] == [4, 4]
+        assert history["loss"][-1] < history["loss"][0]
+        assert history["accuracy"][-1] > history["accuracy"][0]
+        after, right = model.evaluate(images, np.eye(10)[labels])
+        assert after < before / 2
+        assert right > 0.8, (mode, frequency, right)
+        assert right == np.float32((model.predict(images).argmax(1) == labels).mean())
+    frame = spark.createDataFrame(digits()[:20], DIGITS)
+    found = [row["prediction"] for row in model.predict(frame).collect()]
+    np.testing.assert_allclose(found, model.predict(images[:20]), rtol=1e-5, atol=1e-5)
+    model.save(folder / "model.keras")
+    read = keras.saving.load_model(folder / "model.keras", {"Doubled": doubled()})
+    np.testing.assert_array_equal(read.predict(images, verbose=0), model.predict(images))
+    with raises(rueda.InvalidArgumentError, "not compiled", "compile()"):
+        SparkModel(keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]))
+    unbuilt = keras.Sequential([keras.layers.Dense(1)])
+    unbuilt.compile("sgd", "mse")
+    with raises(rueda.InvalidArgumentError, "has no weights yet", "keras.Input"):
+        SparkModel(unbuilt)
+
+    class OfItsOwn(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            return super().train_step(data)
+
+    own = OfItsOwn([keras.Input([2]), keras.layers.Dense(1)])
+    own.compile("sgd", "mse")
+    with raises(rueda.UnsupportedError, "OfItsOwn has a train_step()", "rueda.keras"):
+        SparkModel(own)
+    backend, keras.backend.backend = keras.backend.backend, lambda: "jax"
+    try:
+        with raises(rueda.UnsupportedError, "this process has jax", "KERAS_BACKEND=torch"):
+            SparkModel(compiled("sgd"))
+    finally:
+        keras.backend.backend = backend
+
+
+def check_elephas_model_of_keras_trains_as_one(spark: SparkSession, folder: Path) -> None:
+    """Two ranks with half the batch come to what one comes to, and what Keras itself does, in synchronous training."""
+    import keras
+
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+    first = model.get_weights()
+    random = np.random.default_rng(0)
+    x = random.standard_normal((64, 3)).astype(np.float32)
+    y = (x @ [1.0, 2.0, 3.0]).astype(np.float32)
+    order = np.concatenate(
+        [np.arange(0, 64, 2), np.arange(1, 64, 2)]
+    )  # so each rank has every other row
+    found = []
+    for ranks in (1, 2):
+        model.set_weights(first)
+        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
+        way = order if ranks == 2 else np.arange(64)
+        pairs = spark.sparkContext.parallelize(list(zip(x[way], y[way], strict=True)), ranks)
+        shared = SparkModel(model, "synchronous", "batch", num_workers=ranks)
+        shared.fit(pairs, epochs=3, batch_size=16 // ranks)
+        found.append(model.get_weights())
+    model.set_weights(first)
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
+    model.fit(x, y, epochs=3, batch_size=16, shuffle=False, verbose=0)
+    for weights in found:
+        for ours, theirs in zip(weights, model.get_weights(), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def check_ranks_of_elephas_model_drop_other_units(spark: SparkSession, folder: Path) -> None:
+    """Whichever generator draws, and the same again where the driver's seed is the same."""
+    import keras
+
+    rows = spark.sparkContext.parallelize([(np.ones(64), 1.0)] * 2, 2)
+    way = {"mode": "synchronous", "frequency": "batch", "num_workers": 2, "batch_size": 1}
+
+    def by_keras(seed: int | None) -> Any:
+        layers = [
+            keras.Input([64]),
+            keras.layers.Dropout(0.5, seed=seed),
+            keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
+        ]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return SparkModel(model, **way)
+
+    def by_torch() -> Any:
+        linear = torch.nn.Linear(64, 1, bias=False)
+        torch.nn.init.zeros_(linear.weight)
+        layers = [torch.nn.Dropout(0.5), linear, torch.nn.Flatten(0)]
+        sgd, mse = partial(torch.optim.SGD, lr=0.1), torch.nn.functional.mse_loss
+        return SparkModel(torch.nn.Sequential(*layers), optimizer=sgd, loss=mse, **way)
+
+    for build in (partial(by_keras, 1), partial(by_keras, None), by_torch):
+        found = []
+        for _ in range(2):
+            keras.utils.set_random_seed(0)
+            model = build()
+            model.fit(rows, epochs=1)
+            (kernel,) = (
+                np.asarray(each.detach())
+                for each in model.master_network.parameters()
+                if each.is_floating_point()
+            )
+            found.append(kernel)
+        # After one step a weight tells how many ranks have kept its input.
+        kept, counts = np.unique(np.round(2 * kernel / kernel.max()), return_counts=True)
+        assert kept.tolist() == [0, 1, 2], (build, kept)
+        assert counts.min() > 4
+        np.testing.assert_array_equal(*found)
 
 
 def check_curves_for_tensorboard(spark: SparkSession, folder: Path) -> None:
@@ -685,6 +848,18 @@ def check_the_example_of_the_page(spark: SparkSession, folder: Path) -> None:
     right, rows = re.findall(r"^right: (\d+) of (\d+)$", as_main(script, folder), re.MULTILINE)[0]
     assert int(rows) == 1797
     assert int(right) > 0.95 * 1797
+
+
+def check_the_example_for_users_of_elephas(spark: SparkSession, folder: Path) -> None:
+    page = (ROOT / "docs" / "spark.md").read_text()
+    (script,) = re.findall(
+        r"^## From Elephas\n\n```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL
+    )
+    images, labels = load_digits(return_X_y=True)
+    given: dict[str, Any] = {"spark": spark, "images": images / 16, "labels": labels}
+    exec(script, given)
+    _, right = given["model"].evaluate(images / 16, labels)
+    assert right > 0.9
 
 
 def check_the_example_for_users_of_tensorflowonspark(spark: SparkSession, folder: Path) -> None:
