@@ -49,7 +49,7 @@ class Views(NamedTuple):
     """The same of several arrays on one device, by columns: for many small ones, an object each would take longer."""
 
     pointers: list[int]
-    shapes: list[tuple[int, ...]]
+    shapes: Sequence[tuple[int, ...]]
     dtypes: list[int]
     sizes: list[int]  # bytes
     owners: object = None
@@ -70,10 +70,10 @@ class Adapter(Protocol[A]):
     def write(self, array: object) -> tuple[A, View]:
         """``array`` itself, to be overwritten. Raises Refusal, also where it is not contiguous or read-only."""
 
-    def usual_views(self, arrays: Sequence[object], to_write: bool) -> Views | None:
+    def usual_views(self, arrays: Sequence[A], to_write: bool) -> Views | None:
         """Of arrays of which read(), or write(), would return all as they are; ``None`` to look at each.
 
-        ``to_write``: they are to be overwritten.
+        They may be anything. ``to_write``: they are to be overwritten.
         """
 
     def are_unchanged(self, arrays: Sequence[A], views: Views) -> bool:

@@ -43,7 +43,7 @@ class NumpyAdapter:
             raise Refusal(f"the array of shape {list(array.shape)} is read-only")
         return array, _view(array)
 
-    def usual_views(self, arrays: Sequence[object], to_write: bool) -> Views | None:
+    def usual_views(self, arrays: Sequence[Array], to_write: bool) -> Views | None:
         codes = []
         for array in arrays:
             if type(array) is not np.ndarray:
@@ -55,9 +55,9 @@ class NumpyAdapter:
             codes.append(code)
         return Views(
             [_native.address_of(array) for array in arrays],
-            [array.shape for array in arrays],  # type: ignore[attr-defined]  # NumPy's, all of them
+            [array.shape for array in arrays],
             codes,
-            [array.nbytes for array in arrays],  # type: ignore[attr-defined]  # the same
+            [array.nbytes for array in arrays],
         )
 
     def are_unchanged(self, arrays: Sequence[Array], views: Views) -> bool:

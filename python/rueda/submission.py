@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from rueda import _native, dtypes
 from rueda.adapter import Adapter, Refusal, View
@@ -48,7 +48,7 @@ class _Members(Generic[A]):
     targets: list[A]
     inputs: list[int]
     outputs: list[int]
-    shapes: list[tuple[int, ...]]
+    shapes: Sequence[tuple[int, ...]]
     dtypes: list[int]
     devices: list[int]
     stream: int
@@ -298,8 +298,9 @@ class Collectives(Generic[A]):
             require_unchanged,
         )
 
-    def _usual_members(self, group: Sequence[A], in_place: bool) -> _Members[A] | None:
+    def _usual_members(self, arrays: Sequence[object], in_place: bool) -> _Members[A] | None:
         """Of arrays that can be used as they lie, and lie apart; ``None`` to look at each. Raises Refusal."""
+        group = cast("Sequence[A]", arrays)  # the adapter sees whether it is
         views = self._adapter.usual_views(group, in_place)
         if views is None or (in_place and not are_apart(views.pointers, views.sizes)):
             return None

@@ -45,7 +45,7 @@ def mine() -> Iterator[Worlds]:
 
 
 def test_each_check_is_named(script: str) -> None:
-    assert Run(script, 2).checks() == ["check_good", "check_bad", "check_dying"]
+    assert Run(script, 2).checks() == ("check_good", "check_bad", "check_dying")
 
 
 def test_a_check_that_fails(mine: Worlds, script: str) -> None:

@@ -100,36 +100,36 @@ def usual_view_of(tensor: torch.Tensor) -> tuple[torch.Tensor, View] | None:
     return detached, View(pointer, shape, code, detached)
 
 
-def usual_views_of(tensors: Sequence[object], gpus: bool = False) -> Views | None:
+def usual_views_of(tensors: Sequence[torch.Tensor], gpus: bool = False) -> Views | None:
     """Tensors that can be used as they lie, all of the CPU or, with ``gpus``, of one GPU; ``None`` to look at each."""
     codes = []
     on_gpu = 0
-    for tensor in tensors:
-        if type(tensor) not in _plain_types or tensor.layout is not torch.strided:
-            return None
-        if not tensor.is_contiguous() or tensor.is_neg():
-            return None
-        if not tensor.is_cpu:
-            if not gpus or not tensor.is_cuda or torch.version.hip is not None:
-                return None
-            on_gpu += 1
-        code = _real_codes.get(tensor.dtype)
-        if code is None:
-            return None
-        codes.append(code)
-    if 0 < on_gpu < len(codes):
-        return None
     try:
-        owners = [tensor.detach() for tensor in tensors]  # type: ignore[attr-defined]  # torch's, all of them
+        for tensor in tensors:
+            if type(tensor) not in _plain_types or tensor.layout is not torch.strided:
+                return None
+            if not tensor.is_contiguous() or tensor.is_neg():
+                return None
+            if not tensor.is_cpu:
+                if not gpus or not tensor.is_cuda or torch.version.hip is not None:
+                    return None
+                on_gpu += 1
+            code = _real_codes.get(tensor.dtype)
+            if code is None:
+                return None
+            codes.append(code)
+        owners = [tensor.detach() for tensor in tensors]
         pointers = [owner.data_ptr() for owner in owners]
         shapes = [owner.shape for owner in owners]
     except RuntimeError:  # as above
+        return None
+    if 0 < on_gpu < len(codes):
         return None
     sizes = [owner.nbytes for owner in owners]
     if 0 in pointers and any(size > 0 for at, size in zip(pointers, sizes, strict=True) if at == 0):
         return None
     if on_gpu == 0:
-        return Views(pointers, shapes, codes, sizes, owners)  # type: ignore[arg-type]  # a torch.Size is a tuple
+        return Views(pointers, shapes, codes, sizes, owners)
     devices = {owner.get_device() for owner in owners}
     if len(devices) > 1:
         return None
@@ -137,7 +137,7 @@ def usual_views_of(tensors: Sequence[object], gpus: bool = False) -> Views | Non
     look_at_choice(device)
     stream = current_stream(device)
     follow = partial(_follow, device, stream)
-    return Views(pointers, shapes, codes, sizes, owners, device, stream, follow)  # type: ignore[arg-type]  # the same
+    return Views(pointers, shapes, codes, sizes, owners, device, stream, follow)
 
 
 def reduce_now(
@@ -246,11 +246,11 @@ class TorchAdapter:
         assert isinstance(array, torch.Tensor)
         return array, view
 
-    def usual_views(self, arrays: Sequence[object], to_write: bool) -> Views | None:
+    def usual_views(self, arrays: Sequence[torch.Tensor], to_write: bool) -> Views | None:
         """See Adapter."""
         views = usual_views_of(arrays, self._gpus)
         if views is not None and to_write:
-            increment_versions([each for each in arrays if not each.is_inference()])  # type: ignore[attr-defined, misc]  # torch's
+            increment_versions([each for each in arrays if not each.is_inference()])
         return views
 
     def are_unchanged(self, arrays: Sequence[torch.Tensor], views: Views) -> bool:

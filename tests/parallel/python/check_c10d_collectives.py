@@ -179,6 +179,29 @@ def check_coalesced() -> None:
     assert torch.equal(scattered[1], of(rank, (2, 3), torch.int32) * size)
 
 
+def check_coalesced_as_they_lie() -> None:
+    """No tensor has to be copied, and the group is one handle to Python."""
+    rank, size = members()
+    tensors = [of(rank, (1 + number % 7,)) for number in range(40)]
+    version = tensors[3]._version
+    work = dist.group.WORLD.allreduce_coalesced(tensors)
+    assert [id(each) for each in work.get_future().wait()] == [id(each) for each in tensors]
+    for number, tensor in enumerate(tensors):
+        assert torch.equal(tensor, sum(of(r, (1 + number % 7,)) for r in range(size)))
+    assert tensors[3]._version > version
+    # Another rank may have to copy one of its own, and one may be of no elements.
+    mixed = [of(rank, (3, 3)), torch.empty(0)]
+    if rank == 0:
+        mixed[0] = transposed(mixed[0])
+    dist.group.WORLD.allreduce_coalesced(mixed).wait()
+    torch.testing.assert_close(mixed[0], sum(of(r, (3, 3)) for r in range(size)))
+    resized = [torch.ones(2), torch.ones(3)]
+    work = dist.group.WORLD.allreduce_coalesced(resized)
+    resized[1].resize_(1)
+    with raises(rueda.InvalidArgumentError, "the tensor ", "resized"):
+        work.wait()
+
+
 def check_coalesced_with_the_same_tensor_twice() -> None:
     rank, size = members()
     for count in (5, 1 << 20):
