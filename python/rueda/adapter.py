@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from rueda import _native
 
-__all__ = ["Adapter", "Refusal", "View", "Views", "unusable"]
+__all__ = ["Adapter", "Refusal", "View", "Views", "change_among", "unusable"]
 
 A = TypeVar("A")
 
@@ -93,3 +93,14 @@ class Adapter(Protocol[A]):
 
     def from_integers(self, values: list[int]) -> A:
         """A one-dimensional array of 64-bit integers."""
+
+
+def change_among(adapter: Adapter[A], arrays: Sequence[A], views: Views) -> tuple[int, str] | None:
+    """The number of the first array of which a view is untrue, and what has been done to it; ``None`` if nothing."""
+    if adapter.are_unchanged(arrays, views):
+        return None
+    columns = zip(arrays, views.pointers, views.shapes, views.dtypes, strict=True)
+    for number, (array, pointer, shape, code) in enumerate(columns):
+        if (change := adapter.change_of(array, View(pointer, shape, code))) is not None:
+            return number, change
+    return None

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Generic, TypeVar, cast
 
 from rueda import _native, dtypes
-from rueda.adapter import Adapter, Refusal, View
+from rueda.adapter import Adapter, Refusal, View, change_among
 from rueda.aliases import are_apart, repeated
 from rueda.arguments import (
     factor_of,
@@ -87,6 +87,10 @@ def changed_in_flight(what: str, change: str) -> InvalidArgumentError:
         f"{what} {change} while it was in flight, and the operation used the memory that it had had "
         f"before: wait for the handle first"
     )
+
+
+def _changed(name: str | None, change: str) -> InvalidArgumentError:
+    return changed_in_flight(repr(name) if name else "an array without a name", change)
 
 
 def written_in_flight(name: str) -> InvalidArgumentError:
@@ -313,11 +317,9 @@ class Collectives(Generic[A]):
             outputs = made
 
         def require_unchanged(name: str | None) -> None:
-            if self._adapter.are_unchanged(group, views):
-                return
-            columns = zip(group, views.pointers, views.shapes, views.dtypes, strict=True)
-            for number, (array, pointer, shape, code) in enumerate(columns):
-                self._require_unchanged(array, View(pointer, shape, code), part_name(name, number))
+            if (found := change_among(self._adapter, group, views)) is not None:
+                number, change = found
+                raise _changed(part_name(name, number), change)
 
         return _Members(
             list(targets),
@@ -497,7 +499,7 @@ class Collectives(Generic[A]):
     def _require_unchanged(self, array: A, view: View, name: str | None) -> None:
         change = self._adapter.change_of(array, view)
         if change is not None:
-            raise changed_in_flight(repr(name) if name else "an array without a name", change)
+            raise _changed(name, change)
 
     def _output_of(self, like: A, view: View, name: str | None) -> Callable[[_native.Handle], A]:
         def finish(native: _native.Handle) -> A:

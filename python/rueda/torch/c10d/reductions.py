@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed import Work
 
 from rueda import _native, dtypes
-from rueda.adapter import Refusal, View
+from rueda.adapter import Refusal, View, change_among
 from rueda.aliases import are_apart, repeated
 from rueda.errors import RuedaError, StalledError
 from rueda.operations import Average, ReduceOp, Sum
@@ -96,15 +96,11 @@ def _usual_members(tensors: Sequence[torch.Tensor]) -> _Members | None:
     views = _adapter.usual_views(tensors, to_write=True)
     if views is None or not are_apart(views.pointers, views.sizes):
         return None
-    columns = zip(views.pointers, views.shapes, views.dtypes, strict=True)
-    each = [View(*column, device=views.device) for column in columns]
+    first = View(views.pointers[0], views.shapes[0], views.dtypes[0], device=views.device)
 
     def give() -> None:
-        if _adapter.are_unchanged(tensors, views):
-            return
-        for tensor, view in zip(tensors, each, strict=True):
-            if (change := _adapter.change_of(tensor, view)) is not None:
-                raise changed_in_flight("the tensor", change)
+        if (found := change_among(_adapter, tensors, views)) is not None:
+            raise changed_in_flight("the tensor", found[1])
 
     return _Members(
         views.pointers,
@@ -112,7 +108,7 @@ def _usual_members(tensors: Sequence[torch.Tensor]) -> _Members | None:
         views.dtypes,
         [views.device] * len(tensors),
         views.stream,
-        placement_of(each[0], in_place=True),
+        placement_of(first, in_place=True),
         views.owners,
         give,
     )
