@@ -15,8 +15,6 @@
 
 namespace rueda::test::engine_test {
 
-namespace {}  // namespace
-
 TEST_CASE("allreduce sums over any number of ranks, in any order of submission") {
   const int size = GENERATE(from_range(efforts({1, 2, 3, 4, 7}, {1, 2, 6})));
   run_engines(size, {}, [&](int rank, Runtime& engine) {
