@@ -162,16 +162,24 @@ struct Table::State {
     return made;
   }
 
-  // Ticks at owners that have no part of it, too.
-  void tick_elsewhere(const TableOperation& operation) {
+  // Where nothing of it is, an owner counts the tick of an addition all the same.
+  void tick_elsewhere(TableOperation& operation) const {
     std::vector<bool> told(ranks());
     for (const TableOperation::Part& part : operation.parts) told[part.index] = true;
-    auto ticks = this->operation(TableVerb::tick);
     for (std::size_t index = 0; index < ranks(); ++index) {
       if (told[index]) continue;
-      ticks->parts.push_back({.owner = opened.held.ranks[index], .index = index});
+      operation.parts.push_back(
+          {.owner = opened.held.ranks[index], .index = index, .only_ticks = true});
     }
-    if (!ticks->parts.empty()) start(std::move(ticks));
+  }
+
+  // What gets nothing waits for the clocks as well: at this rank's own part.
+  void wait_for_clock(TableOperation& operation) const {
+    if (!operation.parts.empty() || !operation.waits_for_clock()) return;
+    const auto own = static_cast<std::size_t>(opened.held.rank);
+    operation.parts.push_back({.owner = opened.held.ranks[own],
+                               .index = own,
+                               .begin = opened.bounds.empty() ? 0 : opened.bounds[own]});
   }
 
   void set_factor(TableOperation& operation, const AddOptions& add) const {
@@ -283,6 +291,7 @@ Handle Table::get(std::span<float> out, const GetOptions& options) {
                        options.min_clock, version);
   };
   if (state_->get_direct(*operation, read)) return State::done();
+  state_->wait_for_clock(*operation);
   return state_->start(std::move(operation));
 }
 
@@ -346,6 +355,7 @@ Handle Table::get_rows(std::span<const std::int64_t> rows, std::span<float> out,
     return direct.read_rows({rows, part.positions}, out.data(), options.min_clock, version);
   };
   if (state_->get_direct(*operation, read)) return State::done();
+  state_->wait_for_clock(*operation);
   state_->write_payloads(*operation, rows, nullptr, 0);
   return state_->start(std::move(operation));
 }

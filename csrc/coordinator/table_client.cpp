@@ -71,6 +71,7 @@ void TableClient::begin(std::uint64_t number, Pending& pending) {
   TableRequest request = operation.request;
   request.table = operation.use->number;
   request.number = number;
+  if (part.only_ticks) request.verb = TableVerb::tick;
   request.begin = part.begin;
   request.count = part.count;
   request.payload_bytes = part.payload_bytes;
@@ -165,8 +166,8 @@ void TableClient::finish(std::uint64_t number) {
   const TableOperation::Part& part = part_of(pending);
   if (answer.status.ok() && !operation.request.is_replica) {
     if (operation.request.verb == TableVerb::get) {
-      operation.use->seen[part.index].store(answer.version);
-    } else if (operation.request.verb == TableVerb::add) {
+      if (part.count > 0) operation.use->seen[part.index].store(answer.version);
+    } else if (operation.request.verb == TableVerb::add && !part.only_ticks) {
       operation.use->count_staleness(answer.staleness);
     }
   }

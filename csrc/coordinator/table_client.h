@@ -67,6 +67,7 @@ struct TableOperation {
     const std::byte* payload = nullptr;  // in `owned`, or the application's
     std::size_t payload_bytes = 0;
     std::vector<std::byte> owned{};
+    bool only_ticks = false;  // add: nothing of it is there, but the tick is counted
     float* target = nullptr;  // get: of what comes
     // get of rows: which rows of `out` they are; `target` is unused then.
     std::vector<std::int64_t> positions{};

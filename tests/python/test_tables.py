@@ -218,6 +218,35 @@ rueda.shutdown()
         assert "replicated=True" in ended[rank].output
 
 
+def test_what_a_rank_cannot_hand_over_is_told_to_all() -> None:
+    """A partition that is right for the ranks that there were, and not for those that are left."""
+    program = """
+rueda.init()
+rows = RowTable("rows", 4, partition=lambda rows: rows % 4, replicated=True)
+rows.add([rueda.rank()], np.ones((1, 4))).result()
+rueda.barrier()
+if rueda.rank() == 2:
+    die()
+add_until_broken(rows, np.ones((1, 4)), [2])
+rueda.recover()
+for attempt in range(2):
+    try:
+        rows.restored()
+    except rueda.InvalidArgumentError as error:
+        print(error, flush=True)
+# The name is free again.
+with RowTable("rows", 4) as again:
+    assert again.get([3]).result().sum() == 0
+    rueda.barrier()
+rueda.shutdown()
+"""
+    ended = run(PREAMBLE + program, 4, extra={"RUEDA_RECOVERY": "on"})
+    for rank in (0, 1, 3):
+        assert ended[rank].returncode == 0, ended[rank].output
+        told = ended[rank].output.count("leaves row 3 without one of the 3 ranks as its owner")
+        assert told == 2, ended[rank].output
+
+
 def test_a_rank_without_memory_is_told_to_all() -> None:
     program = """
 import resource

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from rueda.errors import PeerLostError
+from rueda.adapter import Refusal
+from rueda.errors import InvalidArgumentError, PeerLostError
 from rueda.exchanges import barrier
 from rueda.handles import Handle
 from rueda.objects import allgather_object
 from rueda.process_sets import ProcessSet
 from rueda.server.part import Part
+from rueda.submission import refuse
 
 if TYPE_CHECKING:
     from rueda.server.tables import OpenTable
@@ -28,7 +30,9 @@ def hand_over(
 
     This rank's clock goes on from the most that an owner that is left has counted, or was finished.
 
-    Raises :class:`rueda.PeerLostError` on every rank where nobody holds some part any more; ``new`` is closed then.
+    Raises :class:`rueda.PeerLostError` on every rank where nobody holds some part any more, and
+    :class:`rueda.InvalidArgumentError` where a rank cannot put what it holds, with what that rank says; ``new`` is
+    closed then.
     """
     parts = old.parts()
     name = f"rueda.table '{old.name}' is handed over"
@@ -52,9 +56,32 @@ def hand_over(
             f"table '{old.name}': nobody is left who holds the part of rank {lost[0]}: with "
             f"replicated=True it goes on without one rank, otherwise put it from a checkpoint"
         )
-    for part in parts:
-        if newest[part.owner] == (part.version, part.is_own, -process_set.rank()):
+    mine = [
+        part
+        for part in parts
+        if newest[part.owner] == (part.version, part.is_own, -process_set.rank())
+    ]
+    try:
+        _put(old.name, mine, put, name, process_set)
+        new.go_on(max(clocks[old.rank] for _, clocks in told))
+        barrier(process_set, name)
+    except InvalidArgumentError:
+        new.close()
+        raise
+
+
+def _put(
+    table: str,
+    parts: Sequence[Part],
+    put: Callable[[Part], Sequence[Handle[None]]],
+    name: str,
+    process_set: ProcessSet,
+) -> None:
+    """What goes wrong on this rank alone is told where the others wait for it."""
+    try:
+        for part in parts:
             for handle in put(part):
                 handle.result()
-    new.go_on(max(clocks[old.rank] for _, clocks in told))
-    barrier(process_set, name)
+    except Exception as error:
+        why = f"table '{table}': rank {process_set.rank()} cannot put what it holds: {error}"
+        refuse(name, process_set, Refusal(why)).result()

@@ -369,6 +369,37 @@ TEST_CASE("waiting for clocks holds up neither ticks nor replicas") {
 
 // --- Clocks
 
+TEST_CASE("what gets nothing waits for the clocks as well") {
+  const auto sharing = GENERATE(Sharing::nothing, Sharing::memory);
+  run_engines(
+      3, {},
+      [](int rank, Runtime& engine) {
+        // The last rank has no part of the elements.
+        Table elements = open(engine, {.name = "elements", .size = 2, .bounds = {0, 1, 2, 2}});
+        Table rows = open(engine, {.name = "rows", .width = 4});
+        const std::array<Handle, 2> waiting{elements.get({}, {.begin = 1, .min_clock = 1}),
+                                            rows.get_rows({}, {}, {}, {.min_clock = 1})};
+        if (rank != 0) {
+          finish(elements.tick());
+          finish(rows.tick());
+        }
+        meet(engine);
+        if (rank == 0) {
+          // Behind what waits, at the same owner.
+          static_cast<void>(elements.call("sum", {}));
+          static_cast<void>(rows.call("sum", {}));
+          for (const Handle& each : waiting) expect(!each.done(), "rank 0 has not ticked");
+          finish(elements.tick());
+          finish(rows.tick());
+        }
+        for (const Handle& each : waiting) finish(each);
+        meet(engine);
+        elements.close();
+        rows.close();
+      },
+      nullptr, sharing);
+}
+
 TEST_CASE("no rank goes further ahead than the bound, at any step") {
   const int bound = GENERATE(0, 1, 3);
   constexpr int ranks = 3;
@@ -815,16 +846,18 @@ TEST_CASE("a table of a subset, and of a set that is removed meanwhile") {
 // --- Failures
 
 TEST_CASE("a rank that leaves is told to who waits for it") {
-  run_engines(2, {}, [](int rank, Runtime& engine) {
+  // All, or what only rank 0 has, of which rank 1 is to count the tick.
+  const std::size_t added = GENERATE(10, 5);
+  run_engines(2, {}, [&](int rank, Runtime& engine) {
     auto table = std::make_unique<Table>(open(engine, {.name = "t", .size = 10}));
     meet(engine);
     if (rank == 1) return;  // without having closed it
-    const Floats delta(10, 1);
+    const Floats delta(added, 1);
     std::string text;
     const Time deadline = soon();
     while (text.empty() && Clock::now() < deadline) {
       try {
-        finish(table->add(delta));
+        finish(table->add(delta, {.ticks = added < 10}));
       } catch (const Error& error) {
         text = error.what();
       }
