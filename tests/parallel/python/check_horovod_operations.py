@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -137,6 +138,31 @@ def check_averages_of_whole_numbers() -> None:
         expected = [toward_zero[(i + 1) % 2] for i in range(2 * n - 1)][begin : begin + 2]
         assert all(part.tolist() == expected for part in parts), (parts, expected)
     assert hvd.allreduce(torch.tensor([200 + me], dtype=torch.uint8), op=hvd.Max).item() == 199 + n
+
+
+def check_averages_of_whole_numbers_of_a_set_that_is_gone() -> None:
+    """The number of ranks is that of the call, also where nobody asks the handle before the set was removed."""
+    n, me = hvd.size(), hvd.rank()
+    if n == 1:
+        return
+    some = hvd.add_process_set(range(n - 1))
+    if me < n - 1:
+        numbers = torch.tensor([me + 5, -me - 5])
+        average = (2 * 5 + n - 2) // 2
+        handles = [
+            hvd.allreduce_async(numbers, name="copied", process_set=some),
+            hvd.allreduce_async_(numbers.clone(), name="in place", process_set=some),
+        ]
+        group = hvd.grouped_allreduce_async([numbers, numbers.float()], process_set=some)
+        part = hvd.reducescatter_async(torch.full((n - 1,), me + 5), process_set=some)
+        for handle in (*handles, group, part):
+            while not hvd.poll(handle):
+                time.sleep(0.001)
+    assert hvd.remove_process_set(some)
+    if me < n - 1:
+        assert [hvd.synchronize(handle).tolist() for handle in handles] == [[average, -average]] * 2
+        assert hvd.synchronize(group)[0].tolist() == [average, -average]
+        assert hvd.synchronize(part).tolist() == [average]
 
 
 def check_average_is_deprecated() -> None:

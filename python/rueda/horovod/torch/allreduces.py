@@ -18,7 +18,7 @@ from rueda.horovod.torch.adasum import adasum_async, without_gradient
 from rueda.horovod.torch.compression import Compression, compressed
 from rueda.horovod.torch.pending import begun, require_usable
 from rueda.horovod.torch.reduce_ops import AdasumOp, Average, Op, Sum, chosen
-from rueda.horovod.torch.whole_averages import divided, is_of_whole_numbers
+from rueda.horovod.torch.whole_averages import divided, is_of_whole_numbers, ranks_of
 from rueda.submission import NO_WIRE, Collectives
 from rueda.torch import reductions
 from rueda.torch.compression import wire_of
@@ -178,7 +178,8 @@ def _begun(
         begin = reductions.allreduce_async_ if in_place else reductions.allreduce_async
         if is_of_whole_numbers(tensor, op):
             total = begin(tensor, name, Sum, prescale, 1.0, process_set)
-            return transformed(total, lambda sums: divided(sums, postscale, process_set))
+            ranks = ranks_of(process_set)
+            return transformed(total, lambda sums: divided(sums, postscale, ranks))
         return begin(tensor, name, op, prescale, postscale, process_set)
 
     return begun(submit, name, process_set)

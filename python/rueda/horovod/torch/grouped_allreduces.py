@@ -14,7 +14,7 @@ from rueda.horovod.torch.adasum import adasum_async, without_gradient
 from rueda.horovod.torch.compression import Compression, compressed
 from rueda.horovod.torch.pending import begun, require_usable
 from rueda.horovod.torch.reduce_ops import AdasumOp, Average, Op, Sum, chosen
-from rueda.horovod.torch.whole_averages import divided, is_of_whole_numbers
+from rueda.horovod.torch.whole_averages import divided, is_of_whole_numbers, ranks_of
 from rueda.submission import part_name
 from rueda.torch import reductions
 
@@ -177,9 +177,10 @@ def _grouped_averages(
     """Of tensors some of which hold whole numbers: these are a group of their own."""
     parts = _Parts(tensors, name)
     totals = begin(parts.whole, name, Sum, prescale, 1.0, process_set)
+    ranks = ranks_of(process_set)
     both = combine(
         [
-            transformed(totals, lambda found: _divided(found, postscale, process_set)),
+            transformed(totals, lambda found: _divided(found, postscale, ranks)),
             begin(parts.others, parts.others_name, Average, prescale, postscale, process_set),
         ]
     )
@@ -196,17 +197,18 @@ def _averages_now(
     """The same as new tensors; gradients flow through those that do not hold whole numbers."""
     parts = _Parts(tensors, name)
     totals = reductions.grouped_allreduce_async(parts.whole, name, Sum, prescale, 1.0, process_set)
+    ranks = ranks_of(process_set)
     try:
         others = reductions.grouped_allreduce(
             parts.others, parts.others_name, Average, prescale, postscale, process_set
         )
     finally:
         totals.wait()
-    return parts.in_order(_divided(totals.result(), postscale, process_set), others)
+    return parts.in_order(_divided(totals.result(), postscale, ranks), others)
 
 
-def _divided(totals: Iterable[Tensor], postscale: float, process_set: ProcessSet) -> list[Tensor]:
-    return [divided(total, postscale, process_set) for total in totals]
+def _divided(totals: Iterable[Tensor], postscale: float, ranks: int) -> list[Tensor]:
+    return [divided(total, postscale, ranks) for total in totals]
 
 
 class _Parts:

@@ -13,7 +13,7 @@ from rueda.horovod.process_sets import ProcessSet, global_process_set
 from rueda.horovod.torch.compression import Compression, compressed
 from rueda.horovod.torch.pending import begun, require_usable
 from rueda.horovod.torch.reduce_ops import Average, Op, Sum, element_wise
-from rueda.horovod.torch.whole_averages import divided, is_of_whole_numbers
+from rueda.horovod.torch.whole_averages import divided, is_of_whole_numbers, ranks_of
 from rueda.operations import ReduceOp
 from rueda.submission import part_name
 from rueda.torch import reductions
@@ -160,7 +160,8 @@ def _begun(
 ) -> Handle[Tensor]:
     if is_of_whole_numbers(tensor, op):
         total = reductions.reducescatter_async(tensor, name, Sum, prescale, 1.0, process_set)
-        return transformed(total, lambda rows: divided(rows, postscale, process_set))
+        ranks = ranks_of(process_set)
+        return transformed(total, lambda rows: divided(rows, postscale, ranks))
     return reductions.reducescatter_async(tensor, name, op, prescale, postscale, process_set)
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import torch
 
+from rueda.horovod.process_sets import ProcessSet
 from rueda.horovod.torch.reduce_ops import Average, Op
-from rueda.process_sets import ProcessSet
 
-__all__ = ["divided", "is_of_whole_numbers"]
+__all__ = ["divided", "is_of_whole_numbers", "ranks_of"]
 
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -20,15 +20,21 @@ def is_of_whole_numbers(tensor: object, op: Op) -> bool:
     return op == Average and isinstance(tensor, torch.Tensor) and tensor.dtype in _WHOLE
 
 
-def divided(total: torch.Tensor, postscale: float, process_set: ProcessSet) -> torch.Tensor:
-    """Makes the average of a sum over the ranks, in its place.
+def ranks_of(process_set: ProcessSet) -> int:
+    """How many ranks take part in what has just begun. Later the set may be gone, or another world there."""
+    ranks = process_set.size()
+    assert ranks is not None  # one that has not been added was refused before
+    return ranks
+
+
+def divided(total: torch.Tensor, postscale: float, ranks: int) -> torch.Tensor:
+    """Makes the average of a sum over so many ranks, in its place.
 
     Example::
 
-        >>> divided(torch.tensor([-5, 5]), 1.0, rueda.global_process_set)  # of one rank
-        tensor([-5,  5])
+        >>> divided(torch.tensor([-5, 5]), 1.0, 2)
+        tensor([-2,  2])
     """
-    ranks = process_set.size()
     with torch.no_grad():
         if postscale == 1.0:
             return total.div_(ranks, rounding_mode="trunc")
