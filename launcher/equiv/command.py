@@ -98,7 +98,8 @@ def _options(command: Any) -> Any:
             click.option("--np", "ranks", default="1,2", show_default=True, metavar="N,N,…",
                          help="Numbers of ranks."),
             click.option("--strategy", default="sync", show_default=True, metavar="S,S,…",
-                         help="Strategies, as rueda.torch.wrap() takes them as a text."),
+                         help="Strategies, as rueda.torch.wrap() takes them as a text; a semicolon "
+                              "separates, too."),
             click.option("--seeds", default=5, show_default=True, type=click.IntRange(1),
                          help="How many: 0, 1, …"),
             click.option("--variant", "variants", multiple=True, metavar="NAME:VAR=VALUE,…",

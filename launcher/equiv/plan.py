@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rueda.equivalence.run_settings import RunSettings
+from rueda.equivalence.strategy_names import NAMES
 
 from ..environment import NAME
 from ..errors import LaunchError
@@ -102,17 +103,22 @@ def parse_list(text: str, option: str) -> tuple[int, ...]:
 
 
 def parse_strategies(text: str) -> tuple[str, ...]:
-    """``sync,local:8,diloco:16,codec=int8``: a part that names no strategy belongs to the one before.
+    """``sync,local:8,diloco:16,codec=int8``: what follows a colon are parameters, up to the next strategy's name.
 
-    Raises LaunchError where there is none.
+    A strategy of one's own, which has no name here, is separated by a semicolon from parameters before it. Raises
+    LaunchError where there is none.
     """
     found: list[str] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        belongs = found and re.match(r"\d|\w+=", part)
-        if belongs:
-            found[-1] += f",{part}"
-        else:
-            found.append(part)
+    for few in text.split(";"):
+        begun = ""
+        for part in filter(None, (part.strip() for part in few.split(","))):
+            begins = ":" in part or part in NAMES
+            if begun and not begins and (":" in begun or "=" in part):
+                begun += f",{part}"
+                found[-1] = begun
+            else:
+                begun = part
+                found.append(begun)
     if not found:
         raise LaunchError(f"--strategy {text!r}: names no strategy, such as sync or local:8")
     return tuple(dict.fromkeys(found))

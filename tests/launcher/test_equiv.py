@@ -88,8 +88,8 @@ def training(tmp_path: Path) -> Callable[[str], list[str]]:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["sync", "local:8", "diloco:16", "desloc:16,48,96"]),
-            st.sampled_from(["", ",codec=int8", ",fragments=2,delay=4"]),
+            st.sampled_from(["sync", "local:8", "diloco:16", "desloc:16,48,96", "downpour:20"]),
+            st.sampled_from(["", ",codec=int8", ",fragments=2,delay=4", ",scale", ",.03,none"]),
         ),
         min_size=1,
         max_size=5,
@@ -99,6 +99,19 @@ def training(tmp_path: Path) -> Callable[[str], list[str]]:
 def test_strategies_with_parameters_are_taken_apart(parts: list[tuple[str, str]]) -> None:
     strategies = [name + more for name, more in parts if name != "sync"] or ["sync"]
     assert parse_strategies(",".join(strategies)) == tuple(dict.fromkeys(strategies))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("sync,local:8,diloco,ssp:3,async", ["sync", "local:8", "diloco", "ssp:3", "async"]),
+        ("mine,local:8,sync", ["mine", "local:8", "sync"]),
+        ("local:8;mine, sync ;", ["local:8", "mine", "sync"]),
+        ("mine:8,x:2", ["mine:8", "x:2"]),
+    ],
+)
+def test_a_strategy_begins_with_a_name_or_a_colon(text: str, expected: list[str]) -> None:
+    assert parse_strategies(text) == tuple(expected)
 
 
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=4, unique=True), st.integers(1, 6))

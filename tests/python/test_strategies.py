@@ -75,3 +75,19 @@ def test_rounds_in_one_process_are_of_strategies_that_it_can_do(
         assert ended.exit_code == 2, ended.output
         assert why in ended.output
         assert "| run |" not in ended.output, "told after the baseline was trained"
+
+
+def test_the_launcher_knows_the_names_of_all_strategies() -> None:
+    from rueda.equivalence.strategy_names import NAMES
+    from rueda.torch.strategies import Strategy, parse_strategy
+
+    kinds = {type(parse_strategy(name)) for name in NAMES - {"local", "postlocal"}}
+    shipped = set()
+    ancestors = [Strategy]
+    while ancestors:
+        kind = ancestors.pop()
+        ancestors += kind.__subclasses__()
+        if kind.__module__.startswith("rueda.") and kind.name:
+            shipped.add(kind)
+    assert {kind.name for kind in shipped} <= NAMES
+    assert kinds <= shipped

@@ -114,6 +114,8 @@ def check_modes() -> None:
         ("hogwild", "epoch", "Hogwild(window='epoch',"),
     ):
         assert strategy_of(None, mode, frequency).describe().startswith(told)
+        if frequency == "batch":
+            assert strategy_of(mode, None, None).describe().startswith(told)
 
 
 def check_models_that_differ() -> None:

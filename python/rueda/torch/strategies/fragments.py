@@ -84,7 +84,8 @@ class Fragment:
         """Sends and receives whatever is left, so that all ranks have the same parameters."""
         if self.in_flight:
             self.receive(0.0)
-            self.sent_at = self._replica.steps  # nothing was trained since
+            # What was trained while the mean was on its way is dropped, as it is without mixing.
+            self.sent_at = self._replica.steps
         elif self.sent_at != self._replica.steps:
             self.send()
             self.receive(0.0)

@@ -42,6 +42,12 @@ _KINDS: tuple[type[Strategy], ...] = (
     DynSGD,
     Hogwild,
 )
+# What Elephas calls them.
+_SYNONYMS: dict[str, type[Strategy]] = {
+    "synchronous": Synchronous,
+    "asynchronous": Downpour,
+    "async": Downpour,
+}
 
 
 def parse_strategy(text: str) -> Strategy:
@@ -57,7 +63,8 @@ def parse_strategy(text: str) -> Strategy:
         PostLocalSGD(period=8, after=500)
     """
     name, _, rest = text.partition(":")
-    kind = next((each for each in _KINDS if each.name == name.strip()), None)
+    word = name.strip()
+    kind = next((each for each in _KINDS if each.name == word), _SYNONYMS.get(word))
     if kind is None:
         names = [each.name for each in _KINDS]
         near = get_close_matches(re.sub(r"\W|_", "", name).lower(), names, 1, 0.75)
