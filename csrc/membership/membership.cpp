@@ -51,6 +51,16 @@ std::map<int, int> identifiers_of(const HostGroup& host) {
   return identifiers;
 }
 
+// Empty for this host, whose sockets have no address of a network.
+std::vector<std::string> hosts_of(const std::vector<std::string>& addresses) {
+  std::vector<std::string> hosts;
+  for (const std::string& address : addresses) {
+    const bool is_remote = address.starts_with("tcp:");
+    hosts.push_back(is_remote ? address.substr(0, address.rfind(':')) : "");
+  }
+  return hosts;
+}
+
 // Kinds of messages. After the kind comes the epoch that is being formed, or that has broken.
 constexpr std::uint8_t agreement_message = 1;
 constexpr std::uint8_t bootstrap_message = 2;
@@ -66,6 +76,7 @@ Membership::Membership(Connections::Settings settings, const Options& options,
       secret_(std::move(secret)),
       enter_(std::move(enter)),
       identifiers_(std::move(identifiers)),
+      hosts_(hosts_of(settings.addresses)),
       connections_(
           std::move(settings),
           {[this](int process, std::span<const std::byte> message) { receive(process, message); },
@@ -385,11 +396,24 @@ void Membership::lose(int process, const Status& cause) {
     obstacle_ = Status(ErrorCode::transport, "this process cannot go on").because(cause);
     return;
   }
-  const Loss loss =
-      cause.details().reason == ErrorReason::unreachable ? Loss::unreachable : Loss::ended;
+  const Loss loss = has_certainly_ended(process, cause) ? Loss::ended : Loss::unreachable;
   if (!gone_.emplace(process, std::pair(loss, cause)).second) return;
   if (!agreement_ || has_done_its_part(process, loss)) return;
   agreement_->lose(process, loss, cause_of(process, cause), Clock::now());
+}
+
+// Nobody listens on a host that has lost a process just now: that host answers itself, and not a
+// firewall before it, behind which processes might live.
+bool Membership::has_certainly_ended(int process, const Status& cause) {
+  const ErrorReason reason = cause.details().reason;
+  if (reason != ErrorReason::refused) return reason != ErrorReason::unreachable;
+  const std::lock_guard lock(mutex_);
+  if (!reported_ || reported_->epoch != present_.epoch || reported_->reason.peer() < 0)
+    return false;
+  const auto rank = static_cast<std::size_t>(reported_->reason.peer());
+  return reported_->reason.details().reason == ErrorReason::unspecified &&
+         hosts_[static_cast<std::size_t>(present_.members[rank])] ==
+             hosts_[static_cast<std::size_t>(process)];
 }
 
 // Whether a process that ends has let this one enter the world that they form, as one does that

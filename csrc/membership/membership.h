@@ -95,6 +95,7 @@ class Membership {
   [[nodiscard]] bool has_report();
   void lose_reported(Time now);
   [[nodiscard]] Status cause_of(int process, const Status& cause);
+  [[nodiscard]] bool has_certainly_ended(int process, const Status& cause);
 
   const int process_;
   const Options options_;
@@ -103,6 +104,7 @@ class Membership {
   const Enter enter_;
   // Of processes of this host, by process, the identifiers under which this one sees them.
   const std::map<int, int> identifiers_;
+  const std::vector<std::string> hosts_;  // of each process, as its address has it
   Connections connections_;
 
   // --- Of the thread

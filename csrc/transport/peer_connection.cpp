@@ -19,11 +19,17 @@ namespace {
 // What else the process does may give descriptors back.
 constexpr Duration shortage_timeout = std::chrono::seconds(10);
 constexpr Duration between_calls = std::chrono::milliseconds(100);
+// Of a process that ends one connection may be reset, for what it has not read, and another closed.
+constexpr Duration close_timeout = std::chrono::milliseconds(100);
 
 }  // namespace
 
 PeerConnection::PeerConnection(int peer, std::string address, const Context& context)
-    : peer_(peer), address_(std::move(address)), user_(::geteuid()), context_(context) {}
+    : peer_(peer),
+      address_(std::move(address)),
+      is_on_other_host_(address_.starts_with("tcp:")),
+      user_(::geteuid()),
+      context_(context) {}
 
 void PeerConnection::forget(SocketLink& link) {
   if (!link.is_open()) return;
@@ -46,7 +52,7 @@ void PeerConnection::call() {
   lacks_since_.reset();
   ++attempts_;
   if (!attempt.status.ok()) return suspect(outgoing_, attempt.status);
-  outgoing_.restart(std::move(attempt.fd), address_.starts_with("tcp:"));
+  outgoing_.restart(std::move(attempt.fd), is_on_other_host_);
   set_patience(outgoing_.fd(), context_.patience);  // without effect on AF_UNIX
   context_.watched.add(outgoing_.fd(), EPOLLIN | EPOLLOUT, Watched::outgoing,
                        static_cast<std::size_t>(peer_));
@@ -127,8 +133,10 @@ void PeerConnection::admit(SocketLink incoming) {
 
 void PeerConnection::progress(Watched source, std::uint32_t events) {
   if (source == Watched::incoming) return read(incoming_);
-  // A connection that is refused is readable as well; writing finds out why.
-  if ((events & EPOLLOUT) != 0 && outgoing_.wants_to_write()) write();
+  // A connection that is refused is readable as well; writing finds out why. One that is still
+  // being made may have an error, of a message that came while the kernel was at it, and nothing
+  // else.
+  if ((events & (EPOLLOUT | EPOLLERR)) != 0 && outgoing_.wants_to_write()) write();
   if ((events & ~EPOLLOUT) != 0 && !outgoing_.is_connecting()) read(outgoing_);
 }
 
@@ -218,10 +226,37 @@ std::optional<Status> PeerConnection::settle() {
     call_again();
     return {};
   }
+  await_close();
+  if (has_left_) return {};
   has_left_ = true;
+  const Status& cause = first_failure_.ok() ? *suspicion_ : first_failure_;
+  const ErrorReason reason = reason_of(cause);
   forget(outgoing_);
   forget(incoming_);
-  return first_failure_.ok() ? *suspicion_ : first_failure_;
+  return Status(cause.code(), cause.to_string(), -1, {.reason = reason});
+}
+
+// On this host the kernel knows who listens.
+ErrorReason PeerConnection::reason_of(const Status& cause) const {
+  const ErrorReason reason = cause.details().reason;
+  const bool is_refused = reason == ErrorReason::refused;
+  if (!is_on_other_host_) return is_refused ? ErrorReason::unspecified : reason;
+  if (has_certainly_ended()) return ErrorReason::unspecified;
+  return is_refused ? reason : ErrorReason::unreachable;
+}
+
+void PeerConnection::await_close() {
+  if (!is_on_other_host_ || has_certainly_ended() || !incoming_.is_open() ||
+      incoming_.has_ended()) {
+    return;
+  }
+  wait_readable(incoming_.fd(), Clock::now() + close_timeout);
+  read(incoming_, std::numeric_limits<std::size_t>::max());
+}
+
+// A connection that was not let in may have been closed by a peer that lives, in a crowd.
+bool PeerConnection::has_certainly_ended() const {
+  return has_ended_ || incoming_.was_closed() || (welcomed_ && outgoing_.was_closed());
 }
 
 void PeerConnection::say_good_bye() {

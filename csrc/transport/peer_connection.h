@@ -9,6 +9,10 @@
 // and is called again, three times in all. settle() finds out. That this process has no descriptor
 // left is no suspicion: it tries again, and is the one that fails in the end.
 //
+// Between hosts a network, or what guards it, may reset connections and refuse new ones while the
+// peer lives. Only a connection that was closed shows that the peer's process has ended; whatever
+// else ends one has a reason, ErrorReason::refused or unreachable.
+//
 // Not thread-safe.
 #pragma once
 
@@ -108,12 +112,16 @@ class PeerConnection {
   void read(SocketLink& link, std::size_t bound = 1 << 20);
   [[nodiscard]] Status handle_frame(const Frame& frame, bool is_outgoing);
   [[nodiscard]] Status handle_first_frame(const Frame& frame);
+  void await_close();
+  [[nodiscard]] bool has_certainly_ended() const;
+  [[nodiscard]] ErrorReason reason_of(const Status& cause) const;
   void suspect(const SocketLink& link, const Status& cause);
   void suspect_end();
   void forget(SocketLink& link);
 
   const int peer_;
   const std::string address_;
+  const bool is_on_other_host_;
   const uid_t user_;  // of this process when the world was formed: whose the peer's socket is
   const Context& context_;
   SocketLink outgoing_;

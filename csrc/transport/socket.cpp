@@ -411,9 +411,11 @@ Status system_error(std::string_view what, int error) {
 }
 
 Status connection_error(std::string_view what, int error) {
-  const bool is_told = error == ECONNREFUSED || error == ECONNRESET || error == EPIPE;
-  const bool is_known = is_told || lacks_resources(error);
-  const auto reason = is_known ? ErrorReason::unspecified : ErrorReason::unreachable;
+  auto reason = ErrorReason::unreachable;
+  if (error == ECONNREFUSED) reason = ErrorReason::refused;
+  if (error == ECONNRESET || error == EPIPE || lacks_resources(error)) {
+    reason = ErrorReason::unspecified;
+  }
   return Status(ErrorCode::transport, str(what, ": ", std::strerror(error)), -1,
                 {.reason = reason});
 }

@@ -100,8 +100,8 @@ struct AbstractAddress {
 
 // "what: strerror(error)"
 [[nodiscard]] Status system_error(std::string_view what, int error);
-// The same of a connection: ErrorReason::unreachable unless the other side has told that nobody is
-// there, or not any more, or it is this side that cannot.
+// The same of a connection: ErrorReason::refused where nobody listens, none where the connection
+// was reset or it is this side that cannot, and otherwise ErrorReason::unreachable.
 [[nodiscard]] Status connection_error(std::string_view what, int error);
 
 }  // namespace rueda

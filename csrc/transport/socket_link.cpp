@@ -18,13 +18,6 @@ namespace {
 
 constexpr std::size_t header_bytes = frame_header_bytes;
 
-Status broken(int error) {
-  if (error == EPIPE || error == ECONNRESET || error == 0) {
-    return Status(ErrorCode::transport, "connection closed without good-bye");
-  }
-  return connection_error("connection broken", error);
-}
-
 }  // namespace
 
 std::vector<std::byte> frame_of(FrameKind kind, std::span<const std::byte> payload) {
@@ -34,6 +27,15 @@ std::vector<std::byte> frame_of(FrameKind kind, std::span<const std::byte> paylo
   std::memcpy(frame.data(), header.data(), header_bytes);
   if (!payload.empty()) std::memcpy(frame.data() + header_bytes, payload.data(), payload.size());
   return frame;
+}
+
+// The kernel tells EPIPE of a reset that came after the close.
+Status SocketLink::ended(int error) {
+  if (end_ == End::none) end_ = error == 0 || error == EPIPE ? End::closed : End::broken;
+  if (error == EPIPE || error == ECONNRESET || error == 0) {
+    return Status(ErrorCode::transport, "connection closed without good-bye");
+  }
+  return connection_error("connection broken", error);
 }
 
 Status SocketLink::write() {
@@ -47,7 +49,7 @@ Status SocketLink::write() {
         ::send(fd(), front.data() + written_, front.size() - written_, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
-    if (sent < 0) return broken(errno);
+    if (sent < 0) return ended(errno);
     written_ += static_cast<std::size_t>(sent);
     if (written_ < front.size()) continue;
     written_ = 0;
@@ -79,6 +81,7 @@ void SocketLink::forget_sent() {
 void SocketLink::restart(UniqueFd fd, bool connecting) {
   fd_ = std::move(fd);
   connecting_ = connecting;
+  end_ = End::none;
   sent_ = 0;
   written_ = 0;
   inbox_.clear();
@@ -93,7 +96,7 @@ Status SocketLink::read(std::size_t bound) {
     const ssize_t got = ::recv(fd(), piece.data(), std::min(piece.size(), bound - total), 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
-    if (got <= 0) return broken(got < 0 ? errno : 0);
+    if (got <= 0) return ended(got < 0 ? errno : 0);
     inbox_.insert(inbox_.end(), piece.begin(), piece.begin() + got);
     total += static_cast<std::size_t>(got);
   }

@@ -47,6 +47,10 @@ class SocketLink {
   void keep_sent() { keeps_sent_ = true; }
   void forget_sent();
   void restart(UniqueFd fd, bool connecting);
+  // Whether the other side has closed the connection, after all that it has sent: its process has
+  // ended, or has meant to. A network can break a connection, but not close it.
+  [[nodiscard]] bool was_closed() const { return end_ == End::closed; }
+  [[nodiscard]] bool has_ended() const { return end_ != End::none; }
   // Sends what fits; an error when the connection is broken. Finishes connecting, if called when
   // the socket is writable.
   Status write();
@@ -67,8 +71,14 @@ class SocketLink {
   [[nodiscard]] Expected<std::optional<Frame>> next_frame(std::size_t limit = max_frame_bytes);
 
  private:
+  enum class End : std::uint8_t { none, closed, broken };
+
+  // Takes note of how the connection has ended: what comes after a reset looks like a close.
+  Status ended(int error);
+
   UniqueFd fd_;
   bool connecting_ = false;
+  End end_ = End::none;
   std::deque<std::vector<std::byte>> queue_;
   std::size_t sent_ = 0;     // of the queue, these have been sent, and are kept
   std::size_t written_ = 0;  // of the one after them

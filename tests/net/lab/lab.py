@@ -214,12 +214,19 @@ class Lab:
         """What connections that are made from now on use: reno, cubic or bbr."""
         use_congestion_control([self.namespace(host) for host in self.names], name)
 
-    def part(self, some: Sequence[str], others: Sequence[str]) -> None:
-        """Loses every packet from any of `some` to any of `others` and back, without a word."""
-        for sides in ((some, others), (others, some)):
-            for host in sides[0]:
-                addresses = [self.address(other) for other in sides[1]]
-                self.link(host).inner.drop_to(addresses, self._rate or "10gbit")
+    def part(self, some: Sequence[str], others: Sequence[str], answer: str = "nothing") -> None:
+        """Loses every packet from any of `some` to any of `others` and back, without a word.
+
+        Or with one, once nothing passes any more: see Link.reject_from().
+        """
+        beyond = {host: [self.address(other) for other in others] for host in some}
+        beyond |= {host: [self.address(other) for other in some] for host in others}
+        for answered in ["nothing"] if answer == "nothing" else ["nothing", answer]:
+            for host, addresses in beyond.items():
+                if answer == "nothing":
+                    self.link(host).inner.drop_to(addresses, self._rate or "10gbit")
+                else:
+                    self.link(host).reject_from(addresses, answered)
 
     def lose(self, per_mille: int) -> None:
         """Loses packets at random on all links; offloads are turned off for it."""

@@ -153,15 +153,31 @@ class Link:
 
     def lose(self, per_mille: int) -> None:
         """Loses packets that come to the host at random; 0 loses none. Needs nft."""
+        rule = f"numgen random mod 1000 < {per_mille} drop;"
+        self._rule("prerouting priority -300", rule if per_mille else "")
+
+    def reject_from(self, addresses: Sequence[str], answer: str) -> None:
+        """Answers TCP that comes from these addresses (IPv4) as a firewall does: with a "reset", or an ICMP message.
+
+        Or with "nothing". The message is one of those that nft knows, such as "port-unreachable". Needs nft.
+        """
+        source = f"ip saddr {{ {', '.join(addresses)} }}"
+        verdicts = {
+            "nothing": f"{source} drop;",
+            "reset": f"{source} tcp flags & rst == 0 reject with tcp reset;",
+        }
+        rejected = f"{source} meta l4proto tcp reject with icmp type {answer};"
+        self._rule("input priority 0", verdicts.get(answer, rejected))
+
+    def _rule(self, hook: str, rule: str) -> None:
+        """The only one for what comes to the host, or none. Needs nft."""
         if find("nft") is None:
             raise Unavailable("needs nft (nftables), which is not installed")
         table = f"table inet lab_{self.inner.interface}"
         self._nft(f"{table}\ndelete {table}\n")  # the first makes sure that it is there
-        if per_mille == 0:
-            return
-        hook = "type filter hook prerouting priority -300;"
-        rule = f'iifname "{self.inner.interface}" numgen random mod 1000 < {per_mille} drop;'
-        self._nft(f"{table} {{\nchain arriving {{ {hook} {rule} }}\n}}\n")
+        if rule:
+            chain = f'type filter hook {hook}; iifname "{self.inner.interface}" {rule}'
+            self._nft(f"{table} {{\nchain arriving {{ {chain} }}\n}}\n")
 
     def _nft(self, rules: str) -> None:
         run("ip", "netns", "exec", self.inner.namespace, "nft", "-f", "-", text=rules)

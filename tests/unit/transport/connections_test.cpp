@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <functional>
@@ -268,6 +269,119 @@ TEST_CASE("connections between hosts are given up after as long as their owner s
   }
   CHECK(std::ranges::count(patience, 120'000U) == 2);  // both ways
   static_cast<void>(connections.close(Clock::now()));
+}
+
+namespace {
+
+int port_of(const std::string& address) {
+  return std::stoi(address.substr(address.rfind(':') + 1));
+}
+
+int port_of(int fd, decltype(&::getsockname) ask) {
+  sockaddr_in address{};
+  socklen_t length = sizeof address;
+  const bool is_known = ask(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  return is_known && address.sin_family == AF_INET ? ntohs(address.sin_port) : -1;
+}
+
+// Two ranks as on different hosts, that are connected both ways.
+class OverNetwork {
+ public:
+  OverNetwork() {
+    for (int rank : {0, 1}) {
+      auto listener = listen_on("tcp:127.0.0.1:0");
+      REQUIRE(listener.ok());
+      addresses_[static_cast<std::size_t>(rank)] = listener->address;
+      listeners_.push_back(std::move(listener).value());
+    }
+    survivor_.emplace(
+        settings(0), Connections::Handlers{[](int, std::span<const std::byte>) {},
+                                           [&](int, const Status& cause) { told = cause; }, [] {}});
+    other_.emplace(settings(1), Connections::Handlers{[](int, std::span<const std::byte>) {},
+                                                      [](int, const Status&) {}, [] {}});
+    REQUIRE((survivor_->open().ok() && other_->open().ok()));
+    listeners_.clear();
+  }
+
+  void connect() {
+    survivor_->send(1, {});
+    other_->send(0, {});
+    progress_until([&] { return survivor_->was_connected(1) && other_->was_connected(0); });
+    // Also the welcomes.
+    for (int look = 0; look < 100; ++look) progress_until([] { return true; });
+  }
+
+  enum class Reset : std::uint8_t { none, one, both };
+  // All of the other's connections, as when its process ends.
+  void close_other(Reset reset) {
+    const linger at_once{.l_onoff = 1, .l_linger = 0};
+    for (int fd = 3; fd < 1024; ++fd) {
+      const int peer = port_of(fd, ::getpeername);
+      const bool is_called = peer != -1 && port_of(fd, ::getsockname) == port_of(addresses_[1]);
+      const bool has_called = peer == port_of(addresses_[0]);
+      if ((is_called && reset != Reset::none) || (has_called && reset == Reset::both)) {
+        REQUIRE(::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0);
+      }
+    }
+    other_->close_after_fork();
+    other_.reset();
+  }
+
+  Status conclude() {
+    const Time deadline = soon();
+    while (told.ok()) {
+      REQUIRE(Clock::now() < deadline);
+      if (!survivor_->progress()) wait_readable(survivor_->wait_fd(), deadline);
+    }
+    return told;
+  }
+  Connections& survivor() { return *survivor_; }
+
+ private:
+  Connections::Settings settings(int rank) {
+    Connections::Settings settings{"a test", protocol, rank, {addresses_[0], addresses_[1]},
+                                   {},       key};
+    settings.listeners.push_back(std::move(listeners_[static_cast<std::size_t>(rank)]));
+    return settings;
+  }
+  void progress_until(const std::function<bool()>& done) {
+    await(
+        [&] {
+          survivor_->progress();
+          other_->progress();
+          return done();
+        },
+        "the connections");
+  }
+
+  Status told;
+  std::array<std::string, 2> addresses_;
+  std::vector<Listener> listeners_;
+  std::optional<Connections> survivor_;
+  std::optional<Connections> other_;
+};
+
+}  // namespace
+
+TEST_CASE("between hosts only a connection that is closed shows that a process has ended") {
+  using Reset = OverNetwork::Reset;
+  const Reset reset = GENERATE(Reset::none, Reset::one, Reset::both);
+  OverNetwork network;
+  network.connect();
+  if (GENERATE(false, true)) network.survivor().send(1, {});  // with something that is not read
+  network.close_other(reset);
+  const Status told = network.conclude();
+  CHECK(told.code() == ErrorCode::peer_lost);
+  const bool is_certain = reset != Reset::both;
+  CHECK(told.details().reason ==
+        (is_certain ? ErrorReason::unspecified : ErrorReason::unreachable));
+}
+
+TEST_CASE("between hosts a call that is refused says so") {
+  OverNetwork network;
+  network.close_other(OverNetwork::Reset::none);
+  network.survivor().send(1, {});
+  CHECK(network.conclude().details().reason == ErrorReason::refused);
 }
 
 }  // namespace rueda::test::connections_test
