@@ -8,14 +8,19 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from rueda.peer_user import user_of
+
+from .strangers import BACK_OFF, Acceptor, LimitedSay
 
 # Where the library tells how far a rank has come; csrc/membership/launcher_notice.h.
 VARIABLE = "RUEDA_LAUNCHER"
 
-# Each rank says two things; the kernel keeps as many as net.core.somaxconn.
+# Each rank says two things; the kernel keeps as many as this says.
 _BACKLOG = 1 << 16
+_MAX_BACKLOG = Path("/proc/sys/net/core/somaxconn")
 # A rank says all in one write, at once after it has connected; seconds.
 _SENTENCE = 0.2
 
@@ -32,42 +37,58 @@ class ArrivalSocket:
     """
 
     def __init__(
-        self, on_words: Callable[[bytes], None], on_session: OnSession | None = None
+        self,
+        on_words: Callable[[bytes], None],
+        say: Callable[[str], None],
+        on_session: OnSession | None = None,
     ) -> None:
+        """`say`: says a line of the launcher's own."""
         self._on_words = on_words
         self._on_session = on_session
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.setblocking(False)
         self.address = f"@rueda-launcher-{secrets.token_hex(8)}"
         self._socket.bind(self.address.replace("@", "\0", 1))
         self._socket.listen(_BACKLOG)
+        warn = LimitedSay(say)
+        self._acceptor = Acceptor(
+            self._socket, self._take, lambda why: warn(f"the launcher's socket: {why}")
+        )
 
     async def __aenter__(self) -> ArrivalSocket:
         """Begins to listen."""
-        asyncio.get_running_loop().add_reader(self._socket, self.hear)
+        self._acceptor.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stops."""
-        asyncio.get_running_loop().remove_reader(self._socket)
-        self._socket.close()
+        self._acceptor.close()
 
-    def hear(self) -> None:
-        """Takes what has been said so far."""
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                connection, _ = self._socket.accept()
-                with contextlib.ExitStack() as closing, contextlib.suppress(OSError):
-                    closing.enter_context(connection)
-                    if user_of(connection) not in (os.geteuid(), 0):
-                        continue
-                    connection.settimeout(_SENTENCE)
-                    words = connection.recv(256)
-                    if self._on_session is not None and words.startswith(b"{"):
-                        closing.pop_all()
-                        self._on_session(connection, words)
-                    else:
-                        self._on_words(words)
+    def catch_up(self) -> bool:
+        """Takes what has been said so far, of which no more can wait than the kernel keeps.
+
+        Returns False where the system lacks what it takes to hear that.
+        """
+        return self._acceptor.accept(_most_waiting())
+
+    def _take(self, connection: socket.socket, _: Any) -> None:
+        with contextlib.ExitStack() as closing, contextlib.suppress(OSError):
+            closing.enter_context(connection)
+            if user_of(connection) not in (os.geteuid(), 0):
+                return
+            connection.settimeout(_SENTENCE)
+            words = connection.recv(256)
+            if self._on_session is not None and words.startswith(b"{"):
+                closing.pop_all()
+                self._on_session(connection, words)
+            else:
+                self._on_words(words)
+
+
+def _most_waiting() -> int:
+    """How many connections can wait at once."""
+    with contextlib.suppress(OSError, ValueError):
+        return min(_BACKLOG, int(_MAX_BACKLOG.read_text())) + 1
+    return _BACKLOG + 1
 
 
 class Arrivals:
@@ -130,10 +151,12 @@ class LocalArrivals(Arrivals):
         self,
         ranks: int,
         on_absence: Callable[[str], None],
+        say: Callable[[str], None],
         on_session: OnSession | None = None,
     ) -> None:
+        """`say`: says a line of the launcher's own."""
         super().__init__(ranks, on_absence)
-        self._socket = ArrivalSocket(self.take, on_session)
+        self._socket = ArrivalSocket(self.take, say, on_session)
 
     @property
     def address(self) -> str:
@@ -150,8 +173,12 @@ class LocalArrivals(Arrivals):
         await self._socket.__aexit__()
 
     def leave(self, rank: int) -> None:
-        self._socket.hear()  # it may have said something just before
-        super().leave(rank)
+        if self.has_come(rank):
+            return
+        if self._socket.catch_up():  # it may have said something just before
+            super().leave(rank)
+        else:  # it cannot be known yet what it has said
+            asyncio.get_running_loop().call_later(BACK_OFF, self.leave, rank)
 
 
 def names_of(ranks: set[int]) -> str:

@@ -53,5 +53,8 @@ class SupervisedRun(ABC):
     ) -> LocalArrivals:
         """Hears which ranks of this host have come; `on_session`: as ArrivalSocket has it."""
         return LocalArrivals(
-            ranks, lambda sentence: self._notice_absence(supervisor, sentence), on_session
+            ranks,
+            lambda sentence: self._notice_absence(supervisor, sentence),
+            self._output.say,
+            on_session,
         )

@@ -118,6 +118,9 @@ class NodeRun(HostRun):
         else:
             super()._obey(supervisor, frame)
 
+    def _say(self, text: str) -> None:
+        self._output.say(text)
+
     def _refuse(self, why: str) -> None:
         super()._refuse(why)
         self._output.say(why)

@@ -25,6 +25,7 @@ from ..failure import Failure
 from ..guardian import guard
 from ..interruptions import RELAYED
 from ..output import Stream
+from ..sink import standard_error
 from ..store.server import Store
 from ..supervisor import Child, Supervisor
 from ..writer import Writer
@@ -83,7 +84,7 @@ class HostRun:
         asyncio.get_running_loop().add_reader(self._channel.input, self._hear, supervisor)
         self._beat(supervisor)
         on_session = self._sessions.accept if self._job.most else self._endings.accept
-        async with arrivals.ArrivalSocket(self._tell_arrival, on_session) as socket:
+        async with arrivals.ArrivalSocket(self._tell_arrival, self._say, on_session) as socket:
             with contextlib.ExitStack() as closing:
                 if self._prepared.listener is not None:
                     self._store = self._open_store(self._prepared.listener)
@@ -97,7 +98,7 @@ class HostRun:
                 await supervisor.wait()
                 if self._store is not None:  # ranks of other hosts may still come to it
                     await self._until_over(supervisor)
-            socket.hear()
+            socket.catch_up()
             self._sessions.close()
             self._endings.close()
 
@@ -111,7 +112,11 @@ class HostRun:
         """Where the ranks of all hosts meet."""
         secret = self._meeting["RUEDA_SECRET"]
         return Store(
-            listener, self._job.size, secret, lambda rank: self._tell(Kind.MISSED, rank=rank)
+            listener,
+            self._job.size,
+            secret,
+            self._say,
+            lambda rank: self._tell(Kind.MISSED, rank=rank),
         )
 
     async def _start_all(self, supervisor: Supervisor, socket: arrivals.ArrivalSocket) -> None:
@@ -143,7 +148,7 @@ class HostRun:
             self._hand_on(stream, chunk, rank)
 
         def on_exit(status: int) -> None:
-            socket.hear()  # it may have said something just before
+            socket.catch_up()  # it may have said something just before
             child = self._children.pop(rank)
             process_id = child.process.pid
             self._endings.note(process_id, Failure(rank, status, gethostname()))
@@ -179,6 +184,15 @@ class HostRun:
     def _hand_on(self, stream: Stream, chunk: bytes, rank: int) -> None:
         """What a rank has written."""
         self._tell(_OUTPUT[stream], chunk, rank)
+
+    def _say(self, text: str) -> None:
+        """A line that the launcher shows, with the name of this host."""
+        line = f"{text}\n".encode(errors="backslashreplace")
+
+        def write() -> None:
+            standard_error.write(line)
+
+        self._writer.put(len(line), write)
 
     def _refuse(self, why: str) -> None:
         """Says that the ranks cannot be started."""

@@ -12,9 +12,11 @@ import hmac
 import os
 import socket
 from collections.abc import Callable
+from typing import Any
 
 from rueda.peer_user import user_of
 
+from ..strangers import Acceptor, LimitedSay
 from ..version import installed_version
 from .words import (
     MAX_FRAME,
@@ -37,8 +39,6 @@ _HANDSHAKE = 10.0
 _READ = 1 << 20
 # Who leaves may have ended, which is heard of a moment later, with how; seconds.
 _MOMENT = 0.1
-# When to try again where the process lacks descriptors; seconds.
-_BACK_OFF = 0.1
 
 
 class _Client:
@@ -66,10 +66,13 @@ class Store:
         listener: socket.socket,
         size: int,
         secret: str,
+        say: Callable[[str], None],
         on_failure: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`on_failure`: the first world cannot be formed, for want of this rank, which is lost."""
-        self._listener = listener
+        """`say`: says a line of the launcher's own.
+
+        `on_failure`: the first world cannot be formed, for want of this rank, which is lost.
+        """
         self._size = size
         self._proofs = Proofs(secret)
         self._on_failure = on_failure
@@ -81,14 +84,19 @@ class Store:
         self._pending: list[_Client] = []  # in the order in which they came
         self._clients: set[_Client] = set()
         self._loop = asyncio.get_running_loop()
-        listener.setblocking(False)
-        self._loop.add_reader(listener, self._accept)
+        warn = LimitedSay(say)
+        self._acceptor = Acceptor(
+            listener,
+            self._take,
+            lambda why: warn(f"rendezvous: {why}"),
+            self._drop_oldest_pending,
+        )
+        self._acceptor.open()
 
     def close(self) -> None:
         """Whoever asks from now on is not answered."""
         self._on_failure = lambda _: None
-        self._loop.remove_reader(self._listener)
-        self._listener.close()
+        self._acceptor.close()
         for client in list(self._clients):
             self._drop(client)
 
@@ -107,34 +115,20 @@ class Store:
 
     # --- Connections
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except (BlockingIOError, ConnectionAbortedError, InterruptedError):
-                return
-            except OSError:  # no descriptor is left
-                self._drop_oldest_pending()
-                self._loop.remove_reader(self._listener)
-                self._loop.call_later(_BACK_OFF, self._accept_again)
-                return
-            if connection.family == socket.AF_UNIX and user_of(connection) != os.geteuid():
-                connection.close()
-                continue
-            if connection.family != socket.AF_UNIX:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if len(self._pending) >= _MAX_PENDING + self._size:
-                self._drop_oldest_pending()
-            connection.setblocking(False)
-            client = _Client(connection)
-            self._clients.add(client)
-            self._pending.append(client)
-            client.timer = self._loop.call_later(_HANDSHAKE, self._drop, client)
-            self._listen_to(client)
-
-    def _accept_again(self) -> None:
-        if self._listener.fileno() >= 0:
-            self._loop.add_reader(self._listener, self._accept)
+    def _take(self, connection: socket.socket, _: Any) -> None:
+        if connection.family == socket.AF_UNIX and user_of(connection) != os.geteuid():
+            connection.close()
+            return
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if len(self._pending) >= _MAX_PENDING + self._size:
+            self._drop_oldest_pending()
+        connection.setblocking(False)
+        client = _Client(connection)
+        self._clients.add(client)
+        self._pending.append(client)
+        client.timer = self._loop.call_later(_HANDSHAKE, self._drop, client)
+        self._listen_to(client)
 
     def _drop_oldest_pending(self) -> None:
         if not self._pending:

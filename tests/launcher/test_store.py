@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from rueda.launcher import strangers
 from rueda.launcher.builtin import new_rendezvous
 from rueda.launcher.store import server
 from rueda.launcher.store.server import Store, open_local
@@ -75,7 +76,10 @@ class Meeting:
         self.size = size
         self.failures: list[int] = []
         self.address = new_rendezvous()
-        self.store = Store(open_local(self.address), size, SECRET, self.failures.append)
+        self.said: list[str] = []
+        self.store = Store(
+            open_local(self.address), size, SECRET, self.said.append, self.failures.append
+        )
 
     async def greet(self, rank: int, size: int | None = None, secret: str = SECRET) -> Words | None:
         self.caller = await Caller.at(self.address)
@@ -342,7 +346,7 @@ def test_who_has_said_nothing_for_a_while_is_dropped(monkeypatch: pytest.MonkeyP
 def test_where_no_descriptor_is_left_the_oldest_who_says_nothing_makes_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "_BACK_OFF", 0.01)
+    monkeypatch.setattr(strangers, "BACK_OFF", 0.01)
     accept, refusals = socket.socket.accept, 0
 
     def accept_or_refuse(listener: socket.socket) -> tuple[socket.socket, object]:

@@ -1,0 +1,218 @@
+"""What strangers cost the launcher, at each of the doors at which ranks come to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from rueda.launcher import strangers
+from rueda.launcher.arrivals import ArrivalSocket, LocalArrivals
+from rueda.launcher.builtin import new_rendezvous
+from rueda.launcher.store.server import Store, open_local
+from rueda.launcher.strangers import MAX_ACCEPTED_AT_ONCE, LimitedSay
+
+# Long enough for a loaded machine: against hangs.
+WITHIN = 60.0
+
+
+@dataclass
+class Accepting:
+    """Counts what is accepted, and refuses on demand."""
+
+    calls: int = 0
+    taken: int = 0
+    refusals: int = 0  # to come
+    error: int = errno.EMFILE
+
+
+@pytest.fixture
+def accepting(monkeypatch: pytest.MonkeyPatch) -> Accepting:
+    state = Accepting()
+    accept = socket.socket.accept
+
+    def counted(listener: socket.socket) -> tuple[socket.socket, Any]:
+        state.calls += 1
+        if state.refusals:
+            state.refusals -= 1
+            raise OSError(state.error, "the system lacks something")
+        accepted = accept(listener)
+        state.taken += 1
+        return accepted
+
+    monkeypatch.setattr(socket.socket, "accept", counted)
+    return state
+
+
+@dataclass
+class Door:
+    """Where ranks come to, in the running loop."""
+
+    address: str
+    said: list[str] = field(default_factory=list)
+    errors: list[dict[str, Any]] = field(default_factory=list)  # that nobody has caught
+    callers: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def __post_init__(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: self.errors.append(what))
+
+    def call(self) -> socket.socket:
+        return call(self.callers, self.address)
+
+
+def call(callers: contextlib.ExitStack, address: str, words: bytes = b"?") -> socket.socket:
+    """Connects, and says something at once."""
+    end = callers.enter_context(socket.socket(socket.AF_UNIX))
+    end.connect(address.replace("@", "\0", 1))
+    end.sendall(words)
+    return end
+
+
+@contextlib.contextmanager
+def at_arrivals() -> Iterator[Door]:
+    said: list[str] = []
+    heard = ArrivalSocket(lambda _: None, said.append)
+    door = Door(heard.address, said)
+    heard._acceptor.open()
+    with door.callers:
+        yield door
+    heard._acceptor.close()
+
+
+@contextlib.contextmanager
+def at_store() -> Iterator[Door]:
+    address = new_rendezvous()
+    door = Door(address.removeprefix("unix:"))
+    store = Store(open_local(address), 2, "the secret of the job", door.said.append)
+    with door.callers:
+        yield door
+    store.close()
+
+
+Opens = Callable[[], contextlib.AbstractContextManager[Door]]
+at_each_door = pytest.mark.parametrize("opens", [at_arrivals, at_store])
+
+
+@at_each_door
+def test_others_have_their_turn_however_many_come(opens: Opens, accepting: Accepting) -> None:
+    count = 4 * MAX_ACCEPTED_AT_ONCE
+
+    async def scene() -> None:
+        with opens() as door:
+            for _ in range(count):
+                door.call()
+            most = 0
+            async with asyncio.timeout(WITHIN):
+                while accepting.taken < count:
+                    before = accepting.taken
+                    await asyncio.sleep(0)  # a turn
+                    most = max(most, accepting.taken - before)
+            assert most <= MAX_ACCEPTED_AT_ONCE
+            assert door.errors == []
+
+    asyncio.run(scene())
+
+
+@at_each_door
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+def test_where_the_system_lacks_something_it_is_said_once_and_tried_again(
+    opens: Opens, accepting: Accepting, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    monkeypatch.setattr(strangers, "BACK_OFF", 0.01)
+    monkeypatch.setattr(strangers, "_PAUSE", 1e9)
+
+    async def scene() -> None:
+        with opens() as door:
+            accepting.refusals, accepting.error = 3, error
+            door.call()
+            async with asyncio.timeout(WITHIN):
+                while accepting.taken < 1:
+                    await asyncio.sleep(0.01)
+            assert accepting.refusals == 0
+            assert door.errors == []
+            (line,) = door.said
+            assert line.endswith("cannot take a connection for now: the system lacks something")
+
+    asyncio.run(scene())
+
+
+@at_each_door
+def test_meanwhile_nobody_is_listened_to(
+    opens: Opens, accepting: Accepting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "BACK_OFF", 1e6)
+
+    async def scene() -> None:
+        with opens() as door:
+            accepting.refusals = 1000
+            door.call()
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert accepting.calls == 1
+
+    asyncio.run(scene())
+
+
+def test_what_a_rank_has_said_before_it_ended_counts_behind_however_many_strangers() -> None:
+    async def scene() -> None:
+        told: list[str] = []
+        come = LocalArrivals(2, told.append, lambda _: None)
+        with contextlib.ExitStack() as callers:
+            async with come:
+                for _ in range(3 * MAX_ACCEPTED_AT_ONCE):
+                    call(callers, come.address)
+                call(callers, come.address, b"waiting 1 2")
+                call(callers, come.address, b"met 0 2")
+                come.leave(0)
+        assert told == []
+        assert come.has_come(0)
+
+    asyncio.run(scene())
+
+
+def test_who_cannot_be_heard_for_now_is_not_taken_for_absent(
+    accepting: Accepting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "BACK_OFF", 0.01)
+
+    async def scene() -> None:
+        told: list[str] = []
+        come = LocalArrivals(3, told.append, lambda _: None)
+        with contextlib.ExitStack() as callers:
+            async with come:
+                come.take(b"waiting 1 3")
+                call(callers, come.address, b"waiting 0 3")
+                accepting.refusals = 2
+                come.leave(0)
+                assert accepting.refusals == 1
+                async with asyncio.timeout(WITHIN):
+                    while not come.has_come(0):
+                        await asyncio.sleep(0.01)
+                    assert told == []
+                    # Nothing waits to be heard, whatever the system lacks.
+                    accepting.refusals = 1
+                    come.leave(2)
+        assert told == [
+            "rank 2 ended with exit code 0 before calling rueda.init(), where ranks 0 and 1 would wait for ever"
+        ]
+
+    asyncio.run(scene())
+
+
+def test_a_line_a_second_has_the_number_of_those_left_out() -> None:
+    now = 0.0
+    said: list[str] = []
+    limited = LimitedSay(said.append, lambda: now)
+    for now in (0.0, 0.5, 0.9, 1.0, 1.5, 2.5, 9.0):  # noqa: B007 - the clock reads it
+        limited("somebody came")
+    assert said == [
+        "somebody came",
+        "somebody came (2 more like this before)",
+        "somebody came (1 more like this before)",
+        "somebody came",
+    ]
