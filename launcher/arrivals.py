@@ -13,7 +13,7 @@ from typing import Any
 
 from rueda.peer_user import user_of
 
-from .strangers import BACK_OFF, Acceptor, LimitedSay
+from .strangers import BACK_OFF, Acceptor, Rejections
 
 # Where the library tells how far a rank has come; csrc/membership/launcher_notice.h.
 VARIABLE = "RUEDA_LAUNCHER"
@@ -49,10 +49,8 @@ class ArrivalSocket:
         self.address = f"@rueda-launcher-{secrets.token_hex(8)}"
         self._socket.bind(self.address.replace("@", "\0", 1))
         self._socket.listen(_BACKLOG)
-        warn = LimitedSay(say)
-        self._acceptor = Acceptor(
-            self._socket, self._take, lambda why: warn(f"the launcher's socket: {why}")
-        )
+        self._rejections = Rejections("the launcher's socket", say)
+        self._acceptor = Acceptor(self._socket, self._take, self._rejections)
 
     async def __aenter__(self) -> ArrivalSocket:
         """Begins to listen."""
@@ -73,10 +71,16 @@ class ArrivalSocket:
     def _take(self, connection: socket.socket, _: Any) -> None:
         with contextlib.ExitStack() as closing, contextlib.suppress(OSError):
             closing.enter_context(connection)
-            if user_of(connection) not in (os.geteuid(), 0):
+            user = user_of(connection)
+            if user not in (os.geteuid(), 0):
+                self._rejections.of_user(user)
                 return
             connection.settimeout(_SENTENCE)
-            words = connection.recv(256)
+            try:
+                words = connection.recv(256)
+            except TimeoutError:
+                self._rejections.of_one_that("said nothing")
+                return
             if self._on_session is not None and words.startswith(b"{"):
                 closing.pop_all()
                 self._on_session(connection, words)

@@ -104,7 +104,7 @@ class BuiltinRun(SupervisedRun):
             open_local(rendezvous),
             self._job.ranks,
             secret,
-            self._output.say,
+            supervisor.until_ending(self._output.say),
             lambda rank: self._miss(supervisor, rank),
         )
         with contextlib.closing(self._store):

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+# At once; where more come, the oldest makes room. Where all ranks may come at the same time, one more for each of them.
+MAX_PENDING = 64
 # Who serves other things as well takes no more connections than this before it looks at those.
 MAX_ACCEPTED_AT_ONCE = 64
 # When to try again where the process lacks descriptors: nothing tells when one is free again; seconds.
@@ -44,6 +46,24 @@ class LimitedSay:
         more = f" ({self._left_out} more like this before)" if self._left_out else ""
         self._last, self._left_out = now, 0
         self._say(text + more)
+
+
+class Rejections(LimitedSay):
+    """Says of one door what comes to it in vain."""
+
+    def __init__(self, door: str, say: Callable[[str], None]) -> None:
+        """`door`: what the lines begin with, if anything."""
+        begin = f"{door}: " if door else ""
+        super().__init__(lambda text: say(begin + text))
+
+    def of_user(self, user: int) -> None:
+        """A process of another user has come."""
+        self(f"rejected a connection of user {user}")
+
+    def of_one_that(self, why: str, host: str = "") -> None:
+        """`why`: what it has done, or failed to do. `host`: from which it has come."""
+        origin = f" from {host}" if host else ""
+        self(f"rejected a connection{origin} that {why}")
 
 
 class Acceptor:

@@ -55,6 +55,6 @@ class SupervisedRun(ABC):
         return LocalArrivals(
             ranks,
             lambda sentence: self._notice_absence(supervisor, sentence),
-            self._output.say,
+            supervisor.until_ending(self._output.say),
             on_session,
         )

@@ -275,6 +275,10 @@ class Supervisor:
         writer.start(self._notice_progress)
         await self._until(lambda: writer.is_done, writer)
 
+    def until_ending(self, say: Callable[[str], None]) -> Callable[[str], None]:
+        """Says lines by `say` until the children are ended, whose connections end anywhere then."""
+        return lambda text: None if self.ending else say(text)
+
     async def _until(self, is_reached: Callable[[], bool], writer: Writer) -> None:
         """Waits without end only where `writer` does, and no signal has come."""
         while not is_reached():

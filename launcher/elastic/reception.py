@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import time
 from typing import Any
@@ -13,6 +14,8 @@ from ..sessions import Session
 from ..version import installed_version
 from .company import Company
 from .waiting_room import WaitingRoom
+
+_log = logging.getLogger("rueda")
 
 
 class Desk:
@@ -25,7 +28,7 @@ class Desk:
         self._sessions: dict[int, Session] = {}
         self._done: set[int] = set()  # those that have said so
         self._is_open = True
-        self._door = Doorkeeper(listener, key, self._refusal, self._take, lambda _: None)
+        self._door = Doorkeeper(listener, key, self._refusal, self._take, _warn)
         self._door.open()
 
     def close(self) -> None:
@@ -115,6 +118,10 @@ class Desk:
         if session := self._sessions.get(number):
             session.send(over=over)
             session.close()
+
+
+def _warn(text: str) -> None:
+    _log.warning("the reception %s", text)
 
 
 def _joiners_of(door: dict[str, Any]) -> list[int]:

@@ -60,7 +60,7 @@ class ElasticRun(BuiltinRun):
                 arrivals.LocalArrivals(
                     self._job.ranks,
                     lambda sentence: self._notice_absence(supervisor, sentence),
-                    self._output.say,
+                    supervisor.until_ending(self._output.say),
                     self._accept,
                 )
             )

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import Callable
 from typing import Any
 
+from ..strangers import MAX_PENDING, Acceptor, Rejections
 from .greeting import MAX_LINE, WITHIN, First, Stranger
-
-# Connections that have not proved themselves yet, beside one for each that is expected; the oldest makes room.
-MAX_PENDING = 64
-# Seconds without looking for connections, where there is no descriptor for them.
-BACK_OFF = 0.1
 
 Facts = dict[str, Any]
 
@@ -27,74 +22,61 @@ class Doorkeeper:
         key: bytes,
         refusal: Callable[[Facts], str],
         take: Callable[[Facts, socket.socket], None],
-        reject: Callable[[str], None],
+        say: Callable[[str], None],
         expected: int = 0,
     ) -> None:
         """`refusal`: why one that knows the secret and says this of itself is not taken, or nothing.
 
-        `take`: gets the connection of one that is. `reject`: hears of the address of one that does not know the secret.
+        `take`: gets the connection of one that is. `say`: says a line, as of one that does not know the secret.
         `expected`: how many may come at once that do.
         """
-        self._listener = listener
         self._key = key
         self._refusal = refusal
         self._take = take
-        self._reject = reject
+        self._rejections = Rejections("", say)
         self._most = MAX_PENDING + expected
-        self._tasks: dict[asyncio.Task[None], None] = {}  # the oldest first
-        listener.setblocking(False)
+        self._tasks: dict[asyncio.Task[None], str] = {}  # with their hosts, the oldest first
+        self._acceptor = Acceptor(listener, self._accept, self._rejections, self._drop_oldest)
 
     def open(self) -> None:
         """Begins to take connections."""
-        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+        self._acceptor.open()
 
     def close(self) -> None:
         """Listens no more; those who have come stay connected."""
-        asyncio.get_running_loop().remove_reader(self._listener)
-        self._listener.close()
+        self._acceptor.close()
         for task in self._tasks:
             task.cancel()
 
-    def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            link, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError, InterruptedError):
-            return
-        except OSError:  # no descriptor is left; the listener stays readable all the while
-            self._drop_oldest()
-            loop.remove_reader(self._listener)
-            loop.call_later(BACK_OFF, self._accept_again)
-            return
+    def _accept(self, link: socket.socket, address: tuple[Any, ...]) -> None:
         link.setblocking(False)
         if len(self._tasks) >= self._most:
             self._drop_oldest()
-        task = loop.create_task(self._hear(link))
-        self._tasks[task] = None
+        host = str(address[0]).removeprefix("::ffff:")
+        task = asyncio.get_running_loop().create_task(self._hear(link, host))
+        self._tasks[task] = host
         task.add_done_callback(self._forget)
 
-    def _accept_again(self) -> None:
-        if self._listener.fileno() >= 0:
-            self.open()
-
     def _drop_oldest(self) -> None:
-        """It closes its link when it has its turn."""
+        """It closes its link when it has its turn again: fewer are accepted at once than may be pending."""
         oldest = next(iter(self._tasks), None)
         if oldest is not None:
+            self._rejections.of_one_that("had to make room for others", self._tasks[oldest])
             oldest.cancel()
             self._forget(oldest)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
 
-    async def _hear(self, link: socket.socket) -> None:
+    async def _hear(self, link: socket.socket, host: str) -> None:
         """One conversation: the link is taken afterwards, or closed."""
         taken = False
         try:
             taken = await asyncio.wait_for(self._greet(link), WITHIN)
-        except (Stranger, OSError, asyncio.TimeoutError):
-            with contextlib.suppress(OSError):
-                self._reject(str(link.getpeername()[0]))
+        except asyncio.TimeoutError:
+            self._rejections.of_one_that("said nothing for too long", host)
+        except (Stranger, OSError):
+            self._rejections.of_one_that("does not know the job's secret (RUEDA_SECRET)", host)
         finally:
             if not taken:
                 link.close()

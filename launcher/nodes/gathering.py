@@ -11,8 +11,9 @@ from typing import Any
 
 from ..errors import LaunchError
 from ..remote.address import bare, is_own, resolve
+from ..strangers import MAX_PENDING
 from ..version import installed_version
-from .doorkeeper import MAX_PENDING, Doorkeeper
+from .doorkeeper import Doorkeeper
 from .flags import Nodes
 from .greeting import key_of
 
@@ -51,9 +52,8 @@ class Gathering:
         self._ranks = ranks
         key = key_of(nodes.secret, nodes.identity)
         self._doorkeeper = Doorkeeper(
-            _listen(nodes), key, self._refusal, self._take, self._reject, expected=nodes.count
+            _listen(nodes), key, self._refusal, self._take, say, expected=nodes.count
         )
-        self._rejected: set[str] = set()  # hosts of which that has been said
         self._problem = ""  # why the job cannot be started
         self._is_complete = False
         self.found: dict[int, Node] = {}
@@ -125,13 +125,6 @@ class Gathering:
         if rank in self.found and not self.found[rank].is_gone:
             return f"host {self.found[rank].host} is node {rank} already: give each node its own --node-rank"
         return ""
-
-    def _reject(self, host: str) -> None:
-        if host not in self._rejected and len(self._rejected) < MAX_PENDING:
-            self._rejected.add(host)
-            self._say(
-                f"rejected a connection from {host} that does not know the job's secret (RUEDA_SECRET)"
-            )
 
 
 def _listen(nodes: Nodes) -> socket.socket:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from socket import gethostname
 from socket import socket as Listener
 
@@ -84,10 +85,11 @@ class HostRun:
         asyncio.get_running_loop().add_reader(self._channel.input, self._hear, supervisor)
         self._beat(supervisor)
         on_session = self._sessions.accept if self._job.most else self._endings.accept
-        async with arrivals.ArrivalSocket(self._tell_arrival, self._say, on_session) as socket:
+        say = supervisor.until_ending(self._say)
+        async with arrivals.ArrivalSocket(self._tell_arrival, say, on_session) as socket:
             with contextlib.ExitStack() as closing:
                 if self._prepared.listener is not None:
-                    self._store = self._open_store(self._prepared.listener)
+                    self._store = self._open_store(self._prepared.listener, say)
                     closing.callback(self._store.close)
                 self._socket = socket
                 await self._start_all(supervisor, socket)
@@ -108,14 +110,14 @@ class HostRun:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._is_over.wait(), _LOOK)
 
-    def _open_store(self, listener: Listener) -> Store:
+    def _open_store(self, listener: Listener, say: Callable[[str], None]) -> Store:
         """Where the ranks of all hosts meet."""
         secret = self._meeting["RUEDA_SECRET"]
         return Store(
             listener,
             self._job.size,
             secret,
-            self._say,
+            say,
             lambda rank: self._tell(Kind.MISSED, rank=rank),
         )
 

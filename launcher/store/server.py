@@ -7,7 +7,6 @@ told so at once.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import os
 import socket
@@ -16,7 +15,7 @@ from typing import Any
 
 from rueda.peer_user import user_of
 
-from ..strangers import Acceptor, LimitedSay
+from ..strangers import MAX_PENDING, Acceptor, Rejections
 from ..version import installed_version
 from .words import (
     MAX_FRAME,
@@ -33,8 +32,7 @@ from .world import World, error
 # The address that the launcher serves, for the ranks to know that rank 0 need not; csrc/membership/launch.h.
 STORE_VARIABLE = "RUEDA_RENDEZVOUS_STORE"
 
-# Connections that have not shown yet whose they are: at once, one more for each rank, and for how long; seconds.
-_MAX_PENDING = 64
+# For how long a connection may not have shown yet whose it is; seconds.
 _HANDSHAKE = 10.0
 _READ = 1 << 20
 # Who leaves may have ended, which is heard of a moment later, with how; seconds.
@@ -84,13 +82,8 @@ class Store:
         self._pending: list[_Client] = []  # in the order in which they came
         self._clients: set[_Client] = set()
         self._loop = asyncio.get_running_loop()
-        warn = LimitedSay(say)
-        self._acceptor = Acceptor(
-            listener,
-            self._take,
-            lambda why: warn(f"rendezvous: {why}"),
-            self._drop_oldest_pending,
-        )
+        self._rejections = Rejections("rendezvous", say)
+        self._acceptor = Acceptor(listener, self._take, self._rejections, self._drop_oldest_pending)
         self._acceptor.open()
 
     def close(self) -> None:
@@ -116,18 +109,21 @@ class Store:
     # --- Connections
 
     def _take(self, connection: socket.socket, _: Any) -> None:
-        if connection.family == socket.AF_UNIX and user_of(connection) != os.geteuid():
-            connection.close()
-            return
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if len(self._pending) >= _MAX_PENDING + self._size:
+        elif (user := user_of(connection)) != os.geteuid():
+            self._rejections.of_user(user)
+            connection.close()
+            return
+        if len(self._pending) >= MAX_PENDING + self._size:
             self._drop_oldest_pending()
         connection.setblocking(False)
         client = _Client(connection)
         self._clients.add(client)
         self._pending.append(client)
-        client.timer = self._loop.call_later(_HANDSHAKE, self._drop, client)
+        client.timer = self._loop.call_later(
+            _HANDSHAKE, self._reject, client, "said nothing for too long"
+        )
         self._listen_to(client)
 
     def _drop_oldest_pending(self) -> None:
@@ -136,7 +132,13 @@ class Store:
         oldest = self._pending[0]
         self._receive(oldest)  # perhaps it has just said what it had to
         if oldest in self._pending:
-            self._drop(oldest)
+            self._reject(oldest, "had to make room for others")
+
+    def _reject(self, client: _Client, why: str) -> None:
+        """Drops one that has not shown whose it is, which is said where it has not been."""
+        if client.is_open and client.rank < 0 and not client.is_refused:
+            self._rejections.of_one_that(why)
+        self._drop(client)
 
     def _drop(self, client: _Client) -> None:
         if not client.is_open:
@@ -175,11 +177,15 @@ class Store:
         except OSError:
             piece = b""
         client.read += piece
-        with contextlib.suppress(Nonsense):
+        self._try_to_answer(client)
+        if not piece:
+            self._reject(client, "ended before it showed that it knows the job's secret")
+
+    def _try_to_answer(self, client: _Client) -> None:
+        try:
             self._answer_all(client)
-            if piece:
-                return
-        self._drop(client)
+        except Nonsense:
+            self._reject(client, "said what no rank says")
 
     def _answer_all(self, client: _Client) -> None:
         # One that does not read its answers is not listened to meanwhile.
@@ -228,10 +234,7 @@ class Store:
             return
         self._loop.remove_writer(client.connection)
         self._listen_to(client)
-        try:
-            self._answer_all(client)
-        except Nonsense:
-            self._drop(client)
+        self._try_to_answer(client)
 
     # --- Who it is
 
@@ -241,12 +244,15 @@ class Store:
         elif question.verb == Verb.PROVE:
             self._admit(client, question)
         else:
+            self._rejections.of_one_that("said what no rank says")
             self._refuse(client, error("say hello first"))
 
     def _challenge(self, client: _Client, question: Words) -> None:
         if client.hello is not None:
+            self._rejections.of_one_that("said what no rank says")
             self._refuse(client, error("said hello twice"))
         elif not is_word(question.key):
+            self._rejections.of_one_that("speaks as another version of Rueda")
             self._refuse(
                 client,
                 error(
@@ -264,6 +270,7 @@ class Store:
         if hello is None or not hmac.compare_digest(
             question.value, self._proofs.of_rank(hello, client.word)
         ):
+            self._rejections.of_one_that("does not know the job's secret")
             self._refuse(client, error("the job's secret (RUEDA_SECRET) is another one"))
         elif hello.size != self._size:
             self._refuse(

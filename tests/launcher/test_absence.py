@@ -29,6 +29,7 @@ def test_a_rank_that_ends_before_init_is_named_and_the_job_ends(
         f"rueda: rank {leaves} ended with exit code 0 before calling rueda.init(), where rank "
         f"{1 - leaves} would wait for ever"
     )
+    assert "rejected" not in ran.err  # of the one that was ended while it was to meet the other
 
 
 def test_ranks_that_leave_an_init_in_time_are_no_absentees(

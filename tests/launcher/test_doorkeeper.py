@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import resource
 import socket
 import time
 from typing import Any
 
-from rueda.launcher.nodes.doorkeeper import MAX_PENDING, Doorkeeper
+import pytest
+from rueda.launcher import strangers
+from rueda.launcher.nodes.doorkeeper import Doorkeeper
 from rueda.launcher.nodes.greeting import Other, key_of
+from rueda.launcher.strangers import MAX_PENDING
 
 KEY = key_of("the secret of a job", ())
 
@@ -19,10 +23,11 @@ class Taken:
 
     def __init__(self, expected: int = 0) -> None:
         self.facts: list[dict[str, Any]] = []
+        self.said: list[str] = []
         listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.address = listener.getsockname()
         self.door = Doorkeeper(
-            listener, KEY, lambda _: "", self._take, lambda _: None, expected=expected
+            listener, KEY, lambda _: "", self._take, self.said.append, expected=expected
         )
         self.door.open()
 
@@ -68,6 +73,9 @@ def test_silent_strangers_make_room() -> None:
             await asyncio.wait_for(asyncio.get_running_loop().sock_recv(strangers[0], 1), 60) == b""
         )
         assert await asyncio.wait_for(greet(strangers[-1], 2), 60) == ""
+        assert taken.said[0] == (
+            "rejected a connection from 127.0.0.1 that had to make room for others"
+        )
         taken.door.close()
         for stranger in strangers:
             stranger.close()
@@ -92,21 +100,22 @@ def test_those_who_are_expected_may_come_at_once() -> None:
     asyncio.run(meet())
 
 
-def test_without_descriptors_the_door_waits_and_does_not_spin() -> None:
+def test_without_descriptors_the_door_waits_and_does_not_spin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def meet() -> None:
         taken = Taken()
         link = socket.socket()
         link.setblocking(False)
         calls = 0
-        accept = taken.door._accept
+        accept = socket.socket.accept
 
-        def counted() -> None:
+        def counted(listener: socket.socket) -> tuple[socket.socket, Any]:
             nonlocal calls
             calls += 1
-            accept()
+            return accept(listener)
 
-        taken.door._accept = counted  # type: ignore[method-assign]
-        taken.door.open()
+        monkeypatch.setattr(socket.socket, "accept", counted)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
         try:
@@ -116,9 +125,38 @@ def test_without_descriptors_the_door_waits_and_does_not_spin() -> None:
             waited = time.monotonic() - before
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert calls <= waited / 0.1 + 1
+        assert 1 <= calls <= waited / 0.1 + 1
+        assert taken.said[0].startswith("cannot take a connection for now: ")
         assert await asyncio.wait_for(greet(link, 3), 60) == ""
         taken.door.close()
         link.close()
+
+    asyncio.run(meet())
+
+
+def test_who_does_not_know_the_secret_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def come(taken: Taken, *lines: bytes) -> None:
+        """Until the door has closed the connection."""
+        loop = asyncio.get_running_loop()
+        with await connect(taken.address) as link:
+            for line in lines:
+                await loop.sock_sendall(link, line)
+            with contextlib.suppress(ConnectionResetError):  # it has not read all of it
+                while await asyncio.wait_for(loop.sock_recv(link, 4096), 60):
+                    pass
+
+    async def meet() -> None:
+        taken = Taken()
+        monkeypatch.setattr(strangers, "_PAUSE", 1e9)
+        other = Other(key_of("another secret", ()))
+        await come(taken, b"GET /\n")
+        await come(taken, other.hello(), b"{}\n")
+        await come(taken, b"?" * 10_000)
+        line = "rejected a connection from 127.0.0.1 that does not know the job's secret (RUEDA_SECRET)"
+        assert taken.said == [line]
+        monkeypatch.setattr(strangers, "_PAUSE", 0.0)
+        await come(taken, b"GET /\n")
+        assert taken.said == [line, f"{line} (2 more like this before)"]
+        taken.door.close()
 
     asyncio.run(meet())

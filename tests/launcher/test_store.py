@@ -23,6 +23,7 @@ from rueda.launcher.store.words import (
     fresh_word,
     joined,
 )
+from rueda.launcher.strangers import MAX_PENDING
 
 SECRET = "what the ranks of this job know"
 # Long enough for a loaded machine: against hangs.
@@ -312,6 +313,8 @@ def test_nonsense_ends_the_connection_and_nothing_else(nonsense: bytes) -> None:
         caller.write(nonsense)
         while (words := await caller.hear()) is not None:
             assert words.verb == Verb.ERROR
+        (line,) = meeting.said
+        assert line.startswith("rendezvous: rejected a connection that ")
         (only,) = await meeting.enter_all()
         only.write(nonsense[:6] + b"\xff" * 40)
         while await only.hear() is not None:
@@ -320,11 +323,73 @@ def test_nonsense_ends_the_connection_and_nothing_else(nonsense: bytes) -> None:
     play(1, scene)
 
 
-def test_of_many_who_say_nothing_the_oldest_make_room() -> None:
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "ended before it showed that it knows the job's secret"),
+        ([Words(Verb.GET, key=b"a")], "said what no rank says"),
+        ([Words(Verb.HELLO, 0, 1, key=fresh_word())] * 2, "said what no rank says"),
+        ([Words(Verb.HELLO, 0, 1, key=b"word")], "speaks as another version of Rueda"),
+        (
+            [Words(Verb.HELLO, 0, 1, key=fresh_word()), Words(Verb.PROVE, value=b"?")],
+            "does not know the job's secret",
+        ),
+        (
+            [Words(Verb.HELLO, 0, 1, key=fresh_word())],
+            "ended before it showed that it knows the job's secret",
+        ),
+    ],
+    ids=["silent", "no hello", "two hellos", "another version", "another secret", "no proof"],
+)
+def test_who_is_rejected_is_said(words: list[Words], why: str) -> None:
+    async def scene(meeting: Meeting) -> None:
+        caller = await Caller.at(meeting.address)
+        for each in words:
+            caller.write(each.frame())
+            assert await caller.hear() is not None
+        caller.leave()
+        async with asyncio.timeout(WITHIN):
+            while not meeting.said:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        assert meeting.said == [f"rendezvous: rejected a connection that {why}"]
+
+    play(1, scene)
+
+
+def test_no_rank_is_said_to_be_rejected() -> None:
+    async def scene(meeting: Meeting) -> None:
+        first, second = await meeting.enter_all()
+        first.say(Verb.BARRIER)
+        assert await second.ask(Verb.BARRIER) == Words(Verb.OK)
+        assert await meeting.greet(0) is not None  # into the next world
+        assert await meeting.greet(0) == Words(Verb.LATER)
+        assert "started 2" in said(await meeting.greet(0, size=3))
+        first.leave()
+        second.leave()
+        meeting.caller.leave()
+        only = await meeting.enter(1)
+        only.write(b"\xff" * 40)
+        assert await only.hear() is None
+
+        await Caller.at(meeting.address)  # and is still there when the store closes
+        while len(meeting.store._pending) < 1:
+            await asyncio.sleep(0.01)
+        meeting.store.close()
+        assert meeting.said == []
+
+    play(2, scene)
+
+
+def test_of_many_who_say_nothing_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strangers, "_PAUSE", 0.0)
+
     async def scene(meeting: Meeting) -> None:
         silent = [await Caller.at(meeting.address) for _ in range(100)]
         only = await meeting.enter(0)
         assert await silent[0].hear() is None
+        line = "rendezvous: rejected a connection that had to make room for others"
+        assert meeting.said == [line] * (100 + 1 - MAX_PENDING - 1)
         assert await only.ask(Verb.BARRIER) == Words(Verb.OK)
 
     play(1, scene)
@@ -339,6 +404,7 @@ def test_who_has_said_nothing_for_a_while_is_dropped(monkeypatch: pytest.MonkeyP
         half = await Caller.at(meeting.address)
         half.write(Words(Verb.HELLO, 0, 1, key=fresh_word()).frame()[:6])
         assert await half.hear() is None
+        assert meeting.said[0] == "rendezvous: rejected a connection that said nothing for too long"
 
     play(1, scene)
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from rueda.launcher import strangers
+from rueda.launcher import arrivals, strangers
 from rueda.launcher.arrivals import ArrivalSocket, LocalArrivals
 from rueda.launcher.builtin import new_rendezvous
+from rueda.launcher.store import server
 from rueda.launcher.store.server import Store, open_local
 from rueda.launcher.strangers import MAX_ACCEPTED_AT_ONCE, LimitedSay
 
@@ -154,6 +155,46 @@ def test_meanwhile_nobody_is_listened_to(
             for _ in range(50):
                 await asyncio.sleep(0)
             assert accepting.calls == 1
+
+    asyncio.run(scene())
+
+
+@at_each_door
+def test_those_of_other_users_are_counted(
+    opens: Opens, accepting: Accepting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "_PAUSE", 1e9)
+    for module in (arrivals, server):
+        monkeypatch.setattr(module, "user_of", lambda _: 4711)
+
+    async def scene() -> None:
+        with opens() as door:
+            for _ in range(3):
+                door.call()
+            async with asyncio.timeout(WITHIN):
+                while accepting.taken < 3:
+                    await asyncio.sleep(0.01)
+            (line,) = door.said
+            assert line.endswith(": rejected a connection of user 4711")
+            monkeypatch.setattr(strangers, "_PAUSE", 0.0)
+            door.call()
+            async with asyncio.timeout(WITHIN):
+                while len(door.said) < 2:
+                    await asyncio.sleep(0.01)
+            assert door.said[1] == f"{line} (2 more like this before)"
+
+    asyncio.run(scene())
+
+
+def test_who_says_nothing_to_the_launcher_is_said() -> None:
+    async def scene() -> None:
+        with at_arrivals() as door:
+            silent = door.callers.enter_context(socket.socket(socket.AF_UNIX))
+            silent.connect(door.address.replace("@", "\0", 1))
+            async with asyncio.timeout(WITHIN):
+                while not door.said:
+                    await asyncio.sleep(0.01)
+            assert door.said == ["the launcher's socket: rejected a connection that said nothing"]
 
     asyncio.run(scene())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -107,3 +108,17 @@ def test_what_waits_for_a_processor_is_told_from_what_sleeps(tmp_path: Path) -> 
             first.kill()
             second.kill()
     assert waited_for_processor(second.pid) == 0, "it is gone"
+
+
+def test_what_is_only_said_until_the_children_are_ended(relay: int) -> None:
+    said: list[str] = []
+
+    async def run() -> None:
+        async with Supervisor(60, Writer(), relay) as supervisor:
+            say = supervisor.until_ending(said.append)
+            say("a stranger has come")
+            supervisor.end(signal.SIGTERM)
+            say("a connection has ended")
+
+    asyncio.run(run())
+    assert said == ["a stranger has come"]

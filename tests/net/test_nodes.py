@@ -146,6 +146,7 @@ def test_strangers_do_not_become_nodes(pods: Pods) -> None:
     assert all(process.poll() is None for process in (first, *twins) if process is not refused)
     first.send_signal(signal.SIGTERM)
     ((_, said),) = end([first], 128 + signal.SIGTERM)
+    assert "that does not know the job's secret (RUEDA_SECRET)" in said
     assert "rejected a connection from" in said
 
 
