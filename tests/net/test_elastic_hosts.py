@@ -227,14 +227,30 @@ def test_more_slots_of_a_host_that_is_there(launcher: Launcher) -> None:
     assert len(ends(out)) == 3, out
 
 
+def count_tries(launcher: Launcher, host: str) -> None:
+    """Has the launcher's ssh leave a file 'HOST.N' when it is called for that host for the Nth time."""
+    script = launcher.folder / "counting"
+    tries = launcher.folder / host
+    script.write_text(f"""#!/bin/sh
+case " $* " in *" {host} "*)
+    echo try >> {tries}
+    touch {tries}.$(wc -l < {tries}) ;;
+esac
+exec {launcher.agent} "$@"
+""")
+    script.chmod(0o755)
+    launcher.agent = str(script)
+
+
 def test_a_host_that_cannot_be_reached_is_named_once_and_the_job_goes_on(
     launcher: Launcher,
 ) -> None:
+    count_tries(launcher, "nowhere")
     with discovering(launcher, "h0:1\nh1:1\n", "-np", "2", "--max-np", "4") as job:
         job.wait_for("size2.0")
         job.hosts("h0:1\nh1:1\nnowhere:1\nh2:1\n")
         job.wait_for("size3.2")  # another one that can be reached is not kept from joining
-        time.sleep(3)  # in which it is tried again
+        job.wait_for("nowhere.3")  # it is tried again, and again
         code, out, err = job.stop()
     assert code == 0, out + err
     said = only_line(err, "nowhere")
