@@ -326,13 +326,17 @@ bool TcpPeer::write(Time now) {
   std::size_t written = 0;
   std::uint64_t delivered = delivered_before_;
   int in_use = 0;
+  Duration round_trip{};
   for (std::size_t slot = 0; slot < out_.size(); ++slot) {
     if (!out_[slot]) continue;
     delivered += out_[slot]->delivered();
     if (!out_[slot]->is_open()) continue;
     // Those beyond what is wanted are kept for the next trial; they serve where others are missing.
     const bool takes = slot < wanted || in_use == 0;
-    if (takes) ++in_use;
+    if (takes) {
+      ++in_use;
+      round_trip = std::max(round_trip, out_[slot]->round_trip(now));
+    }
     out_[slot]->pace(now, wanted == 1);
     const std::size_t limit = wanted > 1 ? chunk_bytes_of_several : chunk_bytes;
     const auto count = out_[slot]->write(outgoing_, takes ? limit : 0, now);
@@ -345,7 +349,7 @@ bool TcpPeer::write(Time now) {
     watch_room(slot);
   }
   const int settled = count_.settled();
-  count_.observe(now, delivered, in_use, outgoing_.has_waiting());
+  count_.observe(now, delivered, in_use, outgoing_.has_waiting(), round_trip);
   if (count_.settled() != settled) {
     log(LogLevel::debug, "rank ", peer_, " is sent data over ", count_.settled(), " streams");
   }
