@@ -132,7 +132,11 @@ void TcpPeer::open_streams(Time now) {
   if (!failure_.ok() || (closing_ && open_count() > 0)) return;
   if (now < next_attempt_) return context_.call_at(next_attempt_);
   const bool reaches = open_count() > 0;
-  for (std::size_t slot = 0; slot < static_cast<std::size_t>(count_.wanted()); ++slot) {
+  const auto wanted = static_cast<std::size_t>(count_.wanted());
+  // Of several interfaces one may be of no use, which a stream may find out at once.
+  const std::size_t first = reaches ? 0 : static_cast<std::size_t>(attempts_) % wanted;
+  for (std::size_t turn = 0; turn < wanted; ++turn) {
+    const std::size_t slot = (first + turn) % wanted;
     if (out_[slot]) continue;
     if (reaches && descriptors_run_short()) {
       count_.give_up_trial(now);
