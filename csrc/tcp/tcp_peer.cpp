@@ -155,7 +155,7 @@ void TcpPeer::open_stream(std::size_t slot, Time now) {
   if (!attempt.status.ok()) return drop(slot, attempt.status, now, attempt.is_refused);
   out_[slot] = std::make_unique<OutgoingStream>(context_.handshake, context_.key, peer_,
                                                 std::move(attempt.fd));
-  out_[slot]->limit_unsent(slot == 0 ? unsent_bytes : unsent_bytes_of_several);
+  out_[slot]->limit_unsent(count_.wanted() > 1 ? unsent_bytes_of_several : unsent_bytes);
   opened_[slot] = now;
   context_.watched.add(out_[slot]->fd(), outgoing_events, TcpWatched::outgoing, index_of(slot));
   context_.call_at(now + opening_timeout);

@@ -1,5 +1,9 @@
-// Where a rank opens streams to a peer.
+// Where a rank opens streams to a peer, and what it tells the system of them.
 #include "tcp/tcp_peer.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -42,6 +46,23 @@ class Sender {
     return static_cast<int>(accepted_.size());
   }
 
+  // Of each stream: how many bytes the system takes beyond what it has sent.
+  [[nodiscard]] std::vector<int> limits_of_unsent() const {
+    const int port = local_port(listener_.fd.get());
+    std::vector<int> limits;
+    for (int fd = 0; fd < 1024; ++fd) {
+      sockaddr_in far{};
+      socklen_t length = sizeof far;
+      if (::getpeername(fd, reinterpret_cast<sockaddr*>(&far), &length) != 0) continue;
+      if (far.sin_family != AF_INET || ntohs(far.sin_port) != port) continue;
+      int limit = 0;
+      length = sizeof limit;
+      REQUIRE(::getsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &limit, &length) == 0);
+      limits.push_back(limit);
+    }
+    return limits;
+  }
+
  private:
   Key key_{"secret of the world"};
   Handshake handshake_{"ruedatcp", key_, 0, 2};
@@ -69,6 +90,18 @@ TEST_CASE("where one interface cannot be used at all, another is tried") {
   }
   SECTION("two of three") {
     CHECK(sender.streams_to({none, none, sender.address()}) > 0);
+  }
+}
+
+TEST_CASE("the system takes little ahead of what it sends over one of several streams") {
+  Sender sender;
+  SECTION("several") {
+    REQUIRE(sender.streams_to({sender.address(), sender.address()}) == 2);
+    CHECK(sender.limits_of_unsent() == std::vector{64 << 10, 64 << 10});
+  }
+  SECTION("one") {
+    REQUIRE(sender.streams_to({sender.address()}) == 1);
+    CHECK(sender.limits_of_unsent() == std::vector{256 << 10});
   }
 }
 
