@@ -151,7 +151,8 @@ constexpr std::array table{
         "interface", "RUEDA_INTERFACE", "HOROVOD_GLOO_IFACE", text, "", false,
         "Network interface, or address, on which this rank listens for ranks of other "
         "hosts. Without it the address that the host's name resolves to. Data over TCP goes over "
-        "all of several: eth0,eth1, in the same order on every host.",
+        "all of several: eth0,eth1, in the same order on every host. The first also carries what "
+        "the ranks agree on, and has to stay.",
         &Options::interface},
 };
 

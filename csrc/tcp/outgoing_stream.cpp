@@ -24,6 +24,8 @@ namespace {
 // Given to the system at once: so much is not given to another stream if this one turns out slow.
 constexpr std::size_t max_gathered_bytes = 256 << 10;
 constexpr std::size_t max_gathered_chunks = 16;
+// At what a stream carries, and how long its way is.
+constexpr Duration between_looks = std::chrono::milliseconds(20);
 
 Status is_none_of_ours() {
   return Status(ErrorCode::transport, "what answers there is none of this world's ranks");
@@ -218,9 +220,19 @@ void OutgoingStream::advance(OutgoingMessages& messages, std::size_t count) {
   }
 }
 
+Duration OutgoingStream::round_trip(Time now) {
+  if (now - round_trip_seen_ < between_looks) return round_trip_;
+  round_trip_seen_ = now;
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  ::getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &length);
+  const bool is_known = info.tcpi_min_rtt != std::numeric_limits<std::uint32_t>::max();
+  if (is_known) round_trip_ = std::chrono::microseconds(info.tcpi_min_rtt);
+  return round_trip_;
+}
+
 void OutgoingStream::pace(Time now, bool alone) {
   constexpr std::size_t least = 128 << 10;
-  constexpr Duration between_looks = std::chrono::milliseconds(20);
   constexpr Duration moment = std::chrono::milliseconds(25);
   constexpr double forgetting = 0.8;  // where it had little to carry
   if (alone) {
@@ -237,10 +249,7 @@ void OutgoingStream::pace(Time now, bool alone) {
   paced_ = now;
   delivered_then_ = delivered_;
   if (under_way_ == 0 && !was_alone) return;
-  tcp_info info{};
-  socklen_t length = sizeof info;
-  ::getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &length);
-  const double reach = to_seconds(moment) + 2e-6 * info.tcpi_min_rtt;
+  const double reach = to_seconds(moment + 2 * round_trip(now));
   budget_ = std::max(least, static_cast<std::size_t>(rate_ * reach));
 }
 

@@ -59,6 +59,9 @@ class OutgoingStream {
   // before each write(); `alone`: it takes all it can.
   void pace(Time now, bool alone);
 
+  // The shortest of late, looked at now and then.
+  [[nodiscard]] Duration round_trip(Time now);
+
   // Bytes of chunks that have arrived at the peer, ever.
   [[nodiscard]] std::uint64_t delivered() const { return delivered_; }
   // Whether the network has been silent for `timeout`, and as long as it may take to answer, since
@@ -107,6 +110,8 @@ class OutgoingStream {
   double rate_ = 0;                                               // bytes a second
   Time paced_{};                                                  // when the rate was looked at
   std::uint64_t delivered_then_ = 0;
+  Duration round_trip_{};
+  Time round_trip_seen_{};
   Time last_written_{};
   Time first_due_{};                 // since when something has been under way without a pause
   std::vector<std::byte> receipts_;  // less than one

@@ -10,9 +10,13 @@ namespace {
 using namespace std::chrono_literals;
 
 // Streams find their speed, then they are measured. With BBR a stream that was one of several takes
-// some tens of milliseconds until it fills the link alone.
-constexpr Duration warm_up = 80ms;
-constexpr Duration min_busy = 60ms;
+// some tens of milliseconds until it fills the link alone. A new one doubles with each round trip,
+// as does one that has been idle: from 14 KB to 14 MB on the way, which is 1 Gbit/s over 100 ms, in
+// ten. What arrives comes in one burst for each round trip then, so that one alone tells little.
+constexpr Duration least_warm_up = 80ms;
+constexpr int warm_up_round_trips = 10;
+constexpr Duration least_busy = 60ms;
+constexpr int busy_round_trips = 2;
 // Of the best rate: below it the link is another.
 constexpr double changed = 0.5;
 constexpr std::uint64_t min_bytes = 512 << 10;
@@ -28,7 +32,8 @@ StreamCount::StreamCount(int least)
       wanted_(least_),
       pause_(first_pause_between_trials) {}
 
-void StreamCount::observe(Time now, std::uint64_t delivered, int in_use, bool waiting) {
+void StreamCount::observe(Time now, std::uint64_t delivered, int in_use, bool waiting,
+                          Duration round_trip) {
   if (was_waiting_ && in_use == wanted_) {
     busy_ += now - last_;
     bytes_ += delivered - last_delivered_;
@@ -42,11 +47,12 @@ void StreamCount::observe(Time now, std::uint64_t delivered, int in_use, bool wa
     }
     return;
   }
-  if (!warm_ && busy_ >= warm_up) {
+  if (!warm_ && busy_ >= std::max(least_warm_up, warm_up_round_trips * round_trip)) {
     warm_ = true;
     busy_ = {};
     bytes_ = 0;
   }
+  const Duration min_busy = std::max(least_busy, busy_round_trips * round_trip);
   if (!warm_ || busy_ < min_busy || bytes_ < min_bytes) return;
   take(now, static_cast<double>(bytes_) / to_seconds(busy_));
 }

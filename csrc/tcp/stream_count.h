@@ -2,9 +2,10 @@
 // link; several are where each is held back by itself, as clouds and long ways do. Pure.
 //
 // A trial measures two numbers in turn, twice each, so that what changes meanwhile is not taken for
-// a gain. Twice as many are tried, and four times as many where that does not help (the new ones
-// may have come upon slow ways); more are kept where each time they carry `min_gain` times as much.
-// Where neither helps there is a pause, longer each time, after which fewer are tried, too.
+// a gain, and each only after some round trips, in which new streams find their speed. Twice as
+// many are tried, and four times as many where that does not help (the new ones may have come upon
+// slow ways); more are kept where each time they carry `min_gain` times as much. Where neither
+// helps there is a pause, longer each time, after which fewer are tried, too.
 #pragma once
 
 #include <array>
@@ -31,8 +32,9 @@ class StreamCount {
 
   // Told now and then. `delivered`: bytes that have arrived at the peer, ever. `in_use`: how many
   // streams carry chunks. `waiting`: whether there is more to send than the streams take; only such
-  // times are measured.
-  void observe(Time now, std::uint64_t delivered, int in_use, bool waiting);
+  // times are measured. `round_trip`: of the longest way that a stream takes.
+  void observe(Time now, std::uint64_t delivered, int in_use, bool waiting,
+               Duration round_trip = {});
   // What is tried cannot be had at the moment.
   void give_up_trial(Time now);
 

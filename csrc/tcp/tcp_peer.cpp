@@ -132,7 +132,11 @@ void TcpPeer::open_streams(Time now) {
   if (!failure_.ok() || (closing_ && open_count() > 0)) return;
   if (now < next_attempt_) return context_.call_at(next_attempt_);
   const bool reaches = open_count() > 0;
-  for (std::size_t slot = 0; slot < static_cast<std::size_t>(count_.wanted()); ++slot) {
+  const auto wanted = static_cast<std::size_t>(count_.wanted());
+  // Of several interfaces one may be of no use, which a stream may find out at once.
+  const std::size_t first = reaches ? 0 : static_cast<std::size_t>(attempts_) % wanted;
+  for (std::size_t turn = 0; turn < wanted; ++turn) {
+    const std::size_t slot = (first + turn) % wanted;
     if (out_[slot]) continue;
     if (reaches && descriptors_run_short()) {
       count_.give_up_trial(now);
@@ -151,7 +155,7 @@ void TcpPeer::open_stream(std::size_t slot, Time now) {
   if (!attempt.status.ok()) return drop(slot, attempt.status, now, attempt.is_refused);
   out_[slot] = std::make_unique<OutgoingStream>(context_.handshake, context_.key, peer_,
                                                 std::move(attempt.fd));
-  out_[slot]->limit_unsent(slot == 0 ? unsent_bytes : unsent_bytes_of_several);
+  out_[slot]->limit_unsent(count_.wanted() > 1 ? unsent_bytes_of_several : unsent_bytes);
   opened_[slot] = now;
   context_.watched.add(out_[slot]->fd(), outgoing_events, TcpWatched::outgoing, index_of(slot));
   context_.call_at(now + opening_timeout);
@@ -326,13 +330,17 @@ bool TcpPeer::write(Time now) {
   std::size_t written = 0;
   std::uint64_t delivered = delivered_before_;
   int in_use = 0;
+  Duration round_trip{};
   for (std::size_t slot = 0; slot < out_.size(); ++slot) {
     if (!out_[slot]) continue;
     delivered += out_[slot]->delivered();
     if (!out_[slot]->is_open()) continue;
     // Those beyond what is wanted are kept for the next trial; they serve where others are missing.
     const bool takes = slot < wanted || in_use == 0;
-    if (takes) ++in_use;
+    if (takes) {
+      ++in_use;
+      round_trip = std::max(round_trip, out_[slot]->round_trip(now));
+    }
     out_[slot]->pace(now, wanted == 1);
     const std::size_t limit = wanted > 1 ? chunk_bytes_of_several : chunk_bytes;
     const auto count = out_[slot]->write(outgoing_, takes ? limit : 0, now);
@@ -345,7 +353,7 @@ bool TcpPeer::write(Time now) {
     watch_room(slot);
   }
   const int settled = count_.settled();
-  count_.observe(now, delivered, in_use, outgoing_.has_waiting());
+  count_.observe(now, delivered, in_use, outgoing_.has_waiting(), round_trip);
   if (count_.settled() != settled) {
     log(LogLevel::debug, "rank ", peer_, " is sent data over ", count_.settled(), " streams");
   }

@@ -1,7 +1,9 @@
-"""Hosts with two links: both carry data, and one that is cut in the middle of a collective costs no result."""
+"""Hosts with two links: both carry data, the second may be cut in the middle of a collective, the first for a while."""
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,7 +52,7 @@ def test_both_links_carry(make_lab: MakeLab, tmp_path: Path) -> None:
     [(Link.cut, Link.mend), (Link.silence, Link.end_silence)],
     ids=["down", "silent"],
 )
-def test_a_link_that_is_cut_costs_no_result(
+def test_a_second_link_that_is_cut_costs_no_result(
     make_lab: MakeLab, tmp_path: Path, cut: Callable[[Link], None], mend: Callable[[Link], None]
 ) -> None:
     lab = make_lab(2, links=2, rate="200mbit")
@@ -64,6 +66,27 @@ def test_a_link_that_is_cut_costs_no_result(
         mend(link)
         used = link.counters().sent_bytes
         while link.counters().sent_bytes < used + (4 << 20):  # it is used again
+            assert process.poll() is None
+        (tmp_path / "enough").touch()
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert out.count("done") == 2
+
+
+# The control plane uses the first link alone.
+
+
+def test_a_first_link_that_comes_back_costs_no_result(make_lab: MakeLab, tmp_path: Path) -> None:
+    lab = make_lab(2, links=2, rate="200mbit")
+    launcher = Launcher(lab, tmp_path, [str(lab.agent)])
+    link = lab.link("h1", 0)
+    with launcher.running(*BOTH, *launcher.program(PROGRAM), ranks=2) as process:
+        link.silence()
+        time.sleep(2)
+        assert process.poll() is None
+        link.end_silence()
+        used = link.counters().sent_bytes
+        while link.counters().sent_bytes < used + (4 << 20):
             assert process.poll() is None
         (tmp_path / "enough").touch()
         out, err = process.communicate(timeout=60)

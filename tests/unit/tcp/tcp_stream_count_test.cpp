@@ -1,6 +1,8 @@
 // Links are played by a function from the number of streams to a rate.
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <functional>
 #include <map>
 
@@ -17,6 +19,7 @@ struct Played {
   Time now = Time(1h);
   std::uint64_t delivered = 0;
   bool waiting = true;
+  Duration round_trip{};
 
   // Returns the number that was wanted most often: others are tried now and then.
   int run(Duration how_long, const std::function<double(int)>& rate) {
@@ -24,7 +27,7 @@ struct Played {
     std::map<int, int> steps;
     for (const Time end = now + how_long; now < end; now += step) {
       ++steps[count.wanted()];
-      count.observe(now, delivered, count.wanted(), waiting);
+      count.observe(now, delivered, count.wanted(), waiting, round_trip);
       delivered += static_cast<std::uint64_t>(rate(count.wanted()) * to_seconds(step));
     }
     const auto most = std::max_element(steps.begin(), steps.end(), [](auto& one, auto& other) {
@@ -32,6 +35,34 @@ struct Played {
     });
     return most->first;
   }
+};
+
+// Flows that are held back to `cap` bytes a second, up to 8 of them, each in slow start once it has
+// been idle.
+class SlowStart {
+ public:
+  SlowStart(Duration round_trip, double cap) : round_trip_(to_seconds(round_trip)), cap_(cap) {
+    rates_.fill(first_window / round_trip_);
+  }
+
+  // For one step of Played, which asks once in each.
+  double operator()(int streams) {
+    const double growth = std::exp2(2e-3 / round_trip_);
+    double total = 0;
+    for (std::size_t each = 0; each < rates_.size(); ++each) {
+      const bool is_used = each < static_cast<std::size_t>(streams);
+      rates_[each] = is_used ? std::min(growth * rates_[each], cap_) : first_window / round_trip_;
+      if (is_used) total += rates_[each];
+    }
+    return std::min(total, 8 * cap_);
+  }
+
+ private:
+  static constexpr double first_window = 14.6e3;
+
+  const double round_trip_;
+  const double cap_;
+  std::array<double, StreamCount::max_streams> rates_{};
 };
 
 }  // namespace
@@ -62,6 +93,19 @@ TEST_CASE("where no more streams can be had, those that are there go on") {
   CHECK(link.count.wanted() == 1);
   CHECK(link.run(1s, as_many) == 1);  // for a while
   CHECK(link.run(20s, as_many) == StreamCount::max_streams);
+}
+
+TEST_CASE("streams that take long to find their speed are measured once they have") {
+  for (const Duration round_trip : {20ms, 50ms, 100ms, 200ms}) {
+    for (const double cap : {2.5e6, 12.5e6}) {
+      Played link;
+      link.round_trip = round_trip;
+      SlowStart flows(round_trip, cap);
+      const auto rate = [&](int streams) { return flows(streams); };
+      link.run(60s, rate);
+      CHECK(link.count.settled() == 8);
+    }
+  }
 }
 
 TEST_CASE("every interface has its stream from the start") {
