@@ -237,6 +237,21 @@ def check_a_rank_that_fails_before_ranks_have_met(client: distributed.Client, fo
     assert len(rueda.dask.run(client, total, [0], 3)) == 3
 
 
+def check_a_timer_of_the_client_hides_no_workers(client: distributed.Client, folder: Path) -> None:
+    """It asks the scheduler now and then, and keeps an answer that has none of them."""
+    ask = client._update_scheduler_info
+
+    async def ask_and_let_the_timer_ask(n_workers: int = 0) -> None:
+        await ask(n_workers=n_workers)
+        await ask()
+
+    client._update_scheduler_info = ask_and_let_the_timer_ask
+    try:
+        assert len(rueda.dask.run(client, total, [0])) == 3
+    finally:
+        client._update_scheduler_info = ask
+
+
 def check_workers_that_are_lost_too_often(client: distributed.Client, folder: Path) -> None:
     with raises(rueda.PeerLostError, "rank 2 (tcp://"):
         rueda.dask.run(client, loses, [str(folder), 9], 3, retries=1)
@@ -309,6 +324,10 @@ def check_what_cannot_work_is_told(client: distributed.Client, folder: Path) -> 
         with raises(rueda.InvalidArgumentError, told):
             rueda.dask.run(**{"client": client, "fn": total, "args": [0], name: given})
     assert len(rueda.dask.run(client, rueda.rank, None, np.int64(2), kwargs=None)) == 2
+    closed = distributed.Client(client.scheduler.address, set_as_default=False)
+    closed.close()
+    with raises(rueda.InvalidArgumentError, "this client is closed"):
+        rueda.dask.run(closed, total, [0])
     with raises(rueda.InvalidArgumentError, "retries=-1"):
         rueda.dask.run(client, total, [0], retries=-1)
     with raises(rueda.TimeoutError, "4 workers", "only 3", "raise timeout="):
