@@ -210,6 +210,44 @@ def check_a_worker_that_is_back_before_the_others_notice(
     assert client.run(os.getpid).keys() == before.keys()
 
 
+def check_a_worker_that_is_back_before_it_was_missed(
+    client: distributed.Client, folder: Path
+) -> None:
+    """Dask has called its rank again by then, in a process that has not opened where they meet."""
+    looked = rueda.dask.running.workers_of
+
+    def none_is_missing(client: distributed.Client) -> dict[str, Any]:
+        deadline = time.monotonic() + 60
+        while len(there := looked(client)) < 3:
+            assert time.monotonic() < deadline, "no worker has come back"
+            time.sleep(0.05)
+        return there
+
+    rueda.dask.running.workers_of = none_is_missing
+    try:
+        for rank in (0, 2):
+            process = rueda.dask.run(client, total, [0], 3)[rank][1]
+            assert process not in rueda.dask.run(client, survives, [FatalTo(process)], 3)
+    finally:
+        rueda.dask.running.workers_of = looked
+
+
+def check_a_worker_whose_rank_dask_does_not_call_again(
+    client: distributed.Client, folder: Path
+) -> None:
+    """As where `distributed.scheduler.allowed-failures` is 0, and it tells the loss as an error."""
+
+    def allow(failures: int) -> None:
+        client.run_on_scheduler(
+            lambda dask_scheduler: setattr(dask_scheduler, "allowed_failures", failures)
+        )
+
+    client.wait_for_workers(3, timeout=60)
+    allow(0)
+    assert rueda.dask.run(client, loses, [str(folder), 1], 3) == [1, 1, 1]
+    allow(3)
+
+
 def check_a_worker_that_is_lost_before_ranks_have_met(
     client: distributed.Client, folder: Path
 ) -> None:
