@@ -180,26 +180,28 @@ def _wait(
     first: list[int] = []
     gone: list[int] = []
     while True:
-        there = workers_of(client)
-        left = [r for r in _lost(client, futures, workers, there) if r not in gone]
+        left = [r for r in _lost(client, futures, workers, workers_of(client)) if r not in gone]
         # Else Dask runs such a rank again, alone, once a worker has come back at the same address.
         if left:
             client.cancel([futures[r] for r in left], force=True)
         gone += left
-        running = [f for r, f in enumerate(futures) if r not in gone and not f.done()]
-        if not running:
-            return first, sorted(gone)
         failed = gone or [r for r, future in enumerate(futures) if future.status == "error"]
         if deadline is None and failed:
-            first, deadline = failed, time.monotonic() + timeout
+            first, deadline = [*failed], time.monotonic() + timeout
             how = "was lost" if gone else "has failed"
             cause = f"rank {failed[0]} ({workers[failed[0]]}) {how} before all ranks had met"
-            # Rank 0's worker may have opened the address and not used it.
-            waiting = there.keys() & {
-                w for f, w in zip(futures, workers, strict=True) if f in running or w == workers[0]
+            # Those that are given up, too, as a worker that does not seem to be there may be, and wait. Rank 0's worker
+            # may have opened the address and not used it.
+            waiting = workers_of(client).keys() & {
+                w
+                for f, w in zip(futures, workers, strict=True)
+                if f.status not in ("finished", "error") or w == workers[0]
             }
             _end_meeting(client, address, cause, waiting, timeout / 4)
             continue  # that took a while: who is running now?
+        running = [f for r, f in enumerate(futures) if r not in gone and not f.done()]
+        if not running:
+            return first, sorted(gone)
         if deadline is not None and time.monotonic() > deadline:
             still = [w for f, w in zip(futures, workers, strict=True) if f in running]
             what = "a worker is lost" if gone else "a rank has failed"

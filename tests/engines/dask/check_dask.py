@@ -75,7 +75,21 @@ class FatalTo:
         return FatalTo, (self.process,)
 
 
-def survives(_: FatalTo) -> int:
+class HeldIn:
+    """Comes to the process with that number only once it is told to: its rank does not meet the others until then."""
+
+    def __init__(self, process: int, marks: str) -> None:
+        self.process = process
+        self.marks = Path(marks)
+        if os.getpid() == process and not (self.marks / "release").exists():
+            (self.marks / "held").touch()
+            appears(self.marks / "release")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HeldIn, (self.process, str(self.marks))
+
+
+def survives(_: object) -> int:
     rueda.barrier()
     return os.getpid()
 
@@ -273,6 +287,51 @@ def check_a_rank_that_fails_before_ranks_have_met(client: distributed.Client, fo
             rueda.dask.run(client, total, [0], 3)
         client.run(os.unsetenv, "RUEDA_FUSION_THRESHOLD", workers=[worker])
     assert len(rueda.dask.run(client, total, [0], 3)) == 3
+    (worker,) = rueda.dask.run(client, where, [], 1)
+    client.run(rueda.init, workers=[worker])
+    with raises(rueda.RuedaError, "in a world already"):
+        rueda.dask.run(client, total, [0], 1)
+    client.run(rueda.shutdown, workers=[worker])
+    opened = client.run(lambda: len(rueda.rendezvous._listeners))
+    assert set(opened.values()) == {0}, opened
+
+
+def check_ranks_that_wait_for_others_are_told_where_all_are_given_up(
+    client: distributed.Client, folder: Path
+) -> None:
+    """All workers seem to be lost at once, one of whose ranks waits for another, which does not come."""
+    process = rueda.dask.run(client, total, [0], 2)[1][1]
+    (worker,) = rueda.dask.run(client, where, [], 1)
+    looked = rueda.dask.running.workers_of
+    lies: list[float] = []
+
+    def none_is_there_once(client: distributed.Client) -> dict[str, Any]:
+        if not lies and (folder / "held").exists() and executing():
+            lies.append(time.monotonic())
+            return {}
+        return looked(client)
+
+    def executing() -> list[str]:
+        def tasks(dask_worker: distributed.Worker) -> list[str]:
+            return [task.key for task in dask_worker.state.executing if "_rank" in str(task.key)]
+
+        return list(client.run(tasks, workers=[worker])[worker])
+
+    def release() -> None:
+        deadline = time.monotonic() + 60
+        while not lies or executing():
+            assert time.monotonic() < deadline, "the rank still waits"
+            time.sleep(0.05)
+        (folder / "release").touch()
+
+    rueda.dask.running.workers_of = none_is_there_once
+    thread = threading.Thread(target=release, daemon=True)
+    thread.start()
+    try:
+        assert len(rueda.dask.run(client, survives, [HeldIn(process, str(folder))], 2)) == 2
+    finally:
+        rueda.dask.running.workers_of = looked
+    thread.join()
 
 
 def check_a_timer_of_the_client_hides_no_workers(client: distributed.Client, folder: Path) -> None:
