@@ -69,8 +69,10 @@ def told(monkeypatch: pytest.MonkeyPatch, case: Case, version: str | None) -> st
         engine.__version__ = version  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, case.package, engine)  # type: ignore[arg-type]
     monkeypatch.delitem(sys.modules, case.module, raising=False)
-    with pytest.raises(ImportError) as raised:
+    with pytest.raises((ImportError, AttributeError)) as raised:
         importlib.import_module(case.module)
+    for name in [name for name in sys.modules if name.startswith(f"{case.module}.")]:
+        del sys.modules[name]  # which has the stand-in
     return str(raised.value)
 
 
@@ -89,6 +91,39 @@ def test_an_engine_that_is_missing_is_asked_for_in_a_sentence(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert told(monkeypatch, case, None) == f"{case.module} needs {case.asked}: {case.install}"
+
+
+NEWEST = {  # that was tried, where newer ones are taken: those with which the tests run
+    "rueda.dask": "2026.8",
+    "rueda.jax": "0.10",
+    "rueda.optuna": "5.0",
+    "rueda.ray": "2.60",
+}
+
+
+@pytest.mark.parametrize("module", NEWEST)
+def test_a_newer_engine_that_lacks_something_is_told_in_a_sentence(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in that has nothing but its version."""
+    (case,) = [case for case in CASES if case.module == module]
+    text = told(monkeypatch, case, "9999.1.2")
+    assert text.startswith(
+        f"{module} was tried with {case.engine} up to {NEWEST[module]}, and {case.engine} 9999.1.2 is installed, "
+        f"which lacks something: install {NEWEST[module]} ("
+    )
+    assert "\n" not in text
+    assert "was tried with" not in told(monkeypatch, case, f"{NEWEST[module]}.3")
+
+
+@pytest.mark.parametrize("module", NEWEST)
+def test_the_newest_engine_that_was_tried_is_that_of_its_tests(module: str) -> None:
+    (case,) = [case for case in CASES if case.module == module]
+    folder = ROOT / "tests" / "engines" / module.removeprefix("rueda.")
+    pinned = dict(
+        re.findall(r"^([\w-]+).*==([\d.]+)", (folder / "requirements.txt").read_text(), re.M)
+    )
+    assert pinned[case.package].startswith(f"{NEWEST[module]}.")
 
 
 def test_what_pip_installs_with_an_engines_name_is_what_its_module_needs() -> None:

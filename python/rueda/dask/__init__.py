@@ -11,9 +11,11 @@ _needs = _Needs(
     "distributed",
     (2026, 8),  # the oldest that was tried
     "pip install 'distributed>=2026.8'",
+    newest=(2026, 8),
 )
 _needs.require()
 
-from rueda.dask.running import run  # noqa: E402 - after the check, whose sentence is clearer than what else would fail
+with _needs.understood():
+    from rueda.dask.running import run
 
 __all__ = ["run"]

@@ -23,7 +23,16 @@ LOOK = 0.5
 
 def workers_of(client: distributed.Client) -> dict[str, Any]:
     """What the scheduler knows of each worker that is there, by address."""
-    found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+    if client.scheduler is None:
+        raise InvalidArgumentError(
+            "this client is closed, or its scheduler is gone: connect another one"
+        )
+
+    async def asked() -> dict[str, Any]:
+        # Of this answer: a timer of the client's may replace what scheduler_info() returns by one without workers.
+        return dict((await client.scheduler.identity(n_workers=-1))["workers"])
+
+    found: dict[str, Any] = client.sync(asked)
     return found
 
 

@@ -33,6 +33,14 @@ from rueda.errors import (
 __all__ = ["run"]
 
 
+class _StartedAgain(PeerLostError):
+    """Dask has called a rank's function a second time, in another process at the address of the one that is lost."""
+
+
+# What tells that a worker is lost. Dask's own, where it gives up, as distributed.scheduler.allowed-failures says.
+_LOSSES = (_StartedAgain, distributed.KilledWorker)
+
+
 def run(
     client: distributed.Client,
     fn: Callable[..., Any],
@@ -94,12 +102,10 @@ def _run_once(
         return client.submit(call, *args, workers=[worker], allow_other_workers=False, pure=False)
 
     size = len(workers)
-    opened = on(workers[0], _open, size)
-    if _wait(client, [opened], workers[:1], timeout)[1]:
-        client.cancel([opened], force=True)
-        raise PeerLostError(f"worker {workers[0]} was lost before rank 0 began", 0)
-    address = opened.result()
-    ranks = [on(w, _rank, r, size, address, *given) for r, w in enumerate(workers)]
+    processes = _answers(client, [on(w, _process) for w in workers], workers)
+    opened = on(workers[0], _open, size, processes[0])
+    address: str = _answers(client, [opened], workers[:1])[0]
+    ranks = [on(w, _rank, r, processes[r], size, address, *given) for r, w in enumerate(workers)]
     try:
         first, lost = _wait(client, ranks, workers, timeout, address)
         failed = [r for r, future in enumerate(ranks) if future.status == "error"]
@@ -122,11 +128,41 @@ def _run_once(
         client.cancel(ranks, force=True)
 
 
-def _has_ended(client: distributed.Client, future: Any) -> bool:
-    """Whether the rank has failed by itself, or its result is kept: a worker that retires hands it to another."""
-    if future.status == "finished":
-        return bool(client.who_has([future]).get(future.key))
-    return bool(future.status == "error")
+def _answers(client: distributed.Client, futures: list[Any], workers: list[str]) -> list[Any]:
+    """What they return, who wait for nobody. Raises :class:`rueda.PeerLostError` where one of the workers is lost."""
+    try:
+        while True:
+            if lost := _lost(client, futures, workers, workers_of(client)):
+                gone = f"worker {workers[lost[0]]} was lost before rank {lost[0]} began"
+                raise PeerLostError(gone, lost[0])
+            if all(future.done() for future in futures):
+                break
+            with contextlib.suppress(distributed.TimeoutError):
+                distributed.wait(futures, timeout=LOOK)
+        return client.gather(futures)  # type: ignore[no-any-return]
+    finally:
+        # Else Dask would call the function again where a worker is lost.
+        client.cancel(futures, force=True)
+
+
+def _lost(
+    client: distributed.Client, futures: list[Any], workers: list[str], there: Collection[str]
+) -> list[int]:
+    """The ranks whose workers have gone, or were another process when Dask called the function again."""
+    return [
+        rank
+        for rank, (future, worker) in enumerate(zip(futures, workers, strict=True))
+        if _is_lost(client, future, is_there=worker in there)
+    ]
+
+
+def _is_lost(client: distributed.Client, future: Any, *, is_there: bool) -> bool:
+    if future.status == "error":
+        return isinstance(future.exception(), _LOSSES)
+    if is_there:
+        return False
+    # A worker that retires hands its result to another.
+    return future.status != "finished" or not client.who_has([future]).get(future.key)
 
 
 def _wait(
@@ -134,7 +170,7 @@ def _wait(
     futures: list[Any],
     workers: list[str],
     timeout: float,
-    address: str | None = None,
+    address: str,
 ) -> tuple[list[int], list[int]]:
     """Waits until all have ended whose workers have not gone; returns who failed first, and whose workers have gone.
 
@@ -144,33 +180,28 @@ def _wait(
     first: list[int] = []
     gone: list[int] = []
     while True:
-        there = workers_of(client)
-        left = [
-            r
-            for r, (future, w) in enumerate(zip(futures, workers, strict=True))
-            if r not in gone and w not in there and not _has_ended(client, future)
-        ]
+        left = [r for r in _lost(client, futures, workers, workers_of(client)) if r not in gone]
         # Else Dask runs such a rank again, alone, once a worker has come back at the same address.
         if left:
             client.cancel([futures[r] for r in left], force=True)
         gone += left
+        failed = gone or [r for r, future in enumerate(futures) if future.status == "error"]
+        if deadline is None and failed:
+            first, deadline = [*failed], time.monotonic() + timeout
+            how = "was lost" if gone else "has failed"
+            cause = f"rank {failed[0]} ({workers[failed[0]]}) {how} before all ranks had met"
+            # Those that are given up, too, as a worker that does not seem to be there may be, and wait. Rank 0's worker
+            # may have opened the address and not used it.
+            waiting = workers_of(client).keys() & {
+                w
+                for f, w in zip(futures, workers, strict=True)
+                if f.status not in ("finished", "error") or w == workers[0]
+            }
+            _end_meeting(client, address, cause, waiting, timeout / 4)
+            continue  # that took a while: who is running now?
         running = [f for r, f in enumerate(futures) if r not in gone and not f.done()]
         if not running:
             return first, sorted(gone)
-        failed = gone or [r for r, future in enumerate(futures) if future.status == "error"]
-        if deadline is None and failed:
-            first, deadline = failed, time.monotonic() + timeout
-            if address is not None:
-                how = "was lost" if gone else "has failed"
-                cause = f"rank {failed[0]} ({workers[failed[0]]}) {how} before all ranks had met"
-                # Rank 0's worker may have opened the address and not used it.
-                waiting = there.keys() & {
-                    w
-                    for f, w in zip(futures, workers, strict=True)
-                    if f in running or w == workers[0]
-                }
-                _end_meeting(client, address, cause, waiting, timeout / 4)
-                continue  # that took a while: who is running now?
         if deadline is not None and time.monotonic() > deadline:
             still = [w for f, w in zip(futures, workers, strict=True) if f in running]
             what = "a worker is lost" if gone else "a rank has failed"
@@ -201,7 +232,18 @@ def _end_meeting(
         )
 
 
-def _open(size: int) -> str:
+def _process() -> str:
+    """Which one this worker is: another that Dask starts at the same address is not the same."""
+    return str(distributed.get_worker().id)
+
+
+def _require_process(process: str, rank: int) -> None:
+    if _process() != process:
+        raise _StartedAgain(f"the worker of rank {rank} was lost, and has been started again", rank)
+
+
+def _open(size: int, process: str) -> str:
+    _require_process(process, 0)
     return str(rendezvous.open(size, _network().get("interface", "")))
 
 
@@ -212,12 +254,14 @@ def _network() -> dict[str, str]:
 
 def _rank(
     rank: int,
+    process: str,
     size: int,
     address: str,
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
+    _require_process(process, rank)
     if lifecycle.is_initialized():
         raise RuedaError("this worker is in a world already: leave it with rueda.shutdown()")
     with lifecycle.world(rank, size, address, **_network()):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 __all__ = ["Needs"]
@@ -14,7 +16,8 @@ class Needs(NamedTuple):
 
     ``module``: the one that needs it. ``engine`` and ``package``: its name for people and for ``import``. ``oldest``:
     major version, or major and minor one. ``below``: the first major version that is too new; by default none is.
-    ``install``: what to do about it.
+    ``install``: what to do about it. ``newest``: the newest that was tried, major and minor version, where newer ones
+    are taken as well.
     """
 
     module: str
@@ -23,6 +26,7 @@ class Needs(NamedTuple):
     oldest: tuple[int, ...]
     install: str
     below: int | None = None
+    newest: tuple[int, int] | None = None
 
     def require(self) -> None:
         """Imports the engine; raises ImportError, in one sentence, where it is missing or :meth:`check` refuses it."""
@@ -36,8 +40,7 @@ class Needs(NamedTuple):
 
     def check(self, version: str) -> None:
         """Raises ImportError, in one sentence, for a version that is too old, too new or none."""
-        numbers = re.match(r"(\d+)(?:\.(\d+))?", version)
-        found = tuple(int(n or 0) for n in numbers.groups()) if numbers else ()
+        found = _numbers(version)
         new = self.below is not None and found >= (self.below,)
         if not found or found < self.oldest or new:
             raise ImportError(
@@ -45,6 +48,25 @@ class Needs(NamedTuple):
                 f"{self.install}",
                 name=self.package,
             )
+
+    @contextmanager
+    def understood(self) -> Iterator[None]:
+        """For the module's own imports: where these fail with a version newer than ``newest``, ImportError tells that.
+
+        An error with a version that was tried is raised as it is.
+        """
+        try:
+            yield
+        except (ImportError, AttributeError) as error:
+            version = importlib.import_module(self.package).__version__
+            if self.newest is None or _numbers(version)[:2] <= self.newest:
+                raise
+            tried = ".".join(str(number) for number in self.newest)
+            raise ImportError(
+                f"{self.module} was tried with {self.engine} up to {tried}, and {self.engine} {version} is installed, "
+                f"which lacks something: install {tried} ({type(error).__name__}: {error})",
+                name=self.package,
+            ) from error
 
     def missing(self) -> ImportError:
         """What to raise where the engine is not there."""
@@ -59,3 +81,9 @@ class Needs(NamedTuple):
         if self.oldest == (self.below - 1,):
             return oldest
         return f"{oldest} or newer, below {self.below},"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Major and minor version; none where it begins with no number."""
+    found = re.match(r"(\d+)(?:\.(\d+))?", version)
+    return tuple(int(number or 0) for number in found.groups()) if found else ()

@@ -11,21 +11,23 @@ _needs = _Needs(
     "jax",
     (0, 6),  # has jax.ffi and jax.typeof
     "pip install 'jax>=0.6'",
+    newest=(0, 10),
 )
 _needs.require()
 
-from rueda.jax.library import register as _register  # noqa: E402 - after the check
+with _needs.understood():
+    from rueda.jax.library import register as _register
 
-_register()
+    _register()
 
-from rueda.jax.collectives import (  # noqa: E402
-    allgather,
-    allreduce,
-    alltoall,
-    broadcast,
-    reduce_scatter,
-)
-from rueda.jax.training import DistributedOptimizer, value_and_grad  # noqa: E402
+    from rueda.jax.collectives import (
+        allgather,
+        allreduce,
+        alltoall,
+        broadcast,
+        reduce_scatter,
+    )
+    from rueda.jax.training import DistributedOptimizer, value_and_grad
 
 __all__ = [
     "DistributedOptimizer",

@@ -23,10 +23,12 @@ _needs = _Needs(
     "optuna",
     (5,),  # whose trials have constraints
     "pip install 'optuna>=5'",
+    newest=(5, 0),
 )
 _needs.require()
 
-from rueda.optuna.optimization import optimize  # noqa: E402 - after the check, whose sentence is clearer
-from rueda.optuna.trial import Trial  # noqa: E402
+with _needs.understood():
+    from rueda.optuna.optimization import optimize
+    from rueda.optuna.trial import Trial
 
 __all__ = ["Trial", "optimize"]

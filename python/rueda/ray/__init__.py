@@ -11,10 +11,12 @@ _needs = _Needs(
     "ray",
     (2, 51),  # in which Ray Train v2 is what there is by default
     "pip install 'ray[train]>=2.51'",
+    newest=(2, 60),
 )
 _needs.require()
 
-from rueda.ray.executor import RayExecutor  # noqa: E402 - after the check, which tells what is missing
-from rueda.ray.train import RuedaConfig, RuedaTrainer, report  # noqa: E402
+with _needs.understood():
+    from rueda.ray.executor import RayExecutor
+    from rueda.ray.train import RuedaConfig, RuedaTrainer, report
 
 __all__ = ["RayExecutor", "RuedaConfig", "RuedaTrainer", "report"]

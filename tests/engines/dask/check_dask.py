@@ -75,7 +75,21 @@ class FatalTo:
         return FatalTo, (self.process,)
 
 
-def survives(_: FatalTo) -> int:
+class HeldIn:
+    """Comes to the process with that number only once it is told to: its rank does not meet the others until then."""
+
+    def __init__(self, process: int, marks: str) -> None:
+        self.process = process
+        self.marks = Path(marks)
+        if os.getpid() == process and not (self.marks / "release").exists():
+            (self.marks / "held").touch()
+            appears(self.marks / "release")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HeldIn, (self.process, str(self.marks))
+
+
+def survives(_: object) -> int:
     rueda.barrier()
     return os.getpid()
 
@@ -210,6 +224,44 @@ def check_a_worker_that_is_back_before_the_others_notice(
     assert client.run(os.getpid).keys() == before.keys()
 
 
+def check_a_worker_that_is_back_before_it_was_missed(
+    client: distributed.Client, folder: Path
+) -> None:
+    """Dask has called its rank again by then, in a process that has not opened where they meet."""
+    looked = rueda.dask.running.workers_of
+
+    def none_is_missing(client: distributed.Client) -> dict[str, Any]:
+        deadline = time.monotonic() + 60
+        while len(there := looked(client)) < 3:
+            assert time.monotonic() < deadline, "no worker has come back"
+            time.sleep(0.05)
+        return there
+
+    rueda.dask.running.workers_of = none_is_missing
+    try:
+        for rank in (0, 2):
+            process = rueda.dask.run(client, total, [0], 3)[rank][1]
+            assert process not in rueda.dask.run(client, survives, [FatalTo(process)], 3)
+    finally:
+        rueda.dask.running.workers_of = looked
+
+
+def check_a_worker_whose_rank_dask_does_not_call_again(
+    client: distributed.Client, folder: Path
+) -> None:
+    """As where `distributed.scheduler.allowed-failures` is 0, and it tells the loss as an error."""
+
+    def allow(failures: int) -> None:
+        client.run_on_scheduler(
+            lambda dask_scheduler: setattr(dask_scheduler, "allowed_failures", failures)
+        )
+
+    client.wait_for_workers(3, timeout=60)
+    allow(0)
+    assert rueda.dask.run(client, loses, [str(folder), 1], 3) == [1, 1, 1]
+    allow(3)
+
+
 def check_a_worker_that_is_lost_before_ranks_have_met(
     client: distributed.Client, folder: Path
 ) -> None:
@@ -235,6 +287,66 @@ def check_a_rank_that_fails_before_ranks_have_met(client: distributed.Client, fo
             rueda.dask.run(client, total, [0], 3)
         client.run(os.unsetenv, "RUEDA_FUSION_THRESHOLD", workers=[worker])
     assert len(rueda.dask.run(client, total, [0], 3)) == 3
+    (worker,) = rueda.dask.run(client, where, [], 1)
+    client.run(rueda.init, workers=[worker])
+    with raises(rueda.RuedaError, "in a world already"):
+        rueda.dask.run(client, total, [0], 1)
+    client.run(rueda.shutdown, workers=[worker])
+    opened = client.run(lambda: len(rueda.rendezvous._listeners))
+    assert set(opened.values()) == {0}, opened
+
+
+def check_ranks_that_wait_for_others_are_told_where_all_are_given_up(
+    client: distributed.Client, folder: Path
+) -> None:
+    """All workers seem to be lost at once, one of whose ranks waits for another, which does not come."""
+    process = rueda.dask.run(client, total, [0], 2)[1][1]
+    (worker,) = rueda.dask.run(client, where, [], 1)
+    looked = rueda.dask.running.workers_of
+    lies: list[float] = []
+
+    def none_is_there_once(client: distributed.Client) -> dict[str, Any]:
+        if not lies and (folder / "held").exists() and executing():
+            lies.append(time.monotonic())
+            return {}
+        return looked(client)
+
+    def executing() -> list[str]:
+        def tasks(dask_worker: distributed.Worker) -> list[str]:
+            return [task.key for task in dask_worker.state.executing if "_rank" in str(task.key)]
+
+        return list(client.run(tasks, workers=[worker])[worker])
+
+    def release() -> None:
+        deadline = time.monotonic() + 60
+        while not lies or executing():
+            assert time.monotonic() < deadline, "the rank still waits"
+            time.sleep(0.05)
+        (folder / "release").touch()
+
+    rueda.dask.running.workers_of = none_is_there_once
+    thread = threading.Thread(target=release, daemon=True)
+    thread.start()
+    try:
+        assert len(rueda.dask.run(client, survives, [HeldIn(process, str(folder))], 2)) == 2
+    finally:
+        rueda.dask.running.workers_of = looked
+    thread.join()
+
+
+def check_a_timer_of_the_client_hides_no_workers(client: distributed.Client, folder: Path) -> None:
+    """It asks the scheduler now and then, and keeps an answer that has none of them."""
+    ask = client._update_scheduler_info
+
+    async def ask_and_let_the_timer_ask(n_workers: int = 0) -> None:
+        await ask(n_workers=n_workers)
+        await ask()
+
+    client._update_scheduler_info = ask_and_let_the_timer_ask
+    try:
+        assert len(rueda.dask.run(client, total, [0])) == 3
+    finally:
+        client._update_scheduler_info = ask
 
 
 def check_workers_that_are_lost_too_often(client: distributed.Client, folder: Path) -> None:
@@ -309,6 +421,10 @@ def check_what_cannot_work_is_told(client: distributed.Client, folder: Path) -> 
         with raises(rueda.InvalidArgumentError, told):
             rueda.dask.run(**{"client": client, "fn": total, "args": [0], name: given})
     assert len(rueda.dask.run(client, rueda.rank, None, np.int64(2), kwargs=None)) == 2
+    closed = distributed.Client(client.scheduler.address, set_as_default=False)
+    closed.close()
+    with raises(rueda.InvalidArgumentError, "this client is closed"):
+        rueda.dask.run(closed, total, [0])
     with raises(rueda.InvalidArgumentError, "retries=-1"):
         rueda.dask.run(client, total, [0], retries=-1)
     with raises(rueda.TimeoutError, "4 workers", "only 3", "raise timeout="):

@@ -391,6 +391,35 @@ def check_the_example_of_the_page():
         assert float(str(written[-1][0]).split()[-1]) < 1e-3
 
 
+def check_an_exception_of_one_rank_reaches_the_other():
+    """With its text and its rank, from a block of rueda.world()."""
+    address = rueda.broadcast_object(rueda.rendezvous.open(SIZE) if RANK == 0 else None)
+    rueda.shutdown()
+    reduced = jax.jit(lambda x: rueda.jax.allreduce(x, "gradient"))
+
+    def train():
+        with rueda.world(RANK, SIZE, address):
+            assert reduced(1.0 + 2.0 * RANK) == 2.0
+            if RANK == 1:
+                raise ValueError("a bad row in the data")
+            reduced(1.0).block_until_ready()
+
+    told = ""
+    try:
+        train()
+    except (
+        ValueError,
+        jax.errors.JaxRuntimeError,
+    ) as error:  # JAX has both, as it computes at once or later
+        told = f"{error}"
+    if RANK == 1:
+        assert told == "a bad row in the data"
+    else:
+        assert re.search(r"rank 1 \(.*failed: ValueError: a bad row in the data", told), told
+    rueda.init()
+    assert reduced(1.0 + 2.0 * RANK) == 2.0
+
+
 def check_what_is_under_way_ends_before_shutdown():
     """Last, since the world has gone after it."""
     slow = jax.jit(

@@ -437,6 +437,27 @@ def check_a_rank_with_fewer_batches_that_leaves_is_told():
     assert rueda.allreduce(np.ones(1), op=rueda.Sum, name="another world")[0] == 2
 
 
+def check_an_exception_of_one_rank_reaches_the_other():
+    """With its text and its rank, from a block of rueda.world()."""
+    address = rueda.broadcast_object(rueda.rendezvous.open(2) if rueda.rank() == 0 else None)
+    rank = rueda.rank()
+    rueda.shutdown()
+
+    def fails():
+        raise ValueError("a bad row in the data")
+
+    def train():
+        with rueda.world(rank, 2, address):
+            return told_when_rank_1_ends(fails)
+
+    text = raised(train) if rank == 1 else train()
+    assert "a bad row in the data" in text, text
+    if rank == 0:
+        assert re.search(r"rank 1\b.*ValueError: a bad row in the data", text, re.DOTALL), text
+    rueda.init()
+    assert rueda.allreduce(np.ones(1), op=rueda.Sum, name="yet another world")[0] == 2
+
+
 def check_a_rank_that_is_killed_is_told():
     """The last, as rank 1 is gone after it."""
 

@@ -35,6 +35,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rueda.spark import tfcluster
 from rueda.spark.checkpoints import checkpoint_at
 from rueda.spark.elephas import SparkModel, to_simple_rdd
+from rueda.spark.rdds import as_frame
 from rueda.spark.refusals import chosen
 from rueda.spark.spilling import Spill, local_folder
 from rueda.spark.summaries import summaries_at
@@ -779,6 +780,33 @@ def check_tfcluster_feeds_all_rows(spark: SparkSession, folder: Path) -> None:
         alone.train(rows, 0)
     with raises(rueda.InvalidArgumentError, "must be a tuple of numbers", "the first is 0"):
         alone.train(numbers)
+
+
+def check_an_rdd_is_typed_by_more_than_its_first_tuple(spark: SparkSession, folder: Path) -> None:
+    """Zeros may be whole numbers where those that follow are none, and one that comes late is told with its column."""
+    context = spark.sparkContext
+    pairs: list[Any] = [([0, 0], 1.0), (np.array([0.5, 2.0], np.float32), 3), ([1, 2], 0)]
+    frame = as_frame(context.parallelize(pairs, 2), ("features", "label"))
+    assert frame.dtypes == [("features", "array<double>"), ("label", "double")]
+    assert [tuple(row) for row in frame.collect()] == [([0, 0], 1), ([0.5, 2], 3), ([1, 2], 0)]
+    whole = as_frame(context.parallelize([(True, np.uint8(7))], 1))
+    assert [tuple(row) for row in whole.collect()] == [(1, 7)]
+    refused: list[tuple[list[Any], str]] = [
+        ([(1, 2), (1,)], "must be a tuple of 2 numbers or arrays, as the first; one is (1,)"),
+        ([(1, 2), 3], "must be a tuple of 2 numbers or arrays, as the first; one is 3"),
+        ([(1,), ([2],)], "column _1 of the RDD begins with numbers, and one is [2]"),
+        ([(1,), ("a",)], "the RDD's values are numbers or arrays of them, not 'a'"),
+        ([(1,), (None,)], "the RDD's values are numbers or arrays of them, not None"),
+        ([(1,), (2**63,)], "column _1 of the RDD has 9223372036854775808"),
+    ]
+    for rows, text in refused:
+        with raises(rueda.InvalidArgumentError, text):
+            as_frame(context.parallelize(rows, 1))
+    late = as_frame(context.parallelize([(0,)] * 100 + [(0.5,)], 1))
+    told = raised_by(late.collect)
+    assert (
+        "column _1 of the RDD begins with 100 tuples of whole numbers, and one is 0.5" in f"{told}"
+    )
 
 
 class Held:
