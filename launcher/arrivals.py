@@ -161,6 +161,7 @@ class LocalArrivals(Arrivals):
         """`say`: says a line of the launcher's own."""
         super().__init__(ranks, on_absence)
         self._socket = ArrivalSocket(self.take, say, on_session)
+        self._asks_again: dict[int, asyncio.TimerHandle] = {}  # of ranks that have left
 
     @property
     def address(self) -> str:
@@ -174,6 +175,8 @@ class LocalArrivals(Arrivals):
 
     async def __aexit__(self, *_: object) -> None:
         """Stops."""
+        for timer in self._asks_again.values():
+            timer.cancel()
         await self._socket.__aexit__()
 
     def leave(self, rank: int) -> None:
@@ -182,7 +185,8 @@ class LocalArrivals(Arrivals):
         if self._socket.catch_up():  # it may have said something just before
             super().leave(rank)
         else:  # it cannot be known yet what it has said
-            asyncio.get_running_loop().call_later(BACK_OFF, self.leave, rank)
+            loop = asyncio.get_running_loop()
+            self._asks_again[rank] = loop.call_later(BACK_OFF, self.leave, rank)
 
 
 def names_of(ranks: set[int]) -> str:

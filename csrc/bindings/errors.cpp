@@ -84,9 +84,9 @@ void set_python_error() {
 }
 
 ErrorReason error_reason(const std::string& name) {
-  for (const ErrorReason reason : {ErrorReason::deadline, ErrorReason::gradient_misfit,
-                                   ErrorReason::not_finite, ErrorReason::refused,
-                                   ErrorReason::unreachable}) {
+  for (const ErrorReason reason :
+       {ErrorReason::deadline, ErrorReason::gradient_misfit, ErrorReason::not_finite,
+        ErrorReason::ended, ErrorReason::refused, ErrorReason::unreachable}) {
     if (name == name_of(reason)) return reason;
   }
   return ErrorReason::unspecified;

@@ -92,7 +92,8 @@ void Losses::on_peer_lost(int peer, const Status& cause) {
   if (are_harmless() || may_have_left(peer)) return;
   const bool is_own = peer == world_.topology.rank;
   lose(peer, Status(ErrorCode::peer_lost,
-                    world_.topology.describe(peer) + (is_own ? " cannot go on" : " is gone"), peer)
+                    world_.topology.describe(peer) + (is_own ? " cannot go on" : " is gone"), peer,
+                    {.reason = cause.details().reason})
                  .because(cause));
 }
 

@@ -42,6 +42,7 @@ std::string_view name_of(ErrorReason reason) {
     case ErrorReason::deadline: return "deadline";
     case ErrorReason::gradient_misfit: return "gradient_misfit";
     case ErrorReason::not_finite: return "not_finite";
+    case ErrorReason::ended: return "ended";
     case ErrorReason::refused: return "refused";
     case ErrorReason::unreachable: return "unreachable";
   }

@@ -51,16 +51,6 @@ std::map<int, int> identifiers_of(const HostGroup& host) {
   return identifiers;
 }
 
-// Empty for this host, whose sockets have no address of a network.
-std::vector<std::string> hosts_of(const std::vector<std::string>& addresses) {
-  std::vector<std::string> hosts;
-  for (const std::string& address : addresses) {
-    const bool is_remote = address.starts_with("tcp:");
-    hosts.push_back(is_remote ? address.substr(0, address.rfind(':')) : "");
-  }
-  return hosts;
-}
-
 // Kinds of messages. After the kind comes the epoch that is being formed, or that has broken.
 constexpr std::uint8_t agreement_message = 1;
 constexpr std::uint8_t bootstrap_message = 2;
@@ -76,7 +66,6 @@ Membership::Membership(Connections::Settings settings, const Options& options,
       secret_(std::move(secret)),
       enter_(std::move(enter)),
       identifiers_(std::move(identifiers)),
-      hosts_(hosts_of(settings.addresses)),
       connections_(
           std::move(settings),
           {[this](int process, std::span<const std::byte> message) { receive(process, message); },
@@ -402,18 +391,10 @@ void Membership::lose(int process, const Status& cause) {
   agreement_->lose(process, loss, cause_of(process, cause), Clock::now());
 }
 
-// Nobody listens on a host that has lost a process just now: that host answers itself, and not a
-// firewall before it, behind which processes might live.
+// A connection that is refused says nothing of its process, which the world may have seen end.
 bool Membership::has_certainly_ended(int process, const Status& cause) {
-  const ErrorReason reason = cause.details().reason;
-  if (reason != ErrorReason::refused) return reason != ErrorReason::unreachable;
-  const std::lock_guard lock(mutex_);
-  if (!reported_ || reported_->epoch != present_.epoch || reported_->reason.peer() < 0)
-    return false;
-  const auto rank = static_cast<std::size_t>(reported_->reason.peer());
-  return reported_->reason.details().reason == ErrorReason::unspecified &&
-         hosts_[static_cast<std::size_t>(present_.members[rank])] ==
-             hosts_[static_cast<std::size_t>(process)];
+  return cause_of(process, cause).details().reason == ErrorReason::ended ||
+         cause.details().reason == ErrorReason::ended;
 }
 
 // Whether a process that ends has let this one enter the world that they form, as one does that

@@ -104,7 +104,6 @@ class Membership {
   const Enter enter_;
   // Of processes of this host, by process, the identifiers under which this one sees them.
   const std::map<int, int> identifiers_;
-  const std::vector<std::string> hosts_;  // of each process, as its address has it
   Connections connections_;
 
   // --- Of the thread

@@ -360,8 +360,10 @@ bool TcpPeer::write(Time now) {
   // Which may give the trial of several up.
   if (outgoing_.has_waiting() && in_use < count_.wanted()) open_streams(now);
   const bool several = count_.wanted() > 1;
-  if (several != (wanted > 1) && out_[0]) {
-    out_[0]->limit_unsent(several ? unsent_bytes_of_several : unsent_bytes);
+  if (several != (wanted > 1)) {
+    for (const auto& stream : out_) {
+      if (stream) stream->limit_unsent(several ? unsent_bytes_of_several : unsent_bytes);
+    }
   }
   if (written > 0 && in_use > 1 && !std::exchange(is_watching_, true)) {
     context_.call_at(std::max(next_look_, now + silence_timeout / 4));

@@ -19,7 +19,7 @@ namespace {
 constexpr Duration first_look_pause = std::chrono::microseconds(50);
 constexpr Duration last_look_pause = std::chrono::milliseconds(500);
 // Between calls for which there is no descriptor.
-constexpr Duration between_attempts = std::chrono::milliseconds(100);
+constexpr Duration usual_pause = std::chrono::milliseconds(100);
 
 void set_timer(const UniqueFd& timer, Duration pause) {
   itimerspec next{};
@@ -45,8 +45,8 @@ Connections::Connections(Settings settings, Handlers handlers)
                  wake();
                },
                [this](int peer) {
-                 short_.push_back(peer);
-                 set_timer(next_call_, between_attempts);
+                 paused_.push_back(peer);
+                 set_timer(next_look_again_, usual_pause);
                }},
       pending_(name_, handshake_, std::move(settings.listeners),
                {[this](int peer) { return at(peer).expects_incoming(); },
@@ -61,12 +61,12 @@ Connections::Connections(Settings settings, Handlers handlers)
 Status Connections::open() {
   wake_.reset(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   // Made now: later there may be no descriptor for it, either.
-  next_call_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  if (!wake_ || !next_call_ || !watched_.open() || !pending_.open()) {
+  next_look_again_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!wake_ || !next_look_again_ || !watched_.open() || !pending_.open()) {
     return system_error("cannot make the " + name_, errno);
   }
   watched_.add(wake_.get(), EPOLLIN, Watched::wake);
-  watched_.add(next_call_.get(), EPOLLIN, Watched::shortage);
+  watched_.add(next_look_again_.get(), EPOLLIN, Watched::pause);
   watched_.add(pending_.wait_fd(), EPOLLIN, Watched::pending);
   return {};
 }
@@ -120,7 +120,7 @@ void Connections::handle_event(const EpollSet<Watched>::Event& event) {
       look_is_due_ = true;
       return;
     case Watched::ending: look_is_due_ = true; return;
-    case Watched::shortage: return call_late();
+    case Watched::pause: return look_again();
     case Watched::outgoing:
     case Watched::incoming: return peers_[event.index].progress(event.source, event.events);
   }
@@ -143,11 +143,11 @@ void Connections::watch_end(int peer, PeerEnd end) {
   ends_[peer] = std::move(end);
 }
 
-void Connections::call_late() {
+void Connections::look_again() {
   std::uint64_t count = 0;
-  [[maybe_unused]] const auto got = ::read(next_call_.get(), &count, sizeof count);
-  for (const int peer : std::exchange(short_, {})) {
-    const Status stuck = at(peer).call_late();
+  [[maybe_unused]] const auto got = ::read(next_look_again_.get(), &count, sizeof count);
+  for (const int peer : std::exchange(paused_, {})) {
+    const Status stuck = at(peer).look_again();
     if (stuck.ok() || !is_running() || std::exchange(is_stuck_, true)) continue;
     handlers_.on_loss(rank(), Status(ErrorCode::peer_lost, stuck.to_string(), rank()));
   }
@@ -206,8 +206,8 @@ std::vector<int> Connections::close(Time deadline) {
   for (const auto& [peer, end] : ends_) watched_.remove(end.fd);
   if (next_look_) watched_.remove(next_look_.get());
   next_look_.reset();
-  watched_.remove(next_call_.get());
-  next_call_.reset();
+  watched_.remove(next_look_again_.get());
+  next_look_again_.reset();
   ends_.clear();
   ending_.clear();
   phase_ = Phase::closed;
@@ -219,7 +219,7 @@ void Connections::close_after_fork() {
   pending_.close_after_fork();
   wake_.reset();
   next_look_.reset();
-  next_call_.reset();
+  next_look_again_.reset();
   watched_.close();
   phase_ = Phase::closed;
 }

@@ -99,7 +99,7 @@ class Connections {
   void handle_event(const EpollSet<Watched>::Event& event);
   void handle_wake();
   void look_at_ending();
-  void call_late();
+  void look_again();
   bool settle_suspicions();
   [[nodiscard]] std::vector<int> unflushed() const;
 
@@ -112,8 +112,8 @@ class Connections {
   std::vector<PeerConnection> peers_;
   PendingHandshakes pending_;
   std::vector<int> suspects_;
-  std::vector<int> short_;  // for whose connection there was no descriptor
-  UniqueFd next_call_;      // to those: a timer
+  std::vector<int> paused_;   // see PeerConnection::Context::on_pause
+  UniqueFd next_look_again_;  // at those: a timer
   bool is_stuck_ = false;
   std::map<int, PeerEnd> ends_;  // by peer
   std::vector<int> ending_;      // of which the descriptor has been readable

@@ -19,7 +19,6 @@ namespace {
 // What else the process does may give descriptors back.
 constexpr Duration shortage_timeout = std::chrono::seconds(10);
 constexpr Duration between_calls = std::chrono::milliseconds(100);
-// Of a process that ends one connection may be reset, for what it has not read, and another closed.
 constexpr Duration close_timeout = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -35,6 +34,12 @@ void PeerConnection::forget(SocketLink& link) {
   if (!link.is_open()) return;
   context_.watched.remove(link.fd());
   link.drop();
+}
+
+void PeerConnection::forget_by_reset(SocketLink& link) {
+  if (!link.is_open()) return;
+  context_.watched.remove(link.fd());
+  link.reset();
 }
 
 void PeerConnection::open() {
@@ -62,10 +67,11 @@ void PeerConnection::call() {
 void PeerConnection::wait_for_resources(const Status& cause) {
   if (!lacks_since_) lacks_since_ = Clock::now();
   shortage_ = cause;
-  context_.on_shortage(peer_);
+  context_.on_pause(peer_);
 }
 
-Status PeerConnection::call_late() {
+Status PeerConnection::look_again() {
+  if (decides_at_ && !has_left_) context_.on_suspicion(peer_);
   if (!lacks_since_ || suspicion_ || has_left_) return {};
   call();
   if (!lacks_since_ || Clock::now() - *lacks_since_ < shortage_timeout) return {};
@@ -197,6 +203,7 @@ void PeerConnection::suspect(const SocketLink& link, const Status& cause) {
   if (has_left_) return;
   const bool may_call_again = &link == &outgoing_ && !welcomed_ && attempts_ < max_attempts;
   may_call_again_ = may_call_again && (!suspicion_ || may_call_again_);
+  if (decides_at_) context_.on_suspicion(peer_);
   if (suspicion_) return;
   suspicion_ = cause;
   context_.on_suspicion(peer_);
@@ -226,32 +233,37 @@ std::optional<Status> PeerConnection::settle() {
     call_again();
     return {};
   }
-  await_close();
-  if (has_left_) return {};
+  if (awaits_close()) return {};
   has_left_ = true;
   const Status& cause = first_failure_.ok() ? *suspicion_ : first_failure_;
   const ErrorReason reason = reason_of(cause);
-  forget(outgoing_);
-  forget(incoming_);
+  forget_by_reset(outgoing_);
+  forget_by_reset(incoming_);
   return Status(cause.code(), cause.to_string(), -1, {.reason = reason});
 }
 
-// On this host the kernel knows who listens.
+// On this host the kernel knows who is there.
 ErrorReason PeerConnection::reason_of(const Status& cause) const {
-  const ErrorReason reason = cause.details().reason;
-  const bool is_refused = reason == ErrorReason::refused;
-  if (!is_on_other_host_) return is_refused ? ErrorReason::unspecified : reason;
-  if (has_certainly_ended()) return ErrorReason::unspecified;
-  return is_refused ? reason : ErrorReason::unreachable;
+  if (has_certainly_ended()) return ErrorReason::ended;
+  if (cause.details().reason == ErrorReason::unreachable) return ErrorReason::unreachable;
+  return is_on_other_host_ ? ErrorReason::refused : ErrorReason::ended;
 }
 
-void PeerConnection::await_close() {
+// Of a process that ends one connection may be reset, for what it has not read, and the other is
+// closed a moment later.
+bool PeerConnection::awaits_close() {
   if (!is_on_other_host_ || has_certainly_ended() || !incoming_.is_open() ||
       incoming_.has_ended()) {
-    return;
+    return false;
   }
-  wait_readable(incoming_.fd(), Clock::now() + close_timeout);
-  read(incoming_, std::numeric_limits<std::size_t>::max());
+  const Time now = Clock::now();
+  if (decides_at_ && now >= *decides_at_) return false;
+  if (!decides_at_) {
+    decides_at_ = now + close_timeout;
+    forget_by_reset(outgoing_);
+    context_.on_pause(peer_);
+  }
+  return true;
 }
 
 // A connection that was not let in may have been closed by a peer that lives, in a crowd.

@@ -10,8 +10,10 @@
 // left is no suspicion: it tries again, and is the one that fails in the end.
 //
 // Between hosts a network, or what guards it, may reset connections and refuse new ones while the
-// peer lives. Only a connection that was closed shows that the peer's process has ended; whatever
-// else ends one has a reason, ErrorReason::refused or unreachable.
+// peer lives. Only a connection that was closed, after it had been welcomed, shows that the peer's
+// process has ended; a loss has the reason ErrorReason::ended then, and refused or unreachable
+// otherwise. Who counts a peer as lost that may live resets the connections, and does not close
+// them.
 //
 // Not thread-safe.
 #pragma once
@@ -35,15 +37,7 @@
 namespace rueda {
 
 // What Connections watch.
-enum class Watched : std::uint32_t {
-  wake,
-  pending,
-  outgoing,
-  incoming,
-  life_line,
-  ending,
-  shortage
-};
+enum class Watched : std::uint32_t { wake, pending, outgoing, incoming, life_line, ending, pause };
 
 class PeerConnection {
  public:
@@ -56,8 +50,8 @@ class PeerConnection {
     std::function<void(int peer, std::span<const std::byte> payload)> on_message;
     // settle() is to be called, but not now: the caller may be in the middle of a frame.
     std::function<void(int peer)> on_suspicion;
-    // There is no descriptor or no memory for a connection: call_late() is to be called in a while.
-    std::function<void(int peer)> on_shortage;
+    // Something is to be tried again, or decided, in a while: look_again() is to be called then.
+    std::function<void(int peer)> on_pause;
   };
 
   // `address` is where the peer listens, as socket.h has it.
@@ -84,9 +78,10 @@ class PeerConnection {
   // `events` (EPOLLIN, ...) have come for one of the connections.
   void progress(Watched source, std::uint32_t events);
 
-  // The outgoing connection again, for which there was no descriptor before. An error where that
-  // has lasted so long that this rank cannot go on, whatever its peers do.
-  [[nodiscard]] Status call_late();
+  // What has paused: the outgoing connection again, for which there was no descriptor or no memory
+  // before, or settle(). An error where that has lasted so long that this rank cannot go on,
+  // whatever its peers do.
+  [[nodiscard]] Status look_again();
 
   // The peer's process has ended, as was noticed otherwise: nothing more is written on its side of
   // the connections, which the kernel has yet to close. A suspicion where there is one already or
@@ -112,12 +107,13 @@ class PeerConnection {
   void read(SocketLink& link, std::size_t bound = 1 << 20);
   [[nodiscard]] Status handle_frame(const Frame& frame, bool is_outgoing);
   [[nodiscard]] Status handle_first_frame(const Frame& frame);
-  void await_close();
+  [[nodiscard]] bool awaits_close();
   [[nodiscard]] bool has_certainly_ended() const;
   [[nodiscard]] ErrorReason reason_of(const Status& cause) const;
   void suspect(const SocketLink& link, const Status& cause);
   void suspect_end();
   void forget(SocketLink& link);
+  void forget_by_reset(SocketLink& link);
 
   const int peer_;
   const std::string address_;
@@ -133,9 +129,10 @@ class PeerConnection {
   bool welcomed_ = false;      // the peer has let the outgoing connection in
   bool was_admitted_ = false;  // this rank has let the peer's in
   std::optional<Status> suspicion_;
-  bool may_call_again_ = false;  // all that is suspicious is an outgoing one without a welcome
-  bool has_ended_ = false;       // the peer's process
-  bool is_leaving_ = false;      // has said good-bye, and its last frames are on their way
+  std::optional<Time> decides_at_;  // the latest, where settle() waits for the peer's close
+  bool may_call_again_ = false;     // all that is suspicious is an outgoing one without a welcome
+  bool has_ended_ = false;          // the peer's process
+  bool is_leaving_ = false;         // has said good-bye, and its last frames are on their way
   bool has_left_ = false;
 };
 

@@ -62,6 +62,12 @@ Status SocketLink::write() {
   return {};
 }
 
+void SocketLink::reset() {
+  const linger at_once{.l_onoff = 1, .l_linger = 0};  // without effect on AF_UNIX
+  ::setsockopt(fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  drop();
+}
+
 void SocketLink::end() {
   ::shutdown(fd(), SHUT_WR);
 }

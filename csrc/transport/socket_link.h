@@ -48,12 +48,14 @@ class SocketLink {
   void forget_sent();
   void restart(UniqueFd fd, bool connecting);
   // Whether the other side has closed the connection, after all that it has sent: its process has
-  // ended, or has meant to. A network can break a connection, but not close it.
+  // ended, or has meant to.
   [[nodiscard]] bool was_closed() const { return end_ == End::closed; }
   [[nodiscard]] bool has_ended() const { return end_ != End::none; }
   // Sends what fits; an error when the connection is broken. Finishes connecting, if called when
   // the socket is writable.
   Status write();
+  // Closes the connection so that the other side does not take that for the end of this process.
+  void reset();
   // Sends nothing more: the other side reads the end of the stream after what was sent.
   void end();
   // After all that is queued, as far as it fits.

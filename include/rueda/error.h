@@ -38,9 +38,9 @@ enum class ErrorReason : std::uint8_t {
   gradient_misfit,  // refuse(): a gradient no longer fits its bucket; all can go on without the
                     // bucket
   not_finite,       // a compressed allreduce met a NaN, an infinity or what its codec cannot hold
-  refused,          // peer_lost: its host, or a firewall before it, says that nobody listens there
-  unreachable,      // peer_lost: nothing answers, or the network has cut the connections, so that
-                    // the process may live all the same
+  ended,            // peer_lost: its process has ended, for certain
+  refused,          // peer_lost: its host, or a firewall before it, says that nobody is there
+  unreachable,      // peer_lost: nothing answers, so that the process may live all the same
 };
 
 // "gradient_misfit"; empty where unspecified.

@@ -33,10 +33,11 @@ class RuedaError(RuntimeError):
       ``"root rank"``, ...), and its values as the text has them, first that of most ranks.
     - ``reason``: ``"deadline"`` where the caller's own time limit has passed, ``"gradient_misfit"`` where a gradient
       no longer fits its bucket or is not wanted on some rank, ``"not_finite"`` where a compressed allreduce met a NaN,
-      an infinity or a number that its codec cannot hold, ``"unreachable"`` where a lost rank does not answer, or the
-      network has cut the connections to it, but may be running, ``"refused"`` where its host, or a firewall before it,
-      says that nobody listens there, ``"rendezvous_closed"`` where :func:`rueda.rendezvous.close` has told a cause,
-      ``"corrupted"`` where a part of the state that a newcomer received is not what was sent; ``None`` otherwise.
+      an infinity or a number that its codec cannot hold, ``"ended"`` where the process of a lost rank has ended for
+      certain, ``"refused"`` where its host, or a firewall before it, says that nobody is there, ``"unreachable"`` where
+      nothing answers: in these two it may be running; ``"rendezvous_closed"`` where :func:`rueda.rendezvous.close` has
+      told a cause, ``"corrupted"`` where a part of the state that a newcomer received is not what was sent;
+      ``None`` otherwise.
 
     Example::
 

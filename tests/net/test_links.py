@@ -85,8 +85,11 @@ def test_a_first_link_that_comes_back_costs_no_result(make_lab: MakeLab, tmp_pat
         assert process.poll() is None
         link.end_silence()
         used = link.counters().sent_bytes
+        deadline = time.monotonic() + 60
         while link.counters().sent_bytes < used + (4 << 20):
             assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
         (tmp_path / "enough").touch()
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import distributed
@@ -19,6 +19,9 @@ __all__ = ["LOOK", "reserved", "workers_of"]
 
 LOOK = 0.5
 """Seconds after which is looked again at which workers are there, and free."""
+
+# A connection to the scheduler may break for a moment.
+_TRIES = 5
 
 
 def workers_of(client: distributed.Client) -> dict[str, Any]:
@@ -32,6 +35,10 @@ def workers_of(client: distributed.Client) -> dict[str, Any]:
         # Of this answer: a timer of the client's may replace what scheduler_info() returns by one without workers.
         return dict((await client.scheduler.identity(n_workers=-1))["workers"])
 
+    for _ in range(_TRIES - 1):
+        with suppress(OSError):
+            return client.sync(asked)  # type: ignore[no-any-return]
+        time.sleep(LOOK)
     found: dict[str, Any] = client.sync(asked)
     return found
 

@@ -297,8 +297,9 @@ class OverNetwork {
     survivor_.emplace(
         settings(0), Connections::Handlers{[](int, std::span<const std::byte>) {},
                                            [&](int, const Status& cause) { told = cause; }, [] {}});
-    other_.emplace(settings(1), Connections::Handlers{[](int, std::span<const std::byte>) {},
-                                                      [](int, const Status&) {}, [] {}});
+    other_.emplace(settings(1), Connections::Handlers{
+                                    [](int, std::span<const std::byte>) {},
+                                    [&](int, const Status& cause) { told_other = cause; }, [] {}});
     REQUIRE((survivor_->open().ok() && other_->open().ok()));
     listeners_.clear();
   }
@@ -316,15 +317,26 @@ class OverNetwork {
   void close_other(Reset reset) {
     const linger at_once{.l_onoff = 1, .l_linger = 0};
     for (int fd = 3; fd < 1024; ++fd) {
-      const int peer = port_of(fd, ::getpeername);
-      const bool is_called = peer != -1 && port_of(fd, ::getsockname) == port_of(addresses_[1]);
-      const bool has_called = peer == port_of(addresses_[0]);
-      if ((is_called && reset != Reset::none) || (has_called && reset == Reset::both)) {
+      const bool has_called = port_of(fd, ::getpeername) == port_of(addresses_[0]);
+      if ((is_called(fd) && reset != Reset::none) || (has_called && reset == Reset::both)) {
         REQUIRE(::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0);
       }
     }
     other_->close_after_fork();
     other_.reset();
+  }
+
+  // As the network may: the one that the survivor has opened.
+  void reset_connection() {
+    const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
+    for (int fd = 3; fd < 1024; ++fd) {
+      if (is_called(fd)) REQUIRE(::connect(fd, &nobody, sizeof nobody) == 0);
+    }
+  }
+  // What the two take each other for.
+  std::pair<Status, Status> conclude_both() {
+    progress_until([&] { return !told.ok() && !told_other.ok(); });
+    return {told, told_other};
   }
 
   Status conclude() {
@@ -338,6 +350,9 @@ class OverNetwork {
   Connections& survivor() { return *survivor_; }
 
  private:
+  [[nodiscard]] bool is_called(int fd) const {
+    return port_of(fd, ::getpeername) != -1 && port_of(fd, ::getsockname) == port_of(addresses_[1]);
+  }
   Connections::Settings settings(int rank) {
     Connections::Settings settings{"a test", protocol, rank, {addresses_[0], addresses_[1]},
                                    {},       key};
@@ -355,6 +370,7 @@ class OverNetwork {
   }
 
   Status told;
+  Status told_other;
   std::array<std::string, 2> addresses_;
   std::vector<Listener> listeners_;
   std::optional<Connections> survivor_;
@@ -373,8 +389,16 @@ TEST_CASE("between hosts only a connection that is closed shows that a process h
   const Status told = network.conclude();
   CHECK(told.code() == ErrorCode::peer_lost);
   const bool is_certain = reset != Reset::both;
-  CHECK(told.details().reason ==
-        (is_certain ? ErrorReason::unspecified : ErrorReason::unreachable));
+  CHECK(told.details().reason == (is_certain ? ErrorReason::ended : ErrorReason::refused));
+}
+
+TEST_CASE("between hosts one that counts a peer as lost is not taken for ended by it") {
+  OverNetwork network;
+  network.connect();
+  network.reset_connection();
+  const auto [told, told_other] = network.conclude_both();
+  CHECK(told.details().reason == ErrorReason::refused);
+  CHECK(told_other.details().reason == ErrorReason::refused);
 }
 
 TEST_CASE("between hosts a call that is refused says so") {
