@@ -115,7 +115,7 @@ rueda.init()
 rank = rueda.rank()
 members = rueda.add_process_set([0, 2])
 if rank == 1:
-    die()
+    die_at_work()  # not while others still wait for the set
 error = until_broken()
 assert error.peer == 1, error
 recovery = rueda.recover()
