@@ -110,15 +110,14 @@ def parse_strategies(text: str) -> tuple[str, ...]:
     """
     found: list[str] = []
     for few in text.split(";"):
-        begun = ""
+        begun: list[str] = []
         for part in filter(None, (part.strip() for part in few.split(","))):
             begins = ":" in part or part in NAMES
-            if begun and not begins and (":" in begun or "=" in part):
-                begun += f",{part}"
-                found[-1] = begun
+            if begun and not begins and (":" in begun[-1] or "=" in part):
+                begun[-1] += f",{part}"
             else:
-                begun = part
-                found.append(begun)
+                begun.append(part)
+        found += begun
     if not found:
         raise LaunchError(f"--strategy {text!r}: names no strategy, such as sync or local:8")
     return tuple(dict.fromkeys(found))

@@ -99,6 +99,12 @@ Opens = Callable[[], contextlib.AbstractContextManager[Door]]
 at_each_door = pytest.mark.parametrize("opens", [at_arrivals, at_store])
 
 
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WITHIN):
+        while not reached():
+            await asyncio.sleep(0.01)
+
+
 @at_each_door
 def test_others_have_their_turn_however_many_come(opens: Opens, accepting: Accepting) -> None:
     count = 4 * MAX_ACCEPTED_AT_ONCE
@@ -131,9 +137,7 @@ def test_where_the_system_lacks_something_it_is_said_once_and_tried_again(
         with opens() as door:
             accepting.refusals, accepting.error = 3, error
             door.call()
-            async with asyncio.timeout(WITHIN):
-                while accepting.taken < 1:
-                    await asyncio.sleep(0.01)
+            await until(lambda: accepting.taken >= 1)
             assert accepting.refusals == 0
             assert door.errors == []
             (line,) = door.said
@@ -171,16 +175,12 @@ def test_those_of_other_users_are_counted(
         with opens() as door:
             for _ in range(3):
                 door.call()
-            async with asyncio.timeout(WITHIN):
-                while accepting.taken < 3:
-                    await asyncio.sleep(0.01)
+            await until(lambda: accepting.taken >= 3)
             (line,) = door.said
             assert line.endswith(": rejected a connection of user 4711")
             monkeypatch.setattr(strangers, "_PAUSE", 0.0)
             door.call()
-            async with asyncio.timeout(WITHIN):
-                while len(door.said) < 2:
-                    await asyncio.sleep(0.01)
+            await until(lambda: len(door.said) >= 2)
             assert door.said[1] == f"{line} (2 more like this before)"
 
     asyncio.run(scene())
@@ -191,9 +191,7 @@ def test_who_says_nothing_to_the_launcher_is_said() -> None:
         with at_arrivals() as door:
             silent = door.callers.enter_context(socket.socket(socket.AF_UNIX))
             silent.connect(door.address.replace("@", "\0", 1))
-            async with asyncio.timeout(WITHIN):
-                while not door.said:
-                    await asyncio.sleep(0.01)
+            await until(lambda: bool(door.said))
             assert door.said == ["the launcher's socket: rejected a connection that said nothing"]
 
     asyncio.run(scene())
@@ -231,13 +229,11 @@ def test_who_cannot_be_heard_for_now_is_not_taken_for_absent(
                 accepting.refusals = 2
                 come.leave(0)
                 assert accepting.refusals == 1
-                async with asyncio.timeout(WITHIN):
-                    while not come.has_come(0):
-                        await asyncio.sleep(0.01)
-                    assert told == []
-                    # Nothing waits to be heard, whatever the system lacks.
-                    accepting.refusals = 1
-                    come.leave(2)
+                await until(lambda: come.has_come(0))
+                assert told == []
+                # Nothing waits to be heard, whatever the system lacks.
+                accepting.refusals = 1
+                come.leave(2)
         assert told == [
             "rank 2 ended with exit code 0 before calling rueda.init(), where ranks 0 and 1 would wait for ever"
         ]
