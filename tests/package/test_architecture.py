@@ -1,4 +1,4 @@
-"""docs/architecture.md speaks of files that exist."""
+"""docs/architecture.md, and the way of a tensor in docs/gpu.md, speak of files that exist."""
 
 import re
 from pathlib import Path
@@ -51,3 +51,22 @@ def test_the_way_of_an_allreduce_is_a_list_of_files_with_the_number_that_is_said
     ]
     (both,) = re.findall(r"through all files of \*r\* and \*s\*, (\d+)", TEXT)
     assert int(both) == len({*repeated, *small})
+
+
+def test_the_way_of_an_allreduce_on_a_gpu_is_a_list_of_files_with_the_number_that_is_said() -> None:
+    text = (ROOT / "docs" / "gpu.md").read_text()
+    section = text.split("**A repeated allreduce, file by file.**")[1].split("\n**")[0]
+    files = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+    assert [name for name in files if not (ROOT / name).is_file()] == []
+    assert len(set(files)) == len(files)
+    said = re.search(r"too\. (\d+) files\.", section)
+    assert said
+    assert int(said[1]) == len(files)
+    # docs/architecture.md compares all three with what was aimed at.
+    aims = re.search(r"they are (\d+), (\d+) and (\d+) \(", TEXT)
+    assert aims
+    assert [int(number) for number in aims.groups()] == [
+        len(path("f")),
+        len(path("r")),
+        len(files),
+    ]
