@@ -1,7 +1,12 @@
+#include <cstdint>
 #include <cstring>
 #include <new>
+#include <string>
+#include <utility>
 
 #include "api/current_runtime.h"
+#include "core/available_memory.h"
+#include "core/strings.h"
 #include "onehost/huge_pages.h"
 #include "onehost/registered_memory.h"
 #include "rueda/rueda.h"
@@ -12,8 +17,31 @@ namespace {
 
 constexpr std::align_val_t alignment{64};
 
+// Below which nobody asks whether it is within this process's limits.
+constexpr std::size_t small_enough = std::size_t{1} << 20;
+
+class NoMemory final : public std::bad_alloc {
+ public:
+  explicit NoMemory(std::string text) : text_(std::move(text)) {}
+  [[nodiscard]] const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  const std::string text_;
+};
+
+// Where the limit of a control group is passed, the kernel ends a process instead of telling it.
+void require_room(std::size_t bytes) {
+  if (bytes < small_enough || fits_within_limits(bytes)) return;
+  const auto mebibytes = [](std::int64_t number) { return number >> 20; };
+  throw NoMemory(str("no memory for ", mebibytes(static_cast<std::int64_t>(bytes)),
+                     " MiB: the limit of this process's control group leaves ",
+                     mebibytes(memory_within_limits().value_or(0)), " MiB, of which ",
+                     mebibytes(memory_to_spare), " are kept for others"));
+}
+
 // Memory like any other: a tensor in it works as well, only more slowly.
 std::shared_ptr<std::byte[]> allocate_ordinary(std::size_t bytes) {
+  require_room(bytes);
   auto* const memory = static_cast<std::byte*>(::operator new[](bytes == 0 ? 1 : bytes, alignment));
   std::memset(memory, 0, bytes);
   return {memory, [](std::byte* freed) { ::operator delete[](freed, alignment); }};

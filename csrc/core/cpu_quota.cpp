@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <string>
 
 namespace rueda {
 
@@ -28,33 +29,13 @@ void read_cfs(std::optional<double>& least, const std::string& folder) {
   if (quota_file >> quota && period_file >> period) take_least(least, quota, period);
 }
 
-bool has_cpu(const std::string& controllers) {
-  return ("," + controllers + ",").find(",cpu,") != std::string::npos;
-}
-
 }  // namespace
 
-std::optional<double> cpu_quota(const std::string& groups, const std::string& mount) {
+std::optional<double> cpu_quota(const ControlGroupFiles& files) {
   std::optional<double> least;
-  std::ifstream file(groups);
-  std::string line;
-  while (std::getline(file, line)) {  // number:controllers:/path
-    const auto first = line.find(':');
-    const auto second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    if (!controllers.empty() && !has_cpu(controllers)) continue;
-    // A container may not see the groups around its own, which is mounted as if it were the first.
-    for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
-      if (path == "/") path.clear();
-      if (controllers.empty()) {
-        read_max(least, mount + path);
-      } else {
-        for (const auto* name : {"/cpu", "/cpu,cpuacct"}) read_cfs(least, mount + name + path);
-      }
-      if (path.find('/') == std::string::npos) break;
-    }
-  }
+  for_each_control_group(files, "cpu", [&](const std::string& folder, int version) {
+    version == 2 ? read_max(least, folder) : read_cfs(least, folder);
+  });
   return least;
 }
 

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/available_memory.h"
 #include "onehost/huge_pages.h"
 
 namespace rueda {
@@ -24,6 +25,8 @@ constexpr std::size_t addresses_of_all_ranks = std::size_t{64} << 40;
 // is allocated again, which is quicker than to get new pages. More goes back to the system.
 constexpr std::size_t max_kept = std::size_t{256} << 20;
 constexpr std::size_t share_kept = 16;
+// So much gets memory behind it at a time: between two steps others may have taken theirs.
+constexpr std::size_t backed_at_a_time = std::size_t{32} << 20;
 
 std::size_t wanted_length() {
   const auto pages = static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES));
@@ -259,10 +262,17 @@ bool RegisteredMemory::clear(FreeRange range) {
 // Puts memory behind everything that is not on huge pages yet, in as few steps as possible, and on
 // huge pages where the kernel gives them. False: there is none left.
 bool RegisteredMemory::back(FreeRange range) {
-  for (std::uint64_t begin = range.begin; begin < range.end; begin += huge_page) {
+  if (!fits_within_limits(without_memory(range))) return false;
+  for (std::uint64_t begin = range.begin; begin < range.end;) {
     std::uint64_t end = begin;
-    while (end < range.end && backing(end) != Backing::huge) end += huge_page;
-    if (begin == end) continue;
+    while (end < range.end && end - begin < backed_at_a_time && backing(end) != Backing::huge) {
+      end += huge_page;
+    }
+    if (begin == end) {
+      begin += huge_page;
+      continue;
+    }
+    if (begin > range.begin && !fits_within_limits(without_memory({begin, end}))) return false;
     const std::size_t length = end - begin;
     const std::size_t gained = put_on_huge_pages(mapping_.memory() + begin, length);
     // Where only some pages were granted it is not known which; the next owner asks again.
@@ -275,6 +285,12 @@ bool RegisteredMemory::back(FreeRange range) {
     if (!has_memory) return false;
   }
   return true;
+}
+
+std::size_t RegisteredMemory::without_memory(FreeRange range) const {
+  const auto first = backing_.begin() + static_cast<std::ptrdiff_t>(range.begin / huge_page);
+  const auto last = backing_.begin() + static_cast<std::ptrdiff_t>(range.end / huge_page);
+  return static_cast<std::size_t>(std::count(first, last, Backing::none)) * huge_page;
 }
 
 }  // namespace rueda

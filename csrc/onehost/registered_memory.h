@@ -80,6 +80,8 @@ class RegisteredMemory {
   [[nodiscard]] bool prepare(FreeRange range, std::size_t bytes);
   [[nodiscard]] bool clear(FreeRange range);
   [[nodiscard]] bool back(FreeRange range);
+  // How much of it has no memory behind it.
+  [[nodiscard]] std::size_t without_memory(FreeRange range) const;
   [[nodiscard]] Backing& backing(std::uint64_t offset) { return backing_[offset / huge_page]; }
 
   const UniqueFd fd_;

@@ -373,7 +373,8 @@ class CompletionQueue {
 // copy: zeroed, aligned to 64 bytes, from 2 MiB on to 2 MiB and on huge pages where the system
 // gives them. It is freed with the pointer, and stays valid over shutdown() and init(). Ordinary
 // memory where the system gives no such memory, or not so much. What a child process writes there
-// is its own. Throws std::bad_alloc.
+// is its own. Throws std::bad_alloc, also for what is beyond the limit of this process's control
+// group (a container, a job of Slurm), where the kernel would end the process.
 [[nodiscard]] std::shared_ptr<std::byte[]> allocate(std::size_t bytes);
 
 // Says that a tensor in ordinary memory stays where it is and will be reduced there again and

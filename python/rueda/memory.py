@@ -20,7 +20,8 @@ def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float64) -> Arra
     It is used like any other array and freed with its last view. ``dtype`` defaults to float64, as in NumPy. Works
     before :func:`rueda.init` as well, and stays valid over :func:`rueda.shutdown`. Where the system gives no such
     memory, or not so much, it is an ordinary array. A forked child process sees what its parent has there;
-    what it writes is its own. Raises ``MemoryError``, and ``ValueError`` for a negative extent.
+    what it writes is its own. Raises ``MemoryError``, also for what is beyond the limit of this process's control
+    group (a container, a job of Slurm), where the kernel would end it; and ``ValueError`` for a negative extent.
 
     Example::
 
