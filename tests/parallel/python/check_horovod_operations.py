@@ -416,6 +416,14 @@ def check_join() -> None:
         dense[1] = me + 1.0
         gathered = hvd.sparse_allreduce_async(dense.to_sparse(), f"sparse {step}", hvd.Average)()
         torch.testing.assert_close(gathered.to_dense()[1], torch.tensor(expected))
+        group = [torch.full((k,), me + 1.0) for k in (1, 0, 3)]
+        for average, given in zip(
+            hvd.grouped_allreduce(group, f"group {step}"), group, strict=True
+        ):
+            torch.testing.assert_close(average, torch.full_like(given, expected))
+        # Of whole numbers by all ranks in any case.
+        whole = hvd.allreduce(torch.tensor([me + 1, -me - 1]), name=f"whole {step}")
+        assert whole.tolist() == [sum(taking_part) // n, -(sum(taking_part) // n)]
     assert hvd.join() in range(n)
 
 
@@ -531,6 +539,31 @@ def expect_horovods_events(events: list[dict[str, Any]]) -> None:
     cycles = [e for e in events if e.get("name") == "CYCLE_START"]
     assert cycles
     assert {(e["ph"], e["s"]) for e in cycles} == {("i", "g")}
+
+
+def check_roots_and_names_that_are_none() -> None:
+    """Errors of the tensor, on every rank, through Horovod's door and through torch's."""
+    last, name = hvd.size() - 1, "caf\udce9"
+    told = f"rank {last} cannot take part" if hvd.size() > 1 else "cannot take part"
+    errors = {hvd: HorovodInvalidArgumentError, rueda.torch: rueda.InvalidArgumentError}
+    for door, error in errors.items():
+        for root in (2**40, 1.5, None, float("nan"), "0"):
+            own = root if hvd.rank() == last else 0
+            for call in (door.broadcast, door.broadcast_):
+                with parallel.raises(error, "'bad'", told, "root"):
+                    call(torch.ones(3), own, name="bad")
+        for call in (
+            lambda door: door.allreduce(torch.ones(3), name=name),
+            lambda door: door.allreduce_(torch.ones(3), name=name),
+            lambda door: door.grouped_allreduce([torch.ones(3)], name=name),
+            lambda door: door.allgather(torch.ones(3), name=name),
+            lambda door: door.broadcast(torch.ones(3), 0, name=name),
+            lambda door: door.alltoall(torch.ones(hvd.size()), name=name),
+            lambda door: door.reducescatter(torch.ones(hvd.size()), name=name),
+        ):
+            with parallel.raises(error, "caf", "udce9", "surrogates"):
+                call(door)
+    assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [hvd.size()] * 2
 
 
 def check_errors() -> None:
