@@ -96,7 +96,7 @@ def main() -> int:
     began = time.monotonic()
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     print(f"{options.seeds} seeds, {versions}, {os.cpu_count()} cores, {platform.machine()}\n")
-    print("| truth | training | verdict | times rounding | leaves at | accuracy gap, % | right |")
+    print("| truth | training | verdict | times rounding | diverges at | accuracy gap, % | right |")
     print("| --- | --- | --- | ---: | --- | ---: | --- |", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         images = prepare(Path(temporary))

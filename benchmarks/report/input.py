@@ -96,7 +96,7 @@ def main(files: int, train: float) -> None:
         "PrefetchLoader": PrefetchLoader,
         "PrefetchLoader, threads=8": lambda loader: PrefetchLoader(loader, depth=2, threads=8),
     }
-    click.echo(f"| source | {' | '.join(ways)} | it warns |")
+    click.echo(f"| source | {' | '.join(ways)} | warning |")
     click.echo(f"| --- |{' --- |' * (len(ways) + 1)}")
     with tempfile.TemporaryDirectory() as folder:
         sources = {

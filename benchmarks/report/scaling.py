@@ -62,7 +62,7 @@ def largest_gap(found: dict[str, Any]) -> float:
 def main(rate: str, steps: int) -> None:
     """The table of docs/report.md."""
     click.echo(
-        "| setting | step of 2 ranks, ms | of it exposed | waits | 8 ranks, predicted, ms | measured, ms | difference |"
+        "| setting | step on 2 ranks, ms | exposed | waits | 8 ranks, predicted, ms | measured, ms | difference |"
     )
     click.echo("| --- | --- | --- | --- | --- | --- | --- |")
     gap = 0.0

@@ -33,7 +33,7 @@ def print_report(comparison: Comparison, console: Console) -> None:
     plan = comparison.plan
     title = escape(f"Beside {plan.reference}, {plan.seeds} seeds")
     table = Table(title=title, title_justify="left")
-    for name in ("", "verdict", "leaves at", measure.name, "gap"):
+    for name in ("", "verdict", "diverges at", measure.name, "gap"):
         table.add_column(escape(name))
     for name in (f"steps to {comparison.target:.3g}", "seconds", "faster", "bytes"):
         table.add_column(name, justify="right")
