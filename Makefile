@@ -164,7 +164,7 @@ soak: build worlds chaos asan tsan torch-versions  ## the tests again and again:
 .PHONY: chaos
 chaos: build  ## kills, freezes and adds ranks at random moments: make chaos KILLS=200
 	for transport in shm tcp mpi; do python -m tests.chaos --kills $(KILLS) --transport $$transport || exit 1; done
-	python -m tests.chaos --kills $(KILLS) --kinds freeze,pause
+	python -m tests.chaos --kills $(KILLS) --kinds freeze,pause,slow,restart
 	RUEDA_TEST_SEEDS=20 python -m pytest -q -x tests/python/test_elastic_steps.py
 
 # ONLY: names, * standing for anything.
