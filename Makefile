@@ -146,8 +146,9 @@ fuzz: tools  ## what peers send, changed at random, guided by coverage: make fuz
 	python tests/fuzz/run.py build/fuzz $(MINUTES) --jobs $(JOBS)
 
 .PHONY: worlds
-worlds: build  ## worlds formed, used and ended for MINUTES: nothing may grow
+worlds: build  ## worlds formed, used and ended for MINUTES, and ranks lost for as long: nothing may grow
 	python tests/python/soak_worlds.py --minutes $(MINUTES)
+	python tests/python/soak_losses.py --minutes $(MINUTES)
 
 .PHONY: soak
 soak: build worlds chaos asan tsan torch-versions  ## the tests again and again: make soak ROUNDS=100 MINUTES=60
@@ -164,7 +165,7 @@ soak: build worlds chaos asan tsan torch-versions  ## the tests again and again:
 .PHONY: chaos
 chaos: build  ## kills, freezes and adds ranks at random moments: make chaos KILLS=200
 	for transport in shm tcp mpi; do python -m tests.chaos --kills $(KILLS) --transport $$transport || exit 1; done
-	python -m tests.chaos --kills $(KILLS) --kinds freeze,pause
+	python -m tests.chaos --kills $(KILLS) --kinds freeze,pause,slow,restart
 	RUEDA_TEST_SEEDS=20 python -m pytest -q -x tests/python/test_elastic_steps.py
 
 # ONLY: names, * standing for anything.

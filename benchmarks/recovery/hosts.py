@@ -5,9 +5,11 @@ others have two ranks each, which do random operations over TCP and check every 
 
 - `first`: all processes of the host where the ranks have met are killed at once, those of the launcher among them;
 - `other`: the same with another host;
-- `agent`: what the launcher has on a host is killed, with which the ranks there end.
+- `agent`: what the launcher has on a host is killed, with which the ranks there end;
+- `partition`: nothing is killed, but a host falls silent; its ranks must stop, so that there are never two worlds.
 
-Every other time the host falls silent before that, as where power is lost: then only the heartbeat tells.
+Every other time, and always in a partition, the host falls silent first, as where power is lost: then only the
+heartbeat tells.
 
     python benchmarks/recovery/hosts.py --jobs 50
 """
@@ -33,7 +35,7 @@ from tests.chaos import harness  # noqa: E402
 from tests.chaos.schedule import PHASES, Blow, World  # noqa: E402
 from tests.net.lab import Lab, namespaces  # noqa: E402
 
-KINDS = ("first", "other", "agent")
+KINDS = ("first", "other", "agent", "partition")
 HOSTS, PER_HOST = 3, 2
 RANKS = HOSTS * PER_HOST
 
@@ -48,6 +50,14 @@ class Job(harness.Job):
         self._host = host
         self._is_silent = is_silent
 
+    def _deal(self, blow: Blow, outcome: harness.Outcome) -> None:
+        super()._deal(blow, outcome)
+        if blow.kind == "partition":
+            for victim in blow.victims:
+                self._await_event(victim, "expelled", "stop as one of a minority")
+                alone = self._diary(victim)
+                assert not any(line["event"] == "recovered" for line in alone), alone
+
     def _strike(self, blow: Blow) -> float:
         victims = namespaces.processes_of(self._lab.namespace(self._host))
         if blow.kind == "agent":
@@ -56,7 +66,8 @@ class Job(harness.Job):
         began = time.monotonic()
         if self._is_silent:
             self._lab.link(self._host).silence()
-        kill(victims)
+        if blow.kind != "partition":
+            kill(victims)
         return began
 
 
@@ -128,7 +139,7 @@ def measure(lab: Lab, kind: str, jobs: int, chance: random.Random, seconds: floa
         if time.monotonic() > end:
             break
         run += 1
-        is_silent = number % 2 == 1
+        is_silent = number % 2 == 1 or kind == "partition"
         host = 0 if kind == "first" else chance.randrange(kind == "other", HOSTS)
         victims = tuple(range(host * PER_HOST, (host + 1) * PER_HOST))
         blow = Blow(kind, victims, chance.uniform(0.05, 0.3))

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 sys.path.insert(0, str(ROOT))
 from tests.chaos import harness  # noqa: E402
-from tests.chaos.schedule import worlds  # noqa: E402
+from tests.chaos.schedule import quantile, worlds  # noqa: E402
 
 RANKS = 4
 SLOWEST = 8  # of which it is told where they spent their time
@@ -107,7 +107,7 @@ def print_table(rivals: list[Contender]) -> None:
         if not ordered:
             click.echo(f"| {rival.name} | 0 | | | | {len(rival.failures)} |")
             continue
-        late = ordered[min(len(ordered) - 1, math.floor(len(ordered) * 0.99))]
+        late = quantile(ordered, 0.99)
         click.echo(
             f"| {rival.name} | {len(ordered)} | {statistics.median(ordered):.1f} | {late:.1f} "
             f"| {ordered[-1]:.1f} | {len(rival.failures)} |"

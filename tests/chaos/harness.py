@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .schedule import Blow, World
+from .schedule import HARMLESS, Blow, World
 
 RANK = Path(__file__).with_name("rank.py")
 # Seconds, after which a job that does not go on hangs, and within which one starts on a busy machine.
@@ -35,7 +35,8 @@ class Hang(AssertionError):
 class Outcome:
     """What became of a world."""
 
-    # Of each blow: its kind, and the seconds until all that are left had a right result.
+    # Of each blow but the harmless ones: its kind, and the seconds until all that are left had a right result, with
+    # who came in the place of who was lost.
     delays: list[tuple[str, float]] = field(default_factory=list)
     # Of each delay but those of the launcher, on the way: until the last rank that is left knew that the world was
     # broken, and until the last one was in a new world, where the ranks say so.
@@ -43,6 +44,13 @@ class Outcome:
     # Of each frozen rank: the seconds until the others were told.
     named: list[float] = field(default_factory=list)
     output: str = ""
+
+
+def flags_of(world: World) -> list[str]:
+    """What the launcher is told where it is to replace ranks that are lost, at once."""
+    if not world.is_replaced:
+        return []
+    return ["--max-np", str(world.ranks), "--blacklist-cooldown-range", "0", "0"]
 
 
 def command(ranks: int, arguments: Sequence[str], extra: Sequence[str] = ()) -> list[str]:
@@ -90,7 +98,7 @@ class Job:
         outcome = outcome or Outcome()
         try:
             self._pids = {
-                process: self._await(process, _birth, "start", STARTING)["pid"]
+                process: self._await_event(process, "born", "start", STARTING)["pid"]
                 for process in sorted(self._alive)
             }
             time.sleep(0.05)
@@ -108,8 +116,8 @@ class Job:
 
     def _deal(self, blow: Blow, outcome: Outcome) -> None:
         time.sleep(blow.delay)
-        if blow.kind == "pause":
-            self._pause(blow)
+        if blow.kind in HARMLESS:
+            self._disturb(blow)
             return
         if blow.kind == "launcher":
             outcome.delays.append((blow.kind, self._end_launcher(outcome)))
@@ -117,11 +125,12 @@ class Job:
         seen = {process: len(self._diary(process)) for process in self._alive}
         began = self._strike(blow)
         self._alive -= set(blow.victims)
-        ends = [self._when_right(process, seen[process]) for process in sorted(self._alive)]
-        outcome.delays.append((blow.kind, max(ends) - began))
-        outcome.moments.append(
-            (self._last("broken", seen, began), self._last("recovered", seen, began))
-        )
+        self._await_right(seen)
+        moments = (self._last("broken", seen, began), self._last("recovered", seen, began))
+        if blow.kind == "restart":
+            self._await_newcomer(seen)
+        outcome.delays.append((blow.kind, self._await_right(seen) - began))
+        outcome.moments.append(moments)
         if blow.kind == "freeze":
             told = [self._first(process, seen[process], "broken") for process in self._alive]
             outcome.named.append(max(told) - began)
@@ -171,16 +180,53 @@ class Job:
             time.sleep(0.01)
         raise Hang(f"process {pid} {complaint}\n{self._describe()}")
 
-    def _pause(self, blow: Blow) -> None:
-        """Half of a heartbeat is not long enough to be lost."""
+    def _disturb(self, blow: Blow) -> None:
+        """Half of a heartbeat is not long enough to be lost, and neither is less again and again."""
         seen = {process: len(self._diary(process)) for process in self._alive}
-        os.kill(self._pids[blow.victims[0]], signal.SIGSTOP)
-        time.sleep(HEARTBEAT / 2)
-        os.kill(self._pids[blow.victims[0]], signal.SIGCONT)
+        (victim,) = blow.victims
+        if blow.kind == "pause":
+            self._stop(victim, HEARTBEAT / 2)
+        for share in blow.bursts:
+            self._stop(victim, share * HEARTBEAT)
+            ran = self._time_run(victim)
+            time.sleep(share * HEARTBEAT)
+            self._await_more_run(victim, ran)
         time.sleep(HEARTBEAT / 4)
         for process in self._alive:
             news = self._diary(process)[seen[process] :]
-            assert not news, f"rank {process} after a pause of {blow.victims[0]}: {news}"
+            assert not news, f"rank {process} after a {blow.kind} of {victim}: {news}"
+
+    def _stop(self, victim: int, seconds: float) -> None:
+        os.kill(self._pids[victim], signal.SIGSTOP)
+        time.sleep(seconds)
+        os.kill(self._pids[victim], signal.SIGCONT)
+
+    def _time_run(self, process: int) -> int:
+        """For how long its threads have had a processor, in ns."""
+        try:
+            threads = Path(f"/proc/{self._pids[process]}/task").iterdir()
+            return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads)
+        except OSError as error:
+            raise AssertionError(f"rank {process} is gone\n{self._describe()}") from error
+
+    def _await_more_run(self, process: int, before: int) -> None:
+        """Until it has had a turn, also on a machine with too much to do."""
+        deadline = time.monotonic() + PATIENCE
+        while self._time_run(process) <= before:
+            if time.monotonic() > deadline:
+                raise Hang(f"rank {process} does not run any more\n{self._describe()}")
+            time.sleep(LOOK)
+
+    def _await_newcomer(self, seen: dict[int, int]) -> None:
+        """Until a process has come in the place of the one that was killed: the next that is started."""
+        newcomer = max(self._pids) + 1
+        self._pids[newcomer] = self._await_event(newcomer, "born", "start", STARTING)["pid"]
+        self._alive.add(newcomer)
+        seen[newcomer] = 0
+
+    def _await_right(self, seen: Mapping[int, int]) -> float:
+        """When the last of those that are left first had a right result in a world of all of them."""
+        return max(self._when_right(process, seen[process]) for process in sorted(self._alive))
 
     def _when_right(self, process: int, seen: int) -> float:
         """When the rank first had a right result in a world of those that are left."""
@@ -205,6 +251,10 @@ class Job:
 
     def _first(self, process: int, seen: int, event: str) -> float:
         return float(_find(self._diary(process)[seen:], event)["at"])
+
+    def _await_event(self, process: int, event: str, what: str, within: float = PATIENCE) -> dict:
+        """The first line of this kind, once it is there; `what`: what else the rank did not do."""
+        return self._await(process, lambda lines: _find(lines, event), what, within)
 
     def _await(
         self,
@@ -275,10 +325,6 @@ def _descendants(pid: int) -> list[int]:
             for child in (task / "children").read_text().split():
                 found += [int(child), *_descendants(int(child))]
     return found
-
-
-def _birth(lines: list[dict]) -> dict | None:
-    return _find(lines, "born")
 
 
 def _find(lines: list[dict], event: str) -> dict | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import rueda
+import rueda.elastic
 
 PAUSES = {"idle": 0.01, "small": 0.0, "large": 0.0, "mixed": 0.002}
 SIZES = {
@@ -106,11 +107,15 @@ def main() -> None:
     # Before anybody counts on it: a large one takes a tenth of a second, in which it hears nothing.
     for count in SIZES[phase]:
         pattern(count)
+    newcomer = os.environ.get("RUEDA_JOINER")
     rueda.init()
-    process = rueda.rank()
+    process = int(newcomer or rueda.rank())
     diary = Diary(folder / f"rank{process}")
     diary.note("born", process=process, pid=os.getpid())
     step = 0
+    if newcomer:
+        step = settle(step, diary)
+        diary.note("right", size=rueda.size(), step=step)
     while True:
         try:
             last = bool(step % 8 == 0 and (folder / "end").exists())
@@ -118,6 +123,10 @@ def main() -> None:
                 told = rueda.allreduce(np.array([float(last)]), op=rueda.Max, name="end")
                 if told[0]:
                     break
+                if rueda.elastic.update() is not None:  # the newcomer settles, too
+                    step = settle(step, diary)
+                    diary.note("right", size=rueda.size(), step=step)
+                    continue
             rng = random.Random(seed * 1000003 + step)
             operation = allreduce if IS_MEASURED else rng.choice(OPERATIONS)
             operation(step, rng.choice(SIZES[phase]))

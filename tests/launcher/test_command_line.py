@@ -202,6 +202,29 @@ def test_mistakes_get_one_sentence_and_exit_code_2(arguments: list[str], words: 
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["-x", "RUEDA_RECOVERY=on"], "RUEDA_RECOVERY=on"),
+        (["-x", "RUEDA_RECOVERY=on", "--bootstrap", "mpi"], "RUEDA_RECOVERY=on"),
+        (["--ulfm"], "--ulfm"),
+        (["--ulfm", "-x", "RUEDA_RECOVERY=on"], "--ulfm"),
+    ],
+)
+def test_recovery_under_mpirun_needs_one_with_ulfm(
+    fake_mpirun: dict[int, str], arguments: list[str], what: str
+) -> None:
+    job = ["-np", "2", *arguments, "true"]
+    for dry in ([], ["--dry-run"]):
+        result = run("--mpirun", fake_mpirun[4], *dry, *job)
+        assert result.exit_code == 2, result.output
+        needed = f"{what} needs Open MPI 5; {fake_mpirun[4]} is 4.1.4"
+        assert needed in result.stderr
+        assert "Traceback" not in result.output
+    line = dry_run(fake_mpirun[5], *job)
+    assert line[line.index("--with-ft") + 1] == "ulfm"
+
+
 def test_without_the_extension_its_flags_say_so() -> None:
     result = run("-np", "1", "--fusion-threshold", "1M", "true", native=without_extension)
     assert result.exit_code == 2

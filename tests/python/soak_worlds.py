@@ -16,6 +16,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rueda import ProcessSet
 
 RANKS = 4
 WARM_UP = 10  # worlds
@@ -37,11 +41,20 @@ def held() -> dict[str, int]:
 
 
 def use_world(number: int) -> None:
-    """Some of everything, with right results."""
-    import numpy as np
+    """A world, and some of everything in it."""
     import rueda
 
     rueda.init()
+    half = rueda.ProcessSet(range(rueda.size() // 2))
+    do_some_of_everything(number, half)
+    rueda.shutdown()
+
+
+def do_some_of_everything(number: int, half: ProcessSet) -> None:
+    """With right results. ``half``: a set of the lower half of the ranks, which is added and removed."""
+    import numpy as np
+    import rueda
+
     rank, size = rueda.rank(), rueda.size()
     for elements in (1, 1000, 300_000):
         for _ in range(3):  # the second time it is replayed
@@ -56,13 +69,11 @@ def use_world(number: int) -> None:
     memory[:] = 1
     rueda.allreduce_(memory, op=rueda.Sum, name="registered")
     assert np.all(memory == size)
-    half = rueda.ProcessSet(range(size // 2))
     rueda.add_process_set(half)
     if rank < size // 2:
         assert rueda.allreduce(np.ones(10), op=rueda.Sum, process_set=half)[0] == size // 2
     rueda.remove_process_set(half)
     rueda.barrier()
-    rueda.shutdown()
 
 
 def rank_main(seconds: float) -> None:

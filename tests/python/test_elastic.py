@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -202,6 +204,34 @@ def test_one_that_dies_does_not_keep_others_out(tmp_path: Path) -> None:
         assert not job.refused
 
 
+def test_the_others_go_on_without_a_newcomer_of_another_build(tmp_path: Path) -> None:
+    spec = importlib.util.find_spec("rueda")
+    assert spec is not None
+    assert spec.origin is not None
+    package = shutil.copytree(Path(spec.origin).parent, tmp_path / "other" / "rueda")
+    library = package / "lib" / "librueda.so"
+    content = library.read_bytes()
+    # The hash of its sources is the only text of this kind that has letters.
+    identities = {each for each in re.findall(rb"[0-9a-f]{64}", content) if not each.isdigit()}
+    (identity,) = identities
+    library.write_bytes(content.replace(identity, b"0123456789abcdef" * 4))
+    program = MEMBERS + "run(lambda: os.path.exists(os.environ['ENOUGH']))"
+    own = f"import sys; sys.path.insert(0, {str(package.parent)!r})\n{program}"
+    enough = tmp_path / "enough"
+    with ElasticJob(program, 2, ENOUGH=str(enough)) as job:
+        stranger = job.start_joiner(own)
+        refusal = job.await_refusal()
+        assert refusal["joiners"] == [stranger]
+        assert "the ranks run different builds of Rueda: " in refusal["why"], refusal
+        assert "(build 0123456789ab) on rank 2" in refusal["why"], refusal
+        job.kill(stranger)  # as a launcher does that has been told so
+        enough.touch()
+        ended = all_well(job, stranger)
+    for number in (0, 1):
+        assert f"ended as {number} of 2" in ended[number].output, job.outputs()
+    assert "the ranks run different builds of Rueda: " in ended[stranger].output, job.outputs()
+
+
 def test_outside_of_an_elastic_job_nothing_changes() -> None:
     check(
         """
@@ -213,14 +243,17 @@ def test_outside_of_an_elastic_job_nothing_changes() -> None:
     )
 
 
+# KILLED: the process that kills itself in the fifth batch, once it has its gradients.
 HOROVOD = """
-import os, time
+import os, signal, time
 import horovod.torch as hvd
 import torch
 
 hvd.init()
 print("began as", hvd.rank(), "of", hvd.size(), flush=True)
+number = os.environ.get("RUEDA_JOINER") or os.environ["RUEDA_RANK"]
 model = torch.nn.Linear(3, 2)
+torch.nn.init.zeros_(model.weight)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 resets = []
@@ -231,9 +264,11 @@ def train(state):
         time.sleep(0.002)
         optimizer.zero_grad()
         model(torch.ones(1, 3)).sum().backward()
+        if number == os.environ.get("KILLED") and state.batch == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
         optimizer.step()
         state.batch += 1
-        enough = hvd.allreduce(torch.tensor([float(hvd.size() == WANTED)]), name="enough", op=hvd.Min)
+        enough = hvd.allreduce(torch.tensor([float(WANTED)]), name="enough", op=hvd.Min)
         if enough.item() == 1:
             return
         state.commit()
@@ -243,6 +278,8 @@ state.register_reset_callbacks([lambda: resets.append(hvd.size())])
 train(state)
 weights = hvd.allgather(model.weight.detach().reshape(1, -1), name="weights")
 assert torch.equal(weights, weights[:1].expand_as(weights)), weights
+taken = -weights.mean().item() / 0.1  # each step subtracts 0.1
+assert abs(taken - state.batch) < 0.01, (taken, state.batch)
 print("ended as", hvd.rank(), "of", hvd.size(), "resets", resets, flush=True)
 """
 
@@ -252,16 +289,33 @@ def test_horovods_loop_takes_newcomers_in_and_goes_on_without_those_that_leave()
     from rueda.launcher.horovod_flags import alias_path
 
     path = alias_path(os.environ.get("PYTHONPATH"))
-    with ElasticJob(HOROVOD.replace("WANTED", "3"), 2, PYTHONPATH=path) as job:
+    with ElasticJob(HOROVOD.replace("WANTED", "hvd.size() == 3"), 2, PYTHONPATH=path) as job:
         job.start_joiner()
         ended = all_well(job)
     assert "ended as 2 of 3 resets []" in ended[2].output, ended[2].output
     assert "ended as 0 of 3 resets [3]" in ended[0].output, ended[0].output
-    with ElasticJob(HOROVOD.replace("WANTED", "2"), 3, PYTHONPATH=path) as job:
+    with ElasticJob(HOROVOD.replace("WANTED", "hvd.size() == 2"), 3, PYTHONPATH=path) as job:
         job.let_leave(0)
         ended = all_well(job)
     # Before all have heard who is to leave, some may ask for a world that turns out to be the same.
     assert re.search(r"ended as 0 of 2 resets \[(3, )*2\]", ended[1].output), ended[1].output
+
+
+@pytest.mark.parametrize("killed", [0, 2])
+def test_horovods_loop_goes_on_when_a_rank_is_killed_and_takes_another_in(killed: int) -> None:
+    pytest.importorskip("torch")
+    from rueda.launcher.horovod_flags import alias_path
+
+    left = [number for number in range(3) if number != killed]
+    program = HOROVOD.replace("WANTED", "hvd.size() == 3 and state.batch > 8")
+    path = alias_path(os.environ.get("PYTHONPATH"))
+    with ElasticJob(program, 3, PYTHONPATH=path, KILLED=str(killed)) as job:
+        job.await_world(*left)
+        joiner = job.start_joiner()
+        ended = all_well(job, killed)
+    for rank, number in enumerate([*left, joiner]):
+        resets = "[]" if number == joiner else "[2, 3]"
+        assert f"ended as {rank} of 3 resets {resets}" in ended[number].output, job.outputs()
 
 
 # What a rank does between hearing that the world is to change and changing it is up to the test.

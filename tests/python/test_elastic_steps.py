@@ -200,6 +200,55 @@ def test_the_others_go_on_without_a_newcomer_with_another_model(tmp_path: Path) 
         assert f"step {STEPS - 1} of 3" in ended[fitting].output, job.outputs()
 
 
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ([("optim.Adam(", "optim.SGD(")], "its type is SGD on rank 2, and Adam on rank 0"),
+        (
+            [
+                ("named = model.named", "named = model[0].named"),
+                ("Adam(model.", "Adam(model[0]."),
+            ],
+            "the number of parameters in group 0 is 2 on rank 2, and 6 on rank 0",
+        ),
+        ([("leaves=8", "leaves=4")], "the number of leaves is 4 on rank 2, and 8 on rank 0"),
+        (
+            [("if reproducible:\n    optimizer", "if False:\n    optimizer")],
+            "the number of leaves is missing on rank 2, and 8 on rank 0",
+        ),
+    ],
+)
+def test_the_others_go_on_without_a_newcomer_with_another_optimizer(
+    changes: list[tuple[str, str]], why: str, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    other = PROGRAM
+    for old, new in changes:
+        assert old in other
+        other = other.replace(old, new)
+    with ElasticJob(PROGRAM, 2, GATE=str(gate), REPRODUCIBLE="1") as job:
+        strange = job.start_joiner(other)
+        job.await_ready(strange)
+        gate.touch()
+        ended = job.ended()
+        refused = ended.pop(strange)
+        assert refused.returncode == 1, job.outputs()
+        assert f"InvalidArgumentError: state 1: {why}" in refused.output, job.outputs()
+        assert [how.returncode for how in ended.values()] == [0, 0], job.outputs()
+        assert f"without newcomers that do not fit: state 1: {why}" in ended[0].output
+        assert job.worlds[-2:] == [[0, 1, strange], [0, 1]], job.worlds  # so that it is no loss
+        assert hashes_of({n: how.output for n, how in ended.items()}) == {undisturbed(STEPS)}
+
+
+def test_ranks_of_other_leaves_at_the_start_are_told() -> None:
+    program = PROGRAM.replace("leaves=8", "leaves=8 - 4 * (number == 1)")
+    with ElasticJob(program, 2, REPRODUCIBLE="1") as job:
+        for number, how in job.ended().items():
+            assert how.returncode == 1, job.outputs()
+            why = "state 1: the number of leaves is 4 on rank 1, and 8 on rank 0"
+            assert why in how.output, f"{number}\n{how.output}"
+
+
 def test_ranks_of_another_model_at_the_start_are_told() -> None:
     program = PROGRAM.replace("Linear(20, 3)", "Linear(20, 3 + (number == 1))")
     with ElasticJob(program, 2) as job:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -217,3 +218,54 @@ def test_torchrun_restarts_all_in_a_new_world(tmp_path: Path) -> None:
     text = end([job])[0]
     assert text.count("attempt 1") == 2, text
     assert "attempt 0\n" not in text
+
+
+def test_under_torchrun_ranks_tell_who_was_lost_and_recover_before_all_are_ended(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("torch.distributed")
+    script = tmp_path / "loss.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import os, signal, sys, time
+            import numpy as np
+            import rueda
+
+            rueda.init(init_timeout=60)
+            assert rueda.options()["recovery"] == "on"
+            number, ended = rueda.rank(), []
+            signal.signal(signal.SIGTERM, lambda *_: ended.append(True))  # as torchrun ends them
+            process = rueda.allgather_object(os.getpid())[1]
+            if number == 1:
+                os.kill(process, signal.SIGKILL)
+            try:
+                while True:
+                    rueda.allreduce(np.ones(1), name="w")
+            except rueda.PeerLostError as error:
+                said = str(error)
+            recovery = rueda.recover()
+            total = rueda.allreduce(np.ones(1), name="w", op=rueda.Sum)[0]
+            assert recovery.details[1].process_id == process
+            deadline = time.monotonic() + 60
+            while not ended and time.monotonic() < deadline:
+                time.sleep(0.01)
+            print(f"rank {number} of {total:.0f}, ended {ended}: {said}\\n", end="", flush=True)
+            sys.exit(3)
+            """
+        )
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+        + [str(script)],
+        env=environment({"PATH": os.environ["PATH"], "RUEDA_RECOVERY": "on"}),
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    for number in (0, 2):
+        told = rf"rank {number} of 2, ended \[True\]: .*rank 1 \(.*\) is gone: \w"
+        assert re.search(told, ran.stdout), ran.stdout + ran.stderr
+    assert "exitcode: -9" in re.sub(r" +:", ":", ran.stderr), ran.stderr  # torchrun's own report

@@ -1,7 +1,8 @@
-"""A short run of what `make worlds` does for as long as one likes."""
+"""Short runs of what `make worlds` does for as long as one likes."""
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -16,3 +17,13 @@ def test_worlds_leave_nothing_behind() -> None:
     ended = run_to_end([sys.executable, str(program), "--minutes", "0.05"], {}, 240, "the soak")
     assert ended.returncode == 0, ended.output
     assert ended.output.count(" worlds: ") == 4
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_losses_leave_nothing_behind(transport: str) -> None:
+    program = Path(__file__).with_name("soak_losses.py")
+    line = [sys.executable, str(program), "--minutes", "0", "--warm-up", "3"]
+    ended = run_to_end(line, {"RUEDA_TRANSPORT": transport}, 240, "the soak")
+    assert ended.returncode == 0, ended.output
+    (losses,) = re.findall(r"(\d+) losses, looked at after 3: ", ended.output)
+    assert int(losses) >= 7, ended.output

@@ -157,6 +157,8 @@ def _outline(part: Any) -> dict[str, str]:
     elif _is_optimizer(part):
         for number, group in enumerate(part.param_groups):
             outline[f"the number of parameters in group {number}"] = str(len(group["params"]))
+        if hasattr(part, "_rueda_leaves"):  # of DistributedOptimizer(reproducible=True)
+            outline["the number of leaves"] = str(part._rueda_leaves.count)
     return outline
 
 

@@ -1,0 +1,136 @@
+"""Ranks that are killed and replaced, one after the other, in one job: what a survivor holds may not grow.
+
+    python tests/python/soak_losses.py --minutes 60
+
+In a world of all ranks one kills itself at some moment, the others recover, do what they can do as fewer, and let in
+the process that the launcher starts in its place. One process is never killed. It looks what it holds (see
+soak_worlds.py) once that many have been lost that caches are full, and at the end, each time in a world of all ranks.
+Counts may not be higher then, and memory by no more than 8 MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from soak_worlds import MAX_MEMORY_GROWTH, do_some_of_everything, held
+
+RANKS = 3
+SURVIVOR = 1  # not the one that coordinates at first
+MIN_LOSSES = 4  # after them
+# Within which what has ended is cleared away; seconds.
+SETTLING = 10.0
+
+
+class Survivor:
+    """What the process that lives on has seen and holds."""
+
+    def __init__(self, seconds: float, warm_up: int) -> None:
+        """`warm_up`: losses after which it looks for the first time."""
+        self._end = time.monotonic() + seconds
+        self._first: dict[str, int] = {}
+        self._warm_up = warm_up
+        self.lost = 0
+
+    def look(self) -> bool:
+        """In a world of all ranks; whether that was enough."""
+        if not self._first and self.lost >= self._warm_up:
+            self._first, self._warm_up = held(), self.lost
+        is_over = time.monotonic() > self._end
+        return is_over and self.lost >= self._warm_up + MIN_LOSSES and bool(self._first)
+
+    def compare(self) -> None:
+        """Fails where something has grown."""
+        deadline = time.monotonic() + SETTLING
+        while True:
+            now = held()
+            slack = {"memory": MAX_MEMORY_GROWTH}
+            grown = [name for name in now if now[name] > self._first[name] + slack.get(name, 0)]
+            if not grown or time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        changes = ", ".join(f"{name} {self._first[name]} -> {now[name]}" for name in now)
+        print(f"{self.lost} losses, looked at after {self._warm_up}: {changes}", flush=True)
+        assert not grown, f"{', '.join(grown)} grew"
+
+
+def rank_main(seconds: float, warm_up: int) -> None:
+    """Until the survivor has seen enough."""
+    import numpy as np
+    import rueda
+    import rueda.elastic
+    from rueda.attendance import attendance
+
+    joiner = os.environ.get("RUEDA_JOINER")
+    rueda.init()
+    own = int(joiner or rueda.rank())
+    survivor = Survivor(seconds, warm_up) if own == SURVIVOR else None
+    half = rueda.ProcessSet([0])
+    is_new = joiner is not None
+    is_dying = has_lost = False
+
+    def biggest(value: int) -> int:
+        return int(rueda.allreduce(np.array([value]), "biggest", rueda.Max)[0])
+
+    while True:
+        try:
+            if has_lost:  # all that are left have the set that was in use, or none has
+                has_half = half.process_set_id is not None
+                assert biggest(has_half) == has_half
+                if has_half:
+                    rueda.remove_process_set(half)
+                has_lost = False
+            if not is_new:  # a newcomer comes where the others are after it
+                rueda.elastic.update()
+            is_new = False
+            losses = biggest(survivor.lost if survivor else 0)
+            half = rueda.ProcessSet(range(max(1, rueda.size() // 2)))
+            do_some_of_everything(losses, half)
+            if rueda.size() < RANKS:
+                time.sleep(0.02)
+                continue
+            is_over = bool(survivor and survivor.look())
+            if biggest(is_over):
+                break
+            members = attendance().members or list(range(RANKS))
+            mortal = [member for member in members if member != SURVIVOR]
+            if not is_dying and own == mortal[losses % len(mortal)]:
+                is_dying = True
+                moment = random.Random(losses).uniform(0.0, 0.05)
+                kill = threading.Timer(moment, os.kill, (os.getpid(), signal.SIGKILL))
+                kill.start()
+        except rueda.PeerLostError:
+            lost = rueda.recover().lost
+            has_lost = True
+            if survivor:
+                survivor.lost += len(lost)
+    if survivor:
+        survivor.compare()
+    rueda.barrier()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--warm-up", type=int, default=10, help="losses")
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.rank:
+        rank_main(given.minutes * 60, given.warm_up)
+        return 0
+    line = [str(Path(sys.executable).with_name("rueda")), "run", "--no-mpi", "--no-prefix"]
+    line += ["-np", str(RANKS), "--min-np", "1", "--max-np", str(RANKS), "--oversubscribe"]
+    line += ["--blacklist-cooldown-range", "0", "0"]
+    line += [sys.executable, __file__, "--rank", *sys.argv[1:]]
+    return subprocess.run(line, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
