@@ -1,4 +1,4 @@
-"""How long the others take to go on when a rank is killed: Rueda beside ULFM, all in one run.
+"""How long the survivors take to go on when a rank is killed: Rueda, ULFM and torchft, all in one run.
 
 From just before SIGKILL is sent until the last of those that are left holds the checked result of its next allreduce,
 all processes by the same clock. Four ranks of this host do allreduces of random sizes; a rank is killed at a random
@@ -6,9 +6,12 @@ moment (idle, while others wait for each other, in the middle of a large one), t
 the next job. Contenders take turns, a job each, with the same schedules:
 
 - `shm`, `tcp`, `mpi`: Rueda under `rueda run --min-np`, over shared memory, over TCP, and started by mpirun with ULFM;
-- `ulfm`: MPI_Allreduce of the mpirun on the PATH with --with-ft ulfm: revoke, shrink, and the next one.
+- `ulfm`: MPI_Allreduce of the mpirun on the PATH with --with-ft ulfm: revoke, shrink, and the next one;
+- `torchft`: its Manager over gloo, with the lighthouse's timeouts tuned; `torchft-defaults`: with the defaults of the
+  program `torchft_lighthouse`; `torchft-rueda`: tuned, over ProcessGroupRueda.
 
     python benchmarks/recovery/measure.py --kills 200 --contenders shm,tcp,mpi,ulfm
+    python benchmarks/recovery/measure.py --kills 20 --contenders shm,torchft,torchft-rueda,torchft-defaults
 """
 
 from __future__ import annotations
@@ -52,14 +55,22 @@ class Contender:
         if self.name in ("shm", "tcp", "mpi"):
             extra = ["--bootstrap", "mpi"] if self.name == "mpi" else ["--no-mpi"]
             return harness.command(RANKS, arguments, extra)
+        if self.name in TORCHFT:
+            return [sys.executable, str(HERE / "torchft_job.py"), str(RANKS), self.name, *arguments]
         return [
             "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
             "--with-ft", "ulfm", "--runtime-options", "error-nonzero-status=false",
             "--mca", "coll", "^han", "-np", str(RANKS), str(folder / "ulfm_rank"), *arguments,
         ]  # fmt: skip
 
+    @property
+    def patience(self) -> float:
+        """Seconds within which a job goes on: torchft's defaults wait for a minute in places."""
+        return 150.0 if self.name in TORCHFT else harness.PATIENCE
 
-NAMES = ("shm", "tcp", "mpi", "ulfm")
+
+TORCHFT = ("torchft", "torchft-rueda", "torchft-defaults")
+NAMES = ("shm", "tcp", "mpi", "ulfm", *TORCHFT)
 
 
 @click.command(help=__doc__)
@@ -84,7 +95,12 @@ def main(kills: int, contenders: str, seed: int) -> None:
         for world, rival in itertools.product(worlds(kills, RANKS, seed, ("kill",)), rivals):
             outcome = harness.Outcome()
             try:
-                job = harness.Job(world, lambda rest: rival.command(folder, rest), rival.variables)  # noqa: B023
+                job = harness.Job(
+                    world,
+                    lambda rest: rival.command(folder, rest),  # noqa: B023
+                    rival.variables,
+                    rival.patience,
+                )
                 job.run(outcome)
             except AssertionError as error:
                 rival.failures.append(str(error))

@@ -70,9 +70,11 @@ class Job:
         world: World,
         make_command: Callable[[Sequence[str]], Sequence[str]],
         variables: Mapping[str, str],
+        patience: float = PATIENCE,
     ) -> None:
-        """`make_command`: of the arguments of a rank, how the job is started."""
+        """`make_command`: of the arguments of a rank, how the job is started. `patience`: in seconds, as above."""
         self._world = world
+        self._patience = patience
         self._folder = Path(tempfile.mkdtemp(prefix="rueda-chaos-"))
         self._alive = set(range(world.ranks))
         self._process = subprocess.Popen(
@@ -157,7 +159,7 @@ class Job:
         began = time.monotonic()
         os.kill(line[victim], signal.SIGKILL)
         try:
-            outcome.output, _ = self._process.communicate(timeout=PATIENCE)
+            outcome.output, _ = self._process.communicate(timeout=self._patience)
         except subprocess.TimeoutExpired:
             raise Hang(f"the job does not end with its launcher\n{self._describe()}") from None
         for process in [*line, *self._pids.values()]:
@@ -171,7 +173,7 @@ class Job:
         return time.monotonic() - began
 
     def _await_end(self, pid: int, complaint: str) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self._patience
         while time.monotonic() < deadline:
             try:
                 os.kill(pid, 0)
@@ -211,7 +213,7 @@ class Job:
 
     def _await_more_run(self, process: int, before: int) -> None:
         """Until it has had a turn, also on a machine with too much to do."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self._patience
         while self._time_run(process) <= before:
             if time.monotonic() > deadline:
                 raise Hang(f"rank {process} does not run any more\n{self._describe()}")
@@ -252,7 +254,9 @@ class Job:
     def _first(self, process: int, seen: int, event: str) -> float:
         return float(_find(self._diary(process)[seen:], event)["at"])
 
-    def _await_event(self, process: int, event: str, what: str, within: float = PATIENCE) -> dict:
+    def _await_event(
+        self, process: int, event: str, what: str, within: float | None = None
+    ) -> dict:
         """The first line of this kind, once it is there; `what`: what else the rank did not do."""
         return self._await(process, lambda lines: _find(lines, event), what, within)
 
@@ -261,9 +265,9 @@ class Job:
         process: int,
         look: Callable[[list[dict]], dict | None],
         what: str,
-        within: float = PATIENCE,
+        within: float | None = None,
     ) -> dict:
-        deadline = time.monotonic() + within
+        deadline = time.monotonic() + (self._patience if within is None else within)
         while time.monotonic() < deadline:
             if (found := look(self._diary(process))) is not None:
                 return found
@@ -281,7 +285,7 @@ class Job:
 
     def _finish(self) -> str:
         try:
-            output, _ = self._process.communicate(timeout=PATIENCE)
+            output, _ = self._process.communicate(timeout=self._patience)
         except subprocess.TimeoutExpired:
             raise Hang(f"the job did not end\n{self._describe()}") from None
         assert self._process.returncode == 0, f"{output}\n{self._describe()}"
