@@ -19,7 +19,7 @@ __all__ = ["BFloat16", "Codec", "Float16", "Int8", "RandomK", "TopK"]
 
 @dataclass(frozen=True)
 class Codec:
-    """What all codecs have in common; use one of its subclasses, or its name as a text.
+    """Base class of all codecs; use a subclass, or its name as a string.
 
     Sums and averages of floating-point arrays on the CPU can be compressed; arrays of integers, booleans and complex
     numbers travel as they are. An array in which a codec meets a NaN, an infinity or a number that it cannot hold, on
@@ -109,7 +109,7 @@ class _Sparse(Codec):
 
 @dataclass(frozen=True)
 class TopK(_Sparse):
-    """The largest magnitudes only: ``"topk"``, or ``"topk:0.001"`` for that fraction of the elements.
+    """Only the elements with the largest magnitudes: ``"topk"``, or ``"topk:0.001"`` for that fraction of them.
 
     Of each run of up to 65,536 elements, the k = ceil(fraction · elements) of largest magnitude, with their places: 48
     bits each. The rest is lost, at most (1 - fraction) of the squares, unless error feedback keeps it for the next
@@ -130,7 +130,7 @@ class TopK(_Sparse):
 
 @dataclass(frozen=True)
 class RandomK(_Sparse):
-    """Elements chosen at random: ``"randomk"``, or ``"randomk:0.001"`` for that fraction of them.
+    """Randomly chosen elements: ``"randomk"``, or ``"randomk:0.001"`` for that fraction of them.
 
     One of each of k = ceil(fraction · elements) equal parts of a run, by ``seed``; 48 bits each. Where all ranks give
     the same seed, they choose the same elements, and the sum is as small as its parts. Give another seed at each call;

@@ -69,7 +69,7 @@ def allgather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Array]:
-    """:func:`allgather` that returns a handle at once. ``array`` must not be written meanwhile.
+    """:func:`allgather` that returns a handle immediately. ``array`` must not be written meanwhile.
 
     Example::
 
@@ -85,7 +85,7 @@ def grouped_allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
-    """:func:`allgather` of several arrays, of which number i is called ``name.i``. Raises as :func:`allgather`.
+    """:func:`allgather` of several arrays; number i is named ``name.i``. Raises as :func:`allgather`.
 
     Example::
 
@@ -100,7 +100,7 @@ def grouped_allgather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[list[Array]]:
-    """:func:`grouped_allgather` that returns one handle for all arrays at once.
+    """:func:`grouped_allgather` that immediately returns one handle for all arrays.
 
     Example::
 
@@ -117,7 +117,7 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Returns a copy of the array of the rank ``root_rank`` (a world rank) on every rank.
+    """Returns a copy of the array of rank ``root_rank`` (a world rank) on every rank.
 
     ``array``: any shape and dtype, the same on every rank; its elements matter at the root only. ``root_rank`` has no
     default here; that of ``broadcast_object()`` is 0. ``name`` and ``process_set``: as for :func:`allreduce`.
@@ -138,7 +138,7 @@ def broadcast_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Array]:
-    """:func:`broadcast` that returns a handle at once.
+    """:func:`broadcast` that returns a handle immediately.
 
     Example::
 
@@ -155,7 +155,7 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """:func:`broadcast` into ``array`` itself, which is returned. It must be contiguous and writeable.
+    """:func:`broadcast` in place: overwrites ``array`` and returns it. It must be contiguous and writeable.
 
     Raises as :func:`broadcast`, and :class:`rueda.InvalidArgumentError` on every rank where one rank's array is not
     contiguous.
@@ -177,7 +177,7 @@ def broadcast_async_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Array]:
-    """:func:`broadcast_` that returns a handle at once. ``array`` must be neither read nor written meanwhile.
+    """:func:`broadcast_` that returns a handle immediately. ``array`` must be neither read nor written meanwhile.
 
     Example::
 
@@ -268,7 +268,7 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Array] | Handle[tuple[Array, Array]]:
-    """:func:`alltoall` that returns a handle at once. ``array`` must not be written meanwhile.
+    """:func:`alltoall` that returns a handle immediately. ``array`` must not be written meanwhile.
 
     Example::
 
@@ -300,7 +300,7 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
 
 
 def join(process_set: ProcessSet = global_process_set) -> int:
-    """Says that this rank has no more data; returns, when all ranks have joined, the world rank that was last.
+    """Announces that this rank has no more data; once all ranks have joined, returns the last one's world rank.
 
     Until then this rank takes part in the others' allreduce, reducescatter, allgather and broadcast with each
     operation's identity. An average divides by the ranks that contributed, with ``join_average=all`` by all. A barrier

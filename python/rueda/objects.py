@@ -30,7 +30,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Returns the ``obj`` of the rank ``root_rank`` (a world rank) on every rank of the set; others' are ignored.
+    """Returns the ``obj`` of rank ``root_rank`` (a world rank) on every rank of the set; ignores the others'.
 
     ``obj`` is anything that pickle takes, or cloudpickle where it is installed; where it is refused, every rank raises
     :class:`rueda.InvalidArgumentError` with the reason. :class:`rueda.UnsupportedError` is raised on a rank without
