@@ -295,7 +295,8 @@ std::vector<std::string> own_addresses_of(const std::string& address) {
   const auto parts = split_tcp(address);
   if (!parts) return {};
   const auto& [host, port] = parts.value();
-  const auto list = resolve(host, port, 0);
+  // Without the port: whether somebody has that is another question.
+  const auto list = resolve(host, "", 0);
   std::vector<std::string> found;
   for (const addrinfo* each = list ? list->get() : nullptr; each != nullptr; each = each->ai_next) {
     if (is_loopback(each->ai_addr) || !is_own(*each)) continue;
