@@ -1,6 +1,6 @@
 """What the links of a world were found to be, as rank 0 sees it: ``mpirun -H a,b python -m rueda.links``.
 
-``rueda check -H a,b`` starts it without MPI.
+``rueda check -H a,b`` starts it without MPI, and with ``--mpi`` by mpirun.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ def describe(world: dict[str, Any]) -> str:
         lines.append(
             f"allreduce from {_size(row['bytes'])}: {before}, {row['predicted_us']:.0f} µs predicted"
         )
+    if all(link["transport"] != "mpi" for link in world["links"]):
+        lines.append("link mpi: not tried; 'rueda check -H HOSTS --mpi' has mpirun start the ranks")
     return "\n".join(lines)
 
 
