@@ -127,6 +127,27 @@ def check_staleness() -> None:
         assert table.staleness() == {rank(): 1}
 
 
+def check_staleness_where_all_add_at_once() -> None:
+    """Each addition is divided by 1 + what its owner has counted, looked at and added in one."""
+    turns = 60 // size()
+    with Table("stale at once", 3 * size()) as table:
+        rueda.barrier()
+        for _ in range(turns):
+            table.get().result()
+            table.add(np.ones(3 * size()), by_staleness=True).result()
+        rueda.barrier()
+        met = np.zeros(65)
+        for staleness, count in table.staleness().items():
+            met[staleness] = count
+        total = rueda.allreduce(met, op=rueda.Sum, name="met")
+        assert total.sum() == turns * size() * size()  # to each owner
+        parts = table.get().result().reshape(size(), 3)
+        assert np.all(parts == parts[:, :1])  # whole: all of an owner's elements alike
+        expected = (total / (1 + np.arange(65))).sum()
+        np.testing.assert_allclose(parts[:, 0].sum(), expected, rtol=1e-5)
+        rueda.barrier()
+
+
 def check_a_rank_that_finishes_early_goes_on_serving() -> None:
     with Table("early", 40, replicated=True) as table:
         steps = 3 if rank() == 0 else 20
