@@ -6,8 +6,8 @@
 
 namespace rueda {
 
-// A name given by the application, in quotes. Characters that would end a text or a line, or are
-// not printable, are escaped: "'a\x00b'".
+// A name given by the application, in quotes. Control characters, which could end a text or a line,
+// are escaped: "'a\x00b'".
 [[nodiscard]] std::string in_quotes(std::string_view name);
 
 }  // namespace rueda

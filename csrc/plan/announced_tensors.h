@@ -1,5 +1,5 @@
-// What is known of the tensors that ranks of a node's subtree have submitted and that have not been
-// answered: who has requested each, and with which parameters.
+// What is known of the tensors that ranks of a node's subtree have submitted and that await an
+// answer: who has requested each, and with which parameters.
 //
 // A tensor is complete once this rank and the whole subtree of each child have submitted it or have
 // joined. Only then is it announced further up, or answered by the root.

@@ -1,5 +1,5 @@
 // How the partial sums of all ranks become the root of the tree over the leaves: see
-// include/rueda/leaves.h, whose functions are defined in leaf_tree.cpp, too.
+// include/rueda/leaves.h, whose functions leaf_tree.cpp defines, too.
 #pragma once
 
 #include <cstddef>

@@ -37,7 +37,6 @@ class StallWatch {
   // interval over all levels. Not immediately, or a node would pass on many single reports.
   void report_soon(Waiting& waiting, Time now);
   // When check() should be called even if nothing happens.
-  // When check() should be called though nothing happens.
   [[nodiscard]] std::optional<Time> next_deadline() const;
   // Does what is due: returns the root's warnings and errors, or adds an inner node's `reports`.
   [[nodiscard]] ResponseList check(Time now, std::vector<Announcement>& reports);

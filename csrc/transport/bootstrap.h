@@ -31,7 +31,7 @@ class Bootstrap {
 
   // Collective: the value of each rank, by rank. If `own` is an error on any rank, every rank gets
   // an error that names the first such rank, so that all take the same path and none waits. Use
-  // each `key` once. Fails differently if the ranks do not meet by the deadline.
+  // each `key` once. Also fails if the ranks do not meet by the deadline.
   [[nodiscard]] Expected<std::vector<std::string>> allgather(const std::string& key,
                                                              const Expected<std::string>& own,
                                                              Time deadline);

@@ -12,8 +12,8 @@ namespace rueda {
 
 struct InprocState;
 
-// What the ranks share. Each rank takes one of each thing; these may outlive the hub. Thread-safe,
-// also between the things of different ranks.
+// What the ranks share. Each rank takes one object of each kind; these may outlive the hub.
+// Thread-safe, and so is the use of different ranks' objects at the same time.
 class InprocHub {
  public:
   explicit InprocHub(int size);

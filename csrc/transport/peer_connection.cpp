@@ -140,7 +140,7 @@ void PeerConnection::admit(SocketLink incoming) {
 void PeerConnection::progress(Watched source, std::uint32_t events) {
   if (source == Watched::incoming) return read(incoming_);
   // A refused connection is readable as well; writing finds out why. One that is still connecting
-  // may only have an error, of a message that arrived while the kernel was at it.
+  // may report only an error, from a message that arrived while the kernel was at it.
   if ((events & (EPOLLOUT | EPOLLERR)) != 0 && outgoing_.wants_to_write()) write();
   if ((events & ~EPOLLOUT) != 0 && !outgoing_.is_connecting()) read(outgoing_);
 }

@@ -15,7 +15,6 @@
 // that counts a peer as lost although it may live resets the connections instead of closing them.
 //
 // Not thread-safe.
-// Not thread-safe.
 #pragma once
 
 #include <sys/types.h>

@@ -13,8 +13,8 @@ namespace rueda {
 // itself.
 struct Tag {
   std::int32_t group = 0;      // a process set's number, or one of those below
-  std::uint32_t stream = 0;    // of those in which the group numbers what it does
-  std::uint64_t sequence = 0;  // of an operation within its stream
+  std::uint32_t stream = 0;    // one of the orders in which the group numbers its operations
+  std::uint64_t sequence = 0;  // the operation's number within its stream
   std::uint64_t part = 0;      // of the operation, for messages that may overtake each other
 
   auto operator<=>(const Tag&) const = default;

@@ -1,4 +1,4 @@
-// What operations of one kind have moved, counted where it moves.
+// How much operations of one kind have moved, counted where the data moves.
 #pragma once
 
 #include "core/counter.h"

@@ -4,7 +4,7 @@
 
 #include <string>  // any libstdc++ header defines _GLIBCXX_USE_CXX11_ABI
 
-// CMake package of an installed library: defines RUEDA_CXX11_ABI if the library uses the new ABI.
+// The CMake package of an installed library defines RUEDA_CXX11_ABI if the library has the new ABI.
 #if defined(RUEDA_CXX11_ABI) && defined(_GLIBCXX_USE_CXX11_ABI) && !_GLIBCXX_USE_CXX11_ABI
 #error "librueda has the new ABI of libstdc++: use a LibTorch that has it, too"
 #endif

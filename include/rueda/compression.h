@@ -33,8 +33,8 @@ inline constexpr std::array<std::string_view, 6> codec_names{"none", "fp16",  "b
 
 struct Compression {
   CodecKind codec = CodecKind::none;
-  // top_k and random_k: the share of the elements each rank sends that travels, above 0 and at most
-  // 1. At least one element of each run travels.
+  // top_k and random_k: the fraction of its elements that each rank sends, above 0 and at most 1.
+  // At least one element of each run travels.
   double fraction = 0;
 
   [[nodiscard]] bool operator==(const Compression&) const = default;

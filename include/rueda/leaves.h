@@ -35,7 +35,6 @@ struct LeafNode {
 // left; they are renumbered from 0. A survivor keeps its leaves, so that only the leaves of lost
 // ranks are computed again. Those go, in ascending order, to the survivor that has the fewest at
 // that point; among equals, to the first. Throws InvalidArgumentError if nobody is left.
-// leaves at that point; of several, the first. Throws InvalidArgumentError if nobody is left.
 [[nodiscard]] std::vector<int> reassign_leaves(const std::vector<int>& leaf_ranks,
                                                const std::vector<int>& survivors);
 

@@ -43,7 +43,7 @@ struct UpdateArguments {
 //              with the parameters rate and epsilon (Duchi et al., JMLR 2011)
 struct UpdateRule {
   void (*apply)(const UpdateArguments& update) = nullptr;
-  int states = 0;                            // state numbers per value, initially 0
+  int states = 0;                            // numbers kept per value, initially 0
   std::vector<std::string> parameters = {};  // their names
 };
 

@@ -107,7 +107,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     choose_codec(watched_.back());
     if (!parameter.requires_grad()) return;
     Watched& watched = watched_.back();
-    // Hooks outlive the reducer where the caller holds the graph.
+    // Hooks outlive the reducer if the caller holds the graph.
     const std::weak_ptr<GradientReducer> weak = weak_from_this();
     watched.before_accumulation =
         parameter.register_hook([weak, number](const ::torch::Tensor& /*gradient*/) {

@@ -43,7 +43,7 @@ namespace rueda::libtorch {
 //   DistributedOptimizer optimizer(adam, model->named_parameters(), {.compression = int8});
 //   {.compression = {{{"*.bias", {}}, {"embedding.*", {top_k, 0.01}}, {"*", {int8}}}}}
 //
-// Not thread-safe, but backward() may run in any thread.
+// Not thread-safe; backward() may run in any thread.
 class DistributedOptimizer {
  public:
   using NamedParameters = ::torch::OrderedDict<std::string, ::torch::Tensor>;
