@@ -72,8 +72,8 @@ class Combiner {
 void copy_bytes(std::byte* target, const std::byte* input, std::size_t bytes, Stores stores);
 
 // The instruction set for which kernels were chosen: "baseline", "avx2", "avx512" or "neon". The
-// environment variable RUEDA_INSTRUCTION_SET, read once, names a supported one to use instead of the
-// best.
+// environment variable RUEDA_INSTRUCTION_SET, read once, names a supported one to use instead of
+// the best.
 [[nodiscard]] std::string_view instruction_set();
 
 }  // namespace rueda

@@ -27,14 +27,16 @@ struct LeafNode {
   [[nodiscard]] bool operator==(const LeafNode&) const = default;
 };
 
-// For each of `leaves`, the rank (of a process set of `ranks`) that computes it. Ranks get
-// contiguous ranges, as even as possible; earlier ranks get one more. With more ranks than leaves,
-// the last ranks get none. Throws InvalidArgumentError for numbers below 1 or above max_leaves.
+// Divides `leaves` over `ranks`: for each leaf, the rank of a process set that computes it. Ranks
+// get contiguous ranges, as even as possible; earlier ranks get one more. With more ranks than
+// leaves, the last ranks get none. Throws InvalidArgumentError for numbers below 1, and for more
+// than max_leaves.
 [[nodiscard]] std::vector<int> divide_leaves(int leaves, int ranks);
-// For each leaf, the rank that computes it once only `survivors` (old rank numbers, ascending) are
-// left; they are renumbered from 0. A survivor keeps its leaves, so that only the leaves of lost
-// ranks are computed again. Those go, in ascending order, to the survivor that has the fewest at
-// that point; among equals, to the first. Throws InvalidArgumentError if nobody is left.
+// Reassigns the leaves of lost ranks: for each leaf, the rank that computes it once only
+// `survivors` (old rank numbers, ascending) are left, renumbered from 0. A survivor keeps its
+// leaves, so that only those of lost ranks are computed again. These go, in ascending order, to the
+// survivor that has the fewest at that point; among equals, to the first. Throws
+// InvalidArgumentError if nobody is left.
 [[nodiscard]] std::vector<int> reassign_leaves(const std::vector<int>& leaf_ranks,
                                                const std::vector<int>& survivors);
 
@@ -49,7 +51,7 @@ struct LeafSchedule {
   std::vector<int> merges;         // after each leaf
   std::vector<LeafNode> partials;  // the largest nodes that consist of these leaves
 };
-// `leaves`: ascending numbers from 0 to total - 1.
+// The schedule for a rank's `leaves`, ascending numbers from 0 to total - 1.
 [[nodiscard]] LeafSchedule schedule_of(int total, std::vector<int> leaves);
 
 }  // namespace rueda

@@ -36,12 +36,12 @@
 namespace rueda {
 
 class PersistentRun;
-// Does nothing in a child made by fork(), where what a run uses does not exist.
+// Ends a run, but not in a child made by fork(), where what the run uses does not exist.
 struct PersistentRunEnd {
   void operator()(PersistentRun* run) const noexcept;
 };
 
-// A moved-from object may only be destroyed or assigned to.
+// A persistent allreduce. A moved-from one may only be destroyed or assigned to.
 class Allreduce {
  public:
   // Collective over the set: every rank gives the same shape, dtype, operation and factors, under

@@ -90,14 +90,13 @@ class Handle {
 
 // --- Life ---------------------------------------------------------------------------------------
 
-// Forms the world. Ranks find each other through MPI under mpirun, through the rendezvous of
-// `rueda run` without MPI, through PMI under MPICH's mpiexec and `srun --mpi=pmi2`. Under plain
-// srun or torchrun, or wherever RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set, ranks on one
-// host meet through a Unix socket, ranks on several over TCP with RUEDA_SECRET (docs/hosts.md).
-// Without a launcher the world has one rank. `options` override the environment (names as in
-// docs/options.md, e.g. {"fusion_threshold", "16M"}). Does nothing if the world already exists.
-// Throws InitializationError, for example if a launcher announces more ranks and they cannot be
-// found.
+// Forms the world; does nothing if it already exists. Ranks find each other through MPI under
+// mpirun, through the rendezvous of `rueda run` without MPI, through PMI under MPICH's mpiexec and
+// `srun --mpi=pmi2`. Under plain srun or torchrun, or wherever RANK, WORLD_SIZE, MASTER_ADDR and
+// MASTER_PORT are set, ranks on one host meet through a Unix socket, ranks on several over TCP with
+// RUEDA_SECRET (docs/hosts.md). Without a launcher the world has one rank. `options` override the
+// environment (names as in docs/options.md, e.g. {"fusion_threshold", "16M"}). Throws
+// InitializationError, for example if a launcher announces more ranks and they cannot be found.
 void init(const std::map<std::string, std::string>& options = {});
 // Leaves the world: finishes what every rank has agreed on, fails the rest with ShutdownError, here
 // and on the ranks that wait for this one. init() may follow. Called automatically at exit.
@@ -240,7 +239,7 @@ struct AllreduceOptions {
 // output[i] = op over ranks of input[i]. `output` has room for the input and may be the input
 // itself. The result is bitwise identical on every rank.
 Handle allreduce(const TensorView& input, void* output, const AllreduceOptions& options = {});
-// The same for callers that wait immediately: the calling thread does the work, so no other thread
+// An allreduce() that waits for its result: the calling thread does the work, so no other thread
 // wakes up. A small tensor that was reduced under its name before takes a fraction of the time if
 // all ranks arrive within a few microseconds. Throws what Handle::wait() does.
 void allreduce_blocking(const TensorView& input, void* output,
@@ -271,8 +270,8 @@ struct CallOptions {
 // the dtype must agree. The result is in Handle::output().
 Handle allgather(const TensorView& input, const CallOptions& options = {});
 
-// Every rank ends up with the root's data. `tensor` is read at `root` (a world rank that is a
-// member of the set; any other fails with InvalidArgumentError) and written elsewhere.
+// Copies the root's data to every rank. `tensor` is read at `root` (a world rank that is a member
+// of the set; any other fails with InvalidArgumentError) and written elsewhere.
 Handle broadcast(const TensorView& tensor, int root, const CallOptions& options = {});
 
 struct ReduceScatterOptions {
@@ -298,8 +297,9 @@ Handle alltoall(const TensorView& input, const std::vector<std::int64_t>& splits
 // Completes when every rank of the set has called it.
 Handle barrier(const CallOptions& options = {});
 
-// The same for callers that wait immediately: the calling thread does the work, so no other thread
-// wakes up. Return what Handle::output() does, and throw what Handle::wait() does.
+// Like the function without `_blocking`, but waits for the result: the calling thread does the
+// work, so no other thread wakes up. Returns what Handle::output() does, and throws what
+// Handle::wait() does.
 Output allgather_blocking(const TensorView& input, const CallOptions& options = {});
 void broadcast_blocking(const TensorView& tensor, int root, const CallOptions& options = {});
 Output reduce_scatter_blocking(const TensorView& input, const ReduceScatterOptions& options = {});
@@ -307,18 +307,18 @@ Output alltoall_blocking(const TensorView& input, const std::vector<std::int64_t
                          const CallOptions& options = {});
 void barrier_blocking(const CallOptions& options = {});
 
-// This rank has no more data. Until all ranks have joined, it contributes each operation's identity
-// to the others' allreduce, reduce_scatter, allgather and broadcast. Completes when all have
-// joined; Output::last_joined_rank is the last one. An average divides by the number of ranks that
-// contributed, or with join_average=all by all ranks. A barrier counts joined ranks as arrived. An
-// alltoall, an allreduce of leaves, and a broadcast whose root has joined fail with
+// Says that this rank has no more data: until all ranks have joined, it contributes each
+// operation's identity to the others' allreduce, reduce_scatter, allgather and broadcast. Completes
+// when all have joined; Output::last_joined_rank is the last one. An average divides by the number
+// of ranks that contributed, or with join_average=all by all ranks. A barrier counts joined ranks
+// as arrived. An alltoall, an allreduce of leaves, and a broadcast whose root has joined fail with
 // InvalidArgumentError on all ranks.
 Handle join(const CallOptions& options = {});
 
-// This rank cannot take part in the operation `name` (for example because its tensor is not
-// contiguous). The handle of every rank of the set fails with the error of `code`, which names this
-// rank and `why`, instead of waiting for it. With `group_size`, the same for a grouped operation of
-// that many tensors. `reason` is for programs that treat some refusals differently.
+// Says that this rank cannot take part in the operation `name`, for example because its tensor is
+// not contiguous. The handle of every rank of the set fails with the error of `code`, which names
+// this rank and `why`, instead of waiting for it. With `group_size`, the same for a grouped
+// operation of that many tensors. `reason` is for programs that treat some refusals differently.
 Handle refuse(const std::string& name, ProcessSet process_set, const std::string& why,
               ErrorCode code = ErrorCode::invalid_argument, int group_size = 0,
               ErrorReason reason = ErrorReason::unspecified);
@@ -381,10 +381,10 @@ class CompletionQueue {
 [[nodiscard]] std::shared_ptr<std::byte[]> allocate(std::size_t bytes);
 
 // Says that a tensor in ordinary memory stays where it is and will be reduced there repeatedly by
-// `process_set` (Rueda knows this of persistent operations without being told). The tensor moves to
-// huge pages if the ranks of this host reach it through the kernel (RUEDA_HUGE_PAGES). One call is
-// enough; it may take some milliseconds per 2 MiB. It preserves the contents, even while the tensor
-// is being reduced. Returns the bytes that are on huge pages now; 0 if that would not help. Throws
+// `process_set`. Persistent operations need no such call. The tensor moves to huge pages if the
+// ranks of this host reach it through the kernel (RUEDA_HUGE_PAGES). One call is enough; it may
+// take some milliseconds per 2 MiB. It preserves the contents, even while the tensor is being
+// reduced. Returns the bytes that are on huge pages now; 0 if that would not help. Throws
 // NotInitializedError.
 std::size_t settle_tensor(const void* tensor, std::size_t bytes, ProcessSet process_set = {});
 
@@ -411,8 +411,8 @@ struct HostLink {
   double gbit_per_second = 0;
   std::string obstacle;  // why it cannot be used; empty where it can
 };
-// The first is the one in use (RUEDA_TRANSPORT forces one, and then no other is tried). Empty on
-// one host. Throws NotInitializedError.
+// The links that were tried, the one in use first (RUEDA_TRANSPORT forces one, and then no other is
+// tried). Empty on one host. Throws NotInitializedError.
 [[nodiscard]] std::vector<HostLink> host_links();
 
 // Counters of this rank since init(), by name (docs/observability.md lists them).

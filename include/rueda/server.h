@@ -134,8 +134,8 @@ struct TablePart {
   std::vector<float> state = {};
 };
 
-// Opening and closing are collective over the process set, and all ranks pass the same options.
-// Everything else each rank does on its own. The handles of get(), put() and add() complete when
+// A table on the ranks of a process set. All of them open it, with the same options, and close it;
+// everything else each rank does on its own. The handles of get(), put() and add() complete when
 // the owners have done the work; until then the memory must stay valid and unchanged. What one rank
 // asks of one table is done in its order, but a get() that waits for a clock lets others pass. Any
 // thread may call any function. A moved-from table may only be destroyed or assigned to.
