@@ -79,7 +79,7 @@ def compare(line: str, notes: dict[str, dict[str, str]]) -> Row:
     found = resolve(name)
     note = next((notes[kind][name] for kind in notes if name in notes[kind]), "")
     if found is None:
-        return Row(name, line.lstrip("@"), "not there", note)
+        return Row(name, line.lstrip("@"), "not available", note)
     if not is_attribute:
         wanted, has = documented(line), actual(found)
         extra = has[len(wanted) :]
@@ -112,7 +112,7 @@ def problems() -> list[str]:
         f"{row.name}: {row.verdict}"
         for _, rows in sections()
         for row in rows
-        if row.verdict.startswith("differs") or (row.verdict == "not there" and not row.note)
+        if row.verdict.startswith("differs") or (row.verdict == "not available" and not row.note)
     ]
 
 

@@ -99,11 +99,11 @@ class _Commands(click.Group):
         return super().resolve_command(context, args)
 
 
-_HELP = """Ring allreduce for training across processes: starts jobs, measures, tells what went wrong.
+_HELP = """Ring allreduce for distributed training: starts jobs, measures them and reports what went wrong.
 
 \b
   rueda run -np 4 python train.py    starts train.py on 4 ranks of this host
-  rueda check                        tells what was found here, and what was not
+  rueda check                        reports what was found here, and what was not
 """
 
 _EPILOG = """

@@ -13,8 +13,8 @@ from .horovod_flags import PREFIX, add_horovod_flags
 from .native import Native
 from .option_flags import OptionFlag, add_flags
 
-_HELP = """Starts COMMAND once per rank: on this host under mpirun or, where there is no MPI, directly;
-on several hosts over ssh, or under mpirun where MPI is asked for.
+_HELP = """Starts COMMAND once per rank. On this host it uses mpirun or, without MPI, starts the ranks directly.
+On several hosts it uses ssh, or mpirun if you ask for MPI.
 
 \b
   rueda run -np 4 python train.py --epochs 3
@@ -22,50 +22,50 @@ on several hosts over ssh, or under mpirun where MPI is asked for.
   rueda run --nodes 2 --node-rank 0 --rendezvous tcp:node1:29400 -np 8 python train.py
   rueda run -np 4 --fusion-threshold 16M --timeline trace.json python train.py
 
-Options of the launcher and of the library come before COMMAND; what follows it is COMMAND's own.
-When a rank fails, the others are ended, and the last line names the rank that failed first and why.
+Options of the launcher and of the library come before COMMAND. Everything after it belongs to COMMAND.
+When a rank fails, the launcher ends the other ranks. The last line names the rank that failed first and why.
 """
 
 _EPILOG = """
 \b
-Exit code: that of the rank that failed first, 128 + N where it was killed
-by signal N; 130 after Ctrl-C; 141 where nobody reads the output any more; 2 where
-the job could not be started as asked; 1 where a rank ended with 0 before it came
-to rueda.init(), where others wait for it; 0 when every rank exited with 0, or 74
-where some of their output could not be written.
+Exit code: that of the rank that failed first, or 128 + N if signal N killed it;
+130 after Ctrl-C; 141 if nobody reads the output any more; 2 if the job could not
+be started as asked; 1 if a rank exited with 0 before it reached rueda.init(),
+where other ranks wait for it; 0 if every rank exited with 0, or 74 if some of
+their output could not be written.
 
 \b
-Set for the ranks where not set already: OMP_NUM_THREADS to the cores of a
-host divided by its ranks, PYTHONUNBUFFERED=1; PATH is led by the folder of
-the Python that runs the launcher. Ranks of this host inherit every variable.
+Set for the ranks, unless set already: OMP_NUM_THREADS, to a host's cores
+divided by its ranks, and PYTHONUNBUFFERED=1. PATH begins with the folder of
+the Python that runs the launcher. Ranks on this host inherit every variable.
 Other hosts get those named with -x and RUEDA_*, HOROVOD_*, PATH,
 LD_LIBRARY_PATH, PYTHON*, VIRTUAL_ENV, CONDA_PREFIX, OMP_*, MKL_*,
 OPENBLAS_*, KMP_*, NCCL_*, CUDA_*, TORCH_* and PYTORCH_*.
 
 \b
-Without MPI each rank finds RUEDA_RANK, RUEDA_SIZE, RUEDA_LOCAL_RANK,
+Without MPI each rank has RUEDA_RANK, RUEDA_SIZE, RUEDA_LOCAL_RANK,
 RUEDA_LOCAL_SIZE, RUEDA_CROSS_RANK, RUEDA_CROSS_SIZE,
-RUEDA_BOOTSTRAP=rendezvous, RUEDA_RENDEZVOUS, the address at which they meet,
-and RUEDA_SECRET, which the ranks prove to each other to know. The launcher
-answers there, on several hosts its process on that of rank 0, which is what
-RUEDA_RENDEZVOUS_STORE, the same address, says. RUEDA_LAUNCHER is where the
-library tells that a rank has come to init(). With --max-np ranks have
-RUEDA_ELASTIC=1, and one that joins later has RUEDA_JOINER, its number, in the
-place of RUEDA_RANK. With --horovod the first six are there as HOROVOD_RANK and so
-on, too.
+RUEDA_BOOTSTRAP=rendezvous, RUEDA_RENDEZVOUS (the address where the ranks meet)
+and RUEDA_SECRET (the ranks prove to each other that they know it). The launcher
+answers at that address; on several hosts, its process on rank 0's host does.
+RUEDA_RENDEZVOUS_STORE, set to the same address, says so. The library reports to
+RUEDA_LAUNCHER that a rank has reached init(). With --max-np ranks have
+RUEDA_ELASTIC=1, and a rank that joins later has RUEDA_JOINER, its number,
+instead of RUEDA_RANK. With --horovod the first six are also set as
+HOROVOD_RANK and so on.
 
 \b
-Other hosts, without MPI: each is reached once, by 'ssh HOST', which must get in
-without asking (keys, known hosts). The same Python and the same Rueda must be at the
-same place there, and the job runs in the same folder. Ranks are numbered
-host by host, as -H names them. What the job needs to start, its secret included, goes
-through ssh's standard input. When the connection to a host ends, or the
-launcher is killed, the ranks there are ended. They meet at rank 0's host: at
-the address of --interface, or else the one that its name in -H stands for, or that
-leads from it to the others. All hosts must be ready within --init-timeout.
+Other hosts, without MPI: the launcher connects to each once, with 'ssh HOST', which
+must log in without a prompt (keys, known hosts). The same Python and the same Rueda
+must be at the same path there, and the job runs in the same folder. Ranks are
+numbered host by host, in the order of -H. What the job needs to start, its secret
+included, goes through ssh's standard input. When the connection to a host ends, or
+the launcher is killed, the ranks there are ended. Ranks meet at rank 0's host: at
+the address of --interface, else the address that its name in -H stands for, or the
+one that leads from it to the others. All hosts must be ready within --init-timeout.
 
 \b
-The soft limit of open files is raised where the ranks of this host need more.
+The launcher raises the soft limit on open files if the ranks on this host need more.
 """
 
 _SECTIONS = {
@@ -93,7 +93,7 @@ class _RunCommand(click.Command):
             if name.startswith("option_"):
                 title = "Options of the library (each sets the variable in brackets)"
             elif name.startswith(PREFIX):
-                title = "Flags of horovodrun (those that are not here are explained when used)"
+                title = "Flags of horovodrun (any other is explained when used)"
             elif name == "help":
                 title = "Inspection"
             record = parameter.get_help_record(ctx)
@@ -125,7 +125,7 @@ _FLAGS = [
     click.option(
         "-H", "--hosts", metavar="HOST:SLOTS,...",
         help="Hosts and how many ranks each may take. Default: this host, or what the batch system "
-        "(Slurm, PBS, LSF, Grid Engine) has granted, where mpirun starts the ranks.",
+        "(Slurm, PBS, LSF, Grid Engine) granted, if mpirun starts the ranks.",
     ),
     click.option(
         "--hostfile", type=click.Path(path_type=Path), metavar="FILE",
@@ -133,11 +133,11 @@ _FLAGS = [
     ),
     click.option(
         "--oversubscribe", is_flag=True,
-        help="Allow more ranks than slots. On this host alone it needs no asking.",
+        help="Allow more ranks than slots. Not needed if all ranks are on this host.",
     ),
     click.option(
         "-x", "forward", multiple=True, metavar="NAME[=VALUE]",
-        help="Forward a variable to the ranks of every host, or set it. May be repeated.",
+        help="Forward a variable to the ranks on every host, or set it. May be repeated.",
     ),
     click.option(
         "--output-filename", "output_directory", type=click.Path(path_type=Path), metavar="DIR",
@@ -145,7 +145,7 @@ _FLAGS = [
     ),
     click.option(
         "--prefix/--no-prefix", default=True,
-        help="Begin each line of output with '[rank]<stdout>: '. Default: yes.",
+        help="Start each line of output with '[rank]<stdout>: '. Default: yes.",
     ),
     click.option(
         "--grace", type=click.FloatRange(min=0), default=5.0, metavar="SECONDS",
@@ -153,46 +153,46 @@ _FLAGS = [
     ),
     click.option(
         "--max-np", type=int, metavar="N",
-        help="Let ranks join while the job runs, up to so many: in the place of those that are lost, and "
-        "where there are more slots, on this host or those of -H or --host-discovery-script; on nodes of --nodes, "
-        "also those that come again. Without MPI.",
+        help="Let ranks join while the job runs, up to N: as replacements for lost ranks, and when there "
+        "are more slots, on this host or the hosts of -H or --host-discovery-script; with --nodes, also ranks of "
+        "nodes that return. Without MPI.",
     ),
     click.option(
         "--host-discovery-script", metavar="PATH",
-        help="A program that prints a line 'HOST:SLOTS' per host whenever it is asked, each second: so many "
-        "ranks may run there then. Other hosts are reached as those of -H. Without it: as many as --max-np says, "
-        "on several hosts as many as -H says.",
+        help="A program, run every second, that prints a line 'HOST:SLOTS' per host: the number of ranks that "
+        "may run there now. Other hosts are reached like those of -H. Without it the limit is --max-np, or on "
+        "several hosts what -H says.",
     ),
     click.option(
         "--slots-per-host", type=click.IntRange(min=1), metavar="N",
-        help="Slots of a host for which that program prints no number.",
+        help="Slots on a host for which that program prints no number.",
     ),
     click.option(
         "--elastic-timeout", type=click.FloatRange(min=0), default=600.0, metavar="SECONDS",
-        help="How long the job waits at its start until there are slots for all its ranks. Default 600.",
+        help="How long the job waits at its start for enough slots for all its ranks. Default 600.",
     ),
     click.option(
         "--reset-limit", type=click.IntRange(min=0), metavar="N",
-        help="How many losses the job survives: of a rank, or of a host with all its ranks. Default: no limit.",
+        help="How many losses the job survives: each of one rank, or of a host with all its ranks. Default: no limit.",
     ),
     click.option(
         "--blacklist-cooldown-range", type=float, nargs=2, metavar="SECONDS SECONDS",
-        help="How long no other process is started on a host after one has failed there; the first number is "
-        "doubled with each further failure, up to the second. Default 1 60.",
+        help="How long the launcher starts no process on a host after one failed there. The first number "
+        "doubles with each further failure, up to the second. Default 1 60.",
     ),
     click.option(
         "--ssh", metavar="COMMAND",
-        help="What runs a command on another host, as in 'ssh -p 2222'. It is called with the host and "
-        "the command; it must not ask for anything. Default: ssh. [RUEDA_SSH_COMMAND]",
+        help="The program that runs a command on another host, as in 'ssh -p 2222'. It is called with the host "
+        "and the command, and must not prompt. Default: ssh. [RUEDA_SSH_COMMAND]",
     ),
     click.option(
         "--host-timeout", type=click.FloatRange(min=1), default=60.0, metavar="SECONDS",
-        help="How long a host, or the launcher, may be silent before it is taken for gone. Default 60.",
+        help="How long a host, or the launcher, may be silent before it counts as gone. Default 60.",
     ),
     click.option(
         "--nodes", type=int, metavar="N",
-        help="Start a part of a job on N nodes, whose -np ranks run here: the same command is started on each "
-        "of them, as in the pods of an indexed Kubernetes job. Default: PET_NNODES, SLURM_NNODES.",
+        help="Start one part of a job that runs on N nodes; -np ranks of it run here. Start the same command on each "
+        "node, as in the pods of an indexed Kubernetes job. Default: PET_NNODES, SLURM_NNODES.",
     ),
     click.option(
         "--node-rank", type=int, metavar="R",
@@ -200,8 +200,8 @@ _FLAGS = [
     ),
     click.option(
         "--rendezvous", metavar="tcp:HOST:PORT",
-        help="Where the nodes meet: node 0's host, and a port that is free there. Default: PET_MASTER_ADDR and "
-        "PET_MASTER_PORT. They prove to each other that they know RUEDA_SECRET, or what is in the file "
+        help="Where the nodes meet: node 0's host, and a free port there. Default: PET_MASTER_ADDR and "
+        "PET_MASTER_PORT. The nodes prove to each other that they know RUEDA_SECRET, or the contents of the file "
         "RUEDA_SECRET_FILE.",
     ),
     click.option(
@@ -210,27 +210,27 @@ _FLAGS = [
     ),
     click.option(
         "--mpirun", "mpirun_path", metavar="PATH",
-        help="Open MPI's mpirun, 4.1 or newer. Default: the one beside RUEDA_MPI_LIBRARY, of this "
+        help="Open MPI's mpirun, 4.1 or newer. Default: the one next to RUEDA_MPI_LIBRARY, in this "
         "Python's environment, or on the PATH.",
     ),
     click.option(
         "--bind-to", default="none", metavar="WHAT",
-        help="As for mpirun. Default none: a rank and its background thread need more than a core.",
+        help="As for mpirun. Default none: a rank and its background thread need more than one core.",
     ),
     click.option("--map-by", default="", metavar="WHAT", help="As for mpirun."),
     click.option(
         "--ulfm", is_flag=True,
-        help="Keep the job when a rank is killed (mpirun --with-ft ulfm, Open MPI 5). To keep it "
-        "also when a rank exits with an error, add "
+        help="Keep the job alive when a rank is killed (mpirun --with-ft ulfm, Open MPI 5). To keep it "
+        "alive when a rank exits with an error too, add "
         "--mpi-args '--runtime-options error-nonzero-status=false'.",
     ),
     click.option(
-        "--mpi-args", default="", metavar="'ARGS'", help="Further arguments of mpirun, as one word."
+        "--mpi-args", default="", metavar="'ARGS'", help="More arguments for mpirun, as one word."
     ),
     click.option(
         "--bootstrap", type=click.Choice(["auto", "mpi", "rendezvous"]),
-        help="How ranks find each other: mpi insists on mpirun; rendezvous starts the ranks "
-        "without MPI. Default auto: on this host mpirun where it is found; on several hosts "
+        help="How ranks find each other. mpi requires mpirun; rendezvous starts the ranks "
+        "without MPI. Default auto: on this host mpirun if it is found; on several hosts "
         "without MPI, unless a flag of this section is given. [RUEDA_BOOTSTRAP]",
     ),
     click.option(
@@ -238,8 +238,8 @@ _FLAGS = [
     ),
     click.option(
         "--horovod", is_flag=True,
-        help="Let the program's 'import horovod' import rueda.horovod: a script for Horovod runs as "
-        "it is. The flags of horovodrun are accepted in any case.",
+        help="Make the program's 'import horovod' import rueda.horovod, so that a Horovod script runs "
+        "unchanged. The flags of horovodrun are accepted in any case.",
     ),
     click.option("--dry-run", is_flag=True, help="Print the command line and exit."),
     click.option("-v", "--verbose", is_flag=True, help="Print the command line, then run it."),

@@ -17,57 +17,56 @@ using enum OptionType;
 constexpr std::array table{
     OptionSpec{
         "transport", "RUEDA_TRANSPORT", "", choice, "auto|shm|mpi|tcp", true,
-        "What moves the data between ranks. auto takes shared memory between ranks of one host, "
-        "and between hosts MPI where the ranks met through it, else TCP. shm is for worlds of one "
-        "host. mpi uses nothing else. tcp uses shared memory within each of several hosts; on one "
-        "host, nothing else.",
+        "What moves the data between ranks. auto uses shared memory between ranks on one host. "
+        "Between hosts it uses MPI if the ranks met through MPI, else TCP. shm is for worlds on "
+        "one host. mpi uses MPI only. tcp uses shared memory within each host if there are several "
+        "hosts; on one host it uses TCP only.",
         &Options::transport},
     OptionSpec{"bootstrap", "RUEDA_BOOTSTRAP", "", choice, "auto|mpi|rendezvous|none", false,
-               "How ranks find each other. auto recognises the launcher by its variables; none "
-               "makes a world of one rank whatever the launcher says.",
+               "How ranks find each other. auto recognises the launcher by its variables. none "
+               "makes a world of one rank, whatever the launcher says.",
                &Options::bootstrap},
     OptionSpec{
         "algorithm", "RUEDA_ALGORITHM", "", text, "", true,
-        "How data of which size is exchanged, as in flat:0-8K;direct:8K-1M;ring:1M-. flat, staged "
-        "and direct are for ranks of one host: copies through shared memory, up to 512K, the same "
-        "in parts of which each rank combines its own, and reaching into each other's tensors. "
-        "hierarchical, doubling and tree are for ranks of "
-        "several hosts: memory within each, between them rings, recursive doubling or two binary "
-        "trees. ring is for all. "
-        "gathered and pairwise are for the all-to-all of several hosts, by what a rank has for one "
-        "of another host on average: a message for each host and rank there, or for each pair of "
-        "ranks. auto goes by what was measured at init.",
+        "Which algorithm exchanges data of which size, as in flat:0-8K;direct:8K-1M;ring:1M-. For "
+        "ranks on one host: flat copies through shared memory, up to 512K; staged does the same in "
+        "parts, of which each rank combines its own; direct reaches into the other ranks' tensors. "
+        "For ranks on several hosts: hierarchical, doubling and tree use memory within each host, "
+        "and rings, recursive doubling or two binary trees between hosts. ring works for both. "
+        "gathered and pairwise are for all-to-all across several hosts; the size is what a rank "
+        "has for one of another host on average. gathered sends one message for each host and rank "
+        "there, pairwise one for each pair of ranks. auto chooses by measurements at init.",
         &Options::algorithm},
     OptionSpec{"fusion_threshold", "RUEDA_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD", bytes, "",
                true,
                "Tensors are batched into fusion buffers of up to this size. 0 reduces each tensor "
-               "by itself.",
+               "separately.",
                &Options::fusion_threshold},
     OptionSpec{
         "ring_chunk", "RUEDA_RING_CHUNK", "", bytes, "", true,
-        "The largest piece that travels around the ring at once: smaller pieces overlap "
-        "transfer and reduction better, larger ones cost fewer messages. Between hosts smaller "
-        "ones are taken where a trial at init finds them as quick.",
+        "The largest piece that travels around the ring at once. Smaller pieces overlap transfer "
+        "and reduction better; larger pieces need fewer messages. Between hosts Rueda uses smaller "
+        "pieces if a trial at init finds them as fast.",
         &Options::ring_chunk},
     OptionSpec{"batches_in_flight", "RUEDA_BATCHES_IN_FLIGHT", "", count, "", false,
-               "How many batches of one process set may be on their way before further tensors are "
-               "held back to be fused.",
+               "How many batches of a process set may be in flight before further tensors are held "
+               "back for fusion.",
                &Options::batches_in_flight},
     OptionSpec{"cache_capacity", "RUEDA_CACHE_CAPACITY", "HOROVOD_CACHE_CAPACITY", count, "", true,
-               "How many tensors a process set remembers, so that a repeated request travels as a "
+               "How many tensors a process set remembers, so that a repeated request is sent as a "
                "number. 0 turns the cache off.",
                &Options::cache_capacity},
     OptionSpec{
         "huge_pages", "RUEDA_HUGE_PAGES", "", choice, "auto|off", false,
-        "Whether tensors of persistent operations, of 64 KiB and more and in memory of the "
-        "process's own, are put onto huge pages, where they lie; and tensors of 1 MiB and "
-        "more that torch.distributed's backend reduces asynchronously in one place again and "
-        "again.",
+        "Whether tensors are moved to huge pages in place. auto does so for tensors of persistent "
+        "operations that have 64 KiB or more and are in the process's own memory, and for tensors "
+        "of 1 MiB or more that torch.distributed's backend repeatedly reduces asynchronously at "
+        "one address.",
         &Options::huge_pages},
     OptionSpec{
         "join_average", "RUEDA_JOIN_AVERAGE", "", choice, "present|all", true,
-        "What an average divides by once ranks have joined: the ranks that take part, or all "
-        "of the process set, as Horovod does.",
+        "What an average divides by once ranks have joined: the ranks that take part, or all ranks "
+        "of the process set, as in Horovod.",
         &Options::join_average},
     OptionSpec{"stall_warning", "RUEDA_STALL_WARNING", "HOROVOD_STALL_CHECK_TIME_SECONDS", seconds,
                "", true,
@@ -77,39 +76,39 @@ constexpr std::array table{
     OptionSpec{"stall_error", "RUEDA_STALL_ERROR", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", seconds,
                "", true,
                "When a tensor has waited this long for some ranks, it fails with StalledError on "
-               "every rank. 0 waits for ever.",
+               "every rank. 0 waits forever.",
                &Options::stall_error},
     OptionSpec{"transfer_timeout", "RUEDA_TRANSFER_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS",
                seconds, "", false,
                "A batch whose transfers make no progress for this long fails with TimeoutError, "
-               "naming the ranks waited for. 0 waits for ever.",
+               "which names the ranks waited for. 0 waits forever.",
                &Options::transfer_timeout},
     OptionSpec{
         "init_timeout", "RUEDA_INIT_TIMEOUT", "", seconds, "", false,
-        "How long init() waits for the other ranks. MPI_Init, which waits for all that mpirun "
-        "has started, has no time-out and is not included.",
+        "How long init() waits for the other ranks. This excludes MPI_Init, which waits for all "
+        "ranks that mpirun has started and has no timeout.",
         &Options::init_timeout},
     OptionSpec{"shutdown_timeout", "RUEDA_SHUTDOWN_TIMEOUT", "", seconds, "", false,
-               "How long shutdown() waits for what is in flight.", &Options::shutdown_timeout},
+               "How long shutdown() waits for operations in flight.", &Options::shutdown_timeout},
     OptionSpec{"recovery", "RUEDA_RECOVERY", "", choice, "off|on", true,
-               "Whether the other ranks form a new world when one is lost, which recover() enters.",
+               "Whether the remaining ranks form a new world when a rank is lost. recover() enters "
+               "it.",
                &Options::recovery},
     OptionSpec{"heartbeat", "RUEDA_HEARTBEAT", "", seconds, "", true,
                "With recovery: a rank that others wait for and that has been silent for this long "
-               "is lost, as if it had ended.",
+               "counts as lost, as if it had ended.",
                &Options::heartbeat},
     OptionSpec{"min_np", "RUEDA_MIN_NP", "", count, "", true,
-               "With recovery: a world of fewer ranks is not formed; those that are left stop.",
+               "With recovery: no world of fewer ranks is formed; the remaining ranks stop.",
                &Options::min_np},
     OptionSpec{"timeline", "RUEDA_TIMELINE", "HOROVOD_TIMELINE", text, "", false,
                "Write a Chrome trace of every tensor to this file. %r stands for the rank; without "
-               "it rank 0 alone writes.",
+               "it only rank 0 writes.",
                &Options::timeline},
     OptionSpec{
         "timeline_format", "RUEDA_TIMELINE_FORMAT", "", choice, "auto|rueda|horovod", false,
-        "The names and the layout of the timeline's events. auto is horovod where "
-        "HOROVOD_TIMELINE has named the file, so that tools for Horovod's timelines read it, "
-        "and rueda otherwise.",
+        "The names and the layout of the timeline's events. auto means horovod if HOROVOD_TIMELINE "
+        "names the file, so that tools for Horovod's timelines can read it, and rueda otherwise.",
         &Options::timeline_format},
     OptionSpec{"timeline_cycles", "RUEDA_TIMELINE_CYCLES", "HOROVOD_TIMELINE_MARK_CYCLES", choice,
                "0|1", false,
@@ -117,42 +116,42 @@ constexpr std::array table{
                "begin.",
                &Options::timeline_cycles},
     OptionSpec{"flight_recorder", "RUEDA_FLIGHT_RECORDER", "", text, "", false,
-               "A folder. When the world fails or stalls, each rank writes there what it did last, "
-               "and `rueda analyze` finds where the ranks began to differ.",
+               "A folder. When the world fails or stalls, each rank writes its last operations "
+               "there, and `rueda analyze` finds where the ranks began to differ.",
                &Options::flight_recorder},
     OptionSpec{"flight_recorder_size", "RUEDA_FLIGHT_RECORDER_SIZE", "", count, "", false,
-               "How many operations that have ended the flight recorder remembers, besides all "
-               "that are open.",
+               "How many finished operations the flight recorder remembers, in addition to all "
+               "open ones.",
                &Options::flight_recorder_size},
     OptionSpec{"log_level", "RUEDA_LOG_LEVEL", "HOROVOD_LOG_LEVEL", choice,
                "trace|debug|info|warning|error|off", false, "What is written to standard error.",
                &Options::log_level},
     OptionSpec{"mpi_library", "RUEDA_MPI_LIBRARY", "", text, "", false,
-               "Path of libmpi.so. Without it the environment's lib folder, then the system are "
-               "searched.",
+               "Path of libmpi.so. Without it Rueda searches the environment's lib folder, then "
+               "the system.",
                &Options::mpi_library},
     OptionSpec{"cuda_library", "RUEDA_CUDA_LIBRARY", "", text, "", false,
-               "Path of the CUDA driver, libcuda.so.1. Without it the system is searched.",
+               "Path of the CUDA driver, libcuda.so.1. Without it Rueda searches the system.",
                &Options::cuda_library},
     OptionSpec{"nccl_library", "RUEDA_NCCL_LIBRARY", "", text, "", false,
-               "Path of libnccl.so.2. Without it one that the process has loaded is taken, as "
-               "torch's; then the environment's wheels and the system are searched.",
+               "Path of libnccl.so.2. Without it Rueda takes the one that the process has loaded, "
+               "such as torch's, else searches the environment's wheels and the system.",
                &Options::nccl_library},
     OptionSpec{"gpu_backend", "RUEDA_GPU_BACKEND", "", choice, "auto|nccl|staged", true,
-               "How tensors of GPUs travel. auto takes NCCL where every rank has it and a GPU of "
-               "its own, and else goes through the host's memory (staged).",
+               "How GPU tensors travel. auto uses NCCL if every rank has it and a GPU of its own, "
+               "else host memory (staged).",
                &Options::gpu_backend},
     OptionSpec{"gpu_sharing", "RUEDA_GPU_SHARING", "", choice, "off|on", true,
-               "Whether NCCL takes ranks that share a GPU, which is meant for tests: NCCL 2.30 or "
-               "newer does where NCCL_MULTI_RANK_GPU_ENABLE=1 is set for all ranks. off goes "
-               "through the host's memory then.",
+               "Whether ranks that share a GPU use NCCL, which is meant for tests. NCCL 2.30 or "
+               "newer allows it if NCCL_MULTI_RANK_GPU_ENABLE=1 is set on all ranks. With off, "
+               "such ranks go through host memory.",
                &Options::gpu_sharing},
     OptionSpec{
         "interface", "RUEDA_INTERFACE", "HOROVOD_GLOO_IFACE", text, "", false,
-        "Network interface, or address, on which this rank listens for ranks of other "
-        "hosts. Without it the address that the host's name resolves to. Data over TCP goes over "
-        "all of several: eth0,eth1, in the same order on every host. The first also carries what "
-        "the ranks agree on, and has to stay.",
+        "Network interface, or address, on which this rank listens for ranks of other hosts. The "
+        "default is the address that the host's name resolves to. With several, as in eth0,eth1 in "
+        "the same order on every host, TCP data goes over all of them. The first also carries what "
+        "the ranks agree on, and must stay up.",
         &Options::interface},
 };
 

@@ -14,35 +14,35 @@ from .report import as_json, lines_of
 _EPILOG = """
 \b
 --json prints one object:
-  schema     1; grows only when a field changes its meaning or goes
+  schema     1; increases only when a field changes its meaning or is removed
   diverged   whether any world has a divergence
-  worlds     of each world, the first one first:
+  worlds     for each world, the first one first:
     epoch, size, folder
     ranks            by number: host, pid, why, occasion ("request",
                      "stall", "failure" or null), submitted,
                      lateness_ms, last_done, open
-    without_record   ranks that have left none
-    outdated         ranks whose records are older than what others tell
-                     of, as where one was killed after a stall
-    damaged          by file: why it could not be read
+    without_record   ranks that left no record
+    outdated         ranks whose records are too old, by what other records
+                     show, for example if one was killed after a stall
+    damaged          by file: why it cannot be read
     divergences      kind ("missing" or "mismatch"), operation, ranks,
-                     missing, fields (by name: of each value, its ranks)
+                     missing, fields (by name: for each value, its ranks)
     cut_short        as divergences, but the world failed by the loss of
-                     another rank before those in "missing" had come to it
+                     another rank before those in "missing" got there
     not_compared     operations that had not ended, and whose names could
                      not be told apart
     reordered        operations, ranks; or null
 
 \b
 An operation is printed as: set, generation (how often its members had
-joined), name, of_name (counts those of its name since), number (counts
-what its rank submitted), collective, dtype, shape, op, root, stage
+joined), name, of_name (counts operations of its name since), number (counts
+its rank's submissions), collective, dtype, shape, op, root, stage
 (submitted, running, done, failed), submitted, started, ended
-(microseconds since 1970), code and error of one that failed.
+(microseconds since 1970), code and error if it failed.
 
 \b
-Exit code: 0 where no divergence was found, 1 where the ranks diverged, 2 where there
-is nothing to analyse.
+Exit code: 0 if no divergence was found, 1 if the ranks diverged, 2 if there is
+nothing to analyze.
 """
 
 
@@ -56,10 +56,10 @@ def make_analyze_command() -> click.Command:
     @click.option("--json", "prints_json", is_flag=True, help="Print one JSON object.")
     @click.pass_context
     def analyze(context: click.Context, folder: Path, prints_json: bool) -> None:
-        """Finds the first operation on which ranks diverge, in the records in FOLDER.
+        """Finds the first operation on which ranks diverge, from the records in FOLDER.
 
-        Ranks write them when their world fails or stalls, where RUEDA_FLIGHT_RECORDER (or rueda run
-        --flight-recorder) names that folder. Of several hosts, gather the files in one folder.
+        Ranks write records when their world fails or stalls, if RUEDA_FLIGHT_RECORDER (or rueda run
+        --flight-recorder) names that folder. With several hosts, gather the files in one folder.
         """
         try:
             analyses = [compare(world) for world in read_folder(folder)]

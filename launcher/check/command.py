@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 _EPILOG = """
 \b
 --json prints one object:
-  schema       1; grows only when a field changes its meaning or goes
+  schema       1; increases only when a field changes its meaning or is removed
   ready        whether a world can be formed
   components   by name, each with
     found        true or false
     version      text or null
     path         text or null
     note         a remark on what was found, or null
-    why_not      the reason where found is false, else null
+    why_not      the reason if found is false, else null
     what_to_do   text or null
-With -H it prints instead
+With -H it prints this object instead:
   schema       1, as above
   ranks        how many
-  hosts        of each host's name, its ranks
-  links        what was tried between hosts, the one that is used first:
+  hosts        for each host name, its ranks
+  links        links tried between hosts, the one in use first:
     transport, latency_us, gbit_per_second, obstacle
   allreduce    for growing sizes: bytes, algorithm, predicted_us
 
@@ -43,8 +43,8 @@ GPU support, NCCL, CUDA driver, CUDA toolkit, torch, numpy, Python, CPU cores, i
 /dev/shm, process_vm_readv, memfd.
 
 \b
-Exit code: 0 where a world can be formed (the extension loads, and shared
-memory or MPI can carry its data), else 1. With -H that of the ranks.
+Exit code: 0 if a world can be formed (the extension loads, and shared
+memory or MPI can carry its data), else 1. With -H, that of the ranks.
 """
 
 
@@ -86,19 +86,19 @@ def _print_table(report: Report) -> None:
 def make_check_command(native: Native) -> click.Command:
     """The command; `native` is the extension that it reports on."""
 
-    @click.command("check", epilog=_EPILOG, short_help="List what is built and found.")
+    @click.command("check", epilog=_EPILOG, short_help="Show what is built and what is found.")
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
     @click.option(
         "-H", "--hosts", metavar="HOST:SLOTS,...",
-        help="Start ranks there and tell what the links between them were found to be, and what "
-        "is chosen for which size. With MPI: mpirun -H ... python -m rueda.links",
+        help="Start ranks there, and report the links found between them and the algorithm "
+        "chosen for each size. With MPI: mpirun -H ... python -m rueda.links",
     )  # fmt: skip
-    @click.option("--ssh", metavar="COMMAND", help="How `rueda run` reaches hosts; with -H.")
+    @click.option("--ssh", metavar="COMMAND", help="How `rueda run` reaches hosts, with -H.")
     @click.pass_context
     def check(context: click.Context, as_json: bool, hosts: str | None, ssh: str | None) -> None:
-        """Lists Rueda's parts and what it can use, each with its path and version, or why not.
+        """Lists Rueda's parts and what it can use, each with its path and version, or the reason why not.
 
-        A table on a terminal, one line per component otherwise. With -H, tries the links between hosts.
+        Prints a table on a terminal, otherwise one line per component. With -H, tries the links between hosts.
         """
         if hosts is not None:
             context.exit(_check_hosts(hosts, ssh, as_json))

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .plan import Plan, Planned, Way
     from .running import Outcome
 
-_HELP = """Runs COMMAND once for each number of ranks, strategy and seed, and tells whether these trainings come to
-what one process comes to.
+_HELP = """Runs COMMAND once for each number of ranks, strategy and seed, and judges whether these runs give the
+same result as one process.
 
 \b
   rueda equiv --np 1,2,4 --strategy sync,local:8,diloco:16 --seeds 5 python train.py
@@ -32,24 +32,24 @@ The script says what to compare, in two or three lines (docs/equivalence.md):
 
 \b
   torch.manual_seed(rueda.equiv.seed())
-  optimizer = rueda.wrap(model, optimizer)   # no strategy: that of the run
+  optimizer = rueda.wrap(model, optimizer)   # no strategy: uses the run's
   ...
       optimizer.step()
       rueda.equiv.record(loss=loss)
   rueda.equiv.result(accuracy=accuracy)      # at the end, if there is one
 
-{seed}, {strategy} and {np} in COMMAND are filled in. Options come before COMMAND, or all behind it, --np first.
+{seed}, {strategy} and {np} in COMMAND are filled in. Options come before COMMAND, or all after it, --np first.
 """
 
 _EPILOG = """
 \b
-Verdicts, which hold all together with --confidence:
+Verdicts (--confidence applies to all of them together):
   same bits     after each step, on all ranks, with all seeds
   same state    rounding explains the distance, in each step
-  same quality  the gap is within what one seed more or less does
+  same quality  the gap is within the effect of one seed more or less
   better/worse  the gap, with its interval
   other state   rounding does not explain it, and the quality is undecided
-  undecided     the seeds do not tell; how many would
+  undecided     the seeds are too few to tell; says how many would do
   failed        runs that failed, hung or recorded nothing
 
 \b
@@ -63,8 +63,8 @@ between_seeds, reference, notes and, for each way to train, in ways:
   to_target  reached, seeds, step, seconds, bytes, speedup
 
 \b
-Exit code: 0 where all are what --require asks for; 1 where one is not shown to be, or has
-failed; 3 where, of the rest, one is undecided; 2 where nothing could be compared.
+Exit code: 0 if all are what --require asks for; 1 if one is not shown to be, or has
+failed; 3 if, of the rest, one is undecided; 2 if nothing could be compared.
 """
 
 
@@ -98,42 +98,42 @@ def _options(command: Any) -> Any:
             click.option("--np", "ranks", default="1,2", show_default=True, metavar="N,N,…",
                          help="Numbers of ranks."),
             click.option("--strategy", default="sync", show_default=True, metavar="S,S,…",
-                         help="Strategies, as rueda.torch.wrap() takes them as a text; a semicolon "
-                              "separates, too."),
+                         help="Strategies, as text that rueda.torch.wrap() accepts; a semicolon "
+                              "also separates them."),
             click.option("--seeds", default=5, show_default=True, type=click.IntRange(1),
-                         help="How many: 0, 1, …"),
+                         help="How many seeds: 0, 1, …"),
             click.option("--variant", "variants", multiple=True, metavar="NAME:VAR=VALUE,…",
-                         help="Compares runs with these variables as well; can be repeated."),
+                         help="Also compares runs with these variables; may be repeated."),
             click.option("--reference", default="1:sync", show_default=True, metavar="N:S",
-                         help="What all are compared with: ranks and strategy."),
+                         help="What all runs are compared with: ranks and strategy."),
             click.option("--metric", metavar="NAME[:max|:min]",
-                         help="What quality is judged by: loss, or what the script gives to result(); "
-                              "by default the first of these. Without :max or :min the name "
-                              "tells: less is better of a loss, an error, a perplexity."),
+                         help="The metric of quality: loss, or what the script passes to result(); "
+                              "by default the first value passed to result(), else loss. Without :max or "
+                              ":min the name decides: lower is better for a loss, an error, a perplexity."),
             click.option("--margin", type=click.FloatRange(0, min_open=True), metavar="X",
-                         help="Which gap counts as the same, in the metric's unit; by default what seeds "
-                              "of the reference differ by."),
+                         help="The gap that counts as the same, in the metric's unit; by default the "
+                              "difference between seeds of the reference."),
             click.option("--target-loss", "target", type=float, metavar="X",
-                         help="Tells time and bytes to it; by default what the reference comes to."),
+                         help="Reports time and bytes to this loss; by default the loss that the reference reaches."),
             click.option("--confidence", default=0.95, show_default=True,
-                         type=click.FloatRange(0.5, 1, max_open=True), help="Of all verdicts together."),
+                         type=click.FloatRange(0.5, 1, max_open=True), help="Confidence of all verdicts together."),
             click.option("--require", "required", default="quality", show_default=True,
                          type=click.Choice(["bits", "state", "quality"]),
-                         help="What the exit code asks for: the same bits, the same state, or the same "
-                              "quality or a better one."),
+                         help="What exit code 0 requires: the same bits, the same state, or the same "
+                              "quality or better."),
             click.option("--every", default=1, show_default=True, type=click.IntRange(1), metavar="K",
-                         help="Records the state in every K-th step only."),
+                         help="Records the state only in every K-th step."),
             click.option("--timeout", default=600.0, show_default=True,
                          type=click.FloatRange(0, min_open=True), metavar="S",
-                         help="Ends a run after so many seconds."),
+                         help="Ends a run after S seconds."),
             click.option("--launch", default="", metavar="FLAGS",
                          help="Flags for `rueda run`, such as '--no-mpi' or '-H a:2,b:2'."),
             click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
-                         help="Keeps records and output there, and takes what an earlier call with the "
-                              "same settings has left: more seeds need only the new runs."),
+                         help="Keeps records and output there, and reuses those of an earlier call with "
+                              "the same settings: more seeds need only the new runs."),
             click.option("--json", "prints_json", is_flag=True, help="Prints one JSON object."),
             click.option("--plot", type=click.Path(path_type=Path), metavar="FILE",
-                         help="Draws it as well (.svg, .png, .pdf); needs matplotlib."),
+                         help="Also draws a plot (.svg, .png, .pdf); needs matplotlib."),
         ]
     ):  # fmt: skip
         command = option(command)
@@ -147,7 +147,7 @@ def make_equiv_command() -> click.Command:
         "equiv",
         help=_HELP,
         epilog=_EPILOG,
-        short_help="Judge whether a distributed training comes to what one process comes to.",
+        short_help="Judge whether distributed training gives the same result as one process.",
         cls=_EquivCommand,
         context_settings={"allow_interspersed_args": False},
     )

@@ -18,36 +18,37 @@ from ..sink import say
 from ..temporary import temporary_folder
 
 _SIZES = "2,4,8,16,32,64,128,256,512,1000"
-_HELP = """Tells where the time of a training goes, and what 2 to 1,000 ranks would bring.
+_HELP = """Shows where the time of a training run goes, and predicts the speedup of 2 to 1,000 ranks.
 
-It is divided into compute, exposed communication, straggler wait, input wait and other; who is waited for is named.
+Time is split into compute, exposed communication, straggler wait, input wait and other. The report names the ranks
+that others wait for.
 
 \b
   rueda report -np 4 python train.py    runs and reports
-  rueda report FOLDER                   reports on what was recorded
+  rueda report FOLDER                   reports on a recording
 
-Options come before COMMAND. Any other launcher records with RUEDA_REPORT=FOLDER in the environment of the ranks: then
-gather rank0.report, ... in one folder. docs/report.md tells what is counted how.
+Options come before COMMAND. Under any other launcher, set RUEDA_REPORT=FOLDER in the environment of the ranks and
+gather rank0.report, ... in one folder. docs/report.md explains how each part is counted.
 """
 
 _EPILOG = """
 \b
 --json prints one object; times are seconds:
-  schema     1; grows only when a field changes its meaning or goes
+  schema     1; increases only when a field changes its meaning or is removed
   ranks, hosts, command
   per_rank   of each: rank, host, wall; whole and training, each with
              compute, communication, straggler, input, other; steps;
-             waited_for (by rank of the world); events (that were
-             recorded); recording (time that writing them took)
+             waited_for (by rank of the world); events (number
+             recorded); recording (time spent writing them)
   step, one_rank, speedup, efficiency
-  links      gbit, latency_us, source; of the predictions
+  links      gbit, latency_us, source; used for the predictions
   predictions  ranks, hosts, step, exposed, waits, speedup, efficiency
   stragglers   rank, kind (permanent, transient), factor, share, waited_for
   ssp          bound (null: none), time (of all steps, over that of bound 0)
   sentences, notes
 
 \b
-Exit code: that of the run where -np starts one, otherwise 0; 2 where there is nothing to report on.
+Exit code: that of the run if -np starts one, otherwise 0; 2 if there is nothing to report on.
 """
 
 
@@ -68,7 +69,7 @@ def make_report_command() -> click.Command:
         cls=_ReportCommand,
         help=_HELP,
         epilog=_EPILOG,
-        short_help="Tell where the time of a training goes, and what more ranks would bring.",
+        short_help="Show where the time of a training run goes, and what more ranks would gain.",
     )
     @click.option(
         "-np",
@@ -76,7 +77,7 @@ def make_report_command() -> click.Command:
         "ranks",
         type=click.IntRange(1),
         metavar="N",
-        help="Runs COMMAND on so many ranks and records it.",
+        help="Runs COMMAND on N ranks and records it.",
     )
     @click.option(
         "--launch",
@@ -88,26 +89,26 @@ def make_report_command() -> click.Command:
         "--out",
         type=click.Path(path_type=Path, file_okay=False),
         metavar="FOLDER",
-        help="Keeps the recording there; on several hosts all must see it.",
+        help="Keeps the recording there. On several hosts, all must see the folder.",
     )
     @click.option(
         "--json",
         "prints_json",
         is_flag=True,
-        help="Prints one JSON object; what COMMAND prints goes to standard error.",
+        help="Prints one JSON object; the output of COMMAND goes to standard error.",
     )
     @click.option(
         "--html",
         "page",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
-        help="Writes a page with plots as well; needs matplotlib.",
+        help="Also writes a page with plots; needs matplotlib.",
     )
     @click.option(
         "--baseline",
         type=click.Path(path_type=Path),
         metavar="FOLDER",
-        help="A recording of one rank: what speed-up is relative to, instead of a rank's own time.",
+        help="A recording of one rank, to which the speedup is relative, instead of a rank's own time.",
     )
     @click.option(
         "--predict",
@@ -122,19 +123,19 @@ def make_report_command() -> click.Command:
         "per_host",
         type=click.IntRange(1),
         metavar="N",
-        help="Of the predictions; by default as in the recording.",
+        help="For the predictions; by default as in the recording.",
     )
     @click.option(
         "--bandwidth",
         type=click.FloatRange(0, 1e6, min_open=True),
         metavar="GBIT",
-        help="Of a host's link, for the predictions; by default what the recording tells.",
+        help="Bandwidth of a host's link, for the predictions; by default what the recording shows.",
     )
     @click.option(
         "--latency",
         type=click.FloatRange(0, 1e6),
         metavar="US",
-        help="Of a message between hosts, for the predictions.",
+        help="Latency of a message between hosts, for the predictions.",
     )
     @click.argument("arguments", nargs=-1, required=True, metavar="COMMAND…|FOLDER")
     @click.pass_context

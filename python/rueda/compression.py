@@ -19,7 +19,7 @@ __all__ = ["BFloat16", "Codec", "Float16", "Int8", "RandomK", "TopK"]
 
 @dataclass(frozen=True)
 class Codec:
-    """What all codecs have in common; use one of its subclasses, or its name as a text.
+    """Base class of all codecs; use a subclass, or its name as a string.
 
     Sums and averages of floating-point arrays on the CPU can be compressed; arrays of integers, booleans and complex
     numbers are sent uncompressed. If a codec finds a NaN, an infinity or a number that it cannot represent, on one rank
@@ -109,7 +109,7 @@ class _Sparse(Codec):
 
 @dataclass(frozen=True)
 class TopK(_Sparse):
-    """The largest magnitudes only: ``"topk"``, or ``"topk:0.001"`` for that fraction of the elements.
+    """Only the elements with the largest magnitudes: ``"topk"``, or ``"topk:0.001"`` for that fraction of them.
 
     From each run of up to 65,536 elements, sends the k = ceil(fraction · elements) with the largest magnitude and their
     positions: 48 bits each. The rest is lost, at most (1 - fraction) of the sum of squares, unless error feedback
@@ -131,7 +131,7 @@ class TopK(_Sparse):
 
 @dataclass(frozen=True)
 class RandomK(_Sparse):
-    """Elements chosen at random: ``"randomk"``, or ``"randomk:0.001"`` for that fraction of them.
+    """Randomly chosen elements: ``"randomk"``, or ``"randomk:0.001"`` for that fraction of them.
 
     Splits a run into k = ceil(fraction · elements) equal parts and sends one element of each, chosen by ``seed``: 48
     bits each. Ranks with the same seed choose the same elements, so the sum is as small as each rank's part. Use a new

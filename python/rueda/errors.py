@@ -22,7 +22,7 @@ __all__ = [
 
 
 class RuedaError(RuntimeError):
-    """Base of everything that Rueda raises.
+    """Base class of everything that Rueda raises.
 
     Programs that need more than the class should use the attributes, never the text, whose wording may change:
 
@@ -74,7 +74,7 @@ class RuedaError(RuntimeError):
 
 
 class InvalidArgumentError(RuedaError, ValueError):
-    """A value that can never work, such as an array that is not contiguous for an operation in place.
+    """A value that can never work, such as a non-contiguous array for an in-place operation.
 
     Example::
 
@@ -86,7 +86,7 @@ class InvalidArgumentError(RuedaError, ValueError):
 
 
 class UnsupportedError(RuedaError, TypeError):
-    """A combination that is refused, such as the average of booleans.
+    """An unsupported combination, such as an average of booleans.
 
     Example::
 
@@ -98,7 +98,7 @@ class UnsupportedError(RuedaError, TypeError):
 
 
 class MismatchError(RuedaError):
-    """Ranks disagree about a tensor; the text names the tensor, the ranks and both values.
+    """Ranks disagree about a tensor; the message names the tensor, the ranks and both values.
 
     Example::
 
@@ -125,7 +125,7 @@ class DuplicateNameError(RuedaError):
 
 
 class StalledError(RuedaError):
-    """Some ranks never submitted the tensor; the text names those that did and those that did not.
+    """Some ranks never submitted the tensor; the message names the ranks that did and those that did not.
 
     Example::
 
@@ -149,7 +149,7 @@ class TimeoutError(RuedaError, builtins.TimeoutError):
 
 
 class PeerLostError(RuedaError):
-    """A rank died or raised; the text tells the cause where it is known.
+    """A rank died or raised; the message says why, if that is known.
 
     Under ``rueda run`` without MPI, the text also gives the exit code of a rank that is gone, or the signal that ended
     it. The first ``str()`` of the error waits up to half a second for the launcher to report it. It does not wait where
@@ -223,7 +223,7 @@ class TransportError(RuedaError):
 
 
 class InternalError(RuedaError):
-    """A bug in Rueda, please report it with its text.
+    """A bug in Rueda; please report it with its message.
 
     Example::
 

@@ -68,7 +68,7 @@ def allgather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Array]:
-    """:func:`allgather` that returns a handle at once. ``array`` must not be written meanwhile.
+    """:func:`allgather` that returns a handle immediately. ``array`` must not be written meanwhile.
 
     Example::
 
@@ -84,7 +84,7 @@ def grouped_allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
-    """:func:`allgather` of several arrays, of which number i is called ``name.i``. Raises as :func:`allgather`.
+    """:func:`allgather` of several arrays; number i is named ``name.i``. Raises as :func:`allgather`.
 
     Example::
 
@@ -99,7 +99,7 @@ def grouped_allgather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[list[Array]]:
-    """:func:`grouped_allgather` that returns one handle for all arrays at once.
+    """:func:`grouped_allgather` that immediately returns one handle for all arrays.
 
     Example::
 
@@ -116,7 +116,7 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Returns a copy of the array of the rank ``root_rank`` (a world rank) on every rank.
+    """Returns a copy of the array of rank ``root_rank`` (a world rank) on every rank.
 
     ``array``: any shape and dtype, the same on every rank; its elements matter at the root only. ``root_rank`` has no
     default here; in ``broadcast_object()`` the default is 0. ``name`` and ``process_set``: as for :func:`allreduce`.
@@ -137,7 +137,7 @@ def broadcast_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Array]:
-    """:func:`broadcast` that returns a handle at once.
+    """:func:`broadcast` that returns a handle immediately.
 
     Example::
 
@@ -154,7 +154,7 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """:func:`broadcast` into ``array`` itself, which is returned. It must be contiguous and writeable.
+    """:func:`broadcast` in place: overwrites ``array`` and returns it. It must be contiguous and writeable.
 
     Raises as :func:`broadcast`, and :class:`rueda.InvalidArgumentError` on every rank if one rank's array is not
     contiguous.
@@ -176,7 +176,7 @@ def broadcast_async_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Array]:
-    """:func:`broadcast_` that returns a handle at once. ``array`` must be neither read nor written meanwhile.
+    """:func:`broadcast_` that returns a handle immediately. ``array`` must be neither read nor written meanwhile.
 
     Example::
 
@@ -267,7 +267,7 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Array] | Handle[tuple[Array, Array]]:
-    """:func:`alltoall` that returns a handle at once. ``array`` must not be written meanwhile.
+    """:func:`alltoall` that returns a handle immediately. ``array`` must not be written meanwhile.
 
     Example::
 
@@ -299,7 +299,7 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
 
 
 def join(process_set: ProcessSet = global_process_set) -> int:
-    """Says that this rank has no more data; returns, when all ranks have joined, the world rank that was last.
+    """Announces that this rank has no more data; once all ranks have joined, returns the last one's world rank.
 
     Until then, this rank takes part in the others' allreduce, reducescatter, allgather and broadcast with the identity
     of each operation. An average divides by the number of ranks that contributed, or by all with ``join_average=all``.

@@ -16,7 +16,7 @@ U = TypeVar("U")
 
 
 class Handle(Generic[T]):
-    """The future of an asynchronous operation, whose result is a ``T``.
+    """The future of an asynchronous operation with a result of type ``T``.
 
     The tensors stay alive until the operation has completed, even if the handle is dropped. Dropping it does not cancel
     the operation. Any number of threads may wait.
@@ -137,7 +137,7 @@ def poll(handle: Handle[T]) -> bool:
 
 
 def synchronize(handle: Handle[T]) -> T:
-    """Waits for an asynchronous operation and returns its result; raises the error that it ended with.
+    """Waits for an asynchronous operation and returns its result, or raises its error.
 
     Example::
 

@@ -44,7 +44,7 @@ _WORD = (1 << 64) - 1
 
 
 def leaf_seed(seed: int, step: int, leaf: int) -> int:
-    """The seed of a leaf in a step: 63 bits, in which those of other leaves and steps differ in about half.
+    """The seed of a leaf in a step: 63 bits, about half of which differ from those of any other leaf or step.
 
     Example::
 
@@ -66,7 +66,7 @@ def _mix(value: int) -> int:
 
 
 class Leaves:
-    """Who computes which leaf of the global batch.
+    """Which rank computes which leaf of the global batch.
 
     ``count``: the number of leaves, the same on every rank and in every run that is to give the same bits. Leaves are
     divided over the ranks of ``process_set`` into ranges that are as even as possible. ``ranks``: alternatively, for
@@ -123,7 +123,7 @@ class Leaves:
 
 
 class LeafSums:
-    """Adds up what the leaves of this rank yield, in ascending order and along the tree: O(log n) arrays are kept.
+    """Sums the results of this rank's leaves, in ascending order and along the tree: O(log n) arrays are kept.
 
     Example::
 
@@ -168,7 +168,7 @@ def allreduce_leaves(
     postscale_factor: float = 1.0,
     output: Array | None = None,
 ) -> Array:
-    """Reduces partial sums of leaves; every rank gets the bits that one rank alone would get.
+    """Reduces partial sums of leaves; every rank gets the bits that a single rank would get.
 
     ``partials``: of shape ``[len(leaves.partials), ...]``, see :meth:`LeafSums.partials`; the rest of the shape and
     the dtype are the same on every rank. ``op``: by default the average over the leaves. Every intermediate sum has the
@@ -194,7 +194,7 @@ def allreduce_leaves_async(
     postscale_factor: float = 1.0,
     output: Array | None = None,
 ) -> Handle[Array]:
-    """:func:`allreduce_leaves` that returns a handle at once. ``partials`` must not be written meanwhile.
+    """:func:`allreduce_leaves` that returns a handle immediately. ``partials`` must not be written meanwhile.
 
     Example::
 
@@ -217,7 +217,7 @@ def allreduce_leaves_async(
 
 @dataclass(frozen=True)
 class LeafBatch:
-    """The global batch of one step: which samples each leaf has.
+    """The global batch of one step: the samples of each leaf.
 
     Example::
 
@@ -235,7 +235,7 @@ class LeafBatch:
 
 
 class LeafSampler:
-    """Deals the samples of a data set out to leaves: each once in an epoch, whatever ranks there are.
+    """Distributes the samples of a data set over leaves: each once per epoch, regardless of the ranks.
 
     ``items``: the number of samples; ``leaf_size``: the number of samples per leaf and step. The last step of an epoch
     has the remaining samples, divided as evenly as possible, unless ``drop_last``. ``shuffle``: the order depends on

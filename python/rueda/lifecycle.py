@@ -65,7 +65,7 @@ def init(
     rendezvous: str | None = None,
     **options: object,
 ) -> None:
-    """Forms the world; does nothing when it exists already.
+    """Forms the world; does nothing if it already exists.
 
     Under ``mpirun`` the ranks meet through MPI, under ``rueda run`` without MPI through its rendezvous, under MPICH's
     ``mpiexec`` and ``srun --mpi=pmi2`` through PMI. Under plain ``srun`` or ``torchrun``, or wherever ``RANK``,
@@ -156,7 +156,7 @@ def _meet(rank: object, size: object, address: str | None, options: dict[str, st
 
 @contextmanager
 def world(rank: int, size: int, rendezvous: str | None = None, **options: object) -> Iterator[None]:
-    """The world of :func:`init` for as long as the block runs, for programs that swallow exceptions.
+    """The world of :func:`init` as a context manager, for programs that swallow exceptions.
 
     The world is left at the end of the block. If an exception ends the block, the other ranks first receive its text
     and raise :class:`rueda.PeerLostError` with it, instead of waiting for a rank whose process lives on. Arguments and
@@ -194,7 +194,7 @@ def world(rank: int, size: int, rendezvous: str | None = None, **options: object
 
 
 def abort(reason: str) -> None:
-    """Ends the world because of a failure: the other ranks raise :class:`rueda.PeerLostError` with ``reason`` at once.
+    """Ends the world after a failure: the other ranks immediately raise :class:`rueda.PeerLostError` with ``reason``.
 
     For programs that swallow exceptions and keep the process alive, so that the others would wait for it;
     :func:`world` does this automatically. Afterwards this process is in no world, and :func:`init` may follow. With
@@ -245,7 +245,7 @@ def _adopt(process_sets: list[ProcessSet]) -> None:
 
 
 def shutdown() -> None:
-    """Leaves the world: what all ranks have agreed on is finished, the rest fails with :class:`rueda.ShutdownError`.
+    """Leaves the world: finishes what all ranks have agreed on, fails the rest with :class:`rueda.ShutdownError`.
 
     Happens automatically at exit. Does nothing outside a world. :func:`init` may follow.
 
@@ -315,7 +315,7 @@ def block_number() -> int:
 
 
 def rank() -> int:
-    """Number of this process in the world, from 0. Raises :class:`rueda.NotInitializedError` before :func:`init`.
+    """Rank of this process in the world, from 0. Raises :class:`rueda.NotInitializedError` before :func:`init`.
 
     Example::
 
@@ -337,7 +337,7 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """Number of this process among those of its host. Raises :class:`rueda.NotInitializedError`.
+    """Rank of this process among the processes on its host. Raises :class:`rueda.NotInitializedError`.
 
     Example::
 
@@ -359,7 +359,7 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """Number of this host among those that have a process with this local rank. Raises as :func:`rank`.
+    """Index of this host among the hosts that have a process with this local rank. Raises as :func:`rank`.
 
     Example::
 
@@ -381,7 +381,7 @@ def cross_size() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Whether every host has as many processes. Raises as :func:`rank`.
+    """Whether every host has the same number of processes. Raises as :func:`rank`.
 
     Example::
 

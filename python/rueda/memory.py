@@ -15,7 +15,7 @@ __all__ = ["empty"]
 
 
 def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float64) -> Array:
-    """A contiguous array of zeros in memory that the other ranks of the host can reach without a copy.
+    """A contiguous array of zeros in memory that the other ranks on the host can access without a copy.
 
     It is used like any other array and freed with its last view. ``dtype`` defaults to float64, as in NumPy. Also works
     before :func:`rueda.init`, and stays valid after :func:`rueda.shutdown`. If the system provides no such memory, or

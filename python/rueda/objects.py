@@ -30,7 +30,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Returns the ``obj`` of the rank ``root_rank`` (a world rank) on every rank of the set; others' are ignored.
+    """Returns the ``obj`` of rank ``root_rank`` (a world rank) on every rank of the set; ignores the others'.
 
     ``obj`` is anything that pickle can handle, or cloudpickle if it is installed; if both refuse it, every rank raises
     :class:`rueda.InvalidArgumentError` with the reason. A rank without the cloudpickle that the object needs raises

@@ -22,7 +22,7 @@ __all__ = [
 
 
 class AlgorithmChoice(NamedTuple):
-    """How an allreduce of one size is done, and how long it should take by what was measured at init.
+    """The algorithm for an allreduce of one size, and the time that measurements at init predict for it.
 
     Example::
 
@@ -42,7 +42,7 @@ class AlgorithmChoice(NamedTuple):
 
 
 def choose_algorithm(size: int) -> AlgorithmChoice:
-    """How the world does an allreduce of ``size`` bytes.
+    """The algorithm that the world uses for an allreduce of ``size`` bytes.
 
     ``RUEDA_ALGORITHM`` overrides what is chosen, see ``docs/options.md``. Raises
     :class:`rueda.NotInitializedError`, and :class:`rueda.InvalidArgumentError` where ``size`` is negative.
@@ -56,7 +56,7 @@ def choose_algorithm(size: int) -> AlgorithmChoice:
 
 
 class HostLink(NamedTuple):
-    """A kind of link that was tried between hosts at init, by its slowest link.
+    """A kind of link between hosts that was tried at init, described by its slowest link.
 
     Example::
 
@@ -75,7 +75,7 @@ class HostLink(NamedTuple):
 
 
 def host_links() -> list[HostLink]:
-    """What was tried between hosts at :func:`rueda.init`; the first is what is used. Empty on one host.
+    """The kinds of links tried between hosts at :func:`rueda.init`; the first is in use. Empty on one host.
 
     Where ranks have met through MPI, MPI and TCP are both measured, unless ``RUEDA_TRANSPORT`` names one; otherwise
     there is TCP alone. Raises :class:`rueda.NotInitializedError`.
@@ -106,7 +106,7 @@ def metrics() -> dict[str, int]:
 def start_timeline(
     path: str | os.PathLike[str], format: str = "rueda", mark_cycles: bool = False
 ) -> None:
-    """Begins to write a Chrome trace of every tensor, as the option ``timeline`` does from :func:`rueda.init` on.
+    """Starts writing a Chrome trace of every tensor, as the option ``timeline`` does from :func:`rueda.init` on.
 
     ``path``: ``%r`` in it stands for the rank; without it rank 0 alone writes. Each rank starts and stops by itself.
     ``format``: ``"rueda"`` or ``"horovod"``, whose names and layout tools for Horovod's timelines read.
@@ -127,7 +127,7 @@ def start_timeline(
 
 
 def stop_timeline() -> None:
-    """Ends the trace that is being written, if any. Raises :class:`rueda.NotInitializedError`.
+    """Stops writing the trace, if one is being written. Raises :class:`rueda.NotInitializedError`.
 
     Example::
 
@@ -137,7 +137,7 @@ def stop_timeline() -> None:
 
 
 def write_flight_record() -> None:
-    """Writes what this rank did last into the folder that ``RUEDA_FLIGHT_RECORDER`` names.
+    """Writes this rank's last operations to the folder that ``RUEDA_FLIGHT_RECORDER`` names.
 
     The same is done by itself when the world fails or a tensor is waited for too long; ``rueda analyze`` reads it.
     Raises :class:`rueda.NotInitializedError`, :class:`rueda.InvalidArgumentError` where there is no such folder, and

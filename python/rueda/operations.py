@@ -8,7 +8,7 @@ __all__ = ["Average", "BitAnd", "BitOr", "BitXor", "Max", "Min", "Product", "Red
 
 
 class ReduceOp(enum.IntEnum):
-    """How the ranks' elements become one. The numbers are those of ``rueda::ReduceOp``.
+    """How the ranks' elements are combined into one. The numbers are those of ``rueda::ReduceOp``.
 
     ``AVERAGE`` is the sum divided by the number of ranks that contributed; on integers the quotient is rounded
     towards negative infinity, like NumPy's ``//``. ``MIN`` and ``MAX`` propagate NaN. On booleans ``SUM`` and ``MAX``

@@ -58,7 +58,7 @@ def send_async(
     tag: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[None]:
-    """:func:`send` that returns a handle at once. ``array`` must not be written before it has completed.
+    """:func:`send` that returns a handle immediately. ``array`` must not be written before it has completed.
 
     Example::
 
@@ -77,7 +77,7 @@ def recv(
     process_set: ProcessSet = global_process_set,
     timeout: float | None = None,
 ) -> int:
-    """Receives into ``array`` what a rank sends with :func:`send`; returns the rank that has sent it.
+    """Receives into ``array`` what a rank sends with :func:`send`; returns the sender's rank.
 
     ``array``: a contiguous, writeable ``numpy.ndarray`` with the dtype and number of elements that are sent. Its shape
     does not matter. ``source_rank``: a world rank and member of ``process_set``; by default the first to send.
@@ -104,7 +104,7 @@ def recv_async(
     tag: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[int]:
-    """:func:`recv` that returns a handle at once. ``array`` must be neither read nor written before it has completed.
+    """:func:`recv` that returns a handle immediately. ``array`` must not be read or written before it has completed.
 
     Example::
 

@@ -87,7 +87,7 @@ _added: weakref.WeakSet[ProcessSet] = weakref.WeakSet()
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Adds a set of world ranks, given as :class:`ProcessSet` or as its ranks, and returns it.
+    """Adds a set of world ranks, given as a :class:`ProcessSet` or by its ranks, and returns it.
 
     Every rank of the world must call this with the same ranks, members or not, also if the set was used before
     :func:`rueda.shutdown`. Raises :class:`rueda.InvalidArgumentError` for ranks that do not exist or occur twice, and

@@ -62,7 +62,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Recovery:
-    """The result of :func:`recover`.
+    """What :func:`recover` found.
 
     ``epoch``: the number of the new world, higher than that of any before; the first has 0. ``previous_ranks``: for
     each of its ranks, the rank in the world that broke. ``lost``: the ranks of that world that are gone, and why;
@@ -101,7 +101,7 @@ def is_loss(error: BaseException) -> bool:
 
 
 def recover(timeout: float = 60.0, *, break_whole: bool = False) -> Recovery:
-    """Enters the world of the ranks that are left of one that has broken; no process is restarted.
+    """Enters the new world of the remaining ranks after a world has broken; no process is restarted.
 
     The world must have been formed with ``rueda.init(recovery="on")`` (``RUEDA_RECOVERY=on``, which ``rueda run
     --min-np`` sets). Call it after :class:`rueda.PeerLostError` or any other error that has broken the world, including

@@ -93,7 +93,7 @@ def allreduce_async(
     compression: Codec | str | None = None,
     priority: int = 0,
 ) -> Handle[Array]:
-    """:func:`allreduce` that returns a :class:`rueda.Handle` at once. ``array`` must not be written meanwhile.
+    """:func:`allreduce` that returns a :class:`rueda.Handle` immediately. ``array`` must not be written meanwhile.
 
     ``priority``: among the operations that all ranks are ready for, the one with the highest priority goes first;
     between hosts over TCP it overtakes data in flight. Must be the same on every rank, otherwise
@@ -126,7 +126,7 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
     compression: Codec | str | None = None,
 ) -> Array:
-    """:func:`allreduce` into ``array`` itself, which is returned. It must be contiguous and writeable.
+    """:func:`allreduce` in place: overwrites ``array`` and returns it. It must be contiguous and writeable.
 
     Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` on every rank if one rank's array is not
     contiguous.
@@ -157,7 +157,7 @@ def allreduce_async_(
     compression: Codec | str | None = None,
     priority: int = 0,
 ) -> Handle[Array]:
-    """:func:`allreduce_` that returns a handle at once. ``array`` must be neither read nor written meanwhile.
+    """:func:`allreduce_` that returns a handle immediately. ``array`` must be neither read nor written meanwhile.
 
     Example::
 
@@ -212,7 +212,7 @@ def grouped_allreduce_async(
     compression: Codec | str | None = None,
     priority: int = 0,
 ) -> Handle[list[Array]]:
-    """:func:`grouped_allreduce` that returns one handle for all arrays at once.
+    """:func:`grouped_allreduce` that immediately returns one handle for all arrays.
 
     Example::
 
@@ -241,7 +241,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
     compression: Codec | str | None = None,
 ) -> list[Array]:
-    """:func:`grouped_allreduce` into the arrays themselves, which are returned. Raises as :func:`allreduce_`.
+    """:func:`grouped_allreduce` in place: overwrites the arrays and returns them. Raises as :func:`allreduce_`.
 
     Example::
 
@@ -265,7 +265,7 @@ def grouped_allreduce_async_(
     compression: Codec | str | None = None,
     priority: int = 0,
 ) -> Handle[list[Array]]:
-    """:func:`grouped_allreduce_` that returns one handle for all arrays at once.
+    """:func:`grouped_allreduce_` that immediately returns one handle for all arrays.
 
     Example::
 
@@ -296,7 +296,7 @@ def reducescatter(
     process_set: ProcessSet = global_process_set,
     splits: Iterable[int] | None = None,
 ) -> Array:
-    """Reduces as :func:`allreduce`, then leaves each rank its rows of the first dimension.
+    """Reduces like :func:`allreduce`, then gives each rank its rows of the first dimension.
 
     ``array``: at least one dimension, the same shape and dtype on every rank. ``splits``: the number of rows for each
     rank of the set, the same on every rank; by default as even as possible, with one more for earlier ranks.
@@ -323,7 +323,7 @@ def reducescatter_async(
     process_set: ProcessSet = global_process_set,
     splits: Iterable[int] | None = None,
 ) -> Handle[Array]:
-    """:func:`reducescatter` that returns a handle at once. ``array`` must not be written meanwhile.
+    """:func:`reducescatter` that returns a handle immediately. ``array`` must not be written meanwhile.
 
     Example::
 

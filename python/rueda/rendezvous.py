@@ -39,7 +39,7 @@ _MAX_CAUSES = 64
 
 
 class Address(str):
-    """``rueda+tcp://SECRET@HOST:PORT/SIZE``: a text that any program can hand on.
+    """``rueda+tcp://SECRET@HOST:PORT/SIZE``: a string that any program can pass on.
 
     ``rueda+reception://`` instead is that of a :class:`rueda.elastic.Reception`.
 
@@ -69,7 +69,7 @@ class Meeting:
 
 
 def open(size: int, interface: str = "") -> Address:
-    """Opens a rendezvous for ``size`` ranks in this process, which must enter the world as rank 0; tells its address.
+    """Opens a rendezvous for ``size`` ranks in this process, which must enter the world as rank 0; returns its address.
 
     ``interface``: the network interface, or an address of this host, at which other hosts reach it; by default
     ``RUEDA_INTERFACE``, else the address that the host's name resolves to, else the first interface, and without a
@@ -105,7 +105,7 @@ def new_address(kind: str, where: str, size: int) -> Address:
 
 
 def close(address: str, cause: str | None = None) -> None:
-    """Gives up a rendezvous that this process has opened and nobody shall enter any more; else does nothing.
+    """Closes a rendezvous that this process opened and that nobody may enter any more; otherwise does nothing.
 
     With ``cause``, also closes one that another process opened, for this process: any of its threads that waits there,
     now or later, raises :class:`rueda.InitializationError` with that text and the ``reason`` ``"rendezvous_closed"``. A

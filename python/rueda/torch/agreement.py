@@ -42,7 +42,7 @@ Tensors = (
 
 @dataclass(frozen=True)
 class Divergence:
-    """A tensor that some ranks have with other bits than the majority.
+    """A tensor whose bits on some ranks differ from the majority's.
 
     - ``tensor``: its name.
     - ``ranks``: who has other bits. Where there is no majority, who has others than rank ``reference``.
@@ -81,7 +81,7 @@ class Divergence:
 
 
 class DivergenceError(RuedaError):
-    """The ranks no longer have the same tensors. ``divergences`` tells which, the same on every rank.
+    """The ranks no longer have the same tensors. ``divergences`` lists them, the same on every rank.
 
     Example::
 
@@ -108,7 +108,7 @@ def check_agreement(
     repair: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[Divergence]:
-    """Compares the tensors of all ranks to the bit, so that a flipped bit or a silent divergence is found.
+    """Compares the tensors of all ranks bit by bit, to find a flipped bit or a silent divergence.
 
     ``tensors``: a module, whose parameters are compared, or what :func:`rueda.torch.broadcast_parameters` takes.
     ``optimizer``: compares the tensors of its state, too. Any dtypes and layouts but sparse ones; NaNs with other bits

@@ -25,7 +25,7 @@ __all__ = [
 
 
 class Compressor(Protocol):
-    """Turns a tensor into what is reduced in its place, and back.
+    """Converts a tensor into the form that is reduced in its place, and back.
 
     Example::
 

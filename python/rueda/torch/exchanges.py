@@ -65,7 +65,7 @@ def allgather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[torch.Tensor]:
-    """:func:`allgather` that returns a handle at once. ``tensor`` must not be written meanwhile.
+    """:func:`allgather` that returns a handle immediately. ``tensor`` must not be written meanwhile.
 
     Example::
 
@@ -81,7 +81,7 @@ def grouped_allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """:func:`allgather` of several tensors, of which number i is called ``name.i``. Raises as :func:`allgather`.
+    """:func:`allgather` of several tensors; number i is named ``name.i``. Raises as :func:`allgather`.
 
     Example::
 
@@ -99,7 +99,7 @@ def grouped_allgather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[list[torch.Tensor]]:
-    """:func:`grouped_allgather` that returns one handle for all tensors at once.
+    """:func:`grouped_allgather` that immediately returns one handle for all tensors.
 
     Example::
 
@@ -116,7 +116,7 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Returns a copy of the tensor of the rank ``root_rank`` (a world rank) on every rank.
+    """Returns a copy of the tensor of rank ``root_rank`` (a world rank) on every rank.
 
     ``tensor``: any shape and dtype, the same on every rank; its elements matter at the root only.
 
@@ -137,7 +137,7 @@ def broadcast_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[torch.Tensor]:
-    """:func:`broadcast` that returns a handle at once.
+    """:func:`broadcast` that returns a handle immediately.
 
     Example::
 
@@ -154,7 +154,7 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """:func:`broadcast` into ``tensor`` itself, which is returned. It must be contiguous and writeable.
+    """:func:`broadcast` in place: overwrites ``tensor`` and returns it. It must be contiguous and writeable.
 
     Raises as :func:`broadcast`, and :class:`rueda.InvalidArgumentError` on every rank where one rank's tensor is not
     contiguous.
@@ -176,7 +176,7 @@ def broadcast_async_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[torch.Tensor]:
-    """:func:`broadcast_` that returns a handle at once. ``tensor`` must be neither read nor written meanwhile.
+    """:func:`broadcast_` that returns a handle immediately. ``tensor`` must be neither read nor written meanwhile.
 
     Example::
 
@@ -256,7 +256,7 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[torch.Tensor] | Handle[tuple[torch.Tensor, torch.Tensor]]:
-    """:func:`alltoall` that returns a handle at once. ``tensor`` must not be written meanwhile.
+    """:func:`alltoall` that returns a handle immediately. ``tensor`` must not be written meanwhile.
 
     Example::
 

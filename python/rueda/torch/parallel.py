@@ -137,7 +137,7 @@ def require_memory(
     limit: int | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Raises on every rank where the model is too large for one of them; returns the bytes that each needs. Collective.
+    """Raises on every rank if the model is too large for one of them; returns the bytes that each needs. Collective.
 
     Counted are the parameters, a gradient for each that needs one, and ``optimizer_values`` times that for what the
     optimizer keeps: 0 for SGD, 1 with momentum, 2 for Adam. Of that each rank has one of ``shards`` equal parts.

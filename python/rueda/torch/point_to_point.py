@@ -58,7 +58,7 @@ def send_async(
     tag: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[None]:
-    """:func:`send` that returns a handle at once. ``tensor`` must not be written before it has completed.
+    """:func:`send` that returns a handle immediately. ``tensor`` must not be written before it has completed.
 
     Example::
 
@@ -77,7 +77,7 @@ def recv(
     process_set: ProcessSet = global_process_set,
     timeout: float | None = None,
 ) -> int:
-    """Receives into ``tensor`` what a rank sends with :func:`send`; returns the rank that has sent it.
+    """Receives into ``tensor`` what a rank sends with :func:`send`; returns the sender's rank.
 
     ``tensor``: a contiguous tensor in the CPU's memory of the dtype and the number of elements that are sent.
     Its shape does not matter. ``source_rank``: of the world, and a member of ``process_set``; by default whoever sends
@@ -104,7 +104,7 @@ def recv_async(
     tag: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[int]:
-    """:func:`recv` that returns a handle at once. ``tensor`` must be neither read nor written before it has completed.
+    """:func:`recv` that returns a handle immediately. ``tensor`` must not be read or written before it has completed.
 
     Example::
 

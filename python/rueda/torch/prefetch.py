@@ -53,7 +53,7 @@ _END = object()
 
 
 class PrefetchLoader(Generic[T]):
-    """Iterates over ``loader`` in another thread, so that the next batches are there when they are asked for.
+    """Iterates over ``loader`` in another thread, so that the next batches are ready when they are needed.
 
     The batches are those of ``loader``, in its order. A ``DataLoader`` without workers reads in the training thread:
     this takes the reading out of it. One with ``num_workers`` prefetches already; this counts what is waited for

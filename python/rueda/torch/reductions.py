@@ -88,7 +88,7 @@ def allreduce_async(
     compression: Codec | str | None = None,
     priority: int = 0,
 ) -> Handle[torch.Tensor]:
-    """:func:`allreduce` that returns a :class:`rueda.Handle` at once. ``tensor`` must not be written meanwhile.
+    """:func:`allreduce` that returns a :class:`rueda.Handle` immediately. ``tensor`` must not be written meanwhile.
 
     ``priority``: of what all ranks are ready for, what has the greatest goes first; between hosts over TCP it
     overtakes what is on its way. The same on every rank, otherwise :class:`rueda.MismatchError`.
@@ -120,7 +120,7 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
     compression: Codec | str | None = None,
 ) -> torch.Tensor:
-    """:func:`allreduce` into ``tensor`` itself, which is returned. It must be contiguous and writeable.
+    """:func:`allreduce` in place: overwrites ``tensor`` and returns it. It must be contiguous and writeable.
 
     Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` on every rank where one rank's tensor is not
     contiguous.
@@ -150,7 +150,7 @@ def allreduce_async_(
     compression: Codec | str | None = None,
     priority: int = 0,
 ) -> Handle[torch.Tensor]:
-    """:func:`allreduce_` that returns a handle at once. ``tensor`` must be neither read nor written meanwhile.
+    """:func:`allreduce_` that returns a handle immediately. ``tensor`` must be neither read nor written meanwhile.
 
     Example::
 
@@ -206,7 +206,7 @@ def grouped_allreduce_async(
     compression: Codec | str | None = None,
     priority: int = 0,
 ) -> Handle[list[torch.Tensor]]:
-    """:func:`grouped_allreduce` that returns one handle for all tensors at once.
+    """:func:`grouped_allreduce` that immediately returns one handle for all tensors.
 
     Example::
 
@@ -235,7 +235,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
     compression: Codec | str | None = None,
 ) -> list[torch.Tensor]:
-    """:func:`grouped_allreduce` into the tensors themselves, which are returned. Raises as :func:`allreduce_`.
+    """:func:`grouped_allreduce` in place: overwrites the tensors and returns them. Raises as :func:`allreduce_`.
 
     Example::
 
@@ -259,7 +259,7 @@ def grouped_allreduce_async_(
     compression: Codec | str | None = None,
     priority: int = 0,
 ) -> Handle[list[torch.Tensor]]:
-    """:func:`grouped_allreduce_` that returns one handle for all tensors at once.
+    """:func:`grouped_allreduce_` that immediately returns one handle for all tensors.
 
     Example::
 
@@ -290,7 +290,7 @@ def reducescatter(
     process_set: ProcessSet = global_process_set,
     splits: Iterable[int] | None = None,
 ) -> torch.Tensor:
-    """Reduces as :func:`allreduce`, then leaves each rank its rows of the first dimension.
+    """Reduces like :func:`allreduce`, then gives each rank its rows of the first dimension.
 
     ``tensor``: at least one dimension, the same shape and dtype on every rank. ``splits``: rows for each rank of the
     set, the same on every rank; by default as even as possible, earlier ranks get one more.
@@ -318,7 +318,7 @@ def reducescatter_async(
     process_set: ProcessSet = global_process_set,
     splits: Iterable[int] | None = None,
 ) -> Handle[torch.Tensor]:
-    """:func:`reducescatter` that returns a handle at once. ``tensor`` must not be written meanwhile.
+    """:func:`reducescatter` that returns a handle immediately. ``tensor`` must not be written meanwhile.
 
     Example::
 

@@ -38,7 +38,7 @@ _newest: weakref.WeakValueDictionary[tuple[int, str], SparseHandle] = weakref.We
 
 
 class SparseHandle(Phased[torch.Tensor]):
-    """What :func:`sparse_allreduce_async` returns.
+    """The handle that :func:`sparse_allreduce_async` returns.
 
     Example::
 
@@ -128,7 +128,7 @@ def sparse_allreduce_async(
     postscale_factor: float = 1.0,
     algorithm: str = "auto",
 ) -> Handle[torch.Tensor]:
-    """:func:`sparse_allreduce` that returns a handle at once. ``tensor`` may be written meanwhile.
+    """:func:`sparse_allreduce` that returns a handle immediately. ``tensor`` may be written meanwhile.
 
     The handle's ``choice`` tells by which algorithm it is done. Its errors are raised through it.
 

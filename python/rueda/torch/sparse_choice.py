@@ -21,7 +21,7 @@ KEYED_COST = 1.5
 
 
 class SparseChoice(NamedTuple):
-    """How a sparse allreduce is done, and the bytes that the busiest rank receives by each algorithm.
+    """The algorithm of a sparse allreduce, and the bytes that the busiest rank receives with each algorithm.
 
     Example::
 
@@ -42,7 +42,7 @@ class SparseChoice(NamedTuple):
 def choose_sparse_algorithm(
     rows: Sequence[int], union_rows: int, extent: int, row_bytes: int
 ) -> SparseChoice:
-    """What :func:`rueda.torch.sparse_allreduce` does for such tensors; every rank comes to the same.
+    """The algorithm that :func:`rueda.torch.sparse_allreduce` uses for such tensors; every rank chooses the same.
 
     ``rows``: distinct rows of each rank; ``union_rows``: of all together; ``extent``: rows of the dense tensor;
     ``row_bytes``: of the values of one row. The fewest bytes win, where those of

@@ -38,7 +38,7 @@ def broadcast_parameters(
     root_rank: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Overwrites the tensors of every rank with those of the rank ``root_rank``.
+    """Overwrites the tensors of every rank with those of rank ``root_rank``.
 
     ``params``: ``model.state_dict()``, ``model.named_parameters()`` or ``model.parameters()``. Any shapes and dtypes,
     the same on every rank; they need not be contiguous. Of a ``DTensor`` each rank gets the part that it holds, so that

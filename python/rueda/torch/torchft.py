@@ -24,7 +24,7 @@ __all__ = ["ProcessGroupRueda"]
 
 
 class ProcessGroupRueda(ProcessGroupWrapper):  # type: ignore[misc]  # torchft tells no types
-    """Rueda's collectives under :class:`torchft.Manager`, in the place of ``torchft.ProcessGroupGloo``.
+    """Rueda's collectives under :class:`torchft.Manager`, as a replacement for ``torchft.ProcessGroupGloo``.
 
     Each :meth:`configure` forms a world of its own of the replicas that torchft names, over torchft's store; it does
     not need :func:`rueda.init`, and has nothing to do with that world. A replica that is lost fails what waits for it,
