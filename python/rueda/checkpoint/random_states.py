@@ -1,4 +1,4 @@
-"""The states of the generators that an application draws from without having made them."""
+"""The states of the global random number generators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["random_states", "set_random_states"]
 def random_states() -> dict[str, Any]:
     """Those of ``random``, ``numpy.random`` and torch on this rank, for ``save(each_rank=...)``.
 
-    torch's are that of the CPU and, where CUDA is in use, that of the current GPU.
+    For torch, these are the states of the CPU and, if CUDA is in use, of the current GPU.
 
     Example::
 
