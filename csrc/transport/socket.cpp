@@ -290,6 +290,22 @@ std::vector<std::string> addresses_of(const std::string& address) {
   return found;
 }
 
+std::vector<std::string> own_addresses_of(const std::string& address) {
+  if (!address.starts_with(tcp_prefix)) return {};
+  const auto parts = split_tcp(address);
+  if (!parts) return {};
+  const auto& [host, port] = parts.value();
+  // Without the port: whether somebody has that is another question.
+  const auto list = resolve(host, "", 0);
+  std::vector<std::string> found;
+  for (const addrinfo* each = list ? list->get() : nullptr; each != nullptr; each = each->ai_next) {
+    if (is_loopback(each->ai_addr) || !is_own(*each)) continue;
+    std::string numeric = join(numeric_host(each->ai_addr, each->ai_addrlen), port);
+    if (std::ranges::find(found, numeric) == found.end()) found.push_back(std::move(numeric));
+  }
+  return found;
+}
+
 void set_patience(int fd, Duration patience) {
   constexpr int questions = 4;
   constexpr std::int64_t most = 24 * 3600;
@@ -310,6 +326,14 @@ int local_port(int fd) {
     case AF_INET6: return ntohs(reinterpret_cast<const sockaddr_in6&>(bound).sin6_port);
     default: return 0;
   }
+}
+
+std::string peer_host(int fd) {
+  sockaddr_storage peer{};
+  socklen_t length = sizeof peer;
+  const auto address = reinterpret_cast<sockaddr*>(&peer);
+  if (::getpeername(fd, address, &length) != 0 || peer.ss_family == AF_UNIX) return {};
+  return numeric_host(address, length);
 }
 
 bool is_served(const std::string& unix_address) {

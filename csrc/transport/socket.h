@@ -59,8 +59,12 @@ void set_patience(int fd, Duration patience);
 // Where a name has several addresses, over IPv6 and IPv4 say, each of them, in the order in which
 // the system prefers them; or else the address itself.
 [[nodiscard]] std::vector<std::string> addresses_of(const std::string& address);
+// Of those, each that an interface of this host has but for loopbacks, once.
+[[nodiscard]] std::vector<std::string> own_addresses_of(const std::string& address);
 // "tcp:host:port"
 [[nodiscard]] std::string join_tcp(const std::string& host, int port);
+// The address of the host at the other end of a TCP connection; empty on a Unix socket.
+[[nodiscard]] std::string peer_host(int fd);
 // What became of it.
 Status finish_connecting(int fd);
 

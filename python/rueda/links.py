@@ -1,6 +1,6 @@
 """Prints what rank 0 knows about the links of a world: ``mpirun -H a,b python -m rueda.links``.
 
-``rueda check -H a,b`` runs it without MPI.
+``rueda check -H a,b`` runs it without MPI, or with ``--mpi`` under mpirun.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ def describe(world: dict[str, Any]) -> str:
         lines.append(
             f"allreduce from {_size(row['bytes'])}: {before}, {row['predicted_us']:.0f} µs predicted"
         )
+    if all(link["transport"] != "mpi" for link in world["links"]):
+        lines.append("link mpi: not tried; 'rueda check -H HOSTS --mpi' has mpirun start the ranks")
     return "\n".join(lines)
 
 

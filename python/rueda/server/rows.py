@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rueda.errors import InvalidArgumentError
+from rueda.adapter import Refusal
+from rueda.errors import InvalidArgumentError, MismatchError
+from rueda.exchanges import allgather
 from rueda.handles import Handle
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.server.handing_over import hand_over
@@ -20,6 +22,7 @@ __all__ = ["RowTable"]
 
 Rows = npt.NDArray[np.int64]
 Partition = Callable[[Rows], npt.ArrayLike]
+_NO_LIMIT = 2**63
 
 
 class RowTable(OpenTable):
@@ -29,9 +32,11 @@ class RowTable(OpenTable):
     which all ranks agree without asking: ``initial``, and with a ``spread`` a number from ``[-spread, spread)`` on top
     that follows from ``seed``, row and column.
 
-    ``width``: elements of each row. ``partition``: which rank of the process set owns each of some rows, as an array,
-    the same for the same row always and on all ranks; by default rows are spread by a hash. ``rule``, ``parameters``,
-    ``replicated``, ``process_set`` and errors are as for :class:`Table`.
+    ``width``: elements of each row. ``rows``: how many there are, so that a call that names a row from this number on
+    raises :class:`rueda.InvalidArgumentError`; by default as many as are named. ``partition``: which rank of the
+    process set owns each of some rows, as an array, the same for the same row always and on all ranks; by default rows
+    are spread by a hash. ``rule``, ``parameters``, ``replicated``, ``process_set`` and errors are as for
+    :class:`Table`.
 
     Example::
 
@@ -47,6 +52,7 @@ class RowTable(OpenTable):
         name: str,
         width: int,
         *,
+        rows: int | None = None,
         initial: float = 0.0,
         spread: float = 0.0,
         seed: int = 0,
@@ -57,6 +63,7 @@ class RowTable(OpenTable):
         process_set: ProcessSet = global_process_set,
     ) -> None:
         self._options: dict[str, Any] = {
+            "rows": rows,
             "initial": initial,
             "spread": spread,
             "seed": seed,
@@ -67,8 +74,13 @@ class RowTable(OpenTable):
         }
         self.width = width
         self._partition = partition
+        self._limit = _NO_LIMIT
 
         def arguments() -> tuple[Any, ...]:
+            if rows is not None:
+                self._limit = whole("rows", rows)
+                if self._limit < 1:
+                    raise Refusal(f"rows={rows}: a table has one row or more")
             return (
                 0,
                 whole("width", width),
@@ -84,6 +96,26 @@ class RowTable(OpenTable):
 
         native = open_native(name, process_set, arguments)
         super().__init__(native, name, process_set)
+        self._agree(process_set)
+
+    def _agree(self, process_set: ProcessSet) -> None:
+        """Raises :class:`rueda.MismatchError` on all ranks where ``rows`` differs."""
+        given = np.array([self._limit - 1], np.int64)
+        found = allgather(given, f"rueda.table '{self.name}': rows", process_set)
+        limits = [last + 1 for last in found.tolist()]
+        other = next((rank for rank, limit in enumerate(limits) if limit != limits[0]), 0)
+        if other == 0:
+            return
+        self.close()
+        values = tuple(
+            "any" if each == _NO_LIMIT else str(each) for each in (limits[other], limits[0])
+        )
+        told = [
+            f"rows {value} on rank {process_set.ranks[rank]}"
+            for value, rank in zip(values, (other, 0), strict=True)
+        ]
+        text = f"table '{self.name}' differs between ranks: {', '.join(told)}"
+        raise MismatchError(text, tensor=self.name, field="rows", values=values)
 
     def get(
         self, rows: npt.ArrayLike, out: Floats | None = None, min_clock: int = 0
@@ -94,7 +126,7 @@ class RowTable(OpenTable):
         and ``min_clock``: see :meth:`Table.get`.
         """
         asked = np.asarray(rows)
-        distinct, places = _distinct(_numbers(asked))
+        distinct, places = _distinct(self._numbers(asked))
         shape = (*asked.shape, self.width)
         if out is not None and out.shape != shape:
             raise InvalidArgumentError(f"get(): out= has shape {out.shape} instead of {shape}")
@@ -175,7 +207,7 @@ class RowTable(OpenTable):
 
     def owner_of(self, row: int) -> int:
         """Which rank of the process set owns the row."""
-        owners = self._owners(_numbers(np.asarray([row])))
+        owners = self._owners(self._numbers(np.asarray([row])))
         return self._native.owner_of(row) if owners is None else int(owners[0])
 
     def restored(self, process_set: ProcessSet = global_process_set) -> RowTable:
@@ -204,7 +236,7 @@ class RowTable(OpenTable):
         return put
 
     def _items(self, rows: npt.ArrayLike, values: npt.ArrayLike) -> tuple[Rows, Floats]:
-        numbers = _numbers(np.asarray(rows))
+        numbers = self._numbers(np.asarray(rows))
         source = readable(values)
         if source.size != numbers.size * self.width:
             raise InvalidArgumentError(
@@ -212,6 +244,21 @@ class RowTable(OpenTable):
                 f"{self.width} elements"
             )
         return numbers, source.reshape(numbers.size, self.width)
+
+    def _numbers(self, rows: npt.NDArray[Any]) -> Rows:
+        """As they are told to the core. Raises InvalidArgumentError for those of no row."""
+        if rows.size == 0:
+            return np.empty(0, np.int64)
+        if rows.dtype.kind not in "iu":
+            raise InvalidArgumentError(f"rows are whole numbers, not of dtype {rows.dtype}")
+        least, most = int(rows.min()), int(rows.max())
+        if least < 0 or most >= self._limit:
+            limit = "numbers are below 2**63"
+            if self._limit != _NO_LIMIT:
+                limit = f"it has {self._limit} rows"
+            row = least if least < 0 else most
+            raise InvalidArgumentError(f"table '{self.name}': there is no row {row}: {limit}")
+        return np.ascontiguousarray(rows, np.int64).reshape(-1)
 
     def _owners(self, rows: Rows) -> npt.NDArray[np.int32] | None:
         if self._partition is None:
@@ -247,16 +294,3 @@ def _summed(source: Floats, places: npt.NDArray[np.intp], count: int) -> Floats:
     order = np.argsort(places, kind="stable")
     starts = np.searchsorted(places[order], np.arange(count))
     return np.add.reduceat(source[order], starts, axis=0)
-
-
-def _numbers(rows: npt.NDArray[Any]) -> Rows:
-    if rows.size == 0:
-        return np.empty(0, np.int64)
-    if rows.dtype.kind not in "iu":
-        raise InvalidArgumentError(f"rows are whole numbers, not of dtype {rows.dtype}")
-    if rows.dtype.kind == "u" and (largest := rows.max()) >= 2**63:
-        raise InvalidArgumentError(f"there is no row {largest}: they are numbered below 2**63")
-    numbers = np.ascontiguousarray(rows, np.int64).reshape(-1)
-    if (least := numbers.min()) < 0:
-        raise InvalidArgumentError(f"there is no row {least}")
-    return numbers
