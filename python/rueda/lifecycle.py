@@ -74,7 +74,7 @@ def init(
     ``options`` override the environment (``docs/options.md`` lists them).
     ``process_sets`` are added immediately, in this order, which must be the same on every rank. A process that ``rueda
     run --max-np`` has started to join a job waits until the others admit it: see :mod:`rueda.elastic`. Its
-    ``process_sets`` must be the same as the others'; they become the others' sets, of which it is not a member.
+    ``process_sets`` must be the same as the others'; they become the others' sets, and it is not a member of them.
 
     ``rank``, ``size`` and ``rendezvous`` go together, for processes that something else has started. The processes meet
     at the address that :func:`rueda.rendezvous.open` has returned in the process with rank 0, regardless of the

@@ -50,7 +50,7 @@ class OpenTable:
         return self._clock
 
     def tick(self) -> Handle[None]:
-        """Reports a step of this rank as done; whoever gets values for this clock gets its earlier additions."""
+        """Reports a step of this rank as done; values that others get for this clock include its earlier additions."""
         return self._begin(self._native.tick, None, ticks=True)
 
     def finish(self) -> Handle[None]:

@@ -89,8 +89,9 @@ def allreduce_async(
 ) -> Handle[torch.Tensor]:
     """:func:`allreduce` that returns a :class:`rueda.Handle` immediately. ``tensor`` must not be written meanwhile.
 
-    ``priority``: of what all ranks are ready for, what has the greatest goes first; between hosts over TCP it
-    overtakes what is on its way. The same on every rank, otherwise :class:`rueda.MismatchError`.
+    ``priority``: among the operations that all ranks are ready for, the one with the highest priority goes first;
+    between hosts over TCP it overtakes data in flight. Must be the same on every rank, otherwise
+    :class:`rueda.MismatchError`.
 
     Example::
 
