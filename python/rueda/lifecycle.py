@@ -72,9 +72,9 @@ def init(
     ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT`` are set, ranks on one host meet through a Unix socket, ranks on
     several over TCP with ``RUEDA_SECRET`` (``docs/hosts.md``). Without a launcher the world has one rank.
     ``options`` override the environment (``docs/options.md`` lists them).
-    ``process_sets`` are added immediately, in this order, which must be the same on every rank. A process that ``rueda
-    run --max-np`` has started to join a job waits until the others admit it: see :mod:`rueda.elastic`. Its
-    ``process_sets`` must be the same as the others'; they become the others' sets, and it is not a member of them.
+    ``process_sets`` are added immediately, in this order, which must be the same on every rank. A process started by
+    ``rueda run --max-np`` to join a job waits until the others admit it: see :mod:`rueda.elastic`. Its ``process_sets``
+    must be the same as the others'; they become the others' sets, and it is not a member of them.
 
     ``rank``, ``size`` and ``rendezvous`` go together, for processes that something else has started. The processes meet
     at the address that :func:`rueda.rendezvous.open` has returned in the process with rank 0, regardless of the
@@ -454,7 +454,7 @@ def _describe_with_origin(
     kind: type[BaseException], value: BaseException, traceback: TracebackType | None
 ) -> str:
     text = describe(kind, value)
-    with suppress(Exception):  # what is said without the line must be said all the same
+    with suppress(Exception):  # without the line, the text must still be sent
         if origin := describe_origin(traceback):
             text += f", raised {origin}"
     return text

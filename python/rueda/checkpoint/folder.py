@@ -52,7 +52,7 @@ class Checkpoint:
 
 
 def available(folder: str | os.PathLike[str]) -> list[Checkpoint]:
-    """The complete checkpoints of a folder, oldest first; none where there is no such folder. Files are none.
+    """The complete checkpoints in a folder, oldest first; empty if the folder does not exist. Files do not count.
 
     Not collective: it only reads the folder. Raises ``OSError`` if the folder cannot be read.
 
@@ -75,7 +75,7 @@ def _named(folder: str | os.PathLike[str]) -> list[Checkpoint]:
 
 
 def latest(folder: str | os.PathLike[str]) -> Checkpoint | None:
-    """The checkpoint that was completed last, or nothing. As :func:`available`.
+    """The checkpoint that was completed last, or ``None``. As :func:`available`.
 
     Example::
 

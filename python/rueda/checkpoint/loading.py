@@ -47,7 +47,7 @@ class Loaded:
 
 
 def load(folder: str | os.PathLike[str], *, step: int | None = None, **state: Any) -> Loaded | None:
-    """Gives the parts of ``state`` what a checkpoint has of them; collective over the world, of any size.
+    """Loads the parts of ``state`` from a checkpoint; collective over the world, of any size.
 
     ``folder``, ``state``: as for :func:`save`; parts that are in the checkpoint but not in ``state`` are not read.
     ``step``: of the checkpoint; by default the one completed last. If several have that step, the newest is loaded.

@@ -12,7 +12,7 @@ __all__ = ["random_states", "set_random_states"]
 
 
 def random_states() -> dict[str, Any]:
-    """Those of ``random``, ``numpy.random`` and torch on this rank, for ``save(each_rank=...)``.
+    """The states of ``random``, ``numpy.random`` and torch on this rank, for ``save(each_rank=...)``.
 
     For torch, these are the states of the CPU and, if CUDA is in use, of the current GPU.
 
@@ -35,7 +35,7 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Draws go on as they would have after :func:`random_states`. A GPU's state is left out where there is none.
+    """Restores the states from :func:`random_states`. A GPU's state is skipped if there is no GPU.
 
     Example::
 

@@ -81,7 +81,7 @@ def save(
     keep: int | None = None,
     **state: Any,
 ) -> PendingSave:
-    """Begins a checkpoint, which all ranks write together in the background; collective over the world.
+    """Starts a checkpoint, which all ranks write together in the background; collective over the world.
 
     Returns when this rank has copied its part of the state in memory, so that training can continue; see
     :class:`PendingSave` for the rest. Each rank writes about the same number of bytes. Existing checkpoints of the same

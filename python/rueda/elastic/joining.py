@@ -69,7 +69,7 @@ def join(options: Mapping[str, str]) -> None:
                 _log.warning("waiting to join again: %s", error)
                 now = time.monotonic()
                 if entrance.is_first:
-                    # Nobody refuses processes that do not fit yet.
+                    # There is no rank yet that could refuse processes that do not fit.
                     if failure is not None and now > deadline:
                         raise _told_with(first_failure, error) from failure
                     time.sleep(_PAUSE)

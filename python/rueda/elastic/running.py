@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Decorator of a training function, whose first argument is a :class:`rueda.elastic.State`.
+    """Decorator for a training function whose first argument is a :class:`rueda.elastic.State`.
 
     The state is synchronised, then the function is called. When a rank is lost (``rueda run --min-np``), or a
     collective fails in another way that a new world may fix, the remaining ranks restore the last

@@ -85,7 +85,7 @@ def steps(
     begin: Callable[[], int] | None = None,
     background_bytes: int = BACKGROUND_BYTES,
 ) -> Iterator[Step]:
-    """The steps of a training from which ranks may be lost, and which others may join; no step is lost or done twice.
+    """The steps of a training run in which ranks may be lost and others may join; no step is lost or done twice.
 
     ``total``: the number of steps. ``state``: what all ranks share, objects with ``state_dict()`` and
     ``load_state_dict()``: the model, at most one optimizer, samplers. At the start, every rank gets rank 0's.

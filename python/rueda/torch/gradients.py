@@ -278,8 +278,8 @@ class GradientReducer:
     def forget_skipped(self) -> None:
         """Called before the gradients after a GradScaler's step: if it skipped the step, drops what codecs have kept.
 
-        Such gradients are scaled differently afterwards, by half as much or less. Over many skipped steps, as at the
-        start of training, what codecs keep would become many times the size of a gradient.
+        Later gradients are scaled differently, by half as much or less. Over many skipped steps, as at the start of
+        training, what codecs keep would become many times the size of a gradient.
         """
         if self.scaler_decides:
             self.scaler_decides = False

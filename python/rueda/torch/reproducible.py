@@ -36,7 +36,7 @@ class Leaf:
     ) -> None:
         self.number = number
         self.step = step
-        # The same for this leaf and step on whichever rank. Torch's CPU generator has been seeded with it.
+        # The same for this leaf and step on every rank. Torch's CPU generator has been seeded with it.
         self.seed = seed
         self.samples = None if batch is None else torch.from_numpy(batch.samples[number])
         self.weight = 1.0 if batch is None else batch.weight(number)
