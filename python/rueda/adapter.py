@@ -96,7 +96,7 @@ class Adapter(Protocol[A]):
 
 
 def change_among(adapter: Adapter[A], arrays: Sequence[A], views: Views) -> tuple[int, str] | None:
-    """The index of the first array whose view is no longer valid, and what was done to it; ``None`` if all are valid."""
+    """The index of the first array whose view is invalid now, and what was done to it; ``None`` if all are valid."""
     if adapter.are_unchanged(arrays, views):
         return None
     columns = zip(arrays, views.pointers, views.shapes, views.dtypes, strict=True)

@@ -346,10 +346,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
       parameters are updated. Clear gradients with ``optimizer.zero_grad()``, since ``model.zero_grad()`` waits. step()
       waits as usual with a closure, after synchronize(), with hooks of step(), in the first step, with torch.compile()
       and within ``torch.device(...)``.
-    - ``check_every``: after every this many steps, which all ranks count alike, the parameters of all ranks are compared bit by
-      bit, see :func:`check_agreement`. If less than half of the ranks differ, they get the majority's parameters, with
-      a warning that names rank, tensor and element; otherwise :class:`DivergenceError` is raised. 0, the default,
-      compares nothing.
+    - ``check_every``: each time this many steps have been taken, which all ranks count alike, the parameters of all
+      ranks are compared bit by bit, see :func:`check_agreement`. If less than half of the ranks differ, they get the
+      majority's parameters, with a warning that names rank, tensor and element; otherwise :class:`DivergenceError` is
+      raised. 0, the default, compares nothing.
     - ``reproducible``: the parameters get the same bits regardless of the number of ranks. The global batch consists of
       ``leaves``, the same number in every run. The loop goes through those of this rank,
       ``for leaf in optimizer.leaves():``, and calls backward() once for each. Gradients are averaged over the leaves
