@@ -92,8 +92,8 @@ class AnnouncedTensors {
   [[nodiscard]] bool is_just_completed(const std::string& name) const;
   // Makes take_completed() return it again.
   void complete_again(const std::string& name) { completed_.push_back(name); }
-  // A completed name must not outlive its tensor: if it was used again, the next round would take
-  // the entry for its own.
+  // A completed name must not outlive its tensor: if the name were used again, the next round would
+  // take the entry for its own.
   void drop_answered_completions();
 
   // The ranks that have requested it in this way.

@@ -1,4 +1,4 @@
-// The cost of messages between hosts, and the quickest algorithm for each size that follows.
+// What messages between hosts cost, and which algorithm is therefore the quickest for each size.
 #pragma once
 
 #include <cstdint>

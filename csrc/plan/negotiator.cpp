@@ -278,8 +278,8 @@ void Negotiator::apply(ResponseList responses) {
       case ResponseKind::left: close(response.status); break;
     }
   }
-  // A name waiting to be sent or released must not outlive its tensor: if it was used again, the
-  // next round would take the entry for its own.
+  // A name waiting to be sent or released must not outlive its tensor: if the name were used again,
+  // the next round would take the entry for its own.
   tensors_.drop_answered_completions();
   ready_.drop_answered();
   std::erase_if(up_.announcements, [this](const Announcement& announcement) {

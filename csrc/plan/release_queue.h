@@ -41,8 +41,8 @@ class ReleaseQueue {
   [[nodiscard]] ResponseList fail_unfinished_groups() const;
 
   void forget_group(const std::string& group) { groups_.erase(group); }
-  // A waiting name must not outlive its tensor: if it was used again, the next round would take the
-  // entry for its own.
+  // A waiting name must not outlive its tensor: if the name were used again, the next round would
+  // take the entry for its own.
   void drop_answered();
   void clear_groups() { groups_.clear(); }
 

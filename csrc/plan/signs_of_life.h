@@ -29,7 +29,7 @@ class SignsOfLife {
   void forget(int member) { silences_.erase(member); }
   void hear(int member, Time now) { silences_.at(member).hear(now); }
   [[nodiscard]] Time heard(int member) const { return silences_.at(member).heard(); }
-  // When the member counts as lost.
+  // When its silence is too long.
   [[nodiscard]] Time silence_end(int member) const { return silences_.at(member).end(timeout_); }
   void excuse(int member, Time now) {
     if (now >= silence_end(member)) silences_.at(member).excuse(now, timeout_);

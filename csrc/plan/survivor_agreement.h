@@ -8,9 +8,9 @@
 //
 // A decision is an intention: the decided world lives only if all its members take part in forming
 // it. A member that cannot form it says so, and all agree again under a higher number. Since others
-// may have formed the world nevertheless, an agreement from then on also needs a majority of its
-// members, as of the epoch that broke (dynamic voting: Jajodia and Mutchler 1990, Lotem, Keidar and
-// Dolev 1997). So no two worlds without a common member come out of an epoch:
+// may have formed that world nevertheless, an agreement from then on needs a majority of that
+// world's members, too, as of the epoch that broke (dynamic voting: Jajodia and Mutchler 1990,
+// Lotem, Keidar and Dolev 1997). So no two worlds without a common member come out of an epoch:
 // - Members that have certainly ended do not count. Of the others, those that stay must be more
 //   than half, or half including the lowest-numbered. Otherwise they stop.
 // - A process that has formed a world answers those that have not with its number and members. A
