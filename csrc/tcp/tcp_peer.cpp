@@ -199,7 +199,7 @@ void TcpPeer::leave_silent_streams(Time now) {
     return;
   }
   std::vector<std::size_t> silent;
-  bool has_other = false;  // other stream that can carry it
+  bool has_other = false;  // another stream that can carry the data
   bool is_busy = false;
   bool awaits_receipt = false;
   for (std::size_t slot = 0; slot < out_.size(); ++slot) {
