@@ -72,8 +72,8 @@ class CompressedAllreduce : public Operation {
   Status status_;
 };
 
-// The complete operation: a piece that fails names the ranks that contributed values which the
-// codec cannot hold.
+// The complete operation. A piece's status names the ranks that contributed values which the codec
+// cannot hold.
 [[nodiscard]] std::unique_ptr<Operation> compressed_allreduce(const Lane& lane,
                                                               const Reduction& reduction,
                                                               std::vector<Piece> pieces);

@@ -80,10 +80,10 @@ class GatheredAlltoall final : public Operation {
   bool all_offer_ = true;      // whether every member's rows can be read
   std::vector<char> gathers_;  // by host: whether this host gathers for it
   PooledBuffer gathered_;
-  std::vector<Bundle> bundles_;                    // carried by this rank
-  std::vector<const std::byte*> taken_;            // from each member here, for this rank
-  std::vector<std::vector<std::int64_t>> told_;    // to each of those ranks, and by each host:
-  std::vector<std::vector<std::int64_t>> counts_;  // whether it has gathered, rows of its members
+  std::vector<Bundle> bundles_;                  // carried by this rank
+  std::vector<const std::byte*> taken_;          // from each member here, for this rank
+  std::vector<std::vector<std::int64_t>> told_;  // sent to each of those ranks, and from each host:
+  std::vector<std::vector<std::int64_t>> counts_;  // whether it gathers, its members' row counts
   std::vector<std::int64_t> received_rows_;        // from each rank of the set
   std::vector<Ticket> awaited_counts_;
   std::vector<Ticket> receives_;

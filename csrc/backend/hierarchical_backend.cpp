@@ -2,9 +2,9 @@
 // is done there, so that data crosses each host's link no more often than necessary:
 //
 //   allreduce       see hierarchical_allreduce.h, hierarchical_compressed.h
-//   reduce-scatter  reduce-scatter within, a ring for each member's place across
-//   all-gather      a ring for each member's place across, all-gather within
-//   broadcast       from host to host, then to all within; large ones in parts that overlap
+//   reduce-scatter  reduce-scatter within, then a ring across hosts for each member's place
+//   all-gather      a ring across hosts for each member's place, then all-gather within
+//   broadcast       from host to host, then to all within; large ones in overlapping parts
 //   all-to-all      gathered within by destination, see gathered_alltoall.h
 #include <algorithm>
 #include <cstring>
@@ -217,8 +217,7 @@ class HierarchicalBackend final : public Backend {
            !is_reachable_here(lane, piece.output, bytes);
   }
 
-  // The member that carries a block combines it here, then passes it to its owner if that is
-  // another.
+  // The member that carries a block combines it on this host; a ring delivers it to its owner.
   [[nodiscard]] std::unique_ptr<Operation> reduce_blocks(const Lane& lane,
                                                          const Reduction& reduction,
                                                          const std::byte* input, std::byte* buffer,

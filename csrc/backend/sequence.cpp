@@ -32,7 +32,7 @@ std::vector<int> Sequence::awaited() const {
 
 namespace {
 
-// Limit on parts that are past their free steps, since each is checked on every advance().
+// Limit on parts begun early for their free steps, since every advance() checks each of them.
 constexpr std::size_t max_ahead = 64;
 
 }  // namespace

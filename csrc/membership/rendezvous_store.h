@@ -40,7 +40,7 @@ struct RendezvousWords {
     later,
     error,      // value says why
     challenge,  // key: a random word, value: the store's proof
-    prove,      // value: the rank's proof → ok | later (the rank is still in the world before) |
+    prove,      // value: the rank's proof → ok | later (the rank is still in its previous world) |
                 // error
     lost,       // rank: it has ended and will not come, value says how (the launcher's store only)
   };

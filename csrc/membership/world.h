@@ -43,7 +43,7 @@ struct WorldLayout {
   LinkCosts link_costs;                // between hosts; same on all ranks
   std::vector<TriedLink> links_tried;  // between hosts; the one in use comes first
 
-  // Whether a set divided like this works within each host's memory first.
+  // Whether collectives of a set with these parts use each host's memory where they can.
   [[nodiscard]] bool spans_hosts(const HostParts& parts) const {
     return host.knows_hosts() && parts.leaders.size() > 1;
   }

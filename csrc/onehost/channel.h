@@ -28,7 +28,7 @@ namespace rueda {
 // Payload that fits into a cache line next to the sequence number. The smallest messages travel
 // there, so that they cost a single transfer between two cores.
 inline constexpr std::size_t line_bytes = 56;
-// Small messages are copied through slots of up to this size.
+// Messages of up to this size are copied through slots.
 inline constexpr std::size_t slot_bytes = 512 << 10;
 
 enum class Place : std::uint8_t {

@@ -34,7 +34,7 @@ constexpr std::size_t min_tensor = 64 << 10;
 
 // Limits the growth of memory that is partly unused to the part in use.
 bool is_half_used(std::byte* page) {
-  constexpr std::size_t small_page = 4096;  // mincore() fills too little where they are larger
+  constexpr std::size_t small_page = 4096;  // with larger pages, mincore() fills fewer
   std::array<unsigned char, huge_page / small_page> resident{};
   if (::mincore(page, huge_page, resident.data()) != 0) return false;  // part of it is not mapped
   const auto used =

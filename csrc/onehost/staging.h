@@ -20,7 +20,7 @@ namespace rueda {
 
 class Staging {
  public:
-  // Up to how many ranks chunks are long enough to be worth the cost of their flags.
+  // Whether, with this many ranks, chunks are long enough to be worth the cost of their flags.
   [[nodiscard]] static bool is_possible(int ranks);
   // Whether such tensors are staged under `policy`; same on all ranks.
   [[nodiscard]] static bool suits(const HostPolicy& policy, std::size_t bytes, std::size_t tensors,

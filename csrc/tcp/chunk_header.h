@@ -17,8 +17,8 @@ namespace rueda {
 
 struct ChunkHeader {
   std::uint64_t message = 0;   // number among those from this rank to that peer, from 1
-  std::uint64_t previous = 0;  // the one before it with the same tag, unless that one and all
-                               // before it with the tag are known to have arrived: 0 then
+  std::uint64_t previous = 0;  // the preceding message with the same tag; 0 if that and all
+                               // before it with the tag are known to have arrived
   std::uint64_t length = 0;    // of the message
   std::uint64_t offset = 0;    // where in the message the chunk begins
   Tag tag = {};

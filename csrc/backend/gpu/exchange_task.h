@@ -14,7 +14,7 @@ namespace rueda {
 
 class ExchangeTask : public GpuTask {
  public:
-  // Of the host, for input and output; how large differs between ranks.
+  // Host memory for input and output; its size differs between ranks.
   [[nodiscard]] std::optional<Status> reserve(GpuLane& gpu, Way way) override;
   Expected<bool> advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) final;
   [[nodiscard]] bool is_staged() const final { return step_ == Step::done; }

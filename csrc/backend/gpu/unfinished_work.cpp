@@ -14,7 +14,7 @@ Expected<Duration> UnfinishedWork::look(Time now) {
     const auto reached = first.event->reached();
     if (!reached) return reached.status();
     if (!*reached) {
-      // The application's own work may take any time, and between two looks, too.
+      // The application's own work may take any time, even between two looks.
       if (!first.inputs.empty()) first.since = now;
       std::erase_if(first.inputs, [](const auto& input) { return input->is_over(); });
       return now - first.since;
