@@ -2,8 +2,8 @@
 // used for one collective after the other.
 //
 // Every rank runs the same collectives in the same order, so a sequence number identifies each.
-// What a rank writes for collective s may be overwritten for s + 2: a rank that has arrived at s +
-// 1 has read everything of s.
+// A rank may overwrite what it wrote for collective s when it gets to s + 2: a rank that has
+// arrived at s + 1 has read everything of s.
 //
 // Not thread-safe: one thread at a time. A thread other than the one driving the engine must enter
 // and leave, see Visit.

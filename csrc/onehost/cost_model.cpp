@@ -237,7 +237,7 @@ std::size_t crossing(const HostCosts& costs, const MeasuredCost& direct, std::si
   return bytes;
 }
 
-// Larger tensors are on huge pages if the allocator cares for it, and are accessed faster than
+// Larger tensors are on huge pages if the allocator arranges that, and are accessed faster than
 // those measured.
 constexpr std::size_t likely_on_huge_pages = 4 << 20;
 // Upper limit on how much faster tensors on huge pages are accessed.

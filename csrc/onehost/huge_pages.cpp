@@ -32,7 +32,7 @@ bool populate_each(std::byte* begin, std::size_t bytes) {
 // Smaller tensors gain nothing.
 constexpr std::size_t min_tensor = 64 << 10;
 
-// Limits the growth of memory that is partly unused to the part in use.
+// So that memory which is partly unused at most doubles.
 bool is_half_used(std::byte* page) {
   constexpr std::size_t small_page = 4096;  // with larger pages, mincore() fills fewer
   std::array<unsigned char, huge_page / small_page> resident{};

@@ -13,10 +13,10 @@ namespace rueda {
 
 // Moves a tensor of 64 KiB or more in ordinary memory to huge pages, at the same address. For
 // process_vm_readv the kernel pins each page that it copies, and one huge page replaces 512 small
-// ones. Huge pages at its ends, shared with other data, are included if at least half in use. Only
-// for memory that stays: a page may cost some milliseconds, and gradients that are freed after each
-// step get slower. Others may access it meanwhile; contents are preserved. Returns the bytes on
-// huge pages; 0 with kernels before 6.1.
+// ones. Huge pages at its ends, shared with other data, are included if at least half is in use.
+// Only for memory that stays: a page may cost some milliseconds, and gradients that are freed after
+// each step get slower. Others may access it meanwhile; contents are preserved. Returns the bytes
+// on huge pages; 0 with kernels before 6.1.
 std::size_t put_tensor_on_huge_pages(const void* tensor, std::size_t bytes);
 
 }  // namespace rueda

@@ -11,7 +11,7 @@
 
 namespace rueda {
 
-// For the ranks of `host` in a world of `world_size`, addressed by world rank; once per HostMemory.
+// For the ranks of `host` in a world of `world_size`, addressed by world rank; call once per rank.
 // All must have made it before the first sends. A ring allocates its memory with its first message.
 // Fails if the host's memory has no room.
 [[nodiscard]] Expected<std::unique_ptr<Transport>> make_memory_transport(

@@ -35,8 +35,8 @@ std::size_t wanted_length() {
   return round_up(std::min(pages * page, addresses_of_all_ranks / processors), huge_page);
 }
 
-// The memory of the process `process`, or why it has none. Never freed: tensors may outlive the
-// shutdown of the process, and a parent's tensors exist in its child.
+// The memory of the process `process`, or why it has none. Never freed: tensors may still
+// exist while the process ends, and a parent's tensors exist in its child.
 struct Made {
   int process;
   Expected<std::unique_ptr<RegisteredMemory>> memory;
