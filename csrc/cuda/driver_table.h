@@ -4,7 +4,7 @@
 
 #include <cuda.h>
 
-// cuda.h renames functions whose semantics have changed by macros (cuMemAlloc is cuMemAlloc_v2).
+// cuda.h uses macros to rename functions whose semantics have changed (cuMemAlloc_v2, for example).
 // The symbol looked up must match the declaration, so the names go through the preprocessor.
 #define RUEDA_DRIVER_FUNCTIONS(USE)                             \
   USE(get_error_name, cuGetErrorName)                           \

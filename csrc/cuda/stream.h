@@ -15,7 +15,7 @@ class CudaEvent;
 
 class CudaStream {
  public:
-  // An own stream: of the device's highest priority, and not waiting for the default stream.
+  // A stream of our own: of the device's highest priority, and not waiting for the default stream.
   [[nodiscard]] static Expected<CudaStream> create(DeviceReference device);
   // A foreign stream, as an integer (torch's stream.cuda_stream; 0 and 1 are the default stream, 2
   // is the per-thread one). Not destroyed here; must outlive its uses.
