@@ -184,9 +184,9 @@ Status RendezvousBootstrap::enter(Time deadline) {
                                         " there, or a rank has not left the world before"));
 }
 
-// The addresses behind `address` that belong to this host. A name may resolve to none of them on the
-// very host that it names: to a loopback, as Debian's do, or to a gateway's address. The other ranks
-// may then reach this host at any address, so rank 0 listens everywhere.
+// The addresses behind `address` that belong to this host. A name may resolve to none of them on
+// the very host that it names: to a loopback, as Debian's do, or to a gateway's address. The other
+// ranks may then reach this host at any address, so rank 0 listens everywhere.
 std::vector<std::string> addresses_to_serve(const std::string& address) {
   const auto colon = address.rfind(':');
   if (!address.starts_with("tcp:") || colon <= 4) return {address};
