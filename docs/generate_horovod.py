@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import rueda.horovod
 import rueda.horovod.torch as hvd
 from rueda import _native
 from rueda.horovod.settings import UNUSED
@@ -25,8 +26,8 @@ HERE = Path(__file__).parent
 PAGE = HERE / "horovod.md"
 # Methods of what DistributedOptimizer() returns.
 CLASSES = {"DistributedOptimizer": HorovodDistributed}
-# APIs for others than PyTorch. They are not imported here; tests/engines/keras compares their signatures.
-MODULES = ("tensorflow", "keras")
+# APIs for others than PyTorch. They are not imported here; tests/engines compares their signatures.
+MODULES = ("tensorflow", "keras", "spark", "ray")
 
 
 class Row(NamedTuple):
@@ -43,6 +44,8 @@ def resolve(name: str) -> Any:
     first, _, rest = name.partition(".")
     if name in MODULES:
         return importlib.util.find_spec(f"rueda.horovod.{name}")
+    if name == "run":
+        return rueda.horovod.run
     found = CLASSES[first] if rest and first in CLASSES else getattr(hvd, first, None)
     for part in filter(None, rest.split(".")):
         found = getattr(found, part, None)

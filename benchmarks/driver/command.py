@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rueda.launcher.errors import LaunchError
 
 if TYPE_CHECKING:
     from .run import Request
@@ -63,6 +64,15 @@ Exit code: 0; 1 if a result was wrong or ranks died; 2 if it could not run as as
 signal N ended it (130 after Ctrl-C). No process is left running.
 """
 
+
+def _refuse_hosts(_: click.Context, __: click.Parameter, hosts: str | None) -> None:
+    if hosts is not None:
+        raise LaunchError(
+            f"-H: all ranks of `rueda bench` run on this host; `rueda check -H {hosts}` tells what the links between "
+            "hosts were found to be, and which algorithm is chosen for which sizes"
+        )
+
+
 _FLAGS = [
     click.argument("collective", default="allreduce"),
     click.option("-np", "-n", "--num-proc", "ranks", type=int, default=2, metavar="N",
@@ -105,7 +115,9 @@ _FLAGS = [
     click.option("--limits/--no-limits", default=True,
                  help="Also measure the machine's limits."),
     click.option("--explain", is_flag=True,
-                 help="Print which algorithm Rueda uses for which sizes, and exit."),
+                 help="Print which algorithm Rueda uses for which sizes on this host, and exit. "
+                 "Across hosts: rueda check -H."),
+    click.option("-H", "--hosts", expose_value=False, hidden=True, callback=_refuse_hosts),
     click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE",
                  help="Write the results as JSON."),
     click.option("--markdown", "markdown_file", type=click.Path(path_type=Path), metavar="FILE",

@@ -15,6 +15,7 @@
 #include "core/start_thread.h"
 #include "core/strings.h"
 #include "core/wait_fd.h"
+#include "membership/host.h"
 #include "membership/inherited_listener.h"
 #include "membership/rendezvous_store.h"
 #include "membership/starter.h"
@@ -105,6 +106,8 @@ class RendezvousBootstrap final : public Bootstrap {
         .because(cause);
   }
 
+  [[nodiscard]] std::string own_name() const { return str("rank ", rank_, " on ", host_name()); }
+
   // What all have put before the barrier that `answer` ends.
   Status learn(const RendezvousWords& answer) {
     auto texts = split_texts(answer.value);
@@ -165,13 +168,15 @@ Status RendezvousBootstrap::greet(Time deadline) {
   }
   hello_.store_word = challenge.value().key;
   if (is_same_secret(challenge.value().value, hello_.proof_of_store(key_))) return {};
-  return failed(
-      "what answers there has another secret (RUEDA_SECRET): it is another job's, or the ranks "
-      "of this job were not given the same one");
+  return failed(str("what answers there has another secret (RUEDA_SECRET) than ", own_name(),
+                    ": it is another job's, or the ranks of this job were not given the same one"));
 }
 
 Status RendezvousBootstrap::enter(Time deadline) {
   const auto answer = ask({Verb::prove, 0, 0, {}, hello_.proof_of_rank(key_)}, deadline);
+  if (!answer && answer.status().code() == ErrorCode::initialization) {
+    return failed(own_name() + " is not let in").because(answer.status());
+  }
   if (!answer) return answer.status();
   is_in_ = answer.value().verb == Verb::ok;
   if (is_in_) return {};
@@ -179,23 +184,39 @@ Status RendezvousBootstrap::enter(Time deadline) {
                                         " there, or a rank has not left the world before"));
 }
 
-// A name may resolve to a loopback on the very host it names, so rank 0 listens everywhere then.
-std::string address_to_serve(const std::string& address) {
+// Those of its addresses that this host has. Where a name resolves to none of them on the very host
+// that it names, to a loopback as Debian's do or to an address of a gateway, the others may reach
+// this host at any, and rank 0 listens everywhere.
+std::vector<std::string> addresses_to_serve(const std::string& address) {
   const auto colon = address.rfind(':');
-  if (!address.starts_with("tcp:") || colon <= 4) return address;
+  if (!address.starts_with("tcp:") || colon <= 4) return {address};
   const std::string host = address.substr(4, colon - 4);
   in_addr numeric{};
   if (host.starts_with('[') || host == "localhost" ||
       ::inet_pton(AF_INET, host.c_str(), &numeric) == 1) {
-    return address;
+    return {address};
   }
-  return "tcp:" + address.substr(colon);
+  std::vector<std::string> own = own_addresses_of(address);
+  if (own.empty()) own.push_back("tcp:" + address.substr(colon));
+  return own;
 }
 
-Expected<std::unique_ptr<RendezvousStore>> store_at(Listener listener, int size,
+Expected<std::vector<Listener>> listen_to_serve(const std::string& address) {
+  std::vector<Listener> listeners;
+  for (const std::string& each : addresses_to_serve(address)) {
+    auto listener = listen_on(each);
+    if (!listener) return listener.status();
+    listeners.push_back(std::move(listener).value());
+  }
+  return listeners;
+}
+
+// `where`: a listener, or several.
+template <typename Where>
+Expected<std::unique_ptr<RendezvousStore>> store_at(Where where, int size,
                                                     const std::string& secret) {
   try {
-    return std::make_unique<RendezvousStore>(std::move(listener), size, secret);
+    return std::make_unique<RendezvousStore>(std::move(where), size, secret);
   } catch (const std::system_error& error) {
     return no_thread(error);
   }
@@ -208,10 +229,10 @@ Expected<std::unique_ptr<RendezvousStore>> serve(const std::string& address, int
     return store_at(*std::move(inherited), size, secret);
   }
   while (true) {
-    auto listener = listen_on(address_to_serve(address));
-    if (listener) return store_at(std::move(listener).value(), size, secret);
+    auto listeners = listen_to_serve(address);
+    if (listeners) return store_at(std::move(listeners).value(), size, secret);
     if (Clock::now() >= deadline) {
-      return failed("the rendezvous cannot be served").because(listener.status());
+      return failed("the rendezvous cannot be served").because(listeners.status());
     }
     std::this_thread::sleep_for(between_tries);
     look_for_interruption();
@@ -336,13 +357,13 @@ Expected<Served> serve_at_first_free(const std::vector<std::string>& addresses, 
                                      const std::string& secret) {
   Status obstacle;
   for (const std::string& address : addresses) {
-    auto listener = listen_on(address_to_serve(address));
-    if (listener) {
-      auto store = store_at(std::move(listener).value(), size, secret);
+    auto listeners = listen_to_serve(address);
+    if (listeners) {
+      auto store = store_at(std::move(listeners).value(), size, secret);
       if (!store) return store.status();
       return Served{std::move(store).value(), address};
     }
-    obstacle = listener.status();
+    obstacle = listeners.status();
     const Time deadline = Clock::now() + short_attempt_timeout;
     auto other = reach(address, 0, size, secret, deadline);
     if (other && other.value()->greet(deadline).ok()) {

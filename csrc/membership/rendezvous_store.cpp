@@ -13,6 +13,7 @@
 
 #include "core/limited_log.h"
 #include "core/strings.h"
+#include "membership/host.h"
 #include "transport/strangers.h"
 
 namespace rueda {
@@ -27,6 +28,12 @@ constexpr auto key_purpose = "rueda rendezvous 2";
 LimitedLog& warnings() {
   static LimitedLog log(LogLevel::warning);
   return log;
+}
+
+std::vector<Listener> alone(Listener listener) {
+  std::vector<Listener> listeners;
+  listeners.push_back(std::move(listener));
+  return listeners;
 }
 
 std::string number(std::uint32_t value) {
@@ -95,7 +102,11 @@ std::string RendezvousHello::proof_of_rank(const Key& key) const {
 }
 
 RendezvousStore::RendezvousStore(Listener listener, int size, const std::string& secret)
-    : listener_(std::move(listener)),
+    : RendezvousStore(alone(std::move(listener)), size, secret) {}
+
+RendezvousStore::RendezvousStore(std::vector<Listener> listeners, int size,
+                                 const std::string& secret)
+    : listeners_(std::move(listeners)),
       size_(size),
       key_(RendezvousHello::key_of(secret)),
       stop_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
@@ -114,7 +125,7 @@ void RendezvousStore::serve() {
     accept_all();
     take_turns();
   }
-  listener_.fd.reset();
+  listeners_.clear();
   // Whoever has not become a rank by now need not be waited for.
   std::erase_if(clients_, [](const auto& client) { return client->rank < 0; });
   const Time deadline = Clock::now() + parting_timeout;
@@ -147,7 +158,7 @@ void RendezvousStore::sleep() {
   if (!is_stopping) {
     entries.push_back({stop_.get(), POLLIN, 0});
     if (now >= accept_after_) {
-      entries.push_back({listener_.fd.get(), POLLIN, 0});
+      for (const Listener& listener : listeners_) entries.push_back({listener.fd.get(), POLLIN, 0});
     } else {
       wake = std::min(wake, accept_after_);
     }
@@ -166,11 +177,15 @@ void RendezvousStore::sleep() {
   ::poll(entries.data(), entries.size(), timeout);
 }
 
-// A bounded number at once, so that the ranks have their turn however many come.
 void RendezvousStore::accept_all() {
+  for (const Listener& listener : listeners_) accept_all_at(listener);
+}
+
+// A bounded number at once, so that the ranks have their turn however many come.
+void RendezvousStore::accept_all_at(const Listener& listener) {
   if (Clock::now() < accept_after_) return;
   for (int count = 0; count < max_accepted_at_once; ++count) {
-    Accepted next = accept_from(listener_.fd.get());
+    Accepted next = accept_from(listener.fd.get());
     if (!next.fd) {
       if (!next.lacks_descriptors) return;
       warnings().write("rendezvous: no file descriptor is left for a connection (ulimit -n)");
@@ -285,9 +300,12 @@ void RendezvousStore::admit(Client& client, const RendezvousWords& question) {
   }
   const int rank = static_cast<int>(hello.rank);
   if (static_cast<int>(hello.size) != size_) {
-    return refuse(client, Verb::error,
-                  str("rank ", rank, " was told that there are ", hello.size,
-                      " ranks, rank 0 that there are ", size_));
+    const std::string host = peer_host(client.link.fd());
+    const std::string told = str("was told that there are ", hello.size, " ranks, rank 0 on ",
+                                 host_name(), " that there are ", size_);
+    warnings().write(str("rendezvous: rejected rank ", rank, host.empty() ? "" : " at " + host,
+                         ", which ", told));
+    return refuse(client, Verb::error, str("rank ", rank, " ", told));
   }
   if (rank < 0 || rank >= size_) {
     return refuse(client, Verb::error, str("there is no rank ", rank, " among ", size_));

@@ -76,6 +76,8 @@ inline constexpr std::size_t rendezvous_word_length = 32;
 class RendezvousStore {
  public:
   RendezvousStore(Listener listener, int size, const std::string& secret);
+  // The same at several addresses.
+  RendezvousStore(std::vector<Listener> listeners, int size, const std::string& secret);
   // Takes no newcomers, and waits until those who are here have left, a few seconds at most.
   ~RendezvousStore();
   RendezvousStore(const RendezvousStore&) = delete;
@@ -94,6 +96,7 @@ class RendezvousStore {
   void serve();
   void sleep();
   void accept_all();
+  void accept_all_at(const Listener& listener);
   void drop_oldest_pending();
   void reject(Client& client, const std::string& why);
   void take_turns();
@@ -107,7 +110,7 @@ class RendezvousStore {
   void settle_barrier();
   [[nodiscard]] std::vector<int> missing_ranks() const;
 
-  Listener listener_;
+  std::vector<Listener> listeners_;
   const int size_;
   const Key key_;
   Time accept_after_{};  // no descriptor was left

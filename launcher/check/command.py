@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..companion import run_to_end
+from ..errors import LaunchError
 from ..native import Native
 from .row import Row
 
@@ -33,7 +34,7 @@ With -H it prints this object instead:
   ranks        how many
   hosts        for each host name, its ranks
   links        links tried between hosts, the one in use first:
-    transport, latency_us, gbit_per_second, obstacle
+    transport, latency_us, gbit_per_second, obstacle (mpi: only with --mpi)
   allreduce    for growing sizes: bytes, algorithm, predicted_us
 
 
@@ -48,13 +49,32 @@ memory or MPI can carry its data), else 1. With -H, that of the ranks.
 """
 
 
-def _check_hosts(hosts: str, ssh: str | None, as_json: bool) -> int:
+def _check_hosts(
+    hosts: str, ssh: str | None, mpi: bool, mpi_args: str | None, as_json: bool
+) -> int:
     """Starts one rank for each slot, which report what the links between them were found to be."""
     run = ["-H", hosts, "--no-prefix"]
+    if mpi:
+        run += ["--bootstrap", "mpi"]
     if ssh is not None:
         run += ["--ssh", ssh]
+    if mpi_args is not None:
+        run += ["--mpi-args", mpi_args]
     report = [sys.executable, "-m", "rueda.links", *(["--json"] if as_json else [])]
     return run_to_end([*run, *report])
+
+
+def _check_flags(hosts: str | None, ssh: str | None, mpi: bool, mpi_args: str | None) -> None:
+    """Raises LaunchError where some are given that mean nothing together."""
+    if hosts is None and (mpi or ssh is not None):
+        raise LaunchError(f"{'--mpi' if mpi else '--ssh'} goes with -H, which names the hosts")
+    if mpi_args is not None and not mpi:
+        raise LaunchError("--mpi-args goes with --mpi")
+    if mpi and ssh is not None:
+        raise LaunchError(
+            "--ssh: mpirun reaches hosts in its own way; for another agent give --mpi-args "
+            "'--prtemca plm_ssh_agent COMMAND' (Open MPI 5; '--mca plm_rsh_agent COMMAND' before it)"
+        )
 
 
 def _remarks(row: Row) -> str:
@@ -91,17 +111,28 @@ def make_check_command(native: Native) -> click.Command:
     @click.option(
         "-H", "--hosts", metavar="HOST:SLOTS,...",
         help="Start ranks there, and report the links found between them and the algorithm "
-        "chosen for each size. With MPI: mpirun -H ... python -m rueda.links",
+        "chosen for each size: of TCP, and with --mpi of MPI, too.",
     )  # fmt: skip
     @click.option("--ssh", metavar="COMMAND", help="How `rueda run` reaches hosts, with -H.")
+    @click.option(
+        "--mpi", is_flag=True,
+        help="Start the ranks by mpirun, so that MPI is tried as well as TCP, with -H.",
+    )  # fmt: skip
+    @click.option(
+        "--mpi-args", metavar="'ARGS'", help="Arguments for mpirun, as one word, with --mpi."
+    )
     @click.pass_context
-    def check(context: click.Context, as_json: bool, hosts: str | None, ssh: str | None) -> None:
+    def check(
+        context: click.Context, as_json: bool, hosts: str | None, ssh: str | None, mpi: bool,
+        mpi_args: str | None,
+    ) -> None:  # fmt: skip
         """Lists Rueda's parts and what it can use, each with its path and version, or the reason why not.
 
         Prints a table on a terminal, otherwise one line per component. With -H, tries the links between hosts.
         """
+        _check_flags(hosts, ssh, mpi, mpi_args)
         if hosts is not None:
-            context.exit(_check_hosts(hosts, ssh, as_json))
+            context.exit(_check_hosts(hosts, ssh, mpi, mpi_args, as_json))
         from .report import make_report  # `rueda run` has no use for what it imports
 
         report = make_report(native)

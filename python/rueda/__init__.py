@@ -12,11 +12,11 @@ Example::
 Run it with ``mpirun -np 4 python example.py`` or ``rueda run -np 4 python example.py``. ``rueda.torch`` has the same
 functions for tensors and the distributed optimizer.
 
-Operations of different ranks belong together where they have the same ``name``. Those without one are numbered, so that
-all ranks of a ``process_set`` have to submit these in the same order. A name serves one pending operation at a time.
+Operations are matched across ranks by ``name``. Unnamed operations are numbered, so all ranks of a ``process_set`` must
+submit them in the same order. Only one operation with a given name may be pending at a time.
 
 The modules ``rueda.checkpoint``, ``elastic``, ``server``, ``torch`` and those for other frameworks (``dask``,
-``horovod``, ``jax``, ``keras``, ``optuna``, ``ray``, ``spark``) are imported when the first thing of them is used.
+``horovod``, ``jax``, ``keras``, ``optuna``, ``ray``, ``spark``) are imported on first use.
 """
 
 # ruff: noqa: F405 - names of rueda.public_names
@@ -42,8 +42,8 @@ from rueda.errors import (
 try:
     import rueda._native  # noqa: F401
 except ImportError as _error:
-    # `rueda check` and `rueda run` must work without the extension, to say that it is missing: so
-    # the error waits for the first use of what needs it.
+    # `rueda check` and `rueda run` must work without the extension, so that they can report that it is missing.
+    # The error is therefore raised at the first use of something that needs it.
     _why_not = str(_error)
 else:
     _why_not = ""
@@ -165,16 +165,16 @@ __all__ = [
     "write_flight_record",
 ]
 
-# Modules that are there after `import rueda`, too: imported when they are first asked for.
+# Also available after `import rueda`; imported on first use.
 _MODULES = ("compression", "elastic", "horovod", "rendezvous", "server")
-# The same, but they need a framework that may be absent. dir() leaves them out, as inspect.getmembers() would ask for
-# each, and end with their ImportError.
+# The same, but each needs a framework that may be missing. dir() omits them, because inspect.getmembers() would get
+# each one and fail with its ImportError.
 _FRAMEWORKS = ("checkpoint", "dask", "jax", "keras", "optuna", "ray", "spark", "torch")
 
 if not _typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """What is not there from the beginning: all but the errors, which takes NumPy, as no launcher does."""
+        """Imports everything but the errors on first use: it needs NumPy, which no launcher needs."""
         if name == "__version__":
             return _find_version()
         if _why_not and name in __all__:
@@ -199,7 +199,7 @@ if not _typing.TYPE_CHECKING:
         return sorted({*globals(), *(() if _why_not else (*__all__, *_MODULES))})
 
     def _find_version() -> str:
-        """When somebody asks: what finds it takes as long as a sixth of what imports all of Rueda."""
+        """Called on demand: the lookup takes a sixth of the time of importing all of Rueda."""
         from importlib import metadata
 
         try:

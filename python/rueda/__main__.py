@@ -1,4 +1,4 @@
-"""``python -m rueda``: where the parts are that C++ projects need; everything else is the launcher's."""
+"""``python -m rueda``: prints the paths that C++ projects need; the launcher handles everything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Rueda needs to know of an array library: where its elements are, and how to make an array."""
+"""What Rueda needs from an array library: where an array's elements are, and how to make an array."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ A = TypeVar("A")
 
 
 class Refusal(Exception):
-    """This rank cannot use a tensor. Submitted in the tensor's place, so that every rank raises.
+    """This rank cannot use a tensor. Submitted in place of the tensor, so that every rank raises an error.
 
-    They raise :class:`rueda.UnsupportedError` for a kind of tensor that Rueda does not know, otherwise
-    :class:`rueda.InvalidArgumentError`. ``reason`` becomes that of the error.
+    The error is :class:`rueda.UnsupportedError` for a kind of tensor that Rueda does not know, otherwise
+    :class:`rueda.InvalidArgumentError`. ``reason`` becomes the error's reason.
     """
 
     def __init__(self, why: str, unsupported: bool = False, reason: str = "") -> None:
@@ -26,27 +26,27 @@ class Refusal(Exception):
 
 
 def unusable(array: object, error: Exception) -> Refusal:
-    """What every rank is told where an array, or its library, has raised an error that only this rank would know."""
+    """The refusal to submit when an array or its library raises an error, which only this rank would know of."""
     if isinstance(error, Refusal):
         return error
     return Refusal(f"a {type(array).__name__} cannot be used: {type(error).__name__}: {error}")
 
 
 class View(NamedTuple):
-    """Contiguous (row-major) elements of an array that somebody keeps alive."""
+    """Contiguous (row-major) elements of an array that the caller keeps alive."""
 
     pointer: int
     shape: tuple[int, ...]
     dtype: int  # number of the element type, see rueda.dtypes
-    owner: object = None  # keeps the memory, should the array be given other memory meanwhile
-    device: int = -1  # number of the CUDA device that the memory belongs to; -1 for the host
-    stream: int = 0  # of that device, on which the array was made: a cudaStream_t as an integer
-    # On a device: makes whatever uses the results wait for them, once their operations have been enqueued.
+    owner: object = None  # keeps the memory alive if the array is given other memory meanwhile
+    device: int = -1  # number of the CUDA device that owns the memory; -1 for the host
+    stream: int = 0  # the device's stream on which the array was made: a cudaStream_t as an integer
+    # On a device: called once the operations are enqueued; makes later users of the results wait for them.
     follow: Callable[[Sequence[_native.Handle]], None] | None = None
 
 
 class Views(NamedTuple):
-    """The same of several arrays on one device, by columns: for many small ones, an object each would take longer."""
+    """The same for several arrays on one device, as columns: an object per array is slower for many small ones."""
 
     pointers: list[int]
     shapes: Sequence[tuple[int, ...]]
@@ -59,28 +59,28 @@ class Views(NamedTuple):
 
 
 class Adapter(Protocol[A]):
-    """An array library. All collectives are written once against this.
+    """An array library. All collectives are written once, against this interface.
 
-    What an array's own methods raise in these becomes a Refusal, see :func:`unusable`.
+    An exception from an array's own methods becomes a Refusal, see :func:`unusable`.
     """
 
     def read(self, array: object) -> tuple[A, View]:
         """An array with the same elements, contiguous: ``array`` itself where possible. Raises Refusal."""
 
     def write(self, array: object) -> tuple[A, View]:
-        """``array`` itself, to be overwritten. Raises Refusal, also where it is not contiguous or read-only."""
+        """``array`` itself, to be overwritten. Raises Refusal, also if it is not contiguous or is read-only."""
 
     def usual_views(self, arrays: Sequence[A], to_write: bool) -> Views | None:
-        """Of arrays of which read(), or write(), would return all as they are; ``None`` to look at each.
+        """Views of arrays that read() or write() would all return unchanged; ``None`` if each must be examined.
 
-        They may be anything. ``to_write``: they are to be overwritten.
+        ``arrays`` may hold anything. ``to_write``: the arrays will be overwritten.
         """
 
     def are_unchanged(self, arrays: Sequence[A], views: Views) -> bool:
-        """Whether :meth:`change_of` would find nothing in any of them."""
+        """Whether :meth:`change_of` would return ``None`` for every array."""
 
     def change_of(self, array: A, view: View) -> str | None:
-        """What has been done to an array of read() or write() so that its view is untrue; ``None`` if nothing."""
+        """What has been done to an array from read() or write() that invalidates its view; ``None`` if nothing."""
 
     def empty_like(self, array: A) -> A:
         """A new contiguous array with the shape and dtype of ``array``, on its device. Raises Refusal."""
@@ -89,14 +89,14 @@ class Adapter(Protocol[A]):
         """A new contiguous array with the elements of ``array``. Raises Refusal."""
 
     def from_memory(self, memory: _native.Memory, shape: list[int], like: A) -> A:
-        """An array of the dtype of ``like`` over ``memory``, which it keeps alive."""
+        """An array with the dtype of ``like`` over ``memory``, which the array keeps alive."""
 
     def from_integers(self, values: list[int]) -> A:
         """A one-dimensional array of 64-bit integers."""
 
 
 def change_among(adapter: Adapter[A], arrays: Sequence[A], views: Views) -> tuple[int, str] | None:
-    """The number of the first array of which a view is untrue, and what has been done to it; ``None`` if nothing."""
+    """The index of the first array whose view is invalid now, and what was done to it; ``None`` if all are valid."""
     if adapter.are_unchanged(arrays, views):
         return None
     columns = zip(arrays, views.pointers, views.shapes, views.dtypes, strict=True)

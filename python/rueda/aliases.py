@@ -1,4 +1,4 @@
-"""Arrays of one operation that lie in the same memory."""
+"""Arrays of one operation that share memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["are_apart", "repeated"]
 
 
 def are_apart(pointers: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Whether no memory of ``sizes`` bytes at ``pointers`` is that of another one: then :func:`repeated` finds none."""
+    """Whether no two blocks of ``sizes`` bytes at ``pointers`` overlap. If so, :func:`repeated` finds none."""
     end = 0
     for pointer, size in sorted(zip(pointers, sizes, strict=True)):
         if size > 0 and pointer < end:
@@ -22,16 +22,16 @@ def are_apart(pointers: Sequence[int], sizes: Sequence[int]) -> bool:
 
 
 def repeated(views: Sequence[View]) -> list[int]:
-    """Numbers of those whose memory is that of one before them. Raises Refusal where two overlap in part.
+    """Indices of views that have the same memory as an earlier view. Raises Refusal if two overlap partially.
 
-    Reduced in place at once, such memory would be read by one while it is written by the other.
+    Reducing both in place concurrently would read the memory for one while writing it for the other.
     """
     spans = sorted(
         (view.pointer, number, math.prod(view.shape) * dtypes.item_size(view.dtype))
         for number, view in enumerate(views)
     )
     found = []
-    first, end = -1, 0  # of all so far: who reaches the farthest, and where that is
+    first, end = -1, 0  # the view that extends farthest so far, and its end
     for pointer, number, size in spans:
         if size == 0:
             continue

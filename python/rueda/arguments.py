@@ -1,4 +1,4 @@
-"""What the functions for arrays are given besides arrays, as the core takes it."""
+"""Converts the arguments of collectives, other than arrays, to the form that the core takes."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _ROW_BITS = 64
 
 
 def fits(number: int, bits: int) -> bool:
-    """Whether the core can be given it, as a signed integer of so many bits."""
+    """Whether ``number`` fits into a signed integer of ``bits`` bits, as the core takes it."""
     end = 1 << (bits - 1)
     return -end <= number < end
 
 
 def text_of(name: object) -> str:
-    """A name as it travels; empty for an operation without one.
+    """A name as it is sent to other ranks; empty for an unnamed operation.
 
-    Whatever is no text is named after its text, so that a wrong type on one rank makes no other wait. Raises Refusal
-    for a text that cannot travel, as it has no form in UTF-8.
+    Anything but a string is converted by ``str()``, so that a wrong type on one rank makes no other rank wait. Raises
+    Refusal for a string that cannot be encoded as UTF-8.
     """
     text = name if type(name) is str else "" if name is None else str(name)
     if not text.isascii():
@@ -51,7 +51,7 @@ def text_of(name: object) -> str:
 
 
 def label_of(name: object) -> str:
-    """The same for an operation that fails; of a text that cannot travel a form that is the same on every rank."""
+    """The same for an operation that fails; a name that UTF-8 cannot encode is escaped alike on every rank."""
     try:
         return text_of(name)
     except Refusal:
@@ -59,7 +59,7 @@ def label_of(name: object) -> str:
 
 
 def reduction_of(op: ReduceOp) -> int:
-    """The number of a reduction. Raises Refusal."""
+    """The core's number for a reduction. Raises Refusal."""
     if type(op) is ReduceOp:
         return op
     try:
@@ -115,7 +115,7 @@ def priority_of(priority: int) -> int:
 
 
 def shown(value: object) -> str:
-    """As an error shows it, however long it is or whatever its own methods raise."""
+    """``value`` for an error message: shortened if it is long, and safe if its own methods raise."""
     try:
         text = repr(value)
     except Exception:

@@ -1,4 +1,4 @@
-"""What this process knows of a job whose ranks come and go, and who tells it."""
+"""What this process knows about an elastic job, whose ranks come and go, and the session that reports it."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _log = logging.getLogger("rueda")
 
 @dataclass
 class Attendance:
-    """Of this process, as the launcher or the reception (``rueda.elastic.Reception``) of its job tells it."""
+    """What the launcher or the reception (``rueda.elastic.Reception``) of the job has told this process."""
 
     number: int = -1
     session: Session | None = None
-    # Of a job with a reception: what its ranks prove to each other to know, and how it is reached again.
+    # Only in a job with a reception: the secret that ranks prove to each other to know, and how to reconnect.
     secret: str = ""
     reconnection: Reconnection | None = None
-    process: int = field(default_factory=os.getpid)  # not of its children
-    # By the other side: who waits to join, who has ended before it could, and who is to leave.
+    process: int = field(default_factory=os.getpid)  # a forked child must not use this
+    # Reported by the other side: processes that wait to join, that ended before joining, and that are to leave.
     joiners: list[int] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
     leaving: list[int] = field(default_factory=list)
-    # Of each rank the number; nothing before it is known.
+    # Each rank's process number; empty until known.
     members: list[int] = field(default_factory=list)
-    # How the ranks of the present world have met.
+    # How the ranks of the current world met.
     rendezvous: str = ""
-    # What has come in the background while this process waited to join.
+    # State received in the background while this process waited to join.
     received: Shadow | None = None
-    # Whether this process has joined a job under way, and has not been given the others' state yet.
+    # Whether this process has joined a running job and has not yet received the others' state.
     is_newcomer: bool = False
 
     def listen(self) -> None:
-        """Takes what has been said."""
+        """Processes the messages that have arrived; reconnects if the session is closed."""
         if self.session is None:
             return
         if not self.session.is_open:
@@ -56,22 +56,22 @@ class Attendance:
 
     @property
     def is_heard(self) -> bool:
-        """Whether what this process says reaches the other side, as far as it knows."""
+        """Whether messages from this process reach the other side, as far as it knows."""
         return self.session is not None and self.session.is_open
 
     def tell_formed(self) -> None:
-        """Says who the ranks of the world are."""
+        """Reports the members of the world."""
         if self.session is not None:
             self.session.send(formed={"members": self.members})
 
     @property
     def can_come_again(self) -> bool:
-        """Whether this process may be heard again where it is not."""
+        """Whether this process may still reconnect."""
         here = self.process == os.getpid()
         return here and self.reconnection is not None and not self.reconnection.is_over
 
     def come_again(self) -> None:
-        """Takes the new session, where there is one, and has it looked for otherwise."""
+        """Switches to the new session if there is one; otherwise starts reconnecting."""
         if self.reconnection is None or self.process != os.getpid():
             return
         found = self.reconnection.take()
@@ -80,10 +80,10 @@ class Attendance:
             return
         self.session = found
         if self.members and _native.rank() == 0:
-            self.tell_formed()  # it may not have been heard
+            self.tell_formed()  # the earlier report may have been lost
 
     def gone_of(self, joiners: Iterable[int]) -> list[int]:
-        """Which of these have ended, as far as has been said."""
+        """Which of ``joiners`` have ended, as far as has been reported."""
         self.listen()
         return [number for number in joiners if number in self.gone]
 
@@ -98,7 +98,7 @@ _here: Attendance | None = None
 
 
 def attendance() -> Attendance:
-    """Of this process; begun with the first use."""
+    """This process's attendance, created on first use."""
     global _here
     if _here is None:
         _here = Attendance(rendezvous=os.environ.get("RUEDA_RENDEZVOUS", ""))
@@ -114,13 +114,13 @@ def attendance() -> Attendance:
 
 
 def take_up(number: int, session: Session, secret: str, reconnection: Reconnection) -> None:
-    """This process belongs to the job of a reception, which has given it this number."""
+    """Records that this process belongs to the job of a reception, which has given it ``number``."""
     global _here
     _here = Attendance(number, session, secret, reconnection)
 
 
 def leave(done: bool) -> None:
-    """This process takes no part in its reception's job any more. ``done``: because its work is done."""
+    """Ends this process's part in its reception's job. ``done``: because its work is done."""
     global _here
     if _here is None or not _here.secret or _here.session is None or _here.process != os.getpid():
         return
@@ -135,11 +135,11 @@ def leave(done: bool) -> None:
 
 
 def secret() -> str:
-    """What the ranks of this process's job prove to each other to know."""
+    """The secret that the ranks of this process's job prove to each other to know."""
     return attendance().secret or os.environ.get("RUEDA_SECRET", "")
 
 
 def tell_formed() -> None:
-    """The launcher or reception hears who the ranks of the world are, of the first of them."""
+    """Rank 0 reports the members of the world to the launcher or reception."""
     if _native.rank() == 0:
         attendance().tell_formed()

@@ -1,8 +1,8 @@
-"""What an allreduce may send in the place of its elements: fewer bytes, with a known error.
+"""Codecs with which an allreduce sends fewer bytes, with a known error.
 
-Every rank encodes what it has of the other ranks' segments; the owner of a segment decodes and adds in float32, in the
-order of the ranks, and encodes the sum once; all ranks decode that one encoding and so hold the same bits. Each value
-is rounded at most twice, however many ranks there are. docs/compression.md has figures.
+Every rank encodes its values for each segment that another rank owns. The owner of a segment decodes and adds them in
+float32, in rank order, and encodes the sum once. All ranks decode that one encoding, so they hold the same bits. Each
+value is rounded at most twice, regardless of the number of ranks. docs/compression.md has figures.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Codec:
     """Base class of all codecs; use a subclass, or its name as a string.
 
     Sums and averages of floating-point arrays on the CPU can be compressed; arrays of integers, booleans and complex
-    numbers travel as they are. An array in which a codec meets a NaN, an infinity or a number that it cannot hold, on
-    one rank or in the sum, fails on every rank with :class:`rueda.InvalidArgumentError`, whose ``reason`` is
-    ``"not_finite"``; its result is undefined then, and the world goes on.
+    numbers are sent uncompressed. If a codec finds a NaN, an infinity or a number that it cannot represent, on one rank
+    or in the sum, every rank raises :class:`rueda.InvalidArgumentError` with the ``reason`` ``"not_finite"``. The
+    result is then undefined, and the world continues.
 
     Example::
 
@@ -33,12 +33,12 @@ class Codec:
         True
     """
 
-    code: ClassVar[int] = 0  # that of rueda::CodecKind
+    code: ClassVar[int] = 0  # the value in rueda::CodecKind
     name: ClassVar[str] = "none"
 
     @property
     def fraction_sent(self) -> float:
-        """Of the elements, those that a sparse codec sends; 0 for others."""
+        """The fraction of the elements that a sparse codec sends; 0 for other codecs."""
         return 0.0
 
 
@@ -46,9 +46,9 @@ class Codec:
 class Float16(Codec):
     """Each element as IEEE half precision: ``"fp16"``, 16 bits.
 
-    y = round(x) to 11 significant bits; up to 65504, above which it is an error. |y - x| <= max(2^-11 |x|, 2^-25) for
-    each of the two roundings. No memory beyond chunks under way. Micikevicius et al., "Mixed precision training", ICLR
-    2018, section 3.
+    y = round(x) to 11 significant bits; magnitudes above 65504 are an error. |y - x| <= max(2^-11 |x|, 2^-25) for each
+    of the two roundings. No memory beyond chunks in flight. Micikevicius et al., "Mixed precision training", ICLR 2018,
+    section 3.
 
     Example::
 
@@ -65,7 +65,7 @@ class BFloat16(Codec):
     """Each element as the upper half of a float32: ``"bf16"``, 16 bits.
 
     y = round(x) to 8 significant bits, with the range of float32. |y - x| <= 2^-8 |x| for each of the two roundings. No
-    memory beyond chunks under way. Kalamkar et al., "A study of bfloat16 for deep learning training", 2019, section 3.
+    memory beyond chunks in flight. Kalamkar et al., "A study of bfloat16 for deep learning training", 2019, section 3.
 
     Example::
 
@@ -79,14 +79,14 @@ class BFloat16(Codec):
 
 @dataclass(frozen=True)
 class Int8(Codec):
-    """Blocks of 128 elements as integers with a common scale: ``"int8"``, 8.125 bits.
+    """Blocks of 128 elements as 8-bit integers with a common scale: ``"int8"``, 8.125 bits.
 
     With M the largest magnitude in the block, s = M / 127 rounded up to a bfloat16 and q = round(x / s): y = s q.
     |y - x| <= s / 2 <= M / 254 (1 + 2^-7) for each of the two roundings. On Student-t noise with 3 degrees of freedom
-    the mean squared error of a sum over 4 ranks is 2.9e-4 of its mean square, on normal noise 7.4e-5. A scale per
-    block keeps an outlier from costing more than its neighbours their precision: Dettmers et al., "8-bit optimizers
-    via block-wise quantization", ICLR 2022, section 2. Each value is quantised once per direction, not once per hop:
-    Wang et al., "ZeRO++", 2023, section 3.3. No memory beyond chunks under way.
+    the mean squared error of a sum over 4 ranks is 2.9e-4 of its mean square, on normal noise 7.4e-5. With a scale per
+    block, an outlier costs only its own block precision: Dettmers et al., "8-bit optimizers via block-wise
+    quantization", ICLR 2022, section 2. Each value is quantised once per direction, not once per hop: Wang et al.,
+    "ZeRO++", 2023, section 3.3. No memory beyond chunks in flight.
 
     Example::
 
@@ -111,12 +111,13 @@ class _Sparse(Codec):
 class TopK(_Sparse):
     """Only the elements with the largest magnitudes: ``"topk"``, or ``"topk:0.001"`` for that fraction of them.
 
-    Of each run of up to 65,536 elements, the k = ceil(fraction · elements) of largest magnitude, with their places: 48
-    bits each. The rest is lost, at most (1 - fraction) of the squares, unless error feedback keeps it for the next
-    time, as DistributedOptimizer() does: e' = x + e - y. The owner's sum has at most k elements of each rank and is
-    sent without further loss. Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017;
-    Stich et al., "Sparsified SGD with memory", NeurIPS 2018, section 2; Lin et al., "Deep gradient compression", ICLR
-    2018, section 3.1. Memory: 4 bytes per element with error feedback. From a fraction of 2/3 on all elements travel.
+    From each run of up to 65,536 elements, sends the k = ceil(fraction · elements) with the largest magnitude and their
+    positions: 48 bits each. The rest is lost, at most (1 - fraction) of the sum of squares, unless error feedback
+    carries it over to the next call, as DistributedOptimizer() does: e' = x + e - y. The owner's sum has at most k
+    elements from each rank and is sent without further loss. Aji and Heafield, "Sparse communication for distributed
+    gradient descent", EMNLP 2017; Stich et al., "Sparsified SGD with memory", NeurIPS 2018, section 2; Lin et al.,
+    "Deep gradient compression", ICLR 2018, section 3.1. Memory: 4 bytes per element with error feedback. From a
+    fraction of 2/3 on, all elements are sent.
 
     Example::
 
@@ -132,11 +133,11 @@ class TopK(_Sparse):
 class RandomK(_Sparse):
     """Randomly chosen elements: ``"randomk"``, or ``"randomk:0.001"`` for that fraction of them.
 
-    One of each of k = ceil(fraction · elements) equal parts of a run, by ``seed``; 48 bits each. Where all ranks give
-    the same seed, they choose the same elements, and the sum is as small as its parts. Give another seed at each call;
-    DistributedOptimizer() does, and keeps what is lost as for :class:`TopK`. Expected loss: (1 - fraction) of the
-    squares. Stich et al., "Sparsified SGD with memory", NeurIPS 2018, definition 2.2. Memory: 4 bytes per element with
-    error feedback.
+    Splits a run into k = ceil(fraction · elements) equal parts and sends one element of each, chosen by ``seed``: 48
+    bits each. Ranks with the same seed choose the same elements, so the sum is as small as each rank's part. Use a new
+    seed for each call; DistributedOptimizer() does, and keeps what is lost as for :class:`TopK`. Expected loss:
+    (1 - fraction) of the sum of squares. Stich et al., "Sparsified SGD with memory", NeurIPS 2018, definition 2.2.
+    Memory: 4 bytes per element with error feedback.
 
     Example::
 
@@ -152,15 +153,15 @@ class RandomK(_Sparse):
 
 
 class Feedback(NamedTuple):
-    """Error feedback for one operation: where what was lost lies, as float32, and what chooses elements at random.
+    """Error feedback for one operation: the address of its residual (float32) and the seed that selects elements.
 
-    With momentum correction also where momentum is gathered.
+    With momentum correction, also the address of the accumulated momentum.
     """
 
-    residual: int = 0  # address; 0 where none is kept
+    residual: int = 0  # address; 0 for none
     seed: int = 0
-    owner: object = None  # keeps the memory
-    velocity: int = 0  # address; 0 where none is kept
+    owner: object = None  # keeps the memory alive
+    velocity: int = 0  # address; 0 for none
     momentum: float = 0.0
 
 
@@ -170,14 +171,14 @@ _makers: dict[str, Callable[..., Codec]] = {
     "int8": Int8,
     "topk": TopK,
     "randomk": RandomK,
-    # As the core's errors call them.
+    # The names that the core's error messages use.
     "top_k": TopK,
     "random_k": RandomK,
 }
 
 
 def named_codec(spec: object) -> Codec | None:
-    """The codec that a text such as ``"topk:0.01"`` names, or ``spec`` itself where it is a codec; ``None`` for none.
+    """The codec that a string such as ``"topk:0.01"`` names, or ``spec`` itself if it is a codec; ``None`` for none.
 
     Raises ValueError for anything else.
     """
@@ -231,6 +232,6 @@ def codec_of(spec: object) -> tuple[int, float, int]:
         raise Refusal(str(error)) from None
     if codec is None:
         return 0, 0.0, 0
-    # As Python's own: NumPy's numbers have 64 bits and a sign.
+    # Converted to a Python int: NumPy's integers have 64 bits and a sign.
     seed = operator.index(codec.seed) if isinstance(codec, RandomK) else 0
     return codec.code, float(codec.fraction_sent), seed & (1 << 64) - 1

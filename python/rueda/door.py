@@ -1,4 +1,4 @@
-"""Where the ranks of another world meet, which those of the present one form among themselves."""
+"""Addresses at which ranks of the current world meet to form another one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def meeting_place(across_hosts: bool) -> tuple[socket.socket | None, str]:
     """An address for ``open_world()`` and ``enter_world()``, to be served by the rank that calls this.
 
     Within a host it is a name of 128 random bits, which that rank binds when it enters. Across hosts it is a socket
-    that listens already, so that nobody else can take the port.
+    that is already listening, so that no other process can take the port.
 
-    Raises ``OSError`` or :class:`rueda.InitializationError` where no interface of this host can be listened at.
+    Raises ``OSError`` or :class:`rueda.InitializationError` if this host has no interface to listen on.
     """
     if not across_hosts:
         return None, f"unix:@rueda-{secrets.token_hex(16)}"
@@ -25,11 +25,12 @@ def meeting_place(across_hosts: bool) -> tuple[socket.socket | None, str]:
 
 
 def listen(interface: str = "") -> tuple[socket.socket, str]:
-    """A socket that listens at a free port of an interface, and its address as a rendezvous has it.
+    """A socket that listens on a free port of an interface, and its address in a rendezvous's notation.
 
-    ``interface``: its name or an address of this host; by default ``RUEDA_INTERFACE``, else what its name resolves to.
+    ``interface``: its name or an address of this host; by default ``RUEDA_INTERFACE``, else what the host's name
+    resolves to.
 
-    Raises ``OSError`` or :class:`rueda.InitializationError` where no interface of this host can be listened at.
+    Raises ``OSError`` or :class:`rueda.InitializationError` if this host has no interface to listen on.
     """
     host = _native.own_address(interface or os.environ.get("RUEDA_INTERFACE", ""))
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

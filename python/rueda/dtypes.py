@@ -1,4 +1,4 @@
-"""The element types, numbered as in C++."""
+"""The element types, with the same numbers as in C++."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def names() -> list[str]:
 
 
 def code_of(name: str) -> int | None:
-    """Number of the element type called ``name``, or ``None`` when Rueda does not reduce it."""
+    """Number of the element type called ``name``, or ``None`` if Rueda does not support it."""
     return _codes.get(name)
 
 

@@ -1,7 +1,7 @@
-"""How processes of the job have ended, as far as the launcher tells.
+"""How processes of the job ended, as reported by the launcher.
 
-Only the parent of a process gets to know its exit code, or the signal that has ended it. ``rueda run`` says it to
-ranks of all hosts that ask, which they do once they have lost one; what it has not noticed yet comes a moment later.
+Only the parent of a process learns its exit code or the signal that ended it. ``rueda run`` reports it to any rank on
+any host that asks; ranks ask once they have lost a rank. What the launcher has not noticed yet, it reports later.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from rueda.launcher_session import Session
 
 __all__ = ["Ending", "Endings", "endings", "manner_of"]
 
-# How errors name a process that is there no more.
+# How errors name a process that is gone.
 _GONE = re.compile(r"rank \d+ \(([^,()]+), pid (\d+)\) is gone")
-# Within which the launcher says how a process has ended whose sockets have closed; seconds.
+# How long to wait for the launcher to report how a process ended after its sockets have closed; seconds.
 _TIMEOUT = 0.5
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a process has ended: ``status`` as ``subprocess`` has it, negative for a signal, and the same in words."""
+    """How a process ended: ``status`` as in ``subprocess``, negative for a signal, and the same in words."""
 
     status: int
     how: str
 
 
 class Endings:
-    """What the launcher has told this process. Nothing is known before :meth:`ask`."""
+    """What the launcher has told this process. Empty before :meth:`ask`."""
 
     def __init__(self) -> None:
-        self._process: int | None = None  # that has asked; a fork asks by itself
+        self._process: int | None = None  # the process that asked; a forked child asks for itself
         self._session: Session | None = None
         self._known: dict[tuple[str, int], Ending] = {}
 
     def ask(self) -> None:
-        """Asks the launcher, where there is one on this host; does not wait for what it says."""
+        """Asks the launcher, if there is one on this host; does not wait for the answer."""
         if self._process == os.getpid() and (self._session is None or self._session.is_open):
             return
         self._process = os.getpid()
@@ -48,16 +48,16 @@ class Endings:
         address = os.environ.get("RUEDA_LAUNCHER", "")
         if not address.startswith("@"):
             return
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the launcher has ended
             self._session = Session(address, endings=True)
 
     def of(self, host: str, process_id: int) -> Ending | None:
-        """How the process has ended, as far as the launcher has said so by now."""
+        """How the process ended, if the launcher has reported it by now."""
         self._listen()
         return self._known.get((host, process_id))
 
     def await_of(self, host: str, process_id: int, timeout: float) -> Ending | None:
-        """The same, once the launcher has said so, within so many seconds; asks it where nobody has."""
+        """The same, but asks the launcher if needed and waits up to ``timeout`` seconds for its report."""
         self.ask()
         deadline = time.monotonic() + timeout
         while (known := self.of(host, process_id)) is None:
@@ -86,9 +86,9 @@ endings = Endings()
 
 
 def manner_of(text: str) -> str:
-    """What is to be added to an error's text where it names a process that is gone: how that has ended, or nothing.
+    """The words to append to an error's text that names a process that is gone: how that process ended, or nothing.
 
-    Waits for the launcher, for a short time and where nothing else tells it.
+    Waits briefly for the launcher, unless recovery is possible, which reports it.
     """
     process = _GONE.search(text)
     if process is None:

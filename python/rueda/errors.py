@@ -1,4 +1,4 @@
-"""What Rueda raises. Every class is a :class:`RuedaError`; the same class is raised on every rank."""
+"""Rueda's exceptions. Every class is a :class:`RuedaError`; every rank raises the same class."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ __all__ = [
 class RuedaError(RuntimeError):
     """Base class of everything that Rueda raises.
 
-    Programs that decide by more than the class look at the attributes, never at the text, whose words may change:
+    Programs that need more than the class should use the attributes, never the text, whose wording may change:
 
-    - ``peer``: the rank that caused the error, or ``None`` where no single rank did.
-    - ``tensor``: the name of the operation that failed, where ranks differ, some are missing, one refuses, or one is
-      lost; of a batch of several the first.
+    - ``peer``: the rank that caused the error, or ``None`` if no single rank did.
+    - ``tensor``: the name of the operation that failed, if ranks differ, some are missing, one refuses, or one is
+      lost; for a batch of several operations, the first.
     - ``field``, ``values``: what ranks disagree about (``"shape"``, ``"dtype"``, ``"op"``, ``"operation"``,
-      ``"root rank"``, ...), and its values as the text has them, first that of most ranks.
-    - ``reason``: ``"deadline"`` where the caller's own time limit has passed, ``"gradient_misfit"`` where a gradient
-      no longer fits its bucket or is not wanted on some rank, ``"not_finite"`` where a compressed allreduce met a NaN,
-      an infinity or a number that its codec cannot hold, ``"ended"`` where the process of a lost rank has ended for
-      certain, ``"refused"`` where its host, or a firewall before it, says that nobody is there, ``"unreachable"`` where
-      nothing answers: in these two it may be running; ``"rendezvous_closed"`` where :func:`rueda.rendezvous.close` has
-      told a cause, ``"corrupted"`` where a part of the state that a newcomer received is not what was sent;
-      ``None`` otherwise.
+      ``"root rank"``, ...), and the values as in the text, starting with that of most ranks.
+    - ``reason``: ``"deadline"`` if the caller's own time limit has passed, ``"gradient_misfit"`` if a gradient no
+      longer fits its bucket or is not wanted on some rank, ``"not_finite"`` if a compressed allreduce found a NaN, an
+      infinity or a number that its codec cannot represent, ``"ended"`` if the process of a lost rank has certainly
+      ended, ``"refused"`` if its host, or a firewall in front of it, says that nothing listens, ``"unreachable"`` if
+      nothing answers (in these two cases it may be running), ``"rendezvous_closed"`` if
+      :func:`rueda.rendezvous.close` was given a cause, ``"corrupted"`` if a part of the state that a newcomer received
+      is not what was sent; ``None`` otherwise.
 
     Example::
 
@@ -48,7 +48,7 @@ class RuedaError(RuntimeError):
         UnsupportedError 0
     """
 
-    # The extension makes errors without calling the constructor, and sets all of these.
+    # The extension creates errors without calling the constructor, and sets all of these.
     peer: int | None
     reason: str | None
     tensor: str | None
@@ -112,7 +112,7 @@ class MismatchError(RuedaError):
 class DuplicateNameError(RuedaError):
     """A second submission under a name that is still pending.
 
-    Wait for the first one's handle, or give each its own name.
+    Wait for the handle of the first submission, or use different names.
 
     Example::
 
@@ -151,9 +151,9 @@ class TimeoutError(RuedaError, builtins.TimeoutError):
 class PeerLostError(RuedaError):
     """A rank died or raised; the message says why, if that is known.
 
-    Under ``rueda run`` without MPI the text of a rank that is gone also tells its exit code or the signal that has
-    ended it, once the launcher has said so: the first ``str()`` of the error waits for that, half a second at most,
-    and not at all where :func:`rueda.recover` is possible, which tells it by itself.
+    Under ``rueda run`` without MPI, the text also gives the exit code of a rank that is gone, or the signal that ended
+    it. The first ``str()`` of the error waits up to half a second for the launcher to report it. It does not wait where
+    :func:`rueda.recover` is possible, which reports it itself.
 
     Example::
 
@@ -163,7 +163,7 @@ class PeerLostError(RuedaError):
         ...     print(error, error.peer)
     """
 
-    _ending: str | None = None  # what is known of it; None before it was asked for
+    _ending: str | None = None  # how the lost rank ended, as text; None before the first str()
 
     def __str__(self) -> str:
         text = super().__str__()

@@ -1,13 +1,12 @@
 """Collectives that move NumPy arrays: allgather, broadcast, alltoall; and those without data.
 
-What holds for every collective: ``name`` matches the operation across ranks (unnamed ones match by their number
-within the process set, so every rank must submit those in the same order); ``process_set`` is who takes part, all
-ranks by default, and each of them must; a function with ``_async`` returns a :class:`rueda.Handle` at once; one with
-a trailing underscore works in place. Where ranks disagree or one of them cannot take part, every rank raises the
-same error.
-
-An array must not be resized or given other memory before its handle's result has been asked for. The result is
-:class:`rueda.InvalidArgumentError` then, on this rank alone, since no other can know; theirs are as they should be.
+Common to all collectives: ``name`` matches the operation across ranks; unnamed ones are matched by their number within
+the process set, so every rank must submit those in the same order. ``process_set`` is the set of ranks that take part,
+by default all; each member must call. A function with ``_async`` returns a :class:`rueda.Handle` immediately; one with
+a trailing underscore works in place. If ranks disagree or one of them cannot take part, every rank raises the same
+error.
+Do not resize an array, or give it other memory, before you have asked for its handle's result. If you do, that raises
+:class:`rueda.InvalidArgumentError` on this rank only, since no other rank can know; the others' results are correct.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ def allgather(
 ) -> Array:
     """Concatenates the ranks' arrays along the first dimension, in rank order.
 
-    ``array``: at least one dimension; the first extent may differ between ranks, also be 0; the others and the dtype
-    must agree. Returns a new array of shape ``[sum of first extents, ...]``.
+    ``array``: at least one dimension. The first extent may differ between ranks and may be 0; the other extents and the
+    dtype must agree. Returns a new array of shape ``[sum of first extents, ...]``.
 
     Raises as :func:`allreduce`.
 
@@ -120,7 +119,7 @@ def broadcast(
     """Returns a copy of the array of rank ``root_rank`` (a world rank) on every rank.
 
     ``array``: any shape and dtype, the same on every rank; its elements matter at the root only. ``root_rank`` has no
-    default here; that of ``broadcast_object()`` is 0. ``name`` and ``process_set``: as for :func:`allreduce`.
+    default here; in ``broadcast_object()`` the default is 0. ``name`` and ``process_set``: as for :func:`allreduce`.
 
     Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` for a root outside the process set.
 
@@ -157,7 +156,7 @@ def broadcast_(
 ) -> Array:
     """:func:`broadcast` in place: overwrites ``array`` and returns it. It must be contiguous and writeable.
 
-    Raises as :func:`broadcast`, and :class:`rueda.InvalidArgumentError` on every rank where one rank's array is not
+    Raises as :func:`broadcast`, and :class:`rueda.InvalidArgumentError` on every rank if one rank's array is not
     contiguous.
 
     Example::
@@ -217,7 +216,7 @@ def alltoall(
 
     ``array``: at least one dimension; the first extent may differ between ranks, the others and the dtype must agree.
     ``splits``: one number per rank of the set, adding up to the first extent; by default even.
-    Returns the new array, and, where splits are given, an int64 array of the rows received from each rank.
+    Returns the new array and, if splits are given, an int64 array of the number of rows received from each rank.
 
     Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` for splits that do not add up or an extent
     that cannot be divided evenly.
@@ -302,9 +301,9 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
 def join(process_set: ProcessSet = global_process_set) -> int:
     """Announces that this rank has no more data; once all ranks have joined, returns the last one's world rank.
 
-    Until then this rank takes part in the others' allreduce, reducescatter, allgather and broadcast with each
-    operation's identity. An average divides by the ranks that contributed, with ``join_average=all`` by all. A barrier
-    counts joined ranks as there. alltoall, allreduce_leaves and a broadcast whose root has joined raise
+    Until then, this rank takes part in the others' allreduce, reducescatter, allgather and broadcast with the identity
+    of each operation. An average divides by the number of ranks that contributed, or by all with ``join_average=all``.
+    A barrier counts joined ranks as present. alltoall, allreduce_leaves and a broadcast whose root has joined raise
     :class:`rueda.InvalidArgumentError` on all ranks.
 
     Example::

@@ -1,4 +1,4 @@
-"""Exceptions that one rank raises and others raise as well."""
+"""Exceptions of one rank that the other ranks raise as well."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["Failure", "first_cause", "report"]
 
 
 class _Elsewhere(Exception):
-    """Where an error was raised first, as text."""
+    """Where an error was first raised, as text."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a rank has raised, and what may be told to others."""
+    """An exception that a rank raised, in a form that can be sent to others."""
 
     rank: int
     error: Exception
     trace: str
 
     def here(self) -> Exception:
-        """The error to be raised on another rank: of the same class, with the rank and its traceback as cause."""
+        """The error to raise on another rank: of the same class, with the rank and its traceback as the cause."""
         self.error.__cause__ = _Elsewhere(f"on rank {self.rank}:\n{self.trace}")
         note = f"raised on rank {self.rank}"
         if hasattr(self.error, "add_note") and note not in getattr(self.error, "__notes__", ()):
@@ -34,7 +34,7 @@ class Failure:
 
 
 def report(rank: int, error: Exception, pickler: Any = pickle) -> Failure:
-    """What others can be told of an error: itself, or a RuedaError with its words where ``pickler`` cannot."""
+    """An error as sent to other ranks: itself, or a RuedaError with its text if ``pickler`` cannot handle it."""
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
         pickler.loads(pickler.dumps(error))
@@ -44,6 +44,6 @@ def report(rank: int, error: Exception, pickler: Any = pickle) -> Failure:
 
 
 def first_cause(failures: list[Failure]) -> Failure:
-    """The failure of several to be told: not one that follows from another rank's."""
+    """The failure to report among several: preferably one that does not just follow from another rank's."""
     own = [one for one in failures if not isinstance(one.error, ShutdownError | PeerLostError)]
     return (own or failures)[0]

@@ -1,4 +1,4 @@
-"""Numbers for process sets that only their members know."""
+"""Numbers of process sets that only their members know."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def taken_slots() -> list[int]:
 
 
 def number_in(slot: int) -> int:
-    """A number that no rank has given or will give to another set of this world.
+    """A number that no rank has given, or will give, to another set of this world.
 
-    Raises :class:`rueda.InvalidArgumentError` where all are used up.
+    Raises :class:`rueda.InvalidArgumentError` when all numbers are used up.
     """
     global _formed
     generation = _formed * lifecycle.size() + lifecycle.rank()

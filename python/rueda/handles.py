@@ -18,12 +18,12 @@ U = TypeVar("U")
 class Handle(Generic[T]):
     """The future of an asynchronous operation with a result of type ``T``.
 
-    The tensors stay alive until the operation has completed, even when the handle is dropped; dropping it does
-    not cancel the operation. Any thread may wait, and several may.
+    The tensors stay alive until the operation has completed, even if the handle is dropped. Dropping it does not cancel
+    the operation. Any number of threads may wait.
 
-    On tensors of a GPU an operation has completed, in the sense of this class, once its work has been enqueued there:
-    nothing here waits for the GPU. :meth:`result` makes the current stream wait, as well as the one that was current at
-    the submission, so that what either enqueues afterwards finds the result.
+    An operation on GPU tensors counts as completed here once its work has been enqueued on the GPU: nothing here waits
+    for the GPU. :meth:`result` makes the current stream wait, as well as the stream that was current at submission, so
+    that work enqueued on either afterwards sees the result.
 
     Example::
 
@@ -42,19 +42,19 @@ class Handle(Generic[T]):
         follow: Callable[[Sequence[_native.Handle]], None] | None = None,
         begun: Sequence[_native.Handle] = (),
     ) -> None:
-        """``begun``: where ``submit`` leaves what it has begun before anything can interrupt it."""
+        """``begun``: the list in which ``submit`` stores what it has begun, before anything can interrupt it."""
         self._finish: Callable[[Sequence[_native.Handle]], T] | None = finish
         self._references: object = references
         self._follow = follow  # on a GPU: makes streams wait for the results
         self._result: T | None = None
         self._natives: tuple[_native.Handle, ...] | None = None
-        # First kept, then submitted: Ctrl-C can end this function just after the operation has begun. Where that has
-        # not been left in `begun`, the tensors are never let go of then, since nobody knows when it ends.
+        # Keep first, then submit: Ctrl-C can end this function just after the operation has begun. If the handle was
+        # not stored in `begun` by then, the tensors are never released, since nobody knows when the operation ends.
         _keep(self)
         try:
             self._natives = tuple(submit())
         except BaseException as error:
-            if begun:  # whatever a signal's handler has raised
+            if begun:  # whatever a signal handler raised
                 self._natives = tuple(begun)
             elif isinstance(error, Exception):  # nothing was submitted
                 self._natives = ()
@@ -62,7 +62,7 @@ class Handle(Generic[T]):
             raise
 
     def done(self) -> bool:
-        """Whether the operation has completed, well or with an error. Never blocks."""
+        """Whether the operation has completed, successfully or with an error. Never blocks."""
         natives = self._natives
         if natives is None:
             return False
@@ -72,7 +72,7 @@ class Handle(Generic[T]):
         return True
 
     def _is_over(self) -> bool:
-        """Whether nothing touches the tensors any more, GPUs included, or whoever uses them waits for that."""
+        """Whether nothing accesses the tensors any more, GPUs included, or all who do wait for that."""
         natives = self._natives
         if natives is None:
             return False
@@ -82,10 +82,10 @@ class Handle(Generic[T]):
         return True
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Blocks until the operation has completed, for ``timeout`` seconds at most; ``False`` when it has not.
+        """Blocks until the operation has completed, for at most ``timeout`` seconds; ``False`` if it has not.
 
-        Other threads run meanwhile. Raises ``KeyboardInterrupt`` on Ctrl-C; the operation goes on then. Does not raise
-        the operation's own error, :meth:`result` does.
+        Other threads run meanwhile. Raises ``KeyboardInterrupt`` on Ctrl-C; the operation continues. Does not raise the
+        operation's own error; :meth:`result` does.
         """
         for native in self._submitted():  # noqa: SIM110 - as above
             if not native.wait(timeout):
@@ -95,7 +95,7 @@ class Handle(Generic[T]):
     def result(self, timeout: float | None = None) -> T:
         """Waits, then returns the operation's result, or raises its error.
 
-        Raises :class:`rueda.TimeoutError` when it has not completed after ``timeout`` seconds.
+        Raises :class:`rueda.TimeoutError` if it has not completed after ``timeout`` seconds.
         """
         if not self.wait(timeout):
             raise RuedaTimeoutError(
@@ -105,7 +105,7 @@ class Handle(Generic[T]):
         if finish is not None:
             natives = self._submitted()
             if self._follow is not None:
-                # A GPU may still be at work where this raises: the tensors are kept until it is not.
+                # If this raises, a GPU may still be working: the tensors are kept until it has finished.
                 self._follow(natives)
             try:
                 for native in natives:
@@ -114,7 +114,7 @@ class Handle(Generic[T]):
             finally:
                 self._references = None
             self._finish = None
-            self._natives = ()  # with them goes the memory of results, which may be large
+            self._natives = ()  # also frees the memory of results, which may be large
         return self._result  # type: ignore[return-value]  # set together with _finish = None
 
     def _submitted(self) -> tuple[_native.Handle, ...]:
@@ -155,7 +155,7 @@ def combine(handles: Sequence[Handle[T]]) -> Handle[list[T]]:
 
 
 def transformed(handle: Handle[T], transform: Callable[[T], U]) -> Handle[U]:
-    """A handle whose result is made of another's, by whoever asks for it first."""
+    """A handle whose result is computed from another's, by the first caller that asks for it."""
     return Handle(handle._submitted, lambda _: transform(handle.result()), None)
 
 
@@ -170,12 +170,12 @@ def _keep(handle: Handle[T]) -> None:
 
 
 def keep_alive(native: _native.Handle, references: object) -> None:
-    """Keeps what an operation works on until it has completed, though nobody waits for it any more."""
+    """Keeps an operation's tensors alive until it has completed, although nobody waits for it any more."""
     Handle(lambda: (native,), lambda _: None, references)
 
 
 def release_completed(limit: int | None = None) -> int:
-    """Lets go of the tensors of completed operations among the ``limit`` oldest; returns how many are left."""
+    """Releases the tensors of completed operations among the ``limit`` oldest; returns how many operations remain."""
     for _ in range(len(_pending) if limit is None else limit):
         try:
             handle = _pending.popleft()

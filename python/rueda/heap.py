@@ -1,4 +1,4 @@
-"""Keeps memory in the process that is freed and allocated again in every step, such as that of gradients."""
+"""Keeps memory that is freed and allocated again in every step, such as that of gradients, in the process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["HeapLimits", "is_user_tuned", "keep_in_heap", "limits_for"]
 # Parameters of glibc's mallopt().
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
-# How far glibc raises its limits by itself: a larger block is mapped anew each time, whatever was freed before.
+# How far glibc raises its limits on its own: it maps a larger block afresh each time, whatever was freed before.
 _GLIBC_MAX_MMAP_THRESHOLD = 32 << 20
 _GLIBC_MAX_TRIM_THRESHOLD = 2 * _GLIBC_MAX_MMAP_THRESHOLD
 _MAX_LIMIT = (1 << 31) - 1  # mallopt() takes an int
 _BLOCK_OVERHEAD = 64 << 10  # alignment and malloc's header
-# A process that has set any of these has its own idea of what malloc should do.
+# If any of these is set, the user has tuned malloc, and Rueda leaves it alone.
 _VARIABLES = (
     "MALLOC_MMAP_THRESHOLD_",
     "MALLOC_TRIM_THRESHOLD_",
@@ -29,7 +29,7 @@ _TUNABLES = ("mmap_threshold", "trim_threshold", "mmap_max", "top_pad")
 
 @dataclass(frozen=True)
 class HeapLimits:
-    """In bytes: from which size on malloc maps a block by itself, and how much it keeps free at its top."""
+    """In bytes: the size from which malloc maps a block separately, and how much free memory it keeps at its top."""
 
     mmap_threshold: int = _GLIBC_MAX_MMAP_THRESHOLD
     trim_threshold: int = _GLIBC_MAX_TRIM_THRESHOLD
@@ -39,7 +39,7 @@ _current = HeapLimits()
 
 
 def is_user_tuned(environment: Mapping[str, str]) -> bool:
-    """Whether the user has set malloc's limits, by its variables or by GLIBC_TUNABLES."""
+    """Whether the user has set malloc's limits, through its variables or GLIBC_TUNABLES."""
     tunables = environment.get("GLIBC_TUNABLES", "")
     return any(name in environment for name in _VARIABLES) or any(
         f"glibc.malloc.{name}" in tunables for name in _TUNABLES
@@ -57,13 +57,13 @@ def limits_for(sizes: Iterable[int], before: HeapLimits) -> HeapLimits:
 
 
 def keep_in_heap(sizes: Iterable[int]) -> bool:
-    """Raises malloc's limits so that blocks of these sizes, in bytes, are allocated from memory that was freed before.
+    """Raises malloc's limits so that blocks of these sizes, in bytes, reuse memory that was freed before.
 
-    By default glibc maps a block of more than 32 MiB anew each time and unmaps it when it is freed, and returns free
+    By default glibc maps a block of more than 32 MiB afresh each time and unmaps it when it is freed, and returns free
     memory beyond 64 MiB to the system. The pages of such a block are faulted in again each time, which can take as
-    long as computing what they hold. The limits hold for the whole process, and are only ever raised. Nothing
-    happens, and False is returned, where no block needs it, where the user has set malloc's limits
-    (MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES), and where malloc is not glibc's.
+    long as computing their contents. The limits apply to the whole process and are only ever raised. Returns False
+    without doing anything if no block needs it, if the user has set malloc's limits (MALLOC_MMAP_THRESHOLD_,
+    MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES), or if malloc is not glibc's.
     """
     global _current
     limits = limits_for(sizes, _current)
@@ -72,7 +72,7 @@ def keep_in_heap(sizes: Iterable[int]) -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    # Setting either one ends glibc's own adjustment, so both are set; old versions refuse a large first one.
+    # Setting either one disables glibc's own adjustment, so both are set; old versions refuse a large first one.
     if not mallopt(_M_MMAP_THRESHOLD, limits.mmap_threshold):
         return False
     mallopt(_M_TRIM_THRESHOLD, limits.trim_threshold)

@@ -1,4 +1,4 @@
-"""Objects of JSON that another process has sent, or left in a file: whatever it is, it is understood or refused."""
+"""JSON objects from another process or a file, parsed strictly: anything else is refused."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 __all__ = ["read_object"]
 
-# What is nested this deeply can be handed on and written again, however deep the stack is where that is done.
+# Values nested no deeper than this can be passed on and serialized again, however deep the stack already is.
 _MAX_DEPTH = 32
 
 
 def read_object(text: bytes | str) -> dict[str, Any]:
-    """The object that ``text`` is. Raises ``ValueError`` for everything else.
+    """Parses ``text`` as a JSON object. Raises ``ValueError`` for everything else.
 
     Example::
 
@@ -31,7 +31,7 @@ def read_object(text: bytes | str) -> dict[str, Any]:
 
 
 def _is_deeper(value: object, depth: int) -> bool:
-    """Whether there is a list or an object in so many others."""
+    """Whether lists and objects are nested more than ``depth`` deep."""
     level = [value]
     for _ in range(depth):
         inner: list[object] = []

@@ -1,4 +1,4 @@
-"""What a rank and its launcher tell each other: objects of JSON, a line each, both ways."""
+"""Messages between a rank and its launcher: JSON objects, one per line, in both directions."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from rueda.peer_user import user_of
 
 __all__ = ["Session", "process_number"]
 
-# A line that is longer comes from nobody who means well.
+# A longer line can only come from a misbehaving peer.
 _MAX_BYTES = 1 << 16
-# The launcher takes connections at once, unless it is stopped; seconds.
+# The launcher accepts connections immediately, unless it is stopped; seconds.
 _CONNECTING = 1.0
 
 
 def process_number() -> int | None:
-    """The number by which the launcher knows this process; nothing where no launcher has numbered it."""
+    """The launcher's number for this process; ``None`` if no launcher has numbered it."""
     text = os.environ.get("RUEDA_JOINER") or os.environ.get("RUEDA_RANK")
     return int(text) if text else None
 
 
 class Session:
-    """A connection to the launcher, or to who has its part where something else has started the process.
+    """A connection to the launcher, or to whatever takes its role if something else started the process.
 
-    What the launcher says is looked for without a wait. When it is gone nothing more comes, and what is said to it is
-    dropped: the job goes on without it.
+    Messages from the launcher are polled without blocking. Once it is gone, nothing more arrives, and messages to it
+    are dropped: the job continues without it.
 
-    Raises ``OSError`` where the launcher cannot be reached, or is another user's.
+    Raises ``OSError`` if the launcher cannot be reached or belongs to another user.
     """
 
     def __init__(self, where: str | socket.socket, **greeting: Any) -> None:
-        """``where``: its address, or a connection to it. ``greeting``: what is said first."""
+        """``where``: its address, or a connection to it. ``greeting``: the first message to send."""
         self._buffer = b""
         self._is_open = True
         self._socket = where if isinstance(where, socket.socket) else _connected(where)
@@ -50,11 +50,11 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether the launcher is there."""
+        """Whether the connection to the launcher is open."""
         return self._is_open
 
     def send(self, **message: Any) -> None:
-        """Says something; what the launcher has no room for ends the session."""
+        """Sends a message. If the launcher has no room for it, the session ends."""
         if not self._is_open:
             return
         try:
@@ -65,9 +65,9 @@ class Session:
             self.close()
 
     def receive(self) -> list[dict[str, Any]]:
-        """What has come since the last call.
+        """The messages that have arrived since the last call.
 
-        Members ask before each of their steps: where there is nothing that takes one system call and no exception.
+        Members call this before each of their steps: if there is nothing, it takes one system call and no exception.
         """
         if self._is_open and not self._news.poll(0):
             return []
@@ -89,18 +89,18 @@ class Session:
         return messages
 
     def wait(self, seconds: float) -> None:
-        """Returns when something has come, or after this time."""
+        """Returns when something has arrived, or after ``seconds``."""
         if self._is_open:
-            news = select.poll()  # of its own: another thread may ask meanwhile
+            news = select.poll()  # a separate object: another thread may poll meanwhile
             news.register(self._socket, select.POLLIN)
             news.poll(seconds * 1000)
         else:
             time.sleep(seconds)
 
     def finish(self) -> None:
-        """Ends it once the other side has taken what was said, or is silent for a second.
+        """Closes the session once the other side has read all messages, or has been silent for a second.
 
-        A connection that is closed while something is left to be read drops what has not been sent.
+        Closing a connection with unread input would drop what has not been sent.
         """
         if self._is_open:
             with contextlib.suppress(OSError):
@@ -111,13 +111,13 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes the connection."""
         self._is_open = False
         self._socket.close()
 
 
 def _connected(address: str) -> socket.socket:
-    """A connection to the launcher of this host, of the same user."""
+    """A connection to the launcher on this host, which must belong to the same user or root."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(_CONNECTING)
     try:

@@ -1,7 +1,7 @@
 """Sums whose bits do not depend on how many ranks compute them.
 
-The global batch is a number of leaves that the user fixes. What they yield is added up in one binary tree over the
-leaves, whichever rank computes which of them; docs/reproducible.md tells what that gives and costs.
+The user divides the global batch into a fixed number of leaves. Their results are summed in one binary tree over the
+leaves, whichever rank computes which leaf; docs/reproducible.md says what that gives and costs.
 
 Example::
 
@@ -68,11 +68,11 @@ def _mix(value: int) -> int:
 class Leaves:
     """Which rank computes which leaf of the global batch.
 
-    ``count``: how many leaves there are, the same on every rank and in every run that is to give the same bits.
-    Leaves are divided over the ranks of ``process_set`` into ranges that are as even as possible. ``ranks``: or, for
+    ``count``: the number of leaves, the same on every rank and in every run that is to give the same bits. Leaves are
+    divided over the ranks of ``process_set`` into ranges that are as even as possible. ``ranks``: alternatively, for
     each leaf, the rank of the set that computes it, the same on every rank.
 
-    Raises :class:`rueda.InvalidArgumentError` for numbers that make no sense.
+    Raises :class:`rueda.InvalidArgumentError` for invalid numbers.
 
     Example::
 
@@ -90,7 +90,7 @@ class Leaves:
         self.count = _whole(count, "leaves")
         self.process_set = process_set
         own = _native.rank_in(identify(process_set))
-        self._size = process_set.size()  # which a world that has lost ranks does not tell any more
+        self._size = process_set.size()  # kept: a world that has lost ranks no longer has it
         if ranks is None:
             self.ranks = tuple(_native.divide_leaves(self.count, self._size))
         else:
@@ -100,18 +100,18 @@ class Leaves:
         self.own = tuple(leaf for leaf, rank in enumerate(self.ranks) if rank == own)
         merges, partials = _native.schedule_of(self.count, list(self.own))
         self.merges = tuple(merges)  # after each of this rank's leaves, see LeafSums
-        self.partials = tuple(partials)  # of this rank: the first leaf of each, and how many
+        self.partials = tuple(partials)  # this rank's: the first leaf of each, and the count
 
     def sums(self) -> LeafSums:
-        """Adds up arrays, beginning with none."""
+        """A new accumulator for this rank's leaves."""
         return LeafSums(self)
 
     def without(self, lost: Iterable[int], process_set: ProcessSet) -> Leaves:
-        """The leaves once ranks of the set are lost; ``process_set`` are the others, in the same order.
+        """The leaves once ranks of the set are lost; ``process_set`` has the remaining ranks, in the same order.
 
         After :func:`rueda.recover` that is the world: ``leaves.without(recovery.lost, rueda.global_process_set)``.
 
-        The others keep their leaves, and the lost ranks' go to those that have fewest.
+        The remaining ranks keep their leaves; those of lost ranks go to the ranks with the fewest.
         """
         gone = set(lost)
         survivors = sorted(set(range(self._size)) - gone)
@@ -140,7 +140,7 @@ class LeafSums:
         self._added = 0
 
     def add(self, value: npt.ArrayLike) -> None:
-        """What the next leaf yields; it is copied. Raises InvalidArgumentError after the last."""
+        """Adds the result of the next leaf; it is copied. Raises InvalidArgumentError after the last."""
         if self._added == len(self._leaves.own):
             raise InvalidArgumentError(f"this rank has no more than {self._added} leaves")
         total = np.array(value)
@@ -150,7 +150,7 @@ class LeafSums:
         self._added += 1
 
     def partials(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        """What allreduce_leaves() takes. ``shape`` and ``dtype``: of a leaf's, for a rank that has none."""
+        """The array for allreduce_leaves(). ``shape`` and ``dtype`` of a leaf's result: for a rank without leaves."""
         if self._added != len(self._leaves.own):
             raise InvalidArgumentError(
                 f"{self._added} of this rank's {len(self._leaves.own)} leaves were added"
@@ -171,11 +171,11 @@ def allreduce_leaves(
     """Reduces partial sums of leaves; every rank gets the bits that a single rank would get.
 
     ``partials``: of shape ``[len(leaves.partials), ...]``, see :meth:`LeafSums.partials`; the rest of the shape and
-    the dtype are the same on every rank. ``op``: by default the average over the leaves. Every sum within has the
+    the dtype are the same on every rank. ``op``: by default the average over the leaves. Every intermediate sum has the
     dtype of the array: 16-bit floats are rounded at each node of the tree.
-    ``output``: where the result goes, contiguous, also ``partials[0]``; by default into a new array.
-    Returns the result, without the first dimension. Raises as :func:`rueda.allreduce`, also where ranks differ in
-    their leaves, and :class:`rueda.InvalidArgumentError` on every rank where one rank's first extent is wrong.
+    ``output``: a contiguous array for the result, possibly ``partials[0]``; by default a new array.
+    Returns the result, without the first dimension. Raises as :func:`rueda.allreduce`, also if ranks differ in their
+    leaves, and :class:`rueda.InvalidArgumentError` on every rank if one rank's first extent is wrong.
 
     Example::
 
@@ -229,7 +229,7 @@ class LeafBatch:
     samples: tuple[npt.NDArray[np.int64], ...]
 
     def weight(self, leaf: int) -> float:
-        """What a leaf's mean is multiplied by, so that the average over leaves is that over samples; 1 if even."""
+        """The factor for a leaf's mean that makes the average over leaves that over samples; 1 if leaves are even."""
         total = sum(len(each) for each in self.samples)
         return len(self.samples[leaf]) * len(self.samples) / total
 
@@ -237,8 +237,8 @@ class LeafBatch:
 class LeafSampler:
     """Distributes the samples of a data set over leaves: each once per epoch, regardless of the ranks.
 
-    ``items``: how many samples there are; ``leaf_size``: how many a leaf has in a step. The last step of an epoch has
-    what is left, divided as evenly as possible, unless ``drop_last``. ``shuffle``: into an order that follows from
+    ``items``: the number of samples; ``leaf_size``: the number of samples per leaf and step. The last step of an epoch
+    has the remaining samples, divided as evenly as possible, unless ``drop_last``. ``shuffle``: the order depends on
     ``seed`` and the epoch.
 
     Example::
@@ -265,7 +265,7 @@ class LeafSampler:
         self.drop_last = drop_last
 
     def __len__(self) -> int:
-        """Steps of an epoch."""
+        """Steps per epoch."""
         batch = self.leaves * self.leaf_size
         return self.items // batch if self.drop_last else -(-self.items // batch)
 

@@ -1,4 +1,4 @@
-"""Entering and leaving the world, and who is there."""
+"""Entering and leaving the world, and its ranks."""
 
 from __future__ import annotations
 
@@ -40,19 +40,20 @@ __all__ = [
     "world",
 ]
 
-# The process that called init(). A child made by fork() inherits the hooks, but must not act on them: the
-# world belongs to its parent.
+# The process that called init(). A child made by fork() inherits the hooks but must not act on them: the world belongs
+# to its parent.
 _owner: int | None = None
 _hooked = False
-# How many worlds this process has been in. Changed with each, so that what was agreed on in one is not used in another.
+# The number of worlds this process has been in. Changes with each world, so that agreements from one are not used in
+# another.
 _worlds = 0
-# Number of the world with which init() has begun, and which others have followed since.
+# Number of the world that init() formed; others may have followed it since.
 _first = 0
-# Number of the world with which the present block of world() has begun; 0 outside.
+# Number of the world with which the current block of world() began; 0 outside.
 _block = 0
-# What other modules let end before the world is left.
+# Functions of other modules to call before the world is left.
 _endings: list[Callable[[], None]] = []
-# What sys.exit() was called with, where it says that something failed.
+# The argument of sys.exit(), if it reports a failure.
 _exit_code: object = None
 
 
@@ -68,24 +69,24 @@ def init(
 
     Under ``mpirun`` the ranks meet through MPI, under ``rueda run`` without MPI through its rendezvous, under MPICH's
     ``mpiexec`` and ``srun --mpi=pmi2`` through PMI. Under plain ``srun`` or ``torchrun``, or wherever ``RANK``,
-    ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT`` are set, those of one host meet through a Unix socket, those of
+    ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT`` are set, ranks on one host meet through a Unix socket, ranks on
     several over TCP with ``RUEDA_SECRET`` (``docs/hosts.md``). Without a launcher the world has one rank.
     ``options`` override the environment (``docs/options.md`` lists them).
-    ``process_sets`` are added at once, in this order, which must be the same on every rank. In a process that
-    ``rueda run --max-np`` has started to join a job it waits until the others take it in: see :mod:`rueda.elastic`.
-    There ``process_sets``, the same as on the others, become theirs, of which this process is no member.
+    ``process_sets`` are added immediately, in this order, which must be the same on every rank. A process started by
+    ``rueda run --max-np`` to join a job waits until the others admit it: see :mod:`rueda.elastic`. Its ``process_sets``
+    must be the same as the others'; they become the others' sets, and it is not a member of them.
 
-    ``rank``, ``size`` and ``rendezvous``, all three, are for processes that something else has started: they meet at
-    the address that :func:`rueda.rendezvous.open` has returned in the process with rank 0, whatever the environment
-    says, or at that of a :class:`rueda.elastic.Reception`, where they wait as long as it takes until ``size`` have come
-    or the others take them in. (``size=1`` needs no address.) :func:`rueda.world` also leaves the world again.
+    ``rank``, ``size`` and ``rendezvous`` go together, for processes that something else has started. The processes meet
+    at the address that :func:`rueda.rendezvous.open` has returned in the process with rank 0, regardless of the
+    environment, or at that of a :class:`rueda.elastic.Reception`, where they wait without a time limit until ``size``
+    have come or the others admit them. (``size=1`` needs no address.) :func:`rueda.world` also leaves the world again.
 
-    The world is left at exit. When an exception ends the main thread, the other ranks are told its text and its lines
-    first and raise :class:`rueda.PeerLostError` with them.
+    The world is left at exit. If an exception ends the main thread, the other ranks first receive its text and lines,
+    and raise :class:`rueda.PeerLostError` with them.
 
-    Raises :class:`rueda.InitializationError` for options that are not accepted or differ between ranks, and where a
-    launcher says that there are more ranks, but they are not found, or ranks do not meet within ``init_timeout``;
-    :class:`rueda.InvalidArgumentError` for a rank, size or rendezvous that cannot be meant.
+    Raises :class:`rueda.InitializationError` for options that are invalid or differ between ranks, if a launcher
+    announces more ranks that cannot be found, or if ranks do not meet within ``init_timeout``;
+    :class:`rueda.InvalidArgumentError` for an invalid rank, size or rendezvous.
 
     Example::
 
@@ -117,7 +118,7 @@ def init(
 
 
 def _meet(rank: object, size: object, address: str | None, options: dict[str, str]) -> bool:
-    """The world of ranks that something else has started. Returns whether it was there already."""
+    """Enters the world of ranks that something else has started. Returns whether that world already existed."""
     try:
         own, count = operator.index(rank), operator.index(size)  # type: ignore[arg-type]
     except TypeError:
@@ -157,9 +158,9 @@ def _meet(rank: object, size: object, address: str | None, options: dict[str, st
 def world(rank: int, size: int, rendezvous: str | None = None, **options: object) -> Iterator[None]:
     """The world of :func:`init` as a context manager, for programs that swallow exceptions.
 
-    At its end the world is left. Where it ends by an exception, the other ranks are told its text first, and raise
-    :class:`rueda.PeerLostError` with it, instead of waiting for a rank whose process lives on. Arguments and errors are
-    those of :func:`init`.
+    The world is left at the end of the block. If an exception ends the block, the other ranks first receive its text
+    and raise :class:`rueda.PeerLostError` with it, instead of waiting for a rank whose process lives on. Arguments and
+    errors are those of :func:`init`.
 
     Example::
 
@@ -177,7 +178,7 @@ def world(rank: int, size: int, rendezvous: str | None = None, **options: object
     try:
         yield
     except BaseException as error:
-        # An echo of what happened on another rank is no news to the others, and neither is an end in good order.
+        # Neither an echo of another rank's failure nor a clean end is news to the others.
         echo = isinstance(error, PeerLostError | ShutdownError)
         well = isinstance(error, GeneratorExit) or (
             isinstance(error, SystemExit) and error.code in (None, 0)
@@ -195,11 +196,11 @@ def world(rank: int, size: int, rendezvous: str | None = None, **options: object
 def abort(reason: str) -> None:
     """Ends the world after a failure: the other ranks immediately raise :class:`rueda.PeerLostError` with ``reason``.
 
-    For programs that swallow exceptions and keep the process, whose failure the others would otherwise wait for;
-    :func:`world` does it by itself. This process is in no world afterwards, and :func:`init` may follow. Where recovery
-    is on, the others can go on without it.
+    For programs that swallow exceptions and keep the process alive, so that the others would wait for it;
+    :func:`world` does this automatically. Afterwards this process is in no world, and :func:`init` may follow. With
+    recovery on, the others can continue without it.
 
-    Raises :class:`rueda.InvalidArgumentError` for a reason that is no text or says nothing, and
+    Raises :class:`rueda.InvalidArgumentError` for a reason that is not a string or is blank, and
     :class:`rueda.NotInitializedError` outside a world.
 
     Example::
@@ -220,13 +221,13 @@ def abort(reason: str) -> None:
 
 
 def tell_failure(error: BaseException) -> None:
-    """Has the other ranks raise :class:`rueda.PeerLostError` with the error's text and lines, if there is a world."""
+    """Makes the other ranks raise :class:`rueda.PeerLostError` with the error's text and lines, if there is a world."""
     if _native.is_initialized():
         _native.abort(_describe_with_origin(type(error), error, error.__traceback__))
 
 
 def _join(process_sets: list[ProcessSet], options: dict[str, str]) -> None:
-    """Enters the world of a job that is under way."""
+    """Enters the world of a running job."""
     from rueda.elastic import joining  # which imports this module
 
     joining.join(options)
@@ -234,11 +235,11 @@ def _join(process_sets: list[ProcessSet], options: dict[str, str]) -> None:
 
 
 def _adopt(process_sets: list[ProcessSet]) -> None:
-    """A newcomer's sets become those of the others."""
+    """Makes a newcomer's process sets those of the others."""
     try:
         adopt_process_sets(process_sets)
     except InvalidArgumentError as error:
-        tell_failure(error)  # the others go on without this process
+        tell_failure(error)  # the others continue without this process
         attendance.leave(done=False)
         raise
 
@@ -246,7 +247,7 @@ def _adopt(process_sets: list[ProcessSet]) -> None:
 def shutdown() -> None:
     """Leaves the world: finishes what all ranks have agreed on, fails the rest with :class:`rueda.ShutdownError`.
 
-    Happens by itself at exit. Does nothing outside a world. :func:`init` may follow.
+    Happens automatically at exit. Does nothing outside a world. :func:`init` may follow.
 
     Example::
 
@@ -265,7 +266,7 @@ def shutdown() -> None:
 
 
 def before_shutdown(end: Callable[[], None]) -> None:
-    """Has ``end`` called whenever the world is about to be left, from now on; once, however often this is called."""
+    """Registers ``end`` to be called whenever the world is about to be left; registering it again has no effect."""
     if end not in _endings:
         _endings.append(end)
 
@@ -282,9 +283,9 @@ def is_initialized() -> bool:
 
 
 def follow_world(previous_ranks: list[int]) -> None:
-    """This process has gone on to another world: what it had of the one before is forgotten, but for process sets.
+    """Called when this process has moved on to another world: drops the state of the old one, except process sets.
 
-    ``previous_ranks``: of each rank, the one before, or -1.
+    ``previous_ranks``: for each rank, its rank in the previous world, or -1.
     """
     global _worlds
     _worlds += 1
@@ -293,22 +294,22 @@ def follow_world(previous_ranks: list[int]) -> None:
 
 
 def world_number() -> int:
-    """How many worlds this process has formed so far; another number means another world."""
+    """The number of worlds that this process has formed so far; a different number means a different world."""
     return _worlds
 
 
 def first_world_number() -> int:
-    """The same for the first of the worlds that have followed one another since :func:`init`.
+    """The number of the first of the worlds that have followed one another since :func:`init`.
 
-    Numbers of process sets mean the same in all of these.
+    Process set numbers have the same meaning in all of these.
     """
     return _first
 
 
 def block_number() -> int:
-    """Another for each block of :func:`world`; 0 outside. What was numbered in one means nothing in the next.
+    """A different number for each block of :func:`world`; 0 outside. Numbers given in one block are void in the next.
 
-    Processes that serve one job after another, as those of Spark and Dask do, have not all served the same ones.
+    Processes that serve one job after another, as in Spark and Dask, have not all served the same jobs.
     """
     return _block
 
@@ -401,12 +402,12 @@ def _install_hooks() -> None:
     def tell_the_others(
         kind: type[BaseException], value: BaseException, traceback: TracebackType | None
     ) -> None:
-        # First our own traceback, so that whoever looks for the first failure finds the cause, not its echoes.
+        # Print our own traceback first, so that someone looking for the first failure finds the cause, not its echoes.
         try:
             previous(kind, value, traceback)
             sys.stderr.flush()
         finally:
-            # An echo of what happened on another rank is no news to the others.
+            # An echo of another rank's failure is no news to the others.
             echo = issubclass(kind, PeerLostError | ShutdownError)
             in_main = threading.current_thread() is threading.main_thread()
             if _is_owner() and in_main:
@@ -419,7 +420,7 @@ def _install_hooks() -> None:
 
 
 def _watch_exit() -> None:
-    """Python calls no hook for SystemExit, and at exit it does not tell the exit code: so ``sys.exit`` notes it."""
+    """Wraps ``sys.exit`` to note the exit code: Python calls no hook for SystemExit, nor has atexit the code."""
     original = sys.exit
 
     @functools.wraps(original)
@@ -433,7 +434,7 @@ def _watch_exit() -> None:
 
 
 def describe(kind: type[BaseException], value: BaseException) -> str:
-    """An exception in one line, as other ranks are to read it.
+    """An exception in one line, for other ranks to read.
 
     Example::
 
@@ -453,7 +454,7 @@ def _describe_with_origin(
     kind: type[BaseException], value: BaseException, traceback: TracebackType | None
 ) -> str:
     text = describe(kind, value)
-    with suppress(Exception):  # what is said without the line must be said all the same
+    with suppress(Exception):  # without the line, the text must still be sent
         if origin := describe_origin(traceback):
             text += f", raised {origin}"
     return text

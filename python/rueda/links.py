@@ -1,6 +1,6 @@
-"""What the links of a world were found to be, as rank 0 sees it: ``mpirun -H a,b python -m rueda.links``.
+"""Prints what rank 0 knows about the links of a world: ``mpirun -H a,b python -m rueda.links``.
 
-``rueda check -H a,b`` starts it without MPI.
+``rueda check -H a,b`` runs it without MPI, or with ``--mpi`` under mpirun.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SIZES = [1 << exponent for exponent in range(3, 31)]
 
 
 def measure() -> dict[str, Any]:
-    """The world's hosts, links and algorithms, as ``rueda check --help`` documents them. Within a world."""
+    """The world's hosts, links and algorithms, as ``rueda check --help`` documents them. Call within a world."""
     import rueda
 
     hosts = Counter(rueda.allgather_object(_host_name()))
@@ -45,7 +45,7 @@ def _size(bytes: int) -> str:
 
 
 def describe(world: dict[str, Any]) -> str:
-    """What :func:`measure` has found, as lines of text."""
+    """The result of :func:`measure` as lines of text."""
     hosts = ", ".join(f"{name} ({ranks})" for name, ranks in world["hosts"].items())
     lines = [f"ranks: {world['ranks']} on {len(world['hosts'])} hosts: {hosts}"]
     for index, link in enumerate(world["links"]):
@@ -65,11 +65,13 @@ def describe(world: dict[str, Any]) -> str:
         lines.append(
             f"allreduce from {_size(row['bytes'])}: {before}, {row['predicted_us']:.0f} µs predicted"
         )
+    if all(link["transport"] != "mpi" for link in world["links"]):
+        lines.append("link mpi: not tried; 'rueda check -H HOSTS --mpi' has mpirun start the ranks")
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Prints it once; with ``--json`` as one object."""
+    """Prints the result once; with ``--json`` as one object."""
     import rueda
 
     rueda.init()

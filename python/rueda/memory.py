@@ -17,11 +17,11 @@ __all__ = ["empty"]
 def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float64) -> Array:
     """A contiguous array of zeros in memory that the other ranks on the host can access without a copy.
 
-    It is used like any other array and freed with its last view. ``dtype`` defaults to float64, as in NumPy. Works
-    before :func:`rueda.init` as well, and stays valid over :func:`rueda.shutdown`. Where the system gives no such
-    memory, or not so much, it is an ordinary array. A forked child process sees what its parent has there;
-    what it writes is its own. Raises ``MemoryError``, also for what is beyond the limit of this process's control
-    group (a container, a job of Slurm), where the kernel would end it; and ``ValueError`` for a negative extent.
+    It is used like any other array and freed with its last view. ``dtype`` defaults to float64, as in NumPy. Also works
+    before :func:`rueda.init`, and stays valid after :func:`rueda.shutdown`. If the system provides no such memory, or
+    not enough, it is an ordinary array. A forked child process sees the parent's contents; what it writes is its own.
+    Raises ``MemoryError``, also beyond the limit of this process's control group (a container, a Slurm job), where the
+    kernel would kill the process; and ``ValueError`` for a negative extent.
 
     Example::
 

@@ -23,8 +23,8 @@ _TAG_BITS = 64
 class Messages(Generic[A]):
     """Sends and receives arrays of one library.
 
-    An array that cannot be used raises on this rank alone, at once: of a message that was never offered nobody else
-    can be told.
+    An array that cannot be used raises immediately, and on this rank only: no other rank can learn of a message that
+    was never offered.
     """
 
     def __init__(self, adapter: Adapter[A]) -> None:

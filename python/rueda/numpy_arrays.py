@@ -1,4 +1,4 @@
-"""NumPy arrays as Rueda sees them."""
+"""The adapter for NumPy arrays."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Array = npt.NDArray[Any]
 
 
 class NumpyAdapter:
-    """Reads whatever :func:`numpy.asarray` accepts, or has ``__dlpack__`` and lies in the host's memory.
+    """Reads whatever :func:`numpy.asarray` accepts, or has ``__dlpack__`` and is in host memory.
 
-    bfloat16 is the dtype of that name of ml_dtypes.
+    bfloat16 is the dtype of that name from ml_dtypes.
     """
 
     def read(self, array: object) -> tuple[Array, View]:
@@ -28,7 +28,7 @@ class NumpyAdapter:
             if not source.flags.c_contiguous:
                 source = source.copy(order="C")
             return source, _view(source)
-        except Exception as error:  # of lists, other libraries' arrays, and whatever has __array__
+        except Exception as error:  # from lists, other libraries' arrays, or __array__
             raise unusable(array, error) from None
 
     def write(self, array: object) -> tuple[Array, View]:
@@ -95,14 +95,14 @@ def _only_has_dlpack(array: object) -> bool:
 
 
 def _from_dlpack(array: Any) -> Array:
-    """Without a copy. Raises Refusal for what lies on another device or has a dtype that NumPy lacks."""
+    """Without a copy. Raises Refusal for arrays on another device or with a dtype that NumPy lacks."""
     try:
         return np.from_dlpack(array)
     except Exception as error:
         raise Refusal(f"numpy.from_dlpack() of a {type(array).__name__} failed: {error}") from error
 
 
-# Numbers of the element types that have been seen: a dtype's name takes longer than many a reduction.
+# Numbers of the element types seen so far: computing a dtype's name takes longer than many reductions.
 _codes: dict[np.dtype[Any], int] = {}
 
 

@@ -1,8 +1,8 @@
-"""Python objects between ranks, through pickle. Ranks must trust one another, as pickle demands.
+"""Sends Python objects between ranks with pickle. Ranks must trust each other, as pickle requires.
 
-What pickle refuses, such as lambdas and classes made in functions, goes through cloudpickle where that is installed, on
-the ranks that receive it as well. Not everything does: cloudpickle gives the receiver a copy of a class of the main
-script, of which the receiver's own objects are no instances.
+Objects that pickle refuses, such as lambdas and local classes, are sent with cloudpickle if it is installed, on the
+receiving ranks as well. It is not used for everything: cloudpickle gives the receiver a copy of a class from the main
+script, and the receiver's own objects are not instances of that copy.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def broadcast_object(
 ) -> Any:
     """Returns the ``obj`` of rank ``root_rank`` (a world rank) on every rank of the set; ignores the others'.
 
-    ``obj`` is anything that pickle takes, or cloudpickle where it is installed; where it is refused, every rank raises
-    :class:`rueda.InvalidArgumentError` with the reason. :class:`rueda.UnsupportedError` is raised on a rank without
-    the cloudpickle that the object needs, and there alone. Raises as :func:`rueda.broadcast` otherwise.
+    ``obj`` is anything that pickle can handle, or cloudpickle if it is installed; if both refuse it, every rank raises
+    :class:`rueda.InvalidArgumentError` with the reason. A rank without the cloudpickle that the object needs raises
+    :class:`rueda.UnsupportedError`, on that rank only. Raises as :func:`rueda.broadcast` otherwise.
 
     Example::
 
@@ -58,9 +58,9 @@ def allgather_object(
 ) -> list[Any]:
     """Returns the list of every rank's ``obj``, in rank order. Ranks that have joined contribute none.
 
-    ``obj`` is anything that pickle takes, or cloudpickle where it is installed; where it is refused, every rank raises
-    :class:`rueda.InvalidArgumentError` with the reason. :class:`rueda.UnsupportedError` is raised on a rank without
-    the cloudpickle that an object needs, and there alone. Raises as :func:`rueda.allgather` otherwise.
+    ``obj`` is anything that pickle can handle, or cloudpickle if it is installed; if both refuse it, every rank raises
+    :class:`rueda.InvalidArgumentError` with the reason. A rank without the cloudpickle that an object needs raises
+    :class:`rueda.UnsupportedError`, on that rank only. Raises as :func:`rueda.allgather` otherwise.
 
     Example::
 
@@ -70,7 +70,7 @@ def allgather_object(
     label = f"{name or 'object'}.gathered"
     content = _pickled(obj, label, process_set)
     gathered = allgather(content, label, process_set)
-    # Each pickle knows its end, so the sizes need not travel.
+    # Each pickle marks its own end, so the sizes need not be sent.
     stream = io.BytesIO(gathered.tobytes())
     objects = []
     while stream.tell() < gathered.size:

@@ -12,8 +12,8 @@ class ReduceOp(enum.IntEnum):
 
     ``AVERAGE`` is the sum divided by the number of ranks that contributed; on integers the quotient is rounded
     towards negative infinity, like NumPy's ``//``. ``MIN`` and ``MAX`` propagate NaN. On booleans ``SUM`` and ``MAX``
-    are "or", ``PRODUCT`` and ``MIN`` are "and". Refused with :class:`rueda.UnsupportedError` are the average of
-    booleans, the minimum and maximum of complex numbers, and bitwise reductions of anything but integers and booleans.
+    are "or", ``PRODUCT`` and ``MIN`` are "and". :class:`rueda.UnsupportedError` is raised for the average of booleans,
+    the minimum and maximum of complex numbers, and bitwise reductions of anything but integers and booleans.
 
     Example::
 

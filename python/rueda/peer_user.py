@@ -1,4 +1,4 @@
-"""Whose process is at the other end of a Unix socket."""
+"""The user whose process is at the other end of a Unix socket."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 
 def user_of(connection: socket.socket) -> int:
-    """The effective user id of the process that has connected, or that listens."""
+    """The effective user id of the process that connected or listens."""
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(peer)[1])

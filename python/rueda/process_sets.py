@@ -1,4 +1,4 @@
-"""Ordered sets of ranks, each with operations of its own."""
+"""Ordered sets of ranks, each with its own operations."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ class ProcessSet:
     """An ordered set of ranks that can be given to any collective as ``process_set``.
 
     It can be used once it has been added, by :func:`add_process_set` or ``init(process_sets=[...])``. Sets may overlap,
-    and each may be used by a thread of its own. Where ranks are lost or leave, or others join, it goes on with those of
-    its members that are still there, by their new ranks. Raises :class:`rueda.InvalidArgumentError` for ranks that are
-    no whole numbers.
+    and each may be used by its own thread. When ranks are lost, leave or join, the set continues with its remaining
+    members, under their new ranks. Raises :class:`rueda.InvalidArgumentError` for ranks that are not whole numbers.
 
     Example::
 
@@ -37,7 +36,7 @@ class ProcessSet:
 
     @property
     def ranks(self) -> list[int]:
-        """The set's world ranks, sorted; none where all of them are lost."""
+        """The set's world ranks, sorted; empty if all of them are lost."""
         if self._ranks is None:
             return _native.ranks_of(0)
         return list(self._ranks)
@@ -47,7 +46,7 @@ class ProcessSet:
         return self.rank() >= 0
 
     def rank(self) -> int:
-        """This process's number within the set, or -1 when it is not a member."""
+        """This process's rank within the set, or -1 if it is not a member."""
         return _native.rank_in(identify(self))
 
     def size(self) -> int:
@@ -83,16 +82,16 @@ global_process_set: ProcessSet = _make_global()
 """All ranks."""
 
 
-# Their numbers end when the world is left, and their ranks are others in a world that follows.
+# Their numbers become invalid when the world is left, and their ranks change in a world that follows.
 _added: weakref.WeakSet[ProcessSet] = weakref.WeakSet()
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """Adds a set of world ranks, given as a :class:`ProcessSet` or by its ranks, and returns it.
 
-    Every rank of the world must call this with the same ranks, members or not, also where the set was used before
+    Every rank of the world must call this with the same ranks, members or not, also if the set was used before
     :func:`rueda.shutdown`. Raises :class:`rueda.InvalidArgumentError` for ranks that do not exist or occur twice, and
-    :class:`rueda.MismatchError` where ranks disagree.
+    :class:`rueda.MismatchError` if ranks disagree.
 
     Example::
 
@@ -111,10 +110,10 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 def remove_process_set(process_set: ProcessSet) -> None:
     """Removes a set; every rank of the world must call this. The global set cannot be removed.
 
-    What all members of the set have submitted before is done; what only some have fails with
+    Operations that all members of the set submitted before complete; those that only some submitted fail with
     :class:`rueda.ShutdownError`.
 
-    Raises :class:`rueda.InvalidArgumentError` for a set that is not there.
+    Raises :class:`rueda.InvalidArgumentError` for a set that does not exist.
 
     Example::
 
@@ -129,7 +128,7 @@ def remove_process_set(process_set: ProcessSet) -> None:
 
 
 def identify(process_set: ProcessSet) -> int:
-    """The set's number; raises :class:`rueda.InvalidArgumentError` when it has not been added."""
+    """The set's number; raises :class:`rueda.InvalidArgumentError` if it has not been added."""
     if process_set.process_set_id is None:
         raise InvalidArgumentError(
             f"{process_set!r} has not been added: call rueda.add_process_set()"
@@ -138,14 +137,14 @@ def identify(process_set: ProcessSet) -> int:
 
 
 def takes_part(process_set: ProcessSet) -> bool:
-    """Whether this process is a member. Of the set of all it is one before init() as well."""
+    """Whether this process is a member. It is a member of the global set before init() as well."""
     return process_set.process_set_id == 0 or process_set.included()
 
 
 def adopt_process_sets(process_sets: Iterable[ProcessSet]) -> None:
-    """Gives the sets with which the other ranks have begun their numbers here, where this process has joined them.
+    """Gives the sets that the other ranks passed to init() their numbers here, in a process that has joined them.
 
-    Raises :class:`rueda.InvalidArgumentError` where the others have begun with other sets.
+    Raises :class:`rueda.InvalidArgumentError` if the others began with different sets.
     """
     there = _native.process_set_ids()
     for number, process_set in enumerate(process_sets, 1):
@@ -162,9 +161,9 @@ def adopt_process_sets(process_sets: Iterable[ProcessSet]) -> None:
 
 
 def follow_process_sets(previous_ranks: list[int]) -> None:
-    """Each set goes on with those members that are left, in a world that has followed another.
+    """Continues each set with its remaining members in a world that has followed another.
 
-    ``previous_ranks``: of each rank, the one before.
+    ``previous_ranks``: each rank's rank in the previous world.
     """
     there = _native.process_set_ids()
     for process_set in list(_added):
@@ -172,19 +171,19 @@ def follow_process_sets(previous_ranks: list[int]) -> None:
         if number in there:
             process_set._ranks = _native.ranks_of(number)
             continue
-        # Gone, as whoever uses it is told; it can be added again.
+        # The set is gone, and using it raises an error; it can be added again.
         before = process_set.ranks
         process_set._ranks = [rank for rank, was in enumerate(previous_ranks) if was in before]
 
 
 def end_process_sets() -> None:
-    """Ends all sets; every rank does so as the first thing in a world that it has just entered."""
+    """Ends all sets; every rank must do so first in a world that it has just entered."""
     _native.end_process_sets()
     forget_process_sets()
 
 
 def forget_process_sets() -> None:
-    """Takes the number from every set, since it means nothing any more."""
+    """Takes the number from every set, since it has become invalid."""
     for process_set in list(_added):
         process_set.process_set_id = None
     _added.clear()

@@ -1,4 +1,4 @@
-"""What `rueda` offers besides its errors, imported when the first of it is used: see `rueda.__getattr__`."""
+"""All public names of `rueda` except its errors, imported on first use: see `rueda.__getattr__`."""
 
 from rueda import report
 from rueda.exchanges import (

@@ -1,4 +1,4 @@
-"""A thread that reads ahead, and how long it was waited for."""
+"""A thread that reads ahead, and the time spent waiting for it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class ReadAhead(Iterator[T]):
-    """What ``source`` yields, of which a thread has up to ``depth`` items ready; it begins at once.
+    """The items of ``source``, up to ``depth`` of which a thread keeps ready; it starts immediately.
 
-    ``waited``: for how many seconds :func:`next` has waited, ``first_wait`` of these for the first item. What the
-    source raises is raised by :func:`next`.
+    ``waited``: the seconds that :func:`next` has waited, ``first_wait`` of them for the first item. Exceptions from the
+    source are raised by :func:`next`.
     """
 
     def __init__(self, source: Iterable[T], depth: int, thread: str) -> None:
@@ -46,7 +46,7 @@ class ReadAhead(Iterator[T]):
         raise StopIteration
 
     def drain(self) -> None:
-        """Returns when the source has come to its end, though nobody takes what it yields."""
+        """Reads the source to its end, discarding the items; returns when it has ended."""
         with self._changed:
             self._unwanted = True
             self._items.clear()
@@ -54,19 +54,19 @@ class ReadAhead(Iterator[T]):
         self._thread.join()
 
     def stop(self) -> None:
-        """Reads no further, and returns when the source is no longer in use."""
+        """Stops reading, and returns when the source is no longer in use."""
         self.forsake()
         self._thread.join()
 
     def forsake(self) -> None:
-        """Reads no further. The source may be in use until it has yielded once more, for which nobody waits."""
+        """Stops reading without waiting: the source may be in use until it has yielded once more."""
         with self._changed:
             self._stopped = self._unwanted = True
             self._items.clear()
             self._changed.notify_all()
 
     def join(self) -> None:
-        """Returns when the source is no longer in use, by itself or after :meth:`forsake`."""
+        """Returns when the source is no longer in use, because it has ended or after :meth:`forsake`."""
         self._thread.join()
 
     def _read(self, source: Iterable[T]) -> None:
@@ -79,7 +79,7 @@ class ReadAhead(Iterator[T]):
                     if not self._unwanted:
                         self._items.append(item)
                         self._changed.notify_all()
-        except BaseException as error:  # told to who takes the items
+        except BaseException as error:  # reported to the consumer
             self._error = error
         finally:
             with self._changed:

@@ -1,4 +1,4 @@
-"""Looks for the other side of a session again after the connection to it has broken."""
+"""Reconnects a session after its connection has broken."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from rueda.launcher_session import Session
 
 __all__ = ["IsOver", "Reconnection"]
 
-# Before the first try, and the longest pause between two; seconds.
+# Pause before the first attempt, and longest pause between two; seconds.
 _FIRST_PAUSE = 0.05
 _MAX_PAUSE = 10.0
 
 
 class IsOver(Exception):
-    """There is nobody any more, or it does not take this process again."""
+    """The other side no longer exists, or does not accept this process again."""
 
 
 class Reconnection:
     """Tries in a thread, so that nobody waits for it.
 
-    ``connect``: raises ``OSError`` where another try may help, and :class:`IsOver` where none does.
+    ``connect``: raises ``OSError`` if another attempt may help, and :class:`IsOver` if none does.
     """
 
     def __init__(self, connect: Callable[[], Session]) -> None:
@@ -32,7 +32,7 @@ class Reconnection:
         self._found: Session | None = None
 
     def begin(self) -> None:
-        """Begins to try, unless it does already, or tries in vain."""
+        """Starts trying, unless it is already trying or has given up."""
         if self._thread is None and not self._is_over.is_set():
             self._thread = threading.Thread(
                 target=self._try, name="rueda-reconnection", daemon=True
@@ -41,11 +41,11 @@ class Reconnection:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing comes of it any more."""
+        """Whether it has given up or was closed."""
         return self._is_over.is_set()
 
     def take(self) -> Session | None:
-        """The new session, once there is one; then all begins anew."""
+        """The new session, if there is one; :meth:`begin` can then start again."""
         with self._lock:
             found, self._found = self._found, None
         if found is not None:
@@ -53,7 +53,7 @@ class Reconnection:
         return found
 
     def close(self) -> None:
-        """Tries no more; does not wait for a try that is under way, of which nothing comes."""
+        """Stops trying. Does not wait for an attempt in progress, whose result is discarded."""
         with self._lock:
             self._is_over.set()
             if self._found is not None:

@@ -1,4 +1,4 @@
-"""Going on without ranks that were lost."""
+"""Continuing without ranks that were lost."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rueda.observation import options
 
 __all__ = ["Lost", "Recovery", "can_recover", "is_loss", "on_recovery", "recover"]
 
-# Within which a rank knows that another one has left in good order, once an operation has failed for it; seconds.
+# How long to wait, after an operation has failed, for the news that the peer has left cleanly; seconds.
 _NEWS = 5.0
 
 _listeners: list[Callable[[list[int]], None]] = []
 
 
 def on_recovery(listener: Callable[[list[int]], None]) -> None:
-    """``listener(previous_ranks)`` is called whenever the world has been formed anew of those that are left."""
+    """Registers ``listener(previous_ranks)``, called whenever the remaining ranks have formed a new world."""
     _listeners.append(listener)
 
 
@@ -28,8 +28,8 @@ def on_recovery(listener: Callable[[list[int]], None]) -> None:
 class Lost:
     """A rank that is gone.
 
-    ``rank``: in the world that broke. ``host``, ``process_id``: where it was. ``cause``: how the others have noticed
-    it; where it has raised, the exception's text and its lines.
+    ``rank``: in the world that broke. ``host``, ``process_id``: where it ran. ``cause``: how the others noticed; if it
+    raised an exception, the exception's text and its lines.
 
     Example::
 
@@ -45,11 +45,10 @@ class Lost:
 
     @property
     def exit_status(self) -> int | None:
-        """Its exit code, or the signal that has ended it, negated; ``None`` where that is not known, or not yet.
+        """Its exit code, or the negated number of the signal that ended it; ``None`` if not known, or not yet.
 
-        Only the parent of the process gets to know it, and tells it, also to other hosts, where that is ``rueda run``
-        without MPI. It mostly has done so by the time that :func:`recover` returns, and otherwise a moment later. Does
-        not wait for it.
+        Only the parent of the process learns it. ``rueda run`` without MPI reports it, also to other hosts, mostly by
+        the time that :func:`recover` returns, otherwise a moment later. Does not wait for it.
         """
         known = endings.of(self.host, self.process_id)
         return known.status if known else None
@@ -65,10 +64,10 @@ class Lost:
 class Recovery:
     """What :func:`recover` found.
 
-    ``epoch``: the number of the new world, higher than that of any before; the first has 0. ``previous_ranks``: of
+    ``epoch``: the number of the new world, higher than that of any before; the first has 0. ``previous_ranks``: for
     each of its ranks, the rank in the world that broke. ``lost``: the ranks of that world that are gone, and why;
-    ``details``: more of each. ``interrupted``: the operations that were open on this rank when the world broke, such
-    as ``"allreduce of 'gradient'"``; where there were many, the first of them.
+    ``details``: more about each. ``interrupted``: the operations that were pending on this rank when the world broke,
+    such as ``"allreduce of 'gradient'"``; if there were many, only the first of them.
 
     Example::
 
@@ -89,13 +88,13 @@ def can_recover() -> bool:
 
 
 def is_loss(error: BaseException) -> bool:
-    """Whether this process's world is over with that error, and :func:`recover` helps.
+    """Whether the error means that this process's world has ended and :func:`recover` can help.
 
-    It does where a rank is lost, and where another one has left in good order, as at the end of its program.
+    That is so if a rank is lost, and if another one has left cleanly, as at the end of its program.
     """
     if not isinstance(error, PeerLostError | ShutdownError) or not can_recover():
         return False
-    # A process set, too, may have ended with that error, or another world.
+    # The error may also come from a process set that has ended, or from another world.
     return isinstance(error, PeerLostError) or _native.is_world_over(
         0.0 if error.peer is None else _NEWS
     )
@@ -105,20 +104,20 @@ def recover(timeout: float = 60.0, *, break_whole: bool = False) -> Recovery:
     """Enters the new world of the remaining ranks after a world has broken; no process is restarted.
 
     The world must have been formed with ``rueda.init(recovery="on")`` (``RUEDA_RECOVERY=on``, which ``rueda run
-    --min-np`` sets). Call it after :class:`rueda.PeerLostError`, or any error that has broken the world, also after the
-    :class:`rueda.ShutdownError` of a rank that has left in good order while others had work to do with it. The ranks
-    that are left agree on who that is, and form the new world in the background, whatever the application is doing:
-    this waits for it, up to ``timeout`` seconds, but not for the others to call it. Ranks are numbered anew, in their
-    order. Results that some ranks have got and others have not are the application's to settle: begin again from a
-    state that all had. ``break_whole``: where the world is whole it is broken first, as by a failure of this rank, and
-    formed anew of all. Process sets go on with the members that are left, see :class:`rueda.ProcessSet`; persistent
-    operations and what holds gradients (optimizers see to it themselves) are of the old world.
+    --min-np`` sets). Call it after :class:`rueda.PeerLostError` or any other error that has broken the world, including
+    the :class:`rueda.ShutdownError` when a rank has left cleanly while others had work to do with it. The remaining
+    ranks agree on the survivors and form the new world in the background, whatever the application is doing. This waits
+    for that, up to ``timeout`` seconds, but not for the others to call it. Ranks are renumbered in their old order. The
+    application must handle results that only some ranks have received: restart from a state that all ranks had.
+    ``break_whole``: if the world is intact, break it first, as a failure of this rank would, and form it again with all
+    ranks. Process sets continue with their remaining members, see :class:`rueda.ProcessSet`; persistent operations and
+    holders of gradients belong to the old world (optimizers handle this themselves).
 
-    Raises :class:`rueda.PeerLostError` where this rank must stop: it is one of a minority, so that two worlds can never
-    go on side by side, the others have gone on without it, or fewer than ``min_np`` are left; the text says which.
-    :class:`rueda.InvalidArgumentError` where the world is whole and is not to be broken,
-    :class:`rueda.UnsupportedError` without recovery, :class:`rueda.TimeoutError` after ``timeout``, after which it may
-    be called again.
+    Raises :class:`rueda.PeerLostError` if this rank must stop, and says why: it belongs to a minority (so that two
+    worlds can never continue side by side), the others have continued without it, or fewer than ``min_np`` are left.
+    Raises :class:`rueda.InvalidArgumentError` if the world is intact and is not to be broken,
+    :class:`rueda.UnsupportedError` without recovery, and :class:`rueda.TimeoutError` after ``timeout``, after which it
+    may be called again.
 
     Example::
 
@@ -135,7 +134,7 @@ def recover(timeout: float = 60.0, *, break_whole: bool = False) -> Recovery:
                 rueda.recover()
                 step = int(rueda.allreduce(np.array([step]), op=rueda.Min, name="step")[0])
     """
-    endings.ask()  # answered while the world is formed
+    endings.ask()  # answered while the world is being formed
     epoch, previous_ranks, lost, interrupted = _native.recover(float(timeout), bool(break_whole))
     follow_world(previous_ranks)
     for listener in _listeners:

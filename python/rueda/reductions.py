@@ -1,13 +1,13 @@
 """Collectives that reduce NumPy arrays: allreduce and reducescatter.
 
-What holds for every collective: ``name`` matches the operation across ranks (unnamed ones match by their number
-within the process set, so every rank must submit those in the same order); ``process_set`` is who takes part, all
-ranks by default, and each of them must; a function with ``_async`` returns a :class:`rueda.Handle` at once; one with
-a trailing underscore works in place. Where ranks disagree or one of them cannot take part, every rank raises the
-same error.
+Common to all collectives: ``name`` matches the operation across ranks; unnamed ones are matched by their number within
+the process set, so every rank must submit those in the same order. ``process_set`` is the set of ranks that take part,
+by default all; each member must call. A function with ``_async`` returns a :class:`rueda.Handle` immediately; one with
+a trailing underscore works in place. If ranks disagree or one of them cannot take part, every rank raises the same
+error.
 
-An array must not be resized or given other memory before its handle's result has been asked for. The result is
-:class:`rueda.InvalidArgumentError` then, on this rank alone, since no other can know; theirs are as they should be.
+Do not resize an array, or give it other memory, before you have asked for its handle's result. If you do, that raises
+:class:`rueda.InvalidArgumentError` on this rank only, since no other rank can know; the others' results are correct.
 """
 
 from __future__ import annotations
@@ -52,19 +52,18 @@ def allreduce(
 ) -> Array:
     """Reduces ``array`` element by element over the ranks; every rank gets the same bits.
 
-    ``array``: any shape, the same on every rank; copied first when not contiguous. Its dtype: float16, bfloat16 (of
+    ``array``: any shape, the same on every rank; copied first if not contiguous. Its dtype: float16, bfloat16 (from
     ml_dtypes), float32, float64, int8 to int64, uint8 to uint64, bool, complex64 or complex128.
-    ``name``: operations of different ranks belong together where they have the same name. Those without one are
-    numbered, as errors call them ('unnamed.3'), so that all ranks must submit these in the same order. A name serves
-    one pending operation at a time. ``process_set``: who takes part, each of them; by default all ranks.
+    ``name``: matches the operation across ranks. Unnamed operations are numbered, and errors call them 'unnamed.3', so
+    all ranks must submit them in the same order. Only one operation with a given name may be pending at a time.
+    ``process_set``: the ranks that take part, each of which must call; by default all ranks.
     ``op``: by default the average. ``prescale_factor`` multiplies each rank's input, ``postscale_factor`` the result.
-    ``compression``: a codec of :mod:`rueda.compression` or its name, such as ``"int8"``, for sums and averages of
-    floating-point numbers; by default elements travel as they are.
+    ``compression``: a codec from :mod:`rueda.compression` or its name, such as ``"int8"``, for sums and averages of
+    floating-point numbers; by default elements are sent uncompressed.
     Returns a new array of the same shape and dtype.
 
-    Raises :class:`rueda.MismatchError` where ranks differ in dtype, shape, op, factors or
-    compression,
-    :class:`rueda.UnsupportedError` for a dtype that is not supported and an op that means nothing on it,
+    Raises :class:`rueda.MismatchError` if ranks differ in dtype, shape, op, factors or compression,
+    :class:`rueda.UnsupportedError` for an unsupported dtype or an op that is undefined for it,
     :class:`rueda.DuplicateNameError`, :class:`rueda.StalledError`, :class:`rueda.PeerLostError` and
     :class:`rueda.ShutdownError`.
 
@@ -96,8 +95,9 @@ def allreduce_async(
 ) -> Handle[Array]:
     """:func:`allreduce` that returns a :class:`rueda.Handle` immediately. ``array`` must not be written meanwhile.
 
-    ``priority``: of what all ranks are ready for, what has the greatest goes first; between hosts over TCP it
-    overtakes what is on its way. The same on every rank, otherwise :class:`rueda.MismatchError`.
+    ``priority``: among the operations that all ranks are ready for, the one with the highest priority goes first;
+    between hosts over TCP it overtakes data in flight. Must be the same on every rank, otherwise
+    :class:`rueda.MismatchError`.
 
     Example::
 
@@ -128,7 +128,7 @@ def allreduce_(
 ) -> Array:
     """:func:`allreduce` in place: overwrites ``array`` and returns it. It must be contiguous and writeable.
 
-    Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` on every rank where one rank's array is not
+    Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` on every rank if one rank's array is not
     contiguous.
 
     Example::
@@ -137,7 +137,7 @@ def allreduce_(
         >>> rueda.allreduce_(gradient, name="layer1") is gradient
         True
     """
-    # Without a function in between: this is most of the time that a small call takes.
+    # No helper function in between: this is most of the time of a small call.
     if compression is None and _native.allreduce_arrays(
         array, array, name, op, prescale_factor, postscale_factor, process_set.process_set_id
     ):
@@ -298,8 +298,8 @@ def reducescatter(
 ) -> Array:
     """Reduces like :func:`allreduce`, then gives each rank its rows of the first dimension.
 
-    ``array``: at least one dimension, the same shape and dtype on every rank. ``splits``: rows for each rank of the
-    set, the same on every rank; by default as even as possible, earlier ranks get one more.
+    ``array``: at least one dimension, the same shape and dtype on every rank. ``splits``: the number of rows for each
+    rank of the set, the same on every rank; by default as even as possible, with one more for earlier ranks.
     Returns a new array of shape ``[rows of this rank, ...]``.
 
     Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` for splits that do not add up.

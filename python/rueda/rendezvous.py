@@ -1,14 +1,14 @@
-"""Where ranks meet that another program has started: Spark, Ray, a scheduler, a notebook.
+"""A meeting point for ranks that another program has started: Spark, Ray, a scheduler, a notebook.
 
-One process opens a rendezvous and tells the others its address, by whatever means that program offers for small
-messages; then all enter a world there::
+One process opens a rendezvous and sends the others its address, by whatever means that program offers for small
+messages. Then all enter a world there::
 
     address = rueda.rendezvous.open(size)  # rank 0; told to the others
     rueda.init(rank=rank, size=size, rendezvous=address)  # or with rueda.world(rank, size, address):
 
-The port is open before anybody knows the address, so no rank comes too early. The address holds a secret that was made
-for this world alone, so nobody else can enter it, and a task that is retried can never enter the world of the try
-before. Tell it through channels that you trust, and keep it out of logs: its ``repr`` leaves the secret out.
+The port is open before anybody knows the address, so no rank can come too early. The address contains a secret made for
+this world alone, so nobody else can enter it, and a retried task can never enter the world of an earlier attempt. Send
+it through trusted channels only and keep it out of logs: its ``repr`` omits the secret.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _FORM = re.compile(
 
 # By address: the sockets that this process has opened, until it enters a world there.
 _listeners: dict[str, socket.socket] = {}
-# By the hash of an address, which tells no secret: why nobody of this process is to wait there. Kept, as it may be told
-# before the rank comes; the oldest are dropped.
+# By the hash of an address, so that no secret is kept: the cause of its closing. Kept because it may be set before the
+# rank arrives; the oldest are dropped.
 _causes: dict[bytes, str] = {}
 _MAX_CAUSES = 64
 
@@ -58,25 +58,25 @@ class Address(str):
 
 @dataclass(frozen=True)
 class Meeting:
-    """What an address says: where, for how many ranks, and what they prove to know."""
+    """The parts of an address: where, for how many ranks, and the secret that they prove to know."""
 
     address: str = field(repr=False)
     where: str  # tcp:HOST:PORT
     size: int
     secret: str = field(repr=False)
     is_reception: bool
-    listener: socket.socket | None  # of rank 0: listens there
+    listener: socket.socket | None  # rank 0's listening socket
 
 
 def open(size: int, interface: str = "") -> Address:
     """Opens a rendezvous for ``size`` ranks in this process, which must enter the world as rank 0; returns its address.
 
     ``interface``: the network interface, or an address of this host, at which other hosts reach it; by default
-    ``RUEDA_INTERFACE``, else what the host's name resolves to, else the first, and without a network the loopback.
-    One that is not used is closed by :func:`close`, or with the process.
+    ``RUEDA_INTERFACE``, else the address that the host's name resolves to, else the first interface, and without a
+    network the loopback. An unused rendezvous is closed by :func:`close`, or when the process ends.
 
-    Raises :class:`rueda.InvalidArgumentError` for a size that is no positive whole number, and
-    :class:`rueda.InitializationError` where the interface does not exist or nothing can listen there.
+    Raises :class:`rueda.InvalidArgumentError` for a size that is not a positive whole number, and
+    :class:`rueda.InitializationError` if the interface does not exist or cannot be listened on.
 
     Example::
 
@@ -90,7 +90,7 @@ def open(size: int, interface: str = "") -> Address:
 
 
 def listen_for(size: int, interface: str) -> tuple[socket.socket, str]:
-    """What :func:`open` opens, and where; raises the same."""
+    """The socket that :func:`open` opens, and its address; raises the same errors."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise InvalidArgumentError(f"a rendezvous is for one rank or more, not size={size!r}")
     try:
@@ -100,20 +100,20 @@ def listen_for(size: int, interface: str) -> tuple[socket.socket, str]:
 
 
 def new_address(kind: str, where: str, size: int) -> Address:
-    """With a secret of its own. ``where``: tcp:HOST:PORT, which something listens at already."""
+    """An address with its own secret. ``where``: tcp:HOST:PORT, on which something already listens."""
     return Address(f"rueda+{kind}://{secrets.token_hex(32)}@{where.removeprefix('tcp:')}/{size}")
 
 
 def close(address: str, cause: str | None = None) -> None:
     """Closes a rendezvous that this process opened and that nobody may enter any more; otherwise does nothing.
 
-    With ``cause`` also one that another process has opened: whoever waits there in another thread of this process, and
-    whoever of it comes later, raises :class:`rueda.InitializationError` with that text and the ``reason``
-    ``"rendezvous_closed"``. Who sees that a rank is lost calls it in the processes of the others, which would wait for
-    it until ``init_timeout``. A world that exists does not end by it. A process keeps the last 64 causes.
+    With ``cause``, also closes one that another process opened, for this process: any of its threads that waits there,
+    now or later, raises :class:`rueda.InitializationError` with that text and the ``reason`` ``"rendezvous_closed"``. A
+    program that sees that a rank is lost calls it in the other ranks' processes, which would otherwise wait until
+    ``init_timeout``. It does not end an existing world. A process keeps the last 64 causes.
 
-    Raises :class:`rueda.InvalidArgumentError` for the address of a :class:`rueda.elastic.Reception`, which its own
-    ``close()`` ends.
+    Raises :class:`rueda.InvalidArgumentError` for the address of a :class:`rueda.elastic.Reception`; use its own
+    ``close()``.
 
     Example::
 
@@ -147,13 +147,13 @@ def _key_of(address: str) -> bytes:
 
 
 def meeting_of(rank: int, size: int, address: str) -> Meeting:
-    """How rank ``rank`` of ``size`` is to enter; the process that has opened the address does so once.
+    """How rank ``rank`` of ``size`` is to enter; a process that opened the address can do so once.
 
-    Raises :class:`rueda.InvalidArgumentError` for what cannot be meant, before anything is sent, and
-    :class:`rueda.InitializationError` where :func:`close` has told a cause.
+    Raises :class:`rueda.InvalidArgumentError` for invalid arguments, before anything is sent, and
+    :class:`rueda.InitializationError` if :func:`close` was given a cause.
     """
     known = _FORM.fullmatch(address) if isinstance(address, str) else None
-    if known is None:  # which is not told: it may hold a secret
+    if known is None:  # the text is not shown: it may contain a secret
         raise InvalidArgumentError(
             "rendezvous= is an address that rueda.rendezvous.open() has returned, as a text"
         )
@@ -164,7 +164,7 @@ def meeting_of(rank: int, size: int, address: str) -> Meeting:
     where = f"tcp:{known['where']}"
     if known["kind"] == "reception":
         return Meeting(address, where, size, known["secret"], True, None)
-    # Taken first: another thread may close the rendezvous at any moment, and tells the cause before it looks for this.
+    # Taken first: another thread may close the rendezvous at any moment, and stores the cause before it looks for this.
     listener = _listeners.pop(address, None) if rank == 0 else None
     try:
         _check_open(address)
@@ -185,7 +185,7 @@ def meeting_of(rank: int, size: int, address: str) -> Meeting:
 
 
 def enter(meeting: Meeting, rank: int, options: dict[str, str]) -> None:
-    """Makes the world of those who meet there the process's own. Raises :class:`rueda.InitializationError`."""
+    """Enters the world that forms at the meeting. Raises :class:`rueda.InitializationError`."""
     listener = -1 if meeting.listener is None else meeting.listener.fileno()
     look = partial(_check_open, meeting.address)
     try:

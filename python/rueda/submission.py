@@ -34,7 +34,7 @@ __all__ = [
     "written_in_flight",
 ]
 
-# Elements travel as they are. Otherwise: the number of the element type as which float32 and float64 travel.
+# Elements are sent in their own type. Otherwise: the number of the type in which float32 and float64 are sent.
 NO_WIRE = -1
 
 A = TypeVar("A")
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Members(Generic[A]):
-    """Of a grouped operation: what the engine is told, by columns, and what is done about the arrays."""
+    """The members of a grouped operation, as columns for the engine, and what is needed afterwards."""
 
     targets: list[A]
     inputs: list[int]
@@ -54,20 +54,20 @@ class _Members(Generic[A]):
     stream: int
     follow: Callable[[Sequence[_native.Handle]], None] | None
     references: object
-    require_unchanged: Callable[[str | None], None]  # of the group of that name, once it is done
+    require_unchanged: Callable[[str | None], None]  # given the group's name, once it is done
 
 
 def part_name(name: str | None, number: int) -> str | None:
-    """The name of one of several tensors that were given one name; none where they were given none."""
+    """The name of one of several tensors that share a name; ``None`` if they have no name."""
     return None if name is None else f"{name}.{number}"
 
 
 def refuse(
     name: str | None, process_set: ProcessSet, refusal: Refusal, group_size: int = 0
 ) -> Handle[None]:
-    """Takes part in the operation ``name`` by failing it: every rank's handle raises an error with the reason.
+    """Takes part in the operation ``name`` by making it fail: every rank's handle raises an error with the reason.
 
-    ``group_size`` is the number of tensors of a grouped operation, otherwise 0.
+    ``group_size``: the number of tensors of a grouped operation, otherwise 0.
     """
     begin = partial(
         _native.refuse,
@@ -82,7 +82,7 @@ def refuse(
 
 
 def changed_in_flight(what: str, change: str) -> InvalidArgumentError:
-    """The error where an array no longer is what was submitted. It is this rank's alone: others cannot know."""
+    """The error for an array that changed after it was submitted. Only this rank raises it: others cannot know."""
     return InvalidArgumentError(
         f"{what} {change} while it was in flight, and the operation used the memory that it had had "
         f"before: wait for the handle first"
@@ -94,7 +94,7 @@ def _changed(name: str | None, change: str) -> InvalidArgumentError:
 
 
 def written_in_flight(name: str) -> InvalidArgumentError:
-    """The error where a gradient was written while it was being reduced in place. It is this rank's alone, too."""
+    """The error for a gradient that was written while being reduced in place. Only this rank raises it, too."""
     return InvalidArgumentError(
         f"the gradient of '{name}' was written while it was being reduced, so that it is neither one nor the other: "
         f"call synchronize() first, and clip, unscale or clear gradients then"
@@ -107,8 +107,8 @@ class Collectives(Generic[A]):
     A tensor that cannot be used is refused on behalf of this rank, so that every rank raises the error; nothing here
     raises because of a tensor.
 
-    ``blocking``: the caller waits for the handle at once. On the CPU the operation is then done in this thread, as far
-    as that takes no longer than until signals are looked for, and no other one wakes for it.
+    ``blocking``: the caller waits for the handle immediately. On the CPU, the operation is then performed in this
+    thread until signals must be checked, and no other thread wakes up for it.
     """
 
     def __init__(self, adapter: Adapter[A]) -> None:
@@ -174,7 +174,7 @@ class Collectives(Generic[A]):
         process_set: ProcessSet,
         priority: int = 0,
     ) -> Handle[A]:
-        """Into ``target``, which may be the first of this rank's ``own`` partial sums."""
+        """Reduces into ``target``, which may be the first of this rank's ``own`` partial sums."""
         try:
             source, view = self._adapter.read(partials)
             target, output = self._adapter.write(target)
@@ -272,17 +272,17 @@ class Collectives(Generic[A]):
         return _submitted(submit, name, process_set, len(group))
 
     def _members(self, group: Sequence[object], in_place: bool) -> _Members[A]:
-        """Of whatever arrays. Raises Refusal."""
+        """Of any arrays. Raises Refusal."""
         members = [self._source_and_target(array, in_place) for array in group]
         used = [(view, output) for _, view, _, output in members]
         spares = []
         for number in repeated([view for view, _ in used]) if in_place else ():
-            # Other ranks may have memory of its own there: it takes part, and its result is that of the first.
+            # Other ranks may have separate memory there, so a copy takes part; the result is that of the first.
             spare, view = self._adapter.write(self._adapter.copy(members[number][0]))
             spares.append(spare)
             used[number] = view, view
         views = [view for view, _ in used]
-        # Of those on a GPU; a rank uses one, and one stream is current.
+        # The views on a GPU, if any: a rank uses one GPU, and one stream is current.
         placed = next((view for view in views if view.device >= 0), None)
 
         def require_unchanged(name: str | None) -> None:
@@ -303,8 +303,8 @@ class Collectives(Generic[A]):
         )
 
     def _usual_members(self, arrays: Sequence[object], in_place: bool) -> _Members[A] | None:
-        """Of arrays that can be used as they lie, and lie apart; ``None`` to look at each. Raises Refusal."""
-        group = cast("Sequence[A]", arrays)  # the adapter sees whether it is
+        """Of arrays that can be used in place and do not overlap; ``None`` to examine each. Raises Refusal."""
+        group = cast("Sequence[A]", arrays)  # the adapter checks the types
         views = self._adapter.usual_views(group, in_place)
         if views is None or (in_place and not are_apart(views.pointers, views.sizes)):
             return None
@@ -511,7 +511,7 @@ class Collectives(Generic[A]):
 
 
 def _begun(blocking: bool) -> list[_native.Handle] | None:
-    """Where an operation whose caller waits for it at once leaves its handle."""
+    """The list in which an operation leaves its handle if its caller waits for it immediately."""
     return [] if blocking else None
 
 
@@ -522,7 +522,7 @@ def _handle(
     follow: Callable[[Sequence[_native.Handle]], None] | None = None,
     begun: list[_native.Handle] | None = None,
 ) -> Handle[T]:
-    """Begins an operation on one tensor, with what makes its result of the native handle."""
+    """Starts an operation on one tensor; ``finish`` makes its result from the native handle."""
     return Handle(
         lambda: [begin()],
         lambda natives: finish(natives[0]),

@@ -1,4 +1,4 @@
-"""Environment variables that hold for a while."""
+"""Temporarily set environment variables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["set_variables"]
 
 @contextmanager
 def set_variables(variables: Mapping[str, str]) -> Iterator[None]:
-    """Sets them, and puts back afterwards what was there: what starts later must not see them."""
+    """Sets the variables and restores them afterwards, so that processes started later do not see them."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -1,8 +1,9 @@
-"""Tells the engine at which line the application is, for ranks that wait for this one.
+"""Tells the engine which line the application is executing, for ranks that wait for this one.
 
-A thread sleeps until the engine asks, which it does when another rank has waited for too long. It sees the stacks of
-all threads as soon as it gets the GIL: also while the application sleeps, waits for data or computes without the GIL.
-Where the GIL is not to be had the engine says that instead, and nobody reads Python's memory without it.
+A thread sleeps until the engine asks, which it does when another rank has waited for too long. The thread sees the
+stacks of all threads as soon as it gets the GIL, so it also answers while the application sleeps, waits for data or
+computes without the GIL. If it cannot get the GIL, the engine says that instead: Python's memory is never read without
+the GIL.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from rueda import _native
 
 __all__ = ["describe_origin", "describe_place", "start_telling"]
 
-# What the engine says after "rank 2 is" when this does not answer.
+# What the engine says after "rank 2 is" if this thread does not answer.
 _EXCUSE = "in code that has not let go of Python's GIL"
 
-# The process whose engine is told, and the thread of it that has entered the world.
+# The process whose engine gets the answers, and its thread that entered the world.
 _process: int | None = None
 _worker: threading.Thread | None = None
 
 
 def start_telling(worker: threading.Thread | None = None) -> None:
-    """From now on the engine is told where ``worker`` is, the calling thread unless another is named."""
+    """From now on the engine can ask where ``worker`` is; by default the calling thread."""
     global _process, _worker
     _worker = worker or threading.current_thread()
     if _process == os.getpid():
@@ -47,7 +48,7 @@ def _tell_whenever_asked(event: int) -> None:
         question = _native.newest_whereabouts_question()
         try:
             text = _place_of_the_worker()
-        except Exception as error:  # a source file without a name, say: no reason to be silent
+        except Exception as error:  # such as a source file without a name: answer anyway
             text = f"at a line that cannot be told ({type(error).__name__})"
         _native.answer_whereabouts(question, text)
 
@@ -66,8 +67,8 @@ def _place_of_the_worker() -> str:
 def describe_place(frame: FrameType) -> str:
     """Where a thread is, to be read after "rank 2 is"; ``frame``: the innermost of its stack.
 
-    The application's lines are named, the two innermost of them. Between these and what is done at the moment there may
-    be other libraries: the first of their functions is named, and the last.
+    Names the two innermost lines of the application. If other libraries run between these and the current function,
+    also names the first and the last of their functions.
 
     Example::
 
@@ -79,7 +80,7 @@ def describe_place(frame: FrameType) -> str:
 
 
 def describe_origin(raised: TracebackType | None) -> str:
-    """Where an exception comes from, in one line: as :func:`describe_place`, with more of the application's lines.
+    """Where an exception comes from, in one line: like :func:`describe_place`, with more lines of the application.
 
     Example::
 
@@ -94,7 +95,7 @@ def describe_origin(raised: TracebackType | None) -> str:
 
 
 def _describe(stack: list[tuple[FrameType, int]], most: int) -> str:
-    """``stack``: the innermost first, with line numbers; ``most``: how many lines of the application are named."""
+    """``stack``: innermost frame first, with line numbers; ``most``: how many lines of the application to name."""
     own = [i for i, (frame, _) in enumerate(stack) if _is_of_application(frame)]
     if not own:
         return "at " + _line_of(*stack[0])
@@ -124,7 +125,7 @@ def _line_of(frame: FrameType, number: int) -> str:
 
 
 def _short(file: str) -> str:
-    """Beneath the working directory, or beneath where modules are found; otherwise whole."""
+    """Relative to the working directory or the module search path if possible; otherwise the whole path."""
     path = Path(file)
     roots = [os.getcwd(), *sys.path, sysconfig.get_path("stdlib")]
     below = [path.relative_to(root) for root in roots if root and path.is_relative_to(root)]

@@ -54,6 +54,7 @@ def test_without_arguments_it_says_what_it_can_measure(tmp_path: Path) -> None:
     [
         (["allscatter"], "'allscatter' is no collective: choose from allreduce"),
         (["latncy"], "did you mean 'latency'?"),
+        (["--explain", "-H", "a:1,b:1"], "`rueda check -H a:1,b:1` tells what the links"),
         (["--dtype", "float8"], "'float8' is no dtype"),
         (["--op", "mean"], "'mean' is no reduction"),
         (["-b", "1M", "-e", "4K"], "comes first"),

@@ -84,3 +84,18 @@ def test_a_named_mpi_library_that_does_not_load(
     assert rows["MPI library"].what_to_do == "correct RUEDA_MPI_LIBRARY"
     assert rows["MPI threads"] == replace(rows["ULFM"], name="MPI threads")
     assert "MPI library" in rows["transport mpi"].why_not
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--mpi"], "--mpi goes with -H"),
+        (["--ssh", "x"], "--ssh goes with -H"),
+        (["-H", "a:1,b:1", "--mpi-args", "x"], "--mpi-args goes with --mpi"),
+        (["-H", "a:1,b:1", "--mpi", "--ssh", "x"], "--mpi-args '--prtemca plm_ssh_agent COMMAND'"),
+    ],
+)
+def test_flags_that_mean_nothing_together(rueda: Rueda, flags: list[str], words: str) -> None:
+    ran = rueda("check", *flags)
+    assert ran.code == 2
+    assert words in ran.err

@@ -6,6 +6,8 @@ import json
 import subprocess
 
 import pytest
+from hosts import options_of_mpirun
+from launching import find_mpirun
 from rueda_command import LAUNCHER, launcher_environment
 
 from .lab import Lab
@@ -13,9 +15,10 @@ from .lab import Lab
 pytest.importorskip("rueda._native")
 
 
-def check(lab: Lab, *arguments: str) -> str:
+def check(lab: Lab, *arguments: str, agent: bool = True) -> str:
     """What `rueda check` prints on h0."""
-    line = lab.inside("h0", *LAUNCHER, "check", "--ssh", str(lab.agent), *arguments)
+    through = ["--ssh", str(lab.agent)] if agent else []
+    line = lab.inside("h0", *LAUNCHER, "check", *through, *arguments)
     done = subprocess.run(
         line, env=launcher_environment(), capture_output=True, text=True, timeout=120, check=False
     )
@@ -44,6 +47,17 @@ def test_check_as_text(lab: Lab) -> None:
     assert lines[1].startswith("link tcp: used, ")
     assert " µs" in lines[1]
     assert lines[2].startswith("allreduce from 8 bytes: doubling, ")
+    assert lines[-1].startswith("link mpi: not tried; 'rueda check -H HOSTS --mpi'")
+
+
+@pytest.mark.skipif(find_mpirun() is None, reason="there is no MPI")
+def test_check_tells_of_mpi_beside_tcp(lab: Lab) -> None:
+    mpirun = " ".join(options_of_mpirun(lab))
+    text = check(lab, "-H", "h0:1,h1:1", "--mpi", "--mpi-args", mpirun, agent=False)
+    lines = [line for line in text.splitlines() if line.startswith("link ")]
+    assert sorted(line.partition(":")[0] for line in lines) == ["link mpi", "link tcp"], text
+    assert sum(": used, " in line for line in lines) == 1, text
+    assert all(" µs" in line for line in lines), text
 
 
 def test_check_says_which_host_cannot_be_reached(lab: Lab) -> None:

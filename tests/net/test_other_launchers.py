@@ -172,6 +172,51 @@ def test_a_master_that_is_reached_at_the_last_of_its_addresses(make_lab: MakeLab
         assert "met 4 ['h0', 'h1']" in text
 
 
+def test_a_master_whose_name_is_a_loopback_on_itself(make_lab: MakeLab) -> None:
+    """As Debian has it: then rank 0 listens at all addresses."""
+    lab = make_lab(2)
+    hosts = namespaces.ETC / lab.namespace("h0") / "hosts"
+    hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 h0\n{lab.ipv4('h1')} h1\n")
+    port, given = unique(), {"JOB": "a", **secret()}
+    for text in end(Tasks(lab).ranks(MEET, [bare(port, r, **given) for r in range(4)])):
+        assert "met 4 ['h0', 'h1']" in text
+
+
+CALLS = """
+import socket, sys, time
+*others, served = sys.argv[2:]
+deadline = time.monotonic() + 60
+while socket.socket().connect_ex((served, int(sys.argv[1]))) != 0 and time.monotonic() < deadline:
+    time.sleep(0.05)
+for address in (served, *others):
+    print(address, socket.socket().connect_ex((address, int(sys.argv[1]))) == 0)
+"""
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_rank_0_listens_only_where_its_name_is(make_lab: MakeLab, number: int) -> None:
+    lab = make_lab(2, links=2)
+    tasks, master = Tasks(lab), f"h0-eth{number}"
+    given = {"MASTER_ADDR": master, "RUEDA_INTERFACE": f"eth{number}", **secret()}
+    job = unique()
+    where = WHERE.replace("h0:", f"{master}:")
+    port = end(tasks.ranks(where, [bare(job, 1, **given)]))[0].strip()
+    line = [sys.executable, "-c", REFUSED.replace("init_timeout=1", "init_timeout=60")]
+    rank_0 = tasks.start("h0", line, bare(job, 0, **given))
+    try:
+        served, other = lab.ipv4("h0", number), lab.ipv4("h0", 1 - number)
+        call = [sys.executable, "-c", CALLS, port]
+        assert end([tasks.start("h1", [*call, other, served], {})]) == [
+            f"{served} True\n{other} False\n"
+        ]
+        assert end([tasks.start("h0", [*call, "127.0.0.1", other, served], {})]) == [
+            f"{served} True\n127.0.0.1 False\n{other} False\n"
+        ]
+    finally:
+        rank_0.kill()
+        rank_0.communicate()
+
+
 def test_hosts_whose_names_have_addresses_of_a_gateway(make_lab: MakeLab) -> None:
     """As behind NAT: no interface has them."""
     lab = make_lab(2)
@@ -266,12 +311,28 @@ def test_another_secret_at_the_same_ports_never_meets(tasks: Tasks) -> None:
     port = unique()
     waits = REFUSED.replace("init_timeout=1", "init_timeout=60")
     rank_0 = tasks.start("h0", [sys.executable, "-c", waits], bare(port, 0, **secret()))
+    line = [sys.executable, "-c", UNTIL_ANSWERED]
     try:
-        text = end(tasks.ranks(UNTIL_ANSWERED, [bare(port, 1, **secret())]))[0]
+        text = end([tasks.start("h1", line, bare(port, 2, **secret()))])[0]
     finally:
         rank_0.kill()
         rank_0.communicate()
-    assert "has another secret (RUEDA_SECRET)" in text
+    assert "has another secret (RUEDA_SECRET) than rank 2 on h1" in text
+
+
+def test_ranks_that_were_told_different_sizes(tasks: Tasks) -> None:
+    port, own = unique(), secret()
+    waits = [sys.executable, "-c", REFUSED.replace("init_timeout=1", "init_timeout=60")]
+    rank_0 = tasks.start("h0", waits, bare(port, 0, **own))
+    try:
+        other = tasks.start("h1", waits, bare(port, 2, WORLD_SIZE="5", **own))
+        text = end([other])[0]
+    finally:
+        rank_0.kill()
+        warned = rank_0.communicate()[0]
+    said = "was told that there are 5 ranks, rank 0 on h0 that there are 4"
+    assert f"rank 2 on h1 is not let in: rank 2 {said}" in text
+    assert f"rejected rank 2 at {tasks.lab.ipv4('h1')}, which {said}" in warned
 
 
 def test_a_second_rank_0_of_the_same_job_is_refused(tasks: Tasks) -> None:

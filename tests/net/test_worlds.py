@@ -137,6 +137,18 @@ def test_a_rank_that_dies_on_another_host_is_named(launcher: Launcher) -> None:
     assert ran.last_line == "rueda: rank 3 on h1 failed first: killed by SIGKILL (Killed)"
 
 
+def test_a_rank_that_was_told_another_size_is_named(launcher: Launcher) -> None:
+    program = launcher.program("""
+        import rueda
+        if rank == 3:
+            os.environ["RUEDA_SIZE"] = "5"
+        rueda.init()
+    """)
+    ran = launcher.run(*TWO, "--init-timeout", "10", *program)
+    assert ran.code != 0
+    assert "rank 3 on h1 is not let in: rank 3 was told that there are 5 ranks" in ran.err
+
+
 def test_a_rank_without_the_secret_is_no_rank(launcher: Launcher) -> None:
     program = launcher.program("""
         import rueda
@@ -146,4 +158,4 @@ def test_a_rank_without_the_secret_is_no_rank(launcher: Launcher) -> None:
     """)
     ran = launcher.run(*TWO, "--init-timeout", "10", *program)
     assert ran.code != 0
-    assert "another secret (RUEDA_SECRET)" in ran.err
+    assert "another secret (RUEDA_SECRET) than rank 2 on h1" in ran.err

@@ -13,6 +13,16 @@ from net.lab.fixture import or_skip
 from one_run import OneRun
 
 
+def options_of_mpirun(lab: Lab) -> list[str]:
+    """With which it reaches the other hosts, and uses the first link only."""
+    network = lab.ipv4(lab.names[0]).rpartition(".")[0] + ".0/24"
+    options = ["--prtemca", "plm", "ssh"]
+    options += ["--prtemca", "plm_ssh_agent", str(lab.agent)]
+    options += ["--prtemca", "prte_if_include", network]
+    options += ["--mca", "btl_tcp_if_include", network, "--mca", "pml", "ob1"]
+    return [*options, "--mca", "btl", "self,tcp,sm"]
+
+
 def run_on_hosts(
     lab: Lab,
     program: str | Path,
@@ -23,12 +33,7 @@ def run_on_hosts(
 ) -> Ended:
     """Runs ``ranks_each`` ranks on every host under mpirun, which is started on the first one."""
     everywhere = ",".join(f"{name}:{ranks_each}" for name in lab.names)
-    network = lab.ipv4(lab.names[0]).rpartition(".")[0] + ".0/24"
-    options = ["--host", everywhere, "--prtemca", "plm", "ssh"]
-    options += ["--prtemca", "plm_ssh_agent", str(lab.agent)]
-    options += ["--prtemca", "prte_if_include", network]
-    options += ["--mca", "btl_tcp_if_include", network, "--mca", "pml", "ob1"]
-    options += ["--mca", "btl", "self,tcp,sm"]
+    options = ["--host", everywhere, *options_of_mpirun(lab)]
     for name in ["PATH", "PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THREADS", *(extra or {})]:
         if name in os.environ or name in (extra or {}) or name == "OMP_NUM_THREADS":
             options += ["-x", name]

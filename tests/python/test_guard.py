@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from rueda.torch.strategies import Guard  # noqa: E402
+from rueda.torch.strategies import Guard, stability_limit  # noqa: E402
 
 WORKERS = 4
 RATE = 0.5
 CURVATURES = torch.logspace(-3, 0, 20)
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks" / "strategies"
+
+
+@pytest.fixture
+def benchmark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The program of benchmarks/strategies that the parameter names."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    pytest.importorskip("sklearn", reason="scikit-learn, which has the digits, is not installed")
+    monkeypatch.delitem(sys.modules, request.param, raising=False)
+    return importlib.import_module(request.param)
 
 
 def in_turns() -> Iterator[int]:
@@ -80,3 +94,55 @@ def test_first_single_steps_are_left_alone() -> None:
 def test_pushes_that_are_small_enough_are_not_shrunk() -> None:
     """As those of ADAG, which divides a window by its steps."""
     assert Guard(WORKERS, 20).advise(torch.ones(2), -torch.ones(2), {}, 1 / 20, 0.0) == 1.0
+
+
+@pytest.mark.parametrize("benchmark", ["guard"], indirect=True)
+@pytest.mark.parametrize(
+    "delays",
+    [
+        {0: 1.0},
+        {1: 1.0},
+        {8: 1.0},
+        {20: 1.0},
+        {0: 1.0, 6: 1.0},
+        dict.fromkeys(range(4), 1.0),
+        {k: 0.5**k for k in range(21)},
+    ],
+    ids=str,
+)
+def test_limits_are_what_a_simulation_of_its_own_finds(
+    benchmark: ModuleType, delays: dict[int, float]
+) -> None:
+    measured = benchmark.measured_limit(delays, steps=20_000)
+    assert stability_limit(delays) == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.parametrize("benchmark", ["guard"], indirect=True)
+def test_it_is_silent_where_steps_are_safe_and_speaks_where_they_are_not(
+    benchmark: ModuleType, caplog: pytest.LogCaptureFixture
+) -> None:
+    grows_from = 1.125  # growing_rate(WORKERS, range(9))
+    for seed in range(3):
+        _, advised = benchmark.train(WORKERS, grows_from / 2, seed)
+        assert advised == 0
+    assert not caplog.records
+    _, advised = benchmark.train(WORKERS, 1.5 * grows_from, 0)
+    assert advised > 0
+    assert len(caplog.records) == WORKERS  # once each
+    assert "pushes over-correct: their gain is " in caplog.text
+
+
+@pytest.mark.parametrize("benchmark", ["guarded_windows"], indirect=True)
+def test_the_digits_are_learnt_by_guarded_windows_in_turns_and_not_without(
+    benchmark: ModuleType,
+) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert benchmark.train(20, is_guarded=False, in_turns=True, seed=0).accuracy < 50
+        guarded = benchmark.train(20, is_guarded=True, in_turns=True, seed=0)
+        again = benchmark.train(20, is_guarded=True, in_turns=True, seed=0)
+    finally:
+        torch.set_num_threads(threads)
+    assert guarded.accuracy >= 93
+    assert again == guarded  # nothing in it is left to chance

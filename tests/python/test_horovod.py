@@ -280,6 +280,8 @@ def test_alias(tmp_path: Path) -> None:
                 import horovod.mxnet
             except ModuleNotFoundError as error:
                 assert "docs/horovod.md" in str(error)
+            from horovod.runner import run
+            assert horovod.run is run
             child = [sys.executable, "-c", "import horovod.common.exceptions as e; print(e.__name__)"]
             print(sys.argv[1:], subprocess.check_output(child, text=True))
         """)

@@ -148,6 +148,7 @@ def test_reductions_with_extreme_options(worlds: Worlds, run: Run, check: str) -
         Run(f"check_torch_strategies_{part}.py", 3, extra=OVER_TCP)
         for part in ("served", "sparse_and_pairs")
     ]
+    + [Run("check_torch_strategies_shares.py", 4, extra=OVER_TCP)]
     + [Run("check_torch_agreement.py", size) for size in (2, 3, 4)]
 )
 def test_torch(worlds: Worlds, run: Run, check: str) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints that all ranks write at once while they train, and that are complete or not there at all.
+"""Checkpoints that all ranks write together while they train, and that are either complete or not visible at all.
 
 Example::
 
@@ -11,8 +11,8 @@ Example::
             rueda.checkpoint.save("runs/7", step, model=model, optimizer=optimizer, keep=3)
         ...
 
-Each is a folder of ``torch.distributed.checkpoint``, with a list of its files and their checksums beside: torch reads
-it without Rueda. ``docs/checkpoints.md`` says what is written by whom, what can go wrong, and what it costs.
+Each checkpoint is a folder of ``torch.distributed.checkpoint`` plus a list of its files and their checksums, so torch
+can read it without Rueda. ``docs/checkpoints.md`` says who writes what, what can go wrong, and what it costs.
 """
 
 from rueda.checkpoint.folder import Checkpoint, available, latest

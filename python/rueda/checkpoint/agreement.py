@@ -1,4 +1,4 @@
-"""That all ranks do the same, and where they talk to each other while the application does something else."""
+"""Ensures that all ranks do the same, and lets them communicate while the application does something else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rueda.recovery import on_recovery
 
 __all__ = ["WorldBeside", "agree"]
 
-# What the application has told init() about its own world.
+# The application's options for its own world that also apply to the extra world.
 _TAKEN_OVER = (
     "transport",
     "interface",
@@ -43,11 +43,11 @@ _TAKEN_OVER = (
 def agree(
     details: Mapping[str, object], problem: Exception | None, numbers: tuple[int, int] = (0, 0)
 ) -> list[list[int]]:
-    """Compares what the ranks are about to do, and tells each one's two ``numbers`` of 63 bits; collective.
+    """Compares what the ranks are about to do, and returns each one's two ``numbers`` of 63 bits; collective.
 
-    Raises on every rank :class:`rueda.InvalidArgumentError` where one has a ``problem``, or
-    :class:`rueda.UnsupportedError` where it is one, and :class:`rueda.MismatchError` for the first of ``details`` in
-    which ranks differ.
+    Raises on every rank :class:`rueda.InvalidArgumentError` if one has a ``problem``, or
+    :class:`rueda.UnsupportedError` if the problem is one, and :class:`rueda.MismatchError` for the first of ``details``
+    in which ranks differ.
     """
     texts = {key: str(value) for key, value in details.items()}
     digest = hashlib.blake2b(repr(sorted(texts.items())).encode(), digest_size=8).digest()
@@ -87,7 +87,7 @@ def _raise_difference(details: Mapping[str, str]) -> None:
 
 
 def _shortened(text: str, others: Sequence[str], length: int = 200) -> str:
-    """From a little before the place where the first two differ."""
+    """Shortened to begin a little before the place where the first two differ."""
     place = next(
         (i for i, (a, b) in enumerate(zip(others[0], others[1], strict=False)) if a != b),
         min(len(others[0]), len(others[1])),
@@ -98,28 +98,28 @@ def _shortened(text: str, others: Sequence[str], length: int = 200) -> str:
 
 
 class WorldBeside:
-    """The same ranks once more, with sockets and a thread of their own.
+    """A second world of the same ranks, with its own sockets and its own thread.
 
-    What is said here neither waits for the application's operations nor comes in between them; it goes on when the
-    application has left the world. It is formed when it is first needed, and anew after the application's world has
-    changed. It ends with the loss of one of its ranks: at once where the system tells, and otherwise, as where a host
-    does not answer any more, when the application's world has recovered from that.
+    Its messages neither wait for the application's operations nor interleave with them, and it continues after the
+    application has left the world. It is formed when it is first needed, and again after the application's world has
+    changed. It ends when one of its ranks is lost: immediately if the system reports the loss, otherwise (as when a
+    host no longer responds) when the application's world has recovered from it.
     """
 
     def __init__(self) -> None:
         self._set: ProcessSet | None = None
         self._world, self._size = -1, 0
-        self._lost: list[int] = []  # ranks, since it was formed
+        self._lost: list[int] = []  # ranks lost since it was formed
         on_recovery(self._has_lost)
 
     def is_usable(self) -> bool:
-        """Whether it is of the ranks of the present world, as far as this rank knows."""
+        """Whether it has the ranks of the current world, as far as this rank knows."""
         return self._set is not None and self._world == lifecycle.world_number()
 
     def form(self) -> None:
         """Forms it; collective over the application's world.
 
-        Raises :class:`rueda.InitializationError` where that fails, and what collectives raise.
+        Raises :class:`rueda.InitializationError` if that fails, and what collectives raise.
         """
         self.close("the world beside it is formed anew")
         rank, size = lifecycle.rank(), lifecycle.size()
@@ -130,10 +130,10 @@ class WorldBeside:
         self._lost = []
 
     def exchange(self, value: object, name: str) -> list[Any]:
-        """Each rank's ``value``. Any thread may call it.
+        """Returns each rank's ``value``. Any thread may call it.
 
-        Raises what :func:`rueda.allgather` raises, :class:`rueda.PeerLostError` also where the application's world has
-        recovered from the loss before this has noticed it.
+        Raises what :func:`rueda.allgather` raises; also :class:`rueda.PeerLostError` if the application's world has
+        recovered from a loss before this world has noticed it.
         """
         beside = self._set
         try:
@@ -151,7 +151,7 @@ class WorldBeside:
         self.close("ranks were lost")
 
     def close(self, cause: str) -> None:
-        """Ends it: what others wait for in it fails with this cause."""
+        """Ends it: operations that others wait for in it fail with this cause."""
         beside, self._set = self._set, None
         if beside is not None and beside.process_set_id is not None:
             _native.close_world(beside.process_set_id, cause)
@@ -173,7 +173,7 @@ def _open(rank: int, size: int) -> int:
             f"rank 0 cannot be reached by the ranks of other hosts: {told['error']}", 0
         )
     settings = {name: value for name, value in options().items() if name in _TAKEN_OVER}
-    if settings["transport"] == "mpi":  # which has one world
+    if settings["transport"] == "mpi":  # which supports only one world
         settings["transport"] = "auto"
     try:
         return _native.open_world(

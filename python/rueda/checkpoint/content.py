@@ -1,7 +1,7 @@
 """What is saved: the states of an application's parts, taken apart into tensors and the rest.
 
 Tensors get the names that torch's planner gives them (``model.0.weight``). The structure around them, with slots in
-their places, is pickled beside them: torch's own entries know neither a dictionary's kinds of keys nor tuples.
+place of tensors, is pickled separately: torch's own entries support neither all kinds of dictionary keys nor tuples.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ __all__ = [
     "put_together",
 ]
 
-# The entries of a checkpoint that are Rueda's own, beside those of the application's parts.
+# Prefix of Rueda's own entries in a checkpoint, next to those of the application's parts.
 _RESERVED = "rueda"
 
 
 def own_key(rank: int) -> str:
-    """The entry of what this rank alone has; the names of its tensors begin so, too."""
+    """The entry for this rank's own data; the names of its tensors begin with it, too."""
     return f"{_RESERVED}.rank.{rank}"
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Stands for a tensor, which is an entry of its own."""
+    """Stands for a tensor, which is a separate entry."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What must be the same where a state is loaded. ``shapes``: of an optimizer's parameters, in each group."""
+    """What must match where a state is loaded. ``shapes``: of an optimizer's parameters, in each group."""
 
     name: str
     shapes: list[list[tuple[int, ...]]] | None = None
@@ -60,14 +60,13 @@ class Kind:
 
 @dataclass
 class Content:
-    """The state of this rank.
+    """The state of this rank. Nothing is copied yet.
 
-    ``tensors``, ``leaves``: by their names in the checkpoint, what all ranks have alike; ``paths``: where each stands
-    in the nested states. ``of_first``: tensors whose values need not be alike, of which the first rank's are saved.
-    ``extra``: names of all tensors and leaves that modules' get_extra_state() has given, of which the ranks may have
-    other ones and of other sizes; the first rank's are saved.
-    ``states``: of each part its kind and its state with slots. ``own``, ``own_tensors``: the same of what this rank
-    alone has. Nothing is copied yet.
+    ``tensors``, ``leaves``: by their names in the checkpoint, what is the same on all ranks; ``paths``: the place of
+    each in the nested states. ``of_first``: tensors whose values may differ; the first rank's are saved.
+    ``extra``: names of all tensors and leaves from modules' get_extra_state(), which may differ between ranks in number
+    and size; the first rank's are saved. ``states``: for each part, its kind and its state with slots.
+    ``own``, ``own_tensors``: the same for data of this rank alone.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -81,11 +80,11 @@ class Content:
 
 
 def collect(parts: Mapping[str, Any], each_rank: object, rank: int) -> Content:
-    """Asks each part for its state.
+    """Gets the state of each part.
 
-    Raises :class:`rueda.InvalidArgumentError` for what has none, or twice a name, and
+    Raises :class:`rueda.InvalidArgumentError` for parts without a state and for repeated names, and
     :class:`rueda.UnsupportedError` for tensors that are sharded, sparse, nested, quantized or without data, and for
-    optimizers whose states differ from rank to rank.
+    optimizers whose states differ between ranks.
     """
     nested: dict[str, Any] = {}
     own: dict[str, Any] = {}
@@ -126,7 +125,7 @@ def collect(parts: Mapping[str, Any], each_rank: object, rank: int) -> Content:
 
 
 def described(content: Content) -> dict[str, object]:
-    """What the ranks must have alike, part by part."""
+    """What must be the same on all ranks, for each part."""
     told: dict[str, list[str]] = {name: [str(kind)] for name, (kind, _) in content.states.items()}
     for name, tensor in content.tensors.items():
         if name not in content.extra:
@@ -149,7 +148,7 @@ def state_of(name: str, part: Any) -> Any:
 
 
 def _flattened(nested: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """As torch does it, so that torch finds everything under the names that it expects."""
+    """Flattens like torch, so that torch finds everything under the names that it expects."""
     planner = DefaultSavePlanner()
     try:
         planner.set_up_planner(nested)
@@ -184,13 +183,13 @@ def _require_plain(name: str, tensor: torch.Tensor) -> None:
 
 
 def _taken_apart(value: Any, names: Mapping[int, str]) -> Any:
-    """``value`` with a slot for each tensor that has a name; others, such as in tuples, stay."""
+    """``value`` with a slot for each tensor that has a name; others, such as tensors in tuples, stay."""
     if isinstance(value, torch.Tensor):
         name = names.get(id(value))
         return value.detach().cpu().clone() if name is None else Slot(name)
     if type(value) in (dict, OrderedDict):
         made = type(value)((key, _taken_apart(item, names)) for key, item in value.items())
-        if hasattr(value, "_metadata"):  # of a module: the versions of its layers
+        if hasattr(value, "_metadata"):  # a module's: the versions of its layers
             made._metadata = value._metadata
         return made
     if type(value) in (list, tuple):
@@ -199,7 +198,7 @@ def _taken_apart(value: Any, names: Mapping[int, str]) -> Any:
 
 
 def put_together(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The inverse of taking apart."""
+    """The inverse of :func:`_taken_apart`."""
     if isinstance(value, Slot):
         return tensors[value.name]
     if type(value) in (dict, OrderedDict):
@@ -213,7 +212,7 @@ def put_together(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def names_in(value: Any) -> Iterator[str]:
-    """Of the tensors that belong into slots."""
+    """Names of the tensors that belong into slots."""
     if isinstance(value, Slot):
         yield value.name
     elif type(value) in (dict, OrderedDict):
@@ -225,7 +224,7 @@ def names_in(value: Any) -> Iterator[str]:
 
 
 def pickled(what: str, value: object) -> bytes:
-    """Raises :class:`rueda.InvalidArgumentError` where pickle refuses it."""
+    """Pickles ``value``. Raises :class:`rueda.InvalidArgumentError` if pickle refuses it."""
     try:
         return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # whatever the object's own __reduce__ raises
@@ -235,12 +234,12 @@ def pickled(what: str, value: object) -> bytes:
 
 
 def kind_of(part: Any) -> Kind:
-    """Of an object whose state is saved or loaded."""
+    """The kind of an object whose state is saved or loaded."""
     if isinstance(part, torch.optim.Optimizer):
         shapes = [[tuple(each.shape) for each in group["params"]] for group in part.param_groups]
         return Kind(type(part).__name__, shapes)
     if isinstance(part, torch.nn.Module):
-        return Kind("Module")  # whatever its class: its tensors' names and shapes count
+        return Kind("Module")  # of any class: its tensors' names and shapes count
     return Kind(type(part).__name__)
 
 
@@ -305,7 +304,7 @@ def _difference_of_modules(
 
 
 def _is_extra(key: object) -> bool:
-    """Whether a module has made it by get_extra_state(): it may be of any kind and size, a tensor of bytes, say."""
+    """Whether it comes from a module's get_extra_state(): it may be of any kind and size, such as a byte tensor."""
     return str(key).rpartition(".")[2] == _EXTRA_STATE_KEY_SUFFIX
 
 

@@ -1,8 +1,8 @@
-"""Who writes which part of what all ranks have: every rank computes the same, without a message.
+"""Decides which rank writes which part of what all ranks have: every rank computes the same, without a message.
 
 Tensors are cut into pieces along one dimension, and ranks take pieces in order until each has its part of the bytes.
-A piece is small beside a rank's part, so that the parts are about equal, and at most 8 MiB: while torch writes one,
-it keeps Python's other threads waiting.
+A piece is small compared with a rank's part, so that the parts are about equal, and at most 8 MiB: while torch writes
+one, it blocks Python's other threads.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ __all__ = ["Piece", "Shape", "divide"]
 
 _MAX_PIECE = 8 << 20
 _MIN_PIECE = 64 << 10
-_PIECES_OF_RANK = 16  # at least about so many, so that parts differ by at most about 1/16
+_PIECES_OF_RANK = 16  # at least about this many, so that parts differ by at most about 1/16
 
 
 class Shape(NamedTuple):
-    """A tensor's extents, and the bytes of an element."""
+    """A tensor's extents, and the bytes per element."""
 
     extents: tuple[int, ...]
     item_size: int
@@ -31,7 +31,7 @@ class Shape(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A box of a tensor: where it begins and how far it extends in each dimension."""
+    """A box of a tensor: where it begins, and its extent in each dimension."""
 
     name: str
     offsets: tuple[int, ...]
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
 def divide(
     tensors: Iterable[tuple[str, Shape]], ranks: int, of_first: Collection[str] = ()
 ) -> list[list[Piece]]:
-    """Of each rank the pieces that it writes. All tensors of ``of_first`` are the first rank's, in one piece.
+    """For each rank, the pieces that it writes. The first rank writes all tensors of ``of_first``, in one piece each.
 
     Example::
 
@@ -82,7 +82,7 @@ def _pieces(name: str, shape: Shape, limit: int) -> Iterator[Piece]:
         yield _whole(name, shape)
         return
     extents = shape.extents
-    # Along the first dimension a piece lies in one place of memory; where its rows are long, along the longest.
+    # Along the first dimension, a piece is contiguous in memory; if rows are too long, cut the longest dimension.
     axis = 0
     if shape.size // extents[0] > limit:
         axis = max(range(len(extents)), key=lambda each: extents[each])

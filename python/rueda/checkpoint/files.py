@@ -1,7 +1,7 @@
-"""Files of a checkpoint: on the disk before anybody relies on them, and known by their size and checksum.
+"""Files of a checkpoint: synced to disk before anything relies on them, and verified by size and checksum.
 
-The list of them, ``rueda.json``, lies beside the files that torch knows. It is what tells damage: torch reads what it
-finds.
+The list of files, ``rueda.json``, is next to the files that torch knows. It reveals damage, which torch does not check
+for.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _BLOCK = 1 << 20
 
 
 class FileSum(NamedTuple):
-    """What a file must be: its size in bytes and the CRC-32 of its content."""
+    """What a file must have: its size in bytes and the CRC-32 of its content."""
 
     size: int
     crc32: int
 
 
 class _Summed(io.RawIOBase):
-    """Sums up what is written. Keeps the first error: torch raises another one in its place."""
+    """Computes size and checksum of what is written. Keeps the first error: torch replaces it with another."""
 
     def __init__(self, raw: BinaryIO, path: str) -> None:
         self._raw = raw
@@ -67,7 +67,7 @@ class _Summed(io.RawIOBase):
             self._raw.flush()
 
     def settle(self) -> None:
-        """Returns once all is on the disk."""
+        """Returns once everything is on disk."""
         with self._noting_failure():
             self._raw.flush()
             os.fsync(self._raw.fileno())
@@ -83,7 +83,7 @@ class _Summed(io.RawIOBase):
 
 
 class CheckedFiles(FileSystem):
-    """What torch's FileSystemWriter writes through. ``sums``: of the files so far, by their names."""
+    """The file system through which torch's FileSystemWriter writes. ``sums``: of the files so far, by name."""
 
     def __init__(self) -> None:
         self.sums: dict[str, FileSum] = {}
@@ -92,14 +92,14 @@ class CheckedFiles(FileSystem):
     def create_stream(
         self, path: str | os.PathLike[str], mode: str
     ) -> Generator[io.IOBase, None, None]:
-        """As torch's; a file that was written is on the disk when the context ends."""
+        """Like torch's, but a written file is on disk when the context ends."""
         raw = cast(BinaryIO, open(path, mode))  # noqa: SIM115 - closed below, whatever closing raises
         stream = _Summed(raw, str(path))
         try:
             yield stream
             stream.settle()
         except BaseException:
-            with suppress(OSError):  # what could not be written cannot be written now
+            with suppress(OSError):  # what could not be written before cannot be written now
                 raw.close()
             if stream.failure is not None:
                 raise stream.failure from None
@@ -114,14 +114,14 @@ class CheckedFiles(FileSystem):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint consists of. ``ranks``: how many have written it."""
+    """The parts of a checkpoint. ``ranks``: how many ranks have written it."""
 
     step: int
     ranks: int
     files: dict[str, FileSum]
 
     def write(self, folder: Path) -> None:
-        """Onto the disk, with the names of all files of the folder."""
+        """Writes it to disk, and syncs the folder's directory entries."""
         content = {
             "version": _VERSION,
             "step": self.step,
@@ -137,7 +137,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises :class:`CheckpointError` where there is none or it cannot be understood, and ``OSError``."""
+    """Raises :class:`CheckpointError` if the manifest is missing or invalid, and ``OSError``."""
     path = folder / MANIFEST
     try:
         content = read_object(path.read_bytes())
@@ -164,7 +164,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def verify(folder: Path, names: Iterable[str], manifest: Manifest) -> None:
-    """Raises :class:`CheckpointError` for the first of these files that is missing or not what was written."""
+    """Raises :class:`CheckpointError` for the first of these files that is missing or differs from what was written."""
     for name in names:
         path, expected = folder / name, manifest.files[name]
         try:

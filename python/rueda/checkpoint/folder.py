@@ -1,8 +1,8 @@
-"""Where checkpoints lie: which are complete, how one becomes so, and which may go.
+"""The folder of checkpoints: which are complete, how one becomes complete, and which may be removed.
 
 A checkpoint is written into a folder whose name begins with a dot, and becomes complete by being renamed to
-``NUMBER-step-STEP``: numbers count up, so that the newest has the highest, whatever its step. What is to be removed
-is renamed first, too. So a folder with such a name is whole, whenever a process was killed.
+``NUMBER-step-STEP``. Numbers count up, so the newest has the highest, whatever its step. A checkpoint to be removed is
+also renamed first. So a folder with such a name is complete, even if a process was killed at any time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Checkpoint:
     """A complete checkpoint.
 
     ``number``: counts the checkpoints of a folder in the order of their publication, from 1. ``step``: as given to
-    :func:`save`. ``path``: the folder in which torch finds it.
+    :func:`save`. ``path``: the folder, which torch can read.
 
     Example::
 
@@ -52,9 +52,9 @@ class Checkpoint:
 
 
 def available(folder: str | os.PathLike[str]) -> list[Checkpoint]:
-    """The complete checkpoints of a folder, oldest first; none where there is no such folder. Files are none.
+    """The complete checkpoints in a folder, oldest first; empty if the folder does not exist. Files do not count.
 
-    Not collective: it only looks. Raises ``OSError`` where the folder cannot be read.
+    Not collective: it only reads the folder. Raises ``OSError`` if the folder cannot be read.
 
     Example::
 
@@ -65,7 +65,7 @@ def available(folder: str | os.PathLike[str]) -> list[Checkpoint]:
 
 
 def _named(folder: str | os.PathLike[str]) -> list[Checkpoint]:
-    """What has a checkpoint's name, whatever it is."""
+    """Everything with a checkpoint's name, even if it is not a folder."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -75,7 +75,7 @@ def _named(folder: str | os.PathLike[str]) -> list[Checkpoint]:
 
 
 def latest(folder: str | os.PathLike[str]) -> Checkpoint | None:
-    """The checkpoint that was completed last, or nothing. As :func:`available`.
+    """The checkpoint that was completed last, or ``None``. As :func:`available`.
 
     Example::
 
@@ -87,14 +87,14 @@ def latest(folder: str | os.PathLike[str]) -> Checkpoint | None:
 
 
 def temporary(folder: Path, step: int, token: int) -> Path:
-    """Where a checkpoint is written; ``token`` is of this attempt alone."""
+    """The path at which a checkpoint is written; ``token`` is unique to this attempt."""
     return folder / f"{_WRITING}step-{step}-{token:016x}"
 
 
 def make(folder: Path) -> None:
-    """Makes a folder, and those above it, where they are missing; what this process has made is on the disk then.
+    """Creates a folder and its parents if they are missing, and syncs those that this process has created to disk.
 
-    Several may make the same ones at once.
+    Several processes may create the same ones at the same time.
     """
     try:
         _make_one(folder)
@@ -102,7 +102,7 @@ def make(folder: Path) -> None:
         if folder.parent == folder:
             raise
         make(folder.parent)
-        _make_one(folder)  # still an error where there can be no folders, as in /proc
+        _make_one(folder)  # still an error where folders cannot be created, as in /proc
 
 
 def _make_one(folder: Path) -> None:
@@ -116,7 +116,7 @@ def _make_one(folder: Path) -> None:
 
 
 def publish(written: Path, step: int) -> Checkpoint:
-    """Makes a folder that is wholly on the disk the newest checkpoint, at once; its new name is not on the disk yet."""
+    """Atomically makes a folder that is on disk the newest checkpoint; the new name is not synced to disk yet."""
     folder = written.parent
     while True:
         named = _named(folder)
@@ -138,7 +138,7 @@ def retain(folder: Path, keep: int) -> None:
 
 
 def remove_leftovers(written: Path) -> None:
-    """Removes what killed processes have left beside ``written``. Nobody else may be writing there."""
+    """Removes what killed processes have left next to ``written``. No other job may be writing there."""
     with suppress(FileNotFoundError):
         for name in os.listdir(written.parent):
             if name.startswith((_WRITING, _REMOVING)) and name != written.name:
@@ -146,19 +146,19 @@ def remove_leftovers(written: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a checkpoint, or what was to be one: first the name by which it would be found, or published."""
+    """Removes a checkpoint, complete or not: first renames it, so that it can be neither found nor published."""
     gone = path
     if not path.name.startswith(_REMOVING):
         gone = path.with_name(f"{_REMOVING}{path.name.removeprefix('.')}")
         with suppress(FileNotFoundError):
             path.rename(gone)
-    if gone.is_symlink():  # a checkpoint that somebody has moved away, and keeps
+    if gone.is_symlink():  # a checkpoint that somebody has moved elsewhere, and keeps
         gone.unlink(missing_ok=True)
     shutil.rmtree(gone, ignore_errors=True)
 
 
 def sync(folder: Path) -> None:
-    """Puts a folder's list of files onto the disk."""
+    """Syncs a folder's directory entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

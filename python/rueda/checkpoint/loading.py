@@ -1,4 +1,4 @@
-"""Loading, into a world of any size: every rank gets all, or none of them anything."""
+"""Loads checkpoints into a world of any size: every rank gets everything, or none gets anything."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = ["Loaded", "load"]
 
 @dataclass(frozen=True)
 class Loaded:
-    """What :func:`load` has found.
+    """The result of :func:`load`.
 
-    ``step``, ``extra``: as given to :func:`save`. ``each_rank``: of each of the ranks that have saved, in order, what
-    it had given, so that its length is the size of their world. ``path``: where it was.
+    ``step``, ``extra``: as given to :func:`save`. ``each_rank``: what each rank of the world that saved had given, in
+    rank order, so that its length is the size of that world. ``path``: where the checkpoint is.
 
     Example::
 
@@ -47,20 +47,20 @@ class Loaded:
 
 
 def load(folder: str | os.PathLike[str], *, step: int | None = None, **state: Any) -> Loaded | None:
-    """Gives the parts of ``state`` what a checkpoint has of them; collective over the world, of any size.
+    """Loads the parts of ``state`` from a checkpoint; collective over the world, of any size.
 
-    ``folder``, ``state``: as for :func:`save`; parts that the checkpoint has and ``state`` has not are not read.
-    ``step``: of the checkpoint; by default the one that was completed last. Of several of that step, the newest.
-    Returns nothing where there is no checkpoint. Where a save is under way, this waits for it first. What compressed
-    gradients had lost is restored where there are as many ranks as have saved, and is none elsewhere.
+    ``folder``, ``state``: as for :func:`save`; parts that are in the checkpoint but not in ``state`` are not read.
+    ``step``: of the checkpoint; by default the one completed last. If several have that step, the newest is loaded.
+    Returns ``None`` if there is no checkpoint. If a save is in progress, waits for it first. What compression had lost
+    of gradients is restored if the world has as many ranks as the one that saved; otherwise it starts empty.
 
-    Files are unpickled: load what you trust, as with torch.
+    Files are unpickled: only load what you trust, as with torch.
 
-    Raises on every rank, before anything has been changed, :class:`CheckpointError` where there is none of ``step``,
-    or a file is missing or damaged, which it names; :class:`rueda.InvalidArgumentError` for another model or
-    optimizer, naming what differs; :class:`rueda.MismatchError` where ranks load different things.
-    An exception of a part's own ``load_state_dict()`` is raised as :class:`rueda.InvalidArgumentError` on every rank,
-    when other parts may have been loaded.
+    Raises on every rank, before anything has been changed, :class:`CheckpointError` if there is no checkpoint of
+    ``step``, or a file (which it names) is missing or damaged; :class:`rueda.InvalidArgumentError` for another model or
+    optimizer, naming the difference; and :class:`rueda.MismatchError` if ranks load different things. An exception from
+    a part's own ``load_state_dict()`` is raised as :class:`rueda.InvalidArgumentError` on every rank; by then, other
+    parts may have been loaded.
 
     Example::
 
@@ -85,9 +85,9 @@ def load(folder: str | os.PathLike[str], *, step: int | None = None, **state: An
         for name, part in state.items():
             state_of(name, part)
             details[f"the state '{name}'"] = kind_of(part)
-    except Exception as error:  # told to every rank
+    except Exception as error:  # every rank is told
         problem = error
-    wait_for_save()  # it may remove what would be chosen
+    wait_for_save()  # it may remove the checkpoint that would be chosen
     agree(details, problem)
     chosen = _chosen(path, step)
     if chosen is None:
@@ -101,7 +101,7 @@ def load(folder: str | os.PathLike[str], *, step: int | None = None, **state: An
     for name, part in state.items():
         try:
             part.load_state_dict(reading.states[name])
-        except Exception as error:  # told to every rank
+        except Exception as error:  # every rank is told
             refusals.append(f"{name}: {type(error).__name__}: {error}")
             break
     _raise_refusals(refusals, what)
@@ -109,7 +109,7 @@ def load(folder: str | os.PathLike[str], *, step: int | None = None, **state: An
 
 
 def _chosen(folder: Path, step: int | None) -> Checkpoint | None:
-    """The same on every rank: rank 0 looks."""
+    """The same on every rank: rank 0 decides."""
     found: Checkpoint | Problem | None = None
     if lifecycle.rank() == 0:
         try:
@@ -132,11 +132,11 @@ def _chosen(folder: Path, step: int | None) -> Checkpoint | None:
 
 
 def _told(act: Callable[[], None]) -> list[Problem | None]:
-    """What each rank meets with."""
+    """Runs ``act``; returns each rank's problem."""
     problem = None
     try:
         act()
-    except Exception as error:  # told to every rank
+    except Exception as error:  # every rank is told
         problem = problem_of(error, lifecycle.rank())
     return list(allgather_object(problem, "checkpoint.read"))
 

@@ -1,4 +1,4 @@
-"""What can go wrong with files, and how every rank learns of it."""
+"""Errors with files, and how every rank learns of them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["CheckpointError", "Problem", "problem_of", "raise_first"]
 class CheckpointError(RuedaError):
     """A checkpoint could not be written or read; the text names the rank, the file and the reason.
 
-    ``path``: the file or folder, where one is at fault. ``errno``: the system's number for the reason, such as
-    ``errno.ENOSPC``, where there is one. ``peer``: the rank that has met with it. The same on every rank.
+    ``path``: the file or folder at fault, if there is one. ``errno``: the system's number for the reason, such as
+    ``errno.ENOSPC``, if there is one. ``peer``: the rank with the error. The same on every rank.
 
     Example::
 
@@ -44,7 +44,7 @@ class CheckpointError(RuedaError):
 
 @dataclass(frozen=True)
 class Problem:
-    """An error of one rank, as it is told to the others."""
+    """An error of one rank, in the form in which the others get it."""
 
     rank: int
     text: str
@@ -53,7 +53,7 @@ class Problem:
 
 
 def problem_of(error: Exception, rank: int, path: Path | None = None) -> Problem:
-    """What ``error`` means for the others; ``path`` is where this rank was at work."""
+    """The problem that describes ``error`` to the others; ``path``: what this rank was working on."""
     if isinstance(error, CheckpointError):
         return Problem(rank, str(error), error.path, error.errno)
     if isinstance(error, OSError):
@@ -67,7 +67,7 @@ def problem_of(error: Exception, rank: int, path: Path | None = None) -> Problem
 
 
 def raise_first(problems: Iterable[Problem | None], what: str) -> None:
-    """Raises :class:`CheckpointError` for the first rank that has one, and names the others."""
+    """Raises :class:`CheckpointError` for the first rank with a problem, naming the other such ranks."""
     found = [problem for problem in problems if problem is not None]
     if not found:
         return

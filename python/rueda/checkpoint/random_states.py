@@ -1,4 +1,4 @@
-"""The states of the generators that an application draws from without having made them."""
+"""The states of the global random number generators."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["random_states", "set_random_states"]
 
 
 def random_states() -> dict[str, Any]:
-    """Those of ``random``, ``numpy.random`` and torch on this rank, for ``save(each_rank=...)``.
+    """The states of ``random``, ``numpy.random`` and torch on this rank, for ``save(each_rank=...)``.
 
-    torch's are that of the CPU and, where CUDA is in use, that of the current GPU.
+    For torch, these are the states of the CPU and, if CUDA is in use, of the current GPU.
 
     Example::
 
@@ -35,7 +35,7 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Draws go on as they would have after :func:`random_states`. A GPU's state is left out where there is none.
+    """Restores the states from :func:`random_states`. A GPU's state is skipped if there is no GPU.
 
     Example::
 

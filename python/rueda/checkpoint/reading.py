@@ -1,4 +1,4 @@
-"""What a rank reads of a checkpoint, and whether it fits."""
+"""Reads a rank's part of a checkpoint, and checks whether it fits."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["Reading"]
 
 
 class Reading:
-    """One rank's reading of a checkpoint, by :meth:`verify` and then :meth:`read`.
+    """One rank's reading of a checkpoint, with :meth:`verify` and then :meth:`read`.
 
-    ``differences``: why it does not fit; nothing below is told then. ``states``: of each part. ``extra``,
+    ``differences``: why it does not fit; if there are any, the rest is not set. ``states``: of each part. ``extra``,
     ``each_rank``: see :class:`Loaded`.
 
     Both methods raise :class:`CheckpointError` and ``OSError``.
@@ -43,13 +43,13 @@ class Reading:
         self.each_rank: list[Any] = []
 
     def verify(self) -> None:
-        """This rank's part of the files: each is looked at by one rank."""
+        """Verifies this rank's part of the files: each is checked by one rank."""
         self._manifest = read_manifest(self._path)
         names = sorted(self._manifest.files)
         verify(self._path, names[self._rank :: self._ranks], self._manifest)
 
     def read(self, parts: Mapping[str, Any]) -> None:
-        """The states of these parts, unless they do not fit."""
+        """Reads the states of these parts, unless they do not fit."""
         self._metadata = self._reader.read_metadata()
         self._reader.set_up_storage_reader(self._metadata, True)
         own_keys = [own_key(rank) for rank in range(self._manifest.ranks)]
@@ -61,7 +61,7 @@ class Reading:
             return
         own = [pickle.loads(entries[key]) for key in own_keys]
         values = [each["value"] for each in own]
-        # What gradients had lost elsewhere is not what they would have lost here.
+        # What compression has lost with another number of ranks is of no use here.
         lost = own[self._rank]["parts"] if self._ranks == len(own) else {}
         states = {name: saved[name][1] for name in parts}
         wanted = [*states.values(), *(lost[name] for name in states if name in lost), *values]
@@ -98,7 +98,7 @@ class Reading:
         return self._read(flat)
 
     def _read(self, flat: dict[str, Any]) -> dict[str, Any]:
-        """Fills tensors, and puts other values into the places of nothing."""
+        """Fills tensors, and replaces ``None`` by other values."""
         for name in flat:
             if name not in self._metadata.state_dict_metadata:
                 self._raise_missing(name)

@@ -1,4 +1,4 @@
-"""Saving: the caller is held while this rank's part is copied in memory; a thread writes it."""
+"""Saves checkpoints: the caller waits only while this rank's part is copied in memory; a thread writes it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _log = logging.getLogger("rueda")
 class PendingSave:
     """A checkpoint that is being written.
 
-    Dropping it changes nothing: the checkpoint is completed all the same, also while the process ends in order. Any
-    thread may wait. Where it fails and nobody asks, the log tells.
+    Dropping it changes nothing: the checkpoint is still completed, even if the process ends normally meanwhile. Any
+    thread may wait. If it fails and nobody asks for the result, the log says so.
 
     Example::
 
@@ -50,18 +50,18 @@ class PendingSave:
         self._future: concurrent.futures.Future[Checkpoint] = concurrent.futures.Future()
 
     def done(self) -> bool:
-        """Whether it is complete, or has failed. Never blocks."""
+        """Whether it is complete or has failed. Never blocks."""
         return self._future.done()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Blocks until it is complete or has failed, for ``timeout`` seconds at most; ``False`` where it is not."""
+        """Blocks until it is complete or has failed, for at most ``timeout`` seconds; ``False`` if it is neither."""
         return bool(concurrent.futures.wait([self._future], timeout).done)
 
     def result(self, timeout: float | None = None) -> Checkpoint:
         """Waits, then returns the complete checkpoint.
 
-        Raises :class:`CheckpointError` on every rank where it has failed, also where a rank was lost meanwhile (its
-        ``__cause__`` tells): the former checkpoint is the latest, unless the text says that this one is there, but may
+        Raises :class:`CheckpointError` on every rank if it has failed, also if a rank was lost meanwhile (see its
+        ``__cause__``). The previous checkpoint is then the latest, unless the text says that this one exists but may
         not survive a power failure. Raises :class:`rueda.TimeoutError` after ``timeout`` seconds.
         """
         if not self.wait(timeout):
@@ -81,30 +81,30 @@ def save(
     keep: int | None = None,
     **state: Any,
 ) -> PendingSave:
-    """Begins a checkpoint, which all ranks write together in the background; collective over the world.
+    """Starts a checkpoint, which all ranks write together in the background; collective over the world.
 
-    Returns when this rank has copied its part of the state into memory, so that training can go on; see
-    :class:`PendingSave` for the rest. Each rank writes about as many bytes. A checkpoint of the same or a higher step
-    that is there already stays: the latest is the one that was completed last.
+    Returns when this rank has copied its part of the state in memory, so that training can continue; see
+    :class:`PendingSave` for the rest. Each rank writes about the same number of bytes. Existing checkpoints of the same
+    or a higher step are kept: the latest is the one that was completed last.
 
-    - ``folder``: of all checkpoints of a training, which every rank reaches under the same path; made where it is
-      missing. One job at a time may write there: what killed ones have left is removed.
+    - ``folder``: for all checkpoints of a training; every rank must reach it under the same path. Created if missing.
+      Only one job at a time may write there: leftovers of killed jobs are removed.
     - ``step``: how many steps have been taken; not negative.
-    - ``state``: what all ranks have alike, objects with ``state_dict()`` and ``load_state_dict()``, by names such as
-      ``model`` and ``optimizer``. Buffers of modules, which may differ, are rank 0's, and so is their extra state and
-      what is no tensor. What compressed gradients have lost is saved for each rank.
-    - ``extra``: anything that pickle takes, of rank 0, such as an epoch.
-    - ``each_rank``: anything that pickle takes, of each rank, such as :func:`random_states`.
-    - ``keep``: how many checkpoints to keep, this one among them; older ones are removed once it is complete. All by
+    - ``state``: what all ranks have in common, objects with ``state_dict()`` and ``load_state_dict()``, by names such
+      as ``model`` and ``optimizer``. For modules' buffers (which may differ), their extra state and values other than
+      tensors, rank 0's are saved. What compression has lost of gradients is saved for each rank.
+    - ``extra``: any picklable object, from rank 0, such as an epoch.
+    - ``each_rank``: any picklable object, from each rank, such as :func:`random_states`.
+    - ``keep``: how many checkpoints to keep, including this one; older ones are removed once it is complete. All by
       default.
 
-    Where a save is still under way, this one waits for it first; whether that succeeds is told by its own result.
+    If another save is in progress, waits for it first; whether that succeeds, only its own result says.
 
     Raises on every rank :class:`rueda.InvalidArgumentError` for states that cannot be saved on one of them
     (:class:`rueda.UnsupportedError` for sharded and sparse tensors, and for optimizers of :func:`rueda.torch.wrap`
-    whose strategy lets the ranks' states differ), :class:`rueda.MismatchError` where ranks pass other folders, steps or
-    states, :class:`rueda.PeerLostError` and what else collectives raise. Nothing has been written then. Everything
-    later is told by the result.
+    whose strategy lets the ranks' states differ), :class:`rueda.MismatchError` if ranks pass different folders, steps
+    or states, :class:`rueda.PeerLostError` and other errors of collectives. Nothing has been written then. The result
+    reports all later errors.
 
     Example::
 
@@ -125,14 +125,14 @@ def save(
 
 
 def wait_for_save() -> None:
-    """Returns once no save of this process is under way."""
+    """Returns once no save of this process is in progress."""
     if _saver is not None:
         _saver.wait()
 
 
 @dataclass
 class _Job:
-    """A save under way. ``written``: the folder in which it is, until it is published."""
+    """A save in progress. ``written``: the folder in which it is written, until it is published."""
 
     pending: PendingSave
     written: Path
@@ -151,7 +151,7 @@ class _Saver:
         self._last: PendingSave | None = None
 
     def wait(self) -> None:
-        """Until the newest one has come to an end."""
+        """Waits until the newest one has ended."""
         if self._last is not None:
             self._last.wait()
 
@@ -177,7 +177,7 @@ class _Saver:
             content = collect(state, each_rank, rank)
             details |= described(content)
             entries = Entries.of(content, extra, rank)
-        except Exception as error:  # told to every rank
+        except Exception as error:  # every rank is told
             problem = error
         own = (secrets.randbits(63), int(not self._beside.is_usable()))
         told = agree(details, problem, own)
@@ -187,7 +187,7 @@ class _Saver:
         snapshot: Snapshot | Problem
         try:
             snapshot = self._snapshots.take(content, entries, rank, ranks)
-        except Exception as error:  # such as too little memory; told as a full disk is
+        except Exception as error:  # such as too little memory; reported like a full disk
             snapshot = problem_of(error, rank)
         job = _Job(pending, temporary(path, step, told[0][0]), rank, ranks, keep, snapshot)
         self._last = pending
@@ -212,7 +212,7 @@ class _Saver:
         except BaseException as error:
             if not isinstance(error, CheckpointError):  # the others would wait for this rank
                 self._beside.close(f"a checkpoint has failed: {type(error).__name__}: {error}")
-            if job.rank == 0 or not isinstance(error, CheckpointError):  # those are all ranks'
+            if job.rank == 0 or not isinstance(error, CheckpointError):  # all ranks raise that one
                 _log.warning("%s", error)
             future.set_exception(error)
         else:
@@ -225,7 +225,7 @@ class _Saver:
             own = job.snapshot
             if isinstance(own, Snapshot):
                 own = write_share(own, job.written, job.rank)
-        except Exception as error:  # told to every rank
+        except Exception as error:  # every rank is told
             own = problem_of(error, job.rank, job.written)
         every = self._exchange(own, "checkpoint.written", what)
         outcome: Any = None

@@ -1,4 +1,4 @@
-"""This rank's part of a state, copied, with the plan by which torch writes it."""
+"""A copy of this rank's part of a state, with the plan by which torch writes it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rueda.checkpoint.division import Piece, Shape, divide
 
 __all__ = ["STATES", "Entries", "Snapshot", "Snapshots"]
 
-# The entry with the structure of all parts and what the application has added.
+# The entry with the structure of all parts and with the application's extra data.
 STATES = "rueda.states"
 
 
@@ -32,7 +32,7 @@ STATES = "rueda.states"
 class Entries:
     """What a rank writes besides tensors. ``structures``: Rueda's entries; ``leaves``: those that only torch reads.
 
-    Everything is pickled at once: the application may change it afterwards.
+    Everything is pickled immediately: the application may change it afterwards.
     """
 
     structures: dict[str, Any]
@@ -40,7 +40,7 @@ class Entries:
 
     @staticmethod
     def of(content: Content, extra: object, rank: int) -> Entries:
-        """Raises :class:`rueda.InvalidArgumentError` for what pickle refuses."""
+        """Raises :class:`rueda.InvalidArgumentError` for objects that pickle refuses."""
         structures: dict[str, Any] = {own_key(rank): pickled("each_rank", content.own)}
         if rank != 0:
             return Entries(structures, pickle.dumps({}))
@@ -60,13 +60,13 @@ class Snapshot:
 
 
 class Snapshots:
-    """Takes one after the other into the same memory: to map fresh memory takes longer than to copy."""
+    """Takes snapshots one after another in the same memory: mapping fresh memory takes longer than copying."""
 
     def __init__(self) -> None:
         self._copies: dict[MetadataIndex, torch.Tensor] = {}
 
     def take(self, content: Content, entries: Entries, rank: int, ranks: int) -> Snapshot:
-        """The one before must have been written."""
+        """Takes a snapshot. The previous one must have been written."""
         shapes = [
             (name, Shape(tuple(tensor.shape), tensor.element_size()))
             for name, tensor in content.tensors.items()
@@ -100,7 +100,7 @@ class Snapshots:
                 part = part.narrow(axis, offset, extent)
         copy = self._copies.get(index)
         if copy is None or copy.shape != part.shape or copy.dtype != part.dtype:
-            # It is written by later saves, in whatever mode these are.
+            # Later saves write to it, in any autograd mode.
             with torch.inference_mode(False):
                 copy = torch.empty(part.shape, dtype=part.dtype, device="cpu")
         return copy.copy_(part)

@@ -1,4 +1,4 @@
-"""What the thread of a save does with the disk: every rank writes its part, and rank 0 makes it a checkpoint."""
+"""The disk work of a save's thread: every rank writes its part, and rank 0 turns the parts into a checkpoint."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _log = logging.getLogger("rueda")
 
 @dataclass(frozen=True)
 class Written:
-    """What a rank has written, and what torch's metadata say of it."""
+    """What a rank has written, and its part of torch's metadata."""
 
     plan: SavePlan
     results: list[WriteResult]
@@ -43,7 +43,7 @@ class Written:
 
 
 class _Copies(DefaultSavePlanner):
-    """Gives torch's writer what was copied, in the place of the state itself."""
+    """Gives torch's writer the copies instead of the state itself."""
 
     def __init__(self, data: dict[MetadataIndex, Any]) -> None:
         super().__init__()
@@ -54,14 +54,14 @@ class _Copies(DefaultSavePlanner):
 
 
 def write_share(snapshot: Snapshot, folder: Path, rank: int) -> Written:
-    """Writes a rank's files, onto the disk. Raises ``OSError`` that names the file."""
+    """Writes a rank's files to disk. Raises ``OSError`` that names the file."""
     if rank == 0:
         remove_leftovers(folder)
     make(folder.parent)
     writer, files = _writer(folder)
     writer.set_up_storage_writer(rank == 0)
     plan = writer.prepare_local_plan(snapshot.plan)
-    # torch names the files of a rank by its place in the list.
+    # torch names a rank's files by its position in the list.
     plan = writer.prepare_global_plan([SavePlan([])] * rank + [plan])[-1]
     written = writer.write_data(plan, _Copies(snapshot.data))
     written.wait()
@@ -71,10 +71,10 @@ def write_share(snapshot: Snapshot, folder: Path, rank: int) -> Written:
 def finish(
     every: Sequence[Written | Problem], folder: Path, step: int, keep: int | None
 ) -> tuple[Checkpoint | None, Problem | None]:
-    """When all ranks have written, or failed to: makes it the newest checkpoint, or removes it.
+    """Once all ranks have written or failed: makes it the newest checkpoint, or removes it.
 
-    Returns the checkpoint, where it is there, and what has gone wrong here: with both, a power failure may undo that it
-    is there, and older ones have been kept.
+    Returns the checkpoint, if it exists, and the problem here, if any. With both, a power failure may undo the
+    checkpoint, and older ones have been kept.
     """
     written = [each for each in every if isinstance(each, Written)]
     if len(written) < len(every):
@@ -83,7 +83,7 @@ def finish(
     try:
         _complete(written, folder, step)
         complete = publish(folder, step)
-    except Exception as error:  # told to every rank
+    except Exception as error:  # every rank is told
         _try_to_remove(folder)
         return None, problem_of(error, 0, folder)
     try:
@@ -99,13 +99,13 @@ def finish(
 
 
 def _try_to_remove(folder: Path) -> None:
-    """What remains is removed by the next save. That nothing could be written is the error to be told."""
-    with suppress(OSError, ValueError):  # of a path that cannot be one, too
+    """The next save removes what remains. The error to report is the failed write."""
+    with suppress(OSError, ValueError):  # also for an impossible path
         remove(folder)
 
 
 def _complete(every: Sequence[Written], folder: Path, step: int) -> None:
-    """Adds torch's metadata and the list of files, when all are there."""
+    """Adds torch's metadata and the list of files, once all parts are there."""
     for rank, each in enumerate(every):
         for name, expected in each.sums.items():
             _require_seen(folder / name, rank, expected.size)
@@ -117,7 +117,7 @@ def _complete(every: Sequence[Written], folder: Path, step: int) -> None:
 
 
 def _require_seen(path: Path, rank: int, size: int) -> None:
-    """A folder of the same name may be another one on another host."""
+    """Detects a folder that has the same name but is a different one on another host."""
     found = path.stat().st_size if path.exists() else None
     if found != size:
         raise CheckpointError(
@@ -128,6 +128,6 @@ def _require_seen(path: Path, rank: int, size: int) -> None:
 
 
 def _writer(folder: Path) -> tuple[FileSystemWriter, CheckedFiles]:
-    writer = FileSystemWriter(folder, sync_files=False, overwrite=False)  # the files see to it
+    writer = FileSystemWriter(folder, sync_files=False, overwrite=False)  # CheckedFiles syncs
     writer.fs = files = CheckedFiles()
     return writer, files

@@ -1,10 +1,11 @@
-"""Jobs whose ranks come and go while they train.
+"""Elastic training: jobs whose ranks come and go while they train.
 
-Started with ``rueda run --min-np 2 --max-np 8``, a job goes on without ranks that are lost, and takes in processes that
-the launcher starts in their place or on new hosts. :func:`steps` is a training loop that does all of it, and
-:class:`StepSampler` deals out its data. :func:`run` calls a function that begins anew from the last commit of a
-:class:`State`. :func:`update`, with :func:`rueda.recover`, is what other loops are made of. Horovod's ``hvd.elastic``
-is built on the same. Where something else starts the processes, a :class:`Reception` has the launcher's part.
+Started with ``rueda run --min-np 2 --max-np 8``, a job continues without ranks that are lost, and admits processes that
+the launcher starts as replacements or on new hosts. :func:`steps` is a training loop that does all of it, and
+:class:`StepSampler` distributes its data. :func:`run` calls a function that restarts from the last commit of a
+:class:`State`. :func:`update` and :func:`rueda.recover` are the building blocks for other loops. Horovod's
+``hvd.elastic`` is built on the same. If something else starts the processes, a :class:`Reception` takes the launcher's
+role.
 """
 
 from rueda.elastic.changes import Change, update

@@ -1,4 +1,4 @@
-"""Ranks that join and leave between steps."""
+"""Lets ranks join and leave between steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Change", "Door", "change", "have_gone", "open_door", "part_with", "u
 
 _log = logging.getLogger("rueda")
 
-# Within which the launcher says that a process has ended; seconds.
+# How long the launcher may take to report that a process has ended; seconds.
 _NEWS = 0.5
 
 
@@ -34,8 +34,8 @@ _NEWS = 0.5
 class Change:
     """How :func:`update` has changed the world.
 
-    ``epoch``: the number of the new world. ``previous_ranks``: of each of its ranks, the rank in the world before, and
-    -1 for one that has joined. ``left``: the ranks of the world before that have left.
+    ``epoch``: the number of the new world. ``previous_ranks``: for each of its ranks, the rank in the previous world,
+    and -1 for one that has joined. ``left``: the ranks of the previous world that have left.
 
     Example::
 
@@ -55,10 +55,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Door:
-    """Where members and those who wait to join meet before these are let in.
+    """Where members meet processes that wait to join, before these are admitted.
 
-    ``joiners``: their numbers. ``address`` and ``listener``: a socket that listens there, on the rank that has opened
-    it, where that is needed.
+    ``joiners``: their process numbers. ``address`` and ``listener``: a socket that listens there, on the rank that has
+    opened it, if one is needed.
     """
 
     joiners: list[int]
@@ -67,10 +67,10 @@ class Door:
 
 
 def wanted() -> tuple[bool, bool]:
-    """Whether the launcher has said that processes wait to join, and that members are to leave; does not wait."""
+    """Whether the launcher has reported that processes wait to join, and that members must leave; does not wait."""
     here = attendance()
     here.listen()
-    # Of those who wait whoever is heard knows by itself; what others have heard once may be over.
+    # A rank whose session is open knows who waits; earlier news from a closed session may be outdated.
     joins = bool(here.joiners) and here.is_heard
     if not here.leaving:
         return joins, False
@@ -79,24 +79,24 @@ def wanted() -> tuple[bool, bool]:
 
 
 def have_gone(joiners: Iterable[int]) -> bool:
-    """Whether the launcher has said that one of these has ended before it could join; does not wait."""
+    """Whether the launcher has reported that one of these ended before it could join; does not wait."""
     return bool(attendance().gone_of(joiners))
 
 
 def update() -> Change | None:
-    """Takes in the processes that wait to join, and leaves out those that are to leave; collective over the world.
+    """Admits processes that wait to join, and releases members that must leave; collective over the world.
 
-    To be called between steps, when no operation is under way. Nothing happens, at the price of one small allreduce,
-    while the launcher (``rueda run --max-np``, ``--host-discovery-script``) has not said that the job changes, and
-    outside of such jobs. A process that is to leave ends with ``SystemExit(0)``. Where those who wait do not come after
-    all the world stays as it is, with a warning. Returns the change, or nothing.
+    Call it between steps, when no operation is pending. As long as the launcher (``rueda run --max-np``,
+    ``--host-discovery-script``) has not announced a change of the job, and outside of elastic jobs, nothing happens,
+    at the cost of one small allreduce. A process that must leave ends with ``SystemExit(0)``. If waiting processes do
+    not come after all, the world stays as it is, with a warning. Returns the change, or ``None``.
 
-    After a change ranks are numbered anew: those that stay keep their order, newcomers come last. Process sets go on
-    with those of their members that stay; persistent operations and buckets are of the old world. Newcomers enter the
-    world by their :func:`rueda.init`, so what follows there must be collective with what follows here: :func:`steps`
-    sees to that.
+    After a change, ranks are renumbered: those that stay keep their order, newcomers come last. Process sets continue
+    with their members that stay; persistent operations and buckets belong to the old world. Newcomers enter the world
+    in their :func:`rueda.init`, so the collectives that follow there must match those that follow here: :func:`steps`
+    ensures that.
 
-    Raises what :func:`rueda.allreduce` raises, among others :class:`rueda.PeerLostError`, after which
+    Raises what :func:`rueda.allreduce` raises, including :class:`rueda.PeerLostError`, after which
     :func:`rueda.recover` helps.
 
     Example::
@@ -109,11 +109,11 @@ def update() -> Change | None:
 
 
 def open_door(is_time: bool, is_hopeless: bool) -> Door | None:
-    """Tells those who wait to join where to meet the members, who go on meanwhile.
+    """Tells processes that wait to join where to meet the members, who continue meanwhile.
 
-    Collective over the world. The members have their ranks there, and those who join follow. ``is_time``,
-    ``is_hopeless``: what counts is what rank 0 says. Returns nothing where it is hopeless, and a door without joiners
-    where it is not the time or nobody waits.
+    Collective over the world. At the door, members have their ranks, followed by those who join. ``is_time``,
+    ``is_hopeless``: rank 0's values count. Returns ``None`` if it is hopeless, and a door without joiners if it is not
+    time or nobody waits.
     """
     here = attendance()
     _know_members()
@@ -141,7 +141,7 @@ def open_door(is_time: bool, is_hopeless: bool) -> Door | None:
 
 
 def _first_heard(is_heard: Sequence[bool], ranks: Iterable[int]) -> int | None:
-    """Who of these ranks tells those who wait to join what they are to know; nobody where none is heard."""
+    """The first of these ranks with an open session, which informs those who wait to join; ``None`` without one."""
     return next((rank for rank in ranks if is_heard[rank]), None)
 
 
@@ -152,7 +152,7 @@ def _know_members() -> None:
 
 
 def change(only: list[int] | None = None) -> Change | None:
-    """What update() does once something is wanted. ``only``: of those who wait to join, these; by default all."""
+    """The rest of update(), once a change is wanted. ``only``: admit only these joiners; by default all."""
     here = attendance()
     _know_members()
     joiners, leaving, is_heard = _known_to_any(here)
@@ -161,7 +161,7 @@ def change(only: list[int] | None = None) -> Change | None:
     staying = [rank for rank, number in enumerate(here.members) if number not in leaving]
     speaker = _first_heard(is_heard, staying)
     if speaker is None:
-        joiners = []  # would not hear where to come
+        joiners = []  # nobody can tell them where to come
     if not staying or (not joiners and len(staying) == len(here.members)):
         return None
     if _native.rank() in staying:
@@ -173,9 +173,10 @@ def change(only: list[int] | None = None) -> Change | None:
 
 
 def part_with(misfits: Mapping[int, str]) -> None:
-    """The others enter a world without these ranks, which cannot have their state; collective over the world.
+    """Enters a world without these ranks, which cannot have the others' state; collective over the world.
 
-    ``misfits``: of each of them why, which it raises as :class:`rueda.InvalidArgumentError`. At least one rank stays.
+    ``misfits``: for each of them the reason, which it raises as :class:`rueda.InvalidArgumentError`. At least one rank
+    must stay.
     """
     here = attendance()
     _know_members()
@@ -186,7 +187,7 @@ def part_with(misfits: Mapping[int, str]) -> None:
         if _are_left_by(staying):
             _native.shutdown()
         else:
-            tell_failure(error)  # where they have not come into a world without it, they lose it
+            tell_failure(error)  # if the others could not form a world without it, they lose it
         leave(done=False)
         raise error
     if own == staying[0]:
@@ -197,7 +198,7 @@ def part_with(misfits: Mapping[int, str]) -> None:
 def _enter_another(
     here: Attendance, staying: list[int], joiners: list[int], speaker: int | None
 ) -> Change | None:
-    """Of these ranks, of which this is one, and of these who wait to join, whom the rank ``speaker`` tells."""
+    """Forms a world of the ranks ``staying``, including this one, and of ``joiners``, whom rank ``speaker`` informs."""
     first = staying[0]
     numbers = [here.members[rank] for rank in staying] + joiners
     own = _native.rank()
@@ -218,7 +219,7 @@ def _enter_another(
             {},
             lambda: _look_after(joiners),
         )
-    except RuedaError as error:  # also where one of those who enter is lost at this moment
+    except RuedaError as error:  # also if one of those who enter is lost at this moment
         _settle_failure(error, joiners, own == speaker)
         return None
     finally:
@@ -226,14 +227,14 @@ def _enter_another(
             listener.close()
     follow_world(previous)
     if own == speaker and _native.rank() != 0:
-        here.tell_formed()  # which rank 0 has done, and is not heard
+        here.tell_formed()  # rank 0 did too, but has no open session
     return Change(epoch, previous, left)
 
 
 def _known_to_any(here: Attendance) -> tuple[list[int], set[int], list[bool]]:
-    """Who waits to join, who is to leave, and which ranks are heard by who has told of them.
+    """Who waits to join, who must leave, and which ranks have an open session; combined over all ranks.
 
-    What one rank has been told others may be told a moment later.
+    Ranks may receive such news at different times.
     """
     here.listen()
     told = allgather_object((here.joiners, here.leaving, here.gone, here.is_heard), "elastic.plan")
@@ -246,7 +247,7 @@ def _known_to_any(here: Attendance) -> tuple[list[int], set[int], list[bool]]:
 
 
 def _are_left_by(staying: Sequence[int]) -> bool:
-    """Waits until those that stay are in a world without this rank; false where they have not come into one."""
+    """Waits until the ranks that stay are in a world without this rank; false if they could not form one."""
     broadcast_object("", staying[0], "elastic.door")
     try:
         allreduce(np.zeros(1, np.int32), "elastic.outcome", Max)
@@ -256,23 +257,23 @@ def _are_left_by(staying: Sequence[int]) -> bool:
 
 
 def _look_after(joiners: list[int]) -> None:
-    """While they are let in: raises :class:`rueda.InitializationError` where one of them has ended."""
+    """Called while processes are admitted: raises :class:`rueda.InitializationError` if one of them has ended."""
     gone = attendance().gone_of(joiners)
     if gone:
         raise InitializationError(f"process {gone[0]}, which was to join, has ended")
 
 
 def _settle_failure(error: RuedaError, joiners: list[int], speaks: bool) -> None:
-    """The world stays, where all ranks have failed to enter another one.
+    """Keeps the world after all ranks have failed to enter another one.
 
-    Where it is because one of those who wait has ended, the others wait on; otherwise they do not fit, and are refused.
-    ``speaks``: whether it is this rank that says so.
+    If a waiting process has ended, the others keep waiting; otherwise the joiners do not fit and are refused.
+    ``speaks``: whether this rank reports that.
     """
     here = attendance()
     told = np.array([bool(here.gone_of(joiners))], np.int32)
     is_gone = bool(allreduce(told, "elastic.outcome", Max)[0])
     if speaks and here.session is not None and not is_gone:
-        # The sockets of one that has ended may be noticed before the launcher has said so.
+        # The closed sockets of an ended process may be noticed before the launcher reports its end.
         deadline = time.monotonic() + _NEWS
         while not (is_gone := bool(here.gone_of(joiners))) and time.monotonic() < deadline:
             here.session.wait(_NEWS / 10)
@@ -285,9 +286,9 @@ def _settle_failure(error: RuedaError, joiners: list[int], speaks: bool) -> None
 
 
 def _take_survivors(previous_ranks: list[int]) -> None:
-    """After recovery whoever tells of newcomers hears who is left."""
+    """After a recovery, reports the remaining ranks to the launcher or reception."""
     here = attendance()
-    if here.number < 0:  # of no job whose ranks come and go
+    if here.number < 0:  # not in an elastic job
         return
     before = here.members or list(range(max(previous_ranks) + 1))
     here.members = [before[rank] for rank in previous_ranks]

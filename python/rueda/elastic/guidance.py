@@ -1,4 +1,4 @@
-"""Brings those who wait to join up to where the members are, in the background, where that is worth while."""
+"""Brings processes that wait to join up to date in the background, if that is worthwhile."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ __all__ = ["Guidance"]
 
 _log = logging.getLogger("rueda")
 
-# After so many failures newcomers get the state while the others wait.
+# After this many failures, newcomers get the state while the others wait.
 _MAX_FAILURES = 2
-# Between a failure and the next try, in which the launcher tells who is gone; seconds.
+# Pause between a failure and the next attempt, in which the launcher reports who is gone; seconds.
 _PAUSE = 0.5
 
 
 class Guidance:
-    """What one member knows of it. All members take the same calls at the same step, and come to the same."""
+    """One member's view of the process. All members make the same calls at the same step, with the same results."""
 
     def __init__(self, state: SharedState, background_bytes: int) -> None:
         self._state = state
         self._background_bytes = background_bytes
         self._door: Door | None = None
         self._feed: Feed | None = None
-        self._ended: list[Feed] = []  # whose threads may still be at work
+        self._ended: list[Feed] = []  # whose threads may still be running
         self._failures = 0
         self._not_before = 0.0
 
     @property
     def is_under_way(self) -> bool:
-        """Whether newcomers are being brought up."""
+        """Whether newcomers are being brought up to date."""
         return self._door is not None
 
     def has_failed(self) -> bool:
-        """Whether this member's part is of no use any more, also as a newcomer has ended before it came to follow."""
+        """Whether this member's part has failed, or a newcomer has ended before it could follow."""
         if self._feed is None or self._door is None:
             return False
         return bool(self._feed.failure) or have_gone(self._door.joiners)
 
     def is_far(self) -> bool:
-        """Whether the newcomers have not come near, as far as this member can tell."""
+        """Whether the newcomers have not come near, as far as this member knows."""
         return self._feed is not None and not self._feed.is_near()
 
     def begin(self) -> bool:
-        """Begins where that is worth while; collective. True where those who wait are not to be let in now."""
+        """Starts if that is worthwhile; collective. True if the waiting processes must not be admitted yet."""
         tensors = self._state.tensors()
         if tensors is None or sum(tensors.sizes()) < self._background_bytes:
             return False
@@ -62,7 +62,7 @@ class Guidance:
         if reason:
             _log.info("newcomers get the state while the others wait: %s", reason)
             return False
-        # Members that have joined since know nothing of what has failed before: rank 0 decides.
+        # Members that have joined since do not know of earlier failures: rank 0 decides.
         is_hopeless = self._failures >= _MAX_FAILURES
         door = open_door(time.monotonic() >= self._not_before, is_hopeless)
         if door is None:
@@ -82,7 +82,7 @@ class Guidance:
         return True
 
     def end(self) -> list[int]:
-        """The newcomers are near: nothing more follows. Returns who they are."""
+        """Called when the newcomers are near: nothing more follows. Returns their numbers."""
         assert self._door is not None
         assert self._feed is not None
         self._feed.end()
@@ -90,7 +90,7 @@ class Guidance:
         return self._door.joiners
 
     def abort(self) -> None:
-        """Nobody is brought up any more; where :meth:`end` was called, what is under way still gets through."""
+        """Stops bringing newcomers up to date; after :meth:`end`, data in flight is still delivered."""
         if self._feed is None:
             return
         if self._feed.failure:
@@ -102,7 +102,7 @@ class Guidance:
         self._feed = self._door = None
 
     def close(self) -> None:
-        """As abort(), and returns once nothing is under way."""
+        """Like abort(), but returns only once its threads have ended."""
         self.abort()
         for feed in self._ended:
             feed.wait()

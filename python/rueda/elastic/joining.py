@@ -1,4 +1,4 @@
-"""Entering the world of a job that is under way, or that begins with this process and others like it."""
+"""Enters the world of a running job, or of one that begins with this process and others like it."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ __all__ = ["JobHasEnded", "came_late", "enter", "join", "take_received"]
 
 _log = logging.getLogger("rueda")
 
-# Those who enter a world are all there already; seconds.
+# All who enter a world are already there; seconds.
 _ENTERING = 15
-# How long those who are let in may take for what is still under way to them; seconds.
+# How long admitted processes may take for data still in flight to them; seconds.
 _FINISHING = 5.0
-# Within which those that are left let in whom they could not let in when another one was lost; seconds.
+# How long the remaining ranks may take to admit a process again after admission failed through a loss; seconds.
 _OPENING_AGAIN = 60.0
-# Between two tries to form a first world; seconds.
+# Pause between two attempts to form a first world; seconds.
 _PAUSE = 0.5
-# Within which who waits must be heard again after its connection has broken, and between two looks; seconds.
+# How long a waiting process may take to reconnect after its connection has broken, and pause between checks; seconds.
 _COMING_AGAIN = 60.0
 _LOOK = 0.05
 
 
 class JobHasEnded(InitializationError):
-    """The others have done their work, so that there is nothing to join."""
+    """The job's ranks have finished their work, so that there is nothing to join."""
 
 
 def join(options: Mapping[str, str]) -> None:
-    """Waits until the ranks of the job take this process in, and enters their world with them.
+    """Waits until the ranks of the job admit this process, and enters their world with them.
 
-    Where the job has no world yet, or none any more, enters one with others that wait.
+    If the job has no world (yet, or any more), enters one with other waiting processes.
     """
     here = attendance()
     if here.session is None:
@@ -64,12 +64,12 @@ def join(options: Mapping[str, str]) -> None:
             try:
                 _pass(entrance, options, offers)
             except RuedaError as error:
-                # Where one of the others was lost at this moment, those that are left open another door. Where it
-                # is this process that does not fit, they have the launcher end it.
+                # If one of the others was lost at this moment, the remaining ones open another door. If this process
+                # does not fit, they have the launcher end it.
                 _log.warning("waiting to join again: %s", error)
                 now = time.monotonic()
                 if entrance.is_first:
-                    # There is nobody yet who refuses those that do not fit.
+                    # There is no rank yet that could refuse processes that do not fit.
                     if failure is not None and now > deadline:
                         raise _told_with(first_failure, error) from failure
                     time.sleep(_PAUSE)
@@ -79,7 +79,7 @@ def join(options: Mapping[str, str]) -> None:
                 first_failure = first_failure or error
                 here.session.send(ready=here.number, after=offers.last_address)
                 continue
-            # Meanwhile the others' last step has come, or nearly so.
+            # By now the others' last step has arrived, or nearly so.
             follower = offers.follower
             here.received = None if follower is None else follower.finish(_FINISHING)
             here.is_newcomer = not entrance.is_first
@@ -96,20 +96,20 @@ def join(options: Mapping[str, str]) -> None:
 
 
 def _told_with(first: RuedaError | None, last: RuedaError) -> RuedaError:
-    """The last failure, with the first where that is another: where others have given up for it, one waits in vain."""
+    """The last failure, plus the first if it differs, which may be why the others gave up."""
     if first is None or str(first) == str(last):
         return last
     return InitializationError(f"{last}; before: {first}")
 
 
 def _come_again(here: Attendance, offers: _Offers) -> None:
-    """Waits on over another connection, where who lets processes in can be reached again."""
+    """Keeps waiting over another connection, if the other side can be reached again."""
     deadline = time.monotonic() + _COMING_AGAIN
     while here.can_come_again and time.monotonic() < deadline:
         here.come_again()
         if here.session is not None and here.session.is_open:
             offers.session = here.session
-            # What was to be told over the one before is told anew.
+            # Repeat what was sent over the previous connection.
             tried = {"after": offers.last_address} if offers.last_address else {}
             here.session.send(ready=here.number, **tried)
             return
@@ -123,7 +123,7 @@ def _come_again(here: Attendance, offers: _Offers) -> None:
 
 @dataclass(frozen=True)
 class _Entrance:
-    """``address``: nothing where this process is to open it. ``is_first``: into a world that nobody is in yet."""
+    """``address``: empty if this process must open it. ``is_first``: whether nobody is in that world yet."""
 
     address: str
     rank: int
@@ -132,24 +132,24 @@ class _Entrance:
 
 
 class _Offers:
-    """What a process that waits to join is told: whom to follow meanwhile, and where to enter."""
+    """What a waiting process is told: whom to follow meanwhile, and where to enter."""
 
     def __init__(self, session: Session) -> None:
         self.follower: Follower | None = None
-        self.last_address = ""  # of what was entered, or tried
-        self.over: dict[str, Any] = {}  # why nobody is let in any more
+        self.last_address = ""  # of the last attempt to enter
+        self.over: dict[str, Any] = {}  # why nobody is admitted any more
         self.session = session
         self._entrance: _Entrance | None = None
-        self._is_recalled = False  # since the newest entrance was told
+        self._is_recalled = False  # since the newest entrance was announced
 
     def take_entrance(self) -> _Entrance | None:
-        """The newest door to the world, once: others have been closed again."""
+        """The newest door to the world, once: earlier ones are closed by now."""
         self._listen()
         entrance, self._entrance = self._entrance, None
         return entrance
 
     def look(self) -> None:
-        """While a world is entered: raises :class:`rueda.InitializationError` where nobody enters it any more."""
+        """Called while a world is entered: raises :class:`rueda.InitializationError` if that has become pointless."""
         self._listen()
         if self._entrance is not None:
             raise InitializationError("the others have gone on, and have opened another door")
@@ -184,7 +184,7 @@ class _Offers:
 
 
 def _follow(door: dict[str, Any], before: Follower | None) -> Follower:
-    """Begins to take the members' state and their steps."""
+    """Starts receiving the members' state and their steps."""
     from rueda.torch.state_follower import Follower  # only members with torch offer it
 
     if before is not None:
@@ -195,12 +195,12 @@ def _follow(door: dict[str, Any], before: Follower | None) -> Follower:
 
 
 def _pass(entrance: _Entrance, options: Mapping[str, str], offers: _Offers) -> None:
-    """Enters there; the first rank of a first world opens it and has the others told."""
+    """Enters there; the first rank of a first world opens it and has the others informed."""
     if entrance.address:
         offers.last_address = entrance.address
         enter(entrance.rank, entrance.numbers, entrance.address, -1, options, offers.look)
         return
-    offers.last_address = ""  # of this one, until it is open
+    offers.last_address = ""  # until this process's own door is open
     try:
         listener, address = listen(options.get("interface", ""))
     except OSError as error:
@@ -216,7 +216,7 @@ def _pass(entrance: _Entrance, options: Mapping[str, str], offers: _Offers) -> N
 
 
 def take_received() -> Shadow | None:
-    """What has come in the background while this process waited to join; once."""
+    """The state received in the background while this process waited to join; once."""
     here = attendance()
     received, here.received = here.received, None
     return received
@@ -230,12 +230,12 @@ def enter(
     options: Mapping[str, str],
     look: Callable[[], None] | None = None,
 ) -> tuple[int, list[int]]:
-    """Enters the world that meets there; what ``look`` raises now and then meanwhile ends that.
+    """Enters the world that forms at the address; an exception from ``look``, which is called repeatedly, aborts that.
 
-    ``numbers``: of each rank of that world. Once it is entered nothing is raised any more: where a rank is lost then,
-    the first collective tells.
+    ``numbers``: the process number of each rank of that world. Once the world is entered, this raises nothing more: if
+    a rank is lost then, the first collective fails.
 
-    Raises among others :class:`rueda.PeerLostError` where a rank of the present world is lost meanwhile.
+    Raises, among others, :class:`rueda.PeerLostError` if a rank of the current world is lost meanwhile.
     """
     epoch, previous = _native.enter_world(
         rank,
@@ -256,7 +256,7 @@ def enter(
 
 
 def came_late() -> bool:
-    """Whether this process has joined a job under way; told once, to who gives it the others' state."""
+    """Whether this process has joined a running job; true once, for the caller that gives it the others' state."""
     here = attendance()
     is_newcomer, here.is_newcomer = here.is_newcomer, False
     return is_newcomer

@@ -1,4 +1,4 @@
-"""Messages between the members of a job and processes that are about to join it, in a world beside the job's own."""
+"""Messages between members of a job and processes about to join it, in a separate world next to the job's own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["PrivateLink"]
 
 _messages = Messages(NumpyAdapter())
 
-# Within which those meet who have been told of each other, and within which a message gets through; seconds.
+# How long those who have been told of each other may take to meet, and a message to get through; seconds.
 _MEETING = 10
 _PATIENCE = 120.0
 _MAX_HEADER = 1 << 26
@@ -31,13 +31,14 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class PrivateLink:
-    """A world of the members, who have their ranks there, and of those who join, whose ranks follow.
+    """A world of the members, with their ranks, and of those who join, with the ranks that follow.
 
-    Its ranks have proved the job's secret to each other (docs/security.md). Blocks until all are there; any thread may
-    make it. ``listener``: of the one who opens it, a descriptor, otherwise -1. ``members``: how many have the state.
+    Its ranks have proved to each other that they know the job's secret (docs/security.md). The constructor blocks until
+    all are there; any thread may call it. ``listener``: a descriptor on the rank that opens it, otherwise -1.
+    ``members``: how many ranks have the state.
 
     Raises :class:`rueda.InitializationError`. All methods raise :class:`rueda.PeerLostError`,
-    :class:`rueda.ShutdownError` or :class:`rueda.TimeoutError`, which names the rank that was waited for.
+    :class:`rueda.ShutdownError` or :class:`rueda.TimeoutError`, which names the rank that did not respond.
     """
 
     def __init__(self, rank: int, size: int, address: str, listener: int, members: int) -> None:
@@ -54,7 +55,7 @@ class PrivateLink:
         self._set.process_set_id = self._number
 
     def send(self, header: Any, payload: Bytes, targets: Sequence[int]) -> None:
-        """A message to each target; returns once they have it."""
+        """Sends a message to each target; returns once they have it."""
         head = np.frombuffer(bytearray(pickle.dumps(header)), np.uint8)
         sizes = np.array([head.size, payload.size], np.int64)
         handles = [
@@ -69,9 +70,9 @@ class PrivateLink:
             self._await(handle, target, what, _PATIENCE)
 
     def receive(self, source: int, timeout: float | None = None) -> tuple[Any, Handle[int], Bytes]:
-        """The next message's header, and its payload, which is there once the handle is done.
+        """The next message's header, and its payload, which is valid once the handle is done.
 
-        ``timeout``: how long the message may take to begin, in seconds; by default as long as both live.
+        ``timeout``: how long the message may take to begin, in seconds; by default as long as both ranks live.
         """
         sizes = np.empty(2, np.int64)
         begun = _messages.recv(sizes, source, 0, self._set)
@@ -90,17 +91,17 @@ class PrivateLink:
         return pickle.loads(head.tobytes()), handle, payload
 
     def confirm(self, count: int, target: int) -> None:
-        """Says that so many messages have been dealt with."""
+        """Confirms that ``count`` messages have been processed."""
         begun = _messages.send(np.array([count], np.int64), target, 1, self._set)
         self._await(begun, target, "take a confirmation", _PATIENCE)
 
     def begin_confirmation(self, source: int) -> tuple[Handle[int], npt.NDArray[np.int64]]:
-        """The next such number, once the handle is done."""
+        """The next confirmed count, valid once the handle is done."""
         count = np.zeros(1, np.int64)
         return _messages.recv(count, source, 1, self._set), count
 
     def _await(self, handle: Handle[T], peer: int, what: str, timeout: float | None) -> T:
-        """Its result; where it does not come, the error says who was to do what."""
+        """The handle's result; on a timeout, the error says which rank failed to do what."""
         try:
             return handle.result(timeout)
         except RuedaTimeoutError as error:
@@ -115,5 +116,5 @@ class PrivateLink:
             ) from error
 
     def close(self, cause: str = "") -> None:
-        """Leaves it; with a cause, ends it for all. What waits for it fails. Any thread may call it."""
+        """Leaves it; with a cause, ends it for all. Pending operations fail. Any thread may call it."""
         _native.close_world(self._number, cause)

@@ -1,4 +1,4 @@
-"""What every rank hears of all: asked before a step, answered after it, so that nobody waits in between."""
+"""Facts combined over all ranks: asked before a step, answered after it, so that no rank waits in between."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rueda.process_sets import global_process_set, identify
 
 __all__ = ["Question"]
 
-# As they are told to the extension: memory of the CPU, and elements that travel as they are.
+# The extension's constants for CPU memory, and for elements sent in their own type.
 _HOST, _NO_WIRE = -1, -1
 
 
 class Question:
-    """Whether any rank states a fact, for up to ``count`` facts; each world has its own, agreed on with the first use.
+    """Whether any rank states a fact, for up to ``count`` facts. The first use in each world negotiates.
 
-    A persistent operation, since it is asked again and again: on one host, where it is small enough for a cache line,
-    a rank writes its facts there and later reads those of all. That takes no message, no other thread and, where the
-    others have asked by then, no wait.
+    Implemented as a persistent operation, since it is asked again and again. On one host, if it fits into a cache line,
+    a rank writes its facts there and later reads those of all. That needs no message, no other thread and, if the
+    others have asked by then, no waiting.
 
-    Collective over the world, in the order of calls. Both raise what :class:`rueda.torch.PersistentAllreduce` raises,
-    :class:`rueda.PeerLostError` among others; in the next world it can be asked again.
+    Collective over the world, in the order of calls. Both methods raise what :class:`rueda.torch.PersistentAllreduce`
+    raises, including :class:`rueda.PeerLostError`; in the next world it can be asked again.
 
     Example::
 
@@ -36,7 +36,7 @@ class Question:
     """
 
     def __init__(self, count: int) -> None:
-        self._operation: _native.PersistentAllreduce | None = None  # first, so that it goes first
+        self._operation: _native.PersistentAllreduce | None = None  # first: destroyed first
         self._told = np.zeros(count, np.int32)
         self._heard = np.zeros(count, np.int32)
         self._facts: tuple[bool, ...] = (False,) * count  # as in _told
@@ -45,13 +45,13 @@ class Question:
 
     @property
     def is_asked(self) -> bool:
-        """Whether it was asked in the present world, and not answered yet."""
+        """Whether it was asked in the current world and has not been answered yet."""
         return self._is_asked and self._world == world_number()
 
     def ask(self, *facts: bool) -> None:
-        """Tells the others this rank's facts; does not wait for theirs, but with the first one in a world."""
+        """Sends this rank's facts; does not wait for the others', except on the first call in a world."""
         if self._world != world_number() or self._operation is None:
-            self._operation = None  # before the next: it may wait for who still reads it
+            self._operation = None  # before the next: it may wait for ranks that still read it
             self._operation = self._agree()
             self._world = world_number()
         if facts != self._facts:
@@ -60,7 +60,7 @@ class Question:
         self._is_asked = True
 
     def answer(self) -> list[bool]:
-        """Of each fact whether any rank has stated it."""
+        """For each fact, whether any rank has stated it."""
         assert self._operation is not None
         self._operation.wait()
         self._is_asked = False

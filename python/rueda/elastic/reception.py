@@ -1,4 +1,4 @@
-"""Where the processes of a job that something else starts find each other, also those that come later."""
+"""Where processes of a job that something else starts meet, including those that come later."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from rueda.rendezvous import Meeting, listen_for, meeting_of, new_address
 
 __all__ = ["Reception", "check_in"]
 
-# Besides what is signed, so that what is proved here is of no use elsewhere.
+# Included in what is signed, so that a proof given here is useless elsewhere.
 _PURPOSE = ["reception"]
-# For the greeting, which a process answers at once; seconds.
+# For the greeting, which a process answers immediately; seconds.
 _GREETING = 10.0
 
 
 class Reception:
-    """The part that ``rueda run`` has in an elastic job, where something else starts the processes.
+    """Takes the role of ``rueda run`` in an elastic job whose processes are started by something else.
 
-    A process that lives on keeps it: an engine's driver or controller. Whatever starts the ranks tells each of them its
-    ``address``, those of the start and those that come in the place of lost ones, and all enter alike, with
+    A long-lived process keeps it: an engine's driver or controller. Whatever starts the ranks passes its ``address`` to
+    each of them, to the first ones and to replacements of lost ones. All enter in the same way, with
     ``rueda.init(rank=rank, size=size, rendezvous=address)`` or :func:`rueda.world`. The first ``size`` of them form a
-    world. Who comes later waits until the others take it in, which :func:`steps`, :func:`run` and :func:`update` do;
-    where nobody is left, ``size`` that wait form a world anew. ``recovery`` is on in these worlds. When ranks have left
-    theirs in good order, who waits still gets :class:`rueda.InitializationError`.
+    world. Later ones wait until the others admit them, which :func:`steps`, :func:`run` and :func:`update` do; if
+    nobody is left, ``size`` waiting processes form a new world. ``recovery`` is on in these worlds. When ranks have
+    left theirs cleanly, those that still wait get :class:`rueda.InitializationError`.
 
-    ``interface``: as :func:`rueda.rendezvous.open` takes it. The address holds the job's secret, as one of those does.
-    A rank whose connection breaks comes again. Where the reception ends, the ranks go on, and nobody joins them any
-    more.
+    ``interface``: as for :func:`rueda.rendezvous.open`. The address contains the job's secret, as a rendezvous's does.
+    A rank whose connection breaks reconnects. If the reception ends, the ranks continue, but nobody can join them.
 
     Raises what :func:`rueda.rendezvous.open` raises.
 
@@ -55,7 +54,7 @@ class Reception:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends it; may be called again."""
+        """Ends the reception; may be called again."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._is_over.set)
             self._thread.join()
@@ -79,7 +78,7 @@ class Reception:
             desk = Desk(self._listener, _key_of(meeting), self._size)
             await self._is_over.wait()
             desk.close()
-            # Strangers in the middle of a greeting.
+            # Unauthenticated connections in the middle of a greeting.
             rest = asyncio.all_tasks() - {asyncio.current_task()}
             await asyncio.gather(*rest, return_exceptions=True)
 
@@ -97,7 +96,7 @@ def _key_of(meeting: Meeting) -> bytes:
 
 
 def check_in(meeting: Meeting, rank: int) -> None:
-    """Makes this process one of the reception's job. Raises :class:`rueda.InitializationError`."""
+    """Makes this process a part of the reception's job. Raises :class:`rueda.InitializationError`."""
     from rueda.launcher.nodes.admission import Refused
     from rueda.launcher.nodes.greeting import Stranger, secret_of_ranks
 
@@ -137,7 +136,7 @@ def _connect(meeting: Meeting, facts: dict[str, int]) -> Session:
 
 
 def _connect_again(meeting: Meeting, facts: dict[str, int]) -> Session:
-    """As Reconnection has it."""
+    """The ``connect`` function of Reconnection."""
     from rueda.launcher.nodes.admission import Refused
     from rueda.launcher.nodes.greeting import Stranger
 
@@ -148,7 +147,7 @@ def _connect_again(meeting: Meeting, facts: dict[str, int]) -> Session:
 
 
 def _number_told(session: Session) -> int:
-    """What the reception says first."""
+    """The process number, which the reception sends first."""
     deadline = time.monotonic() + _GREETING
     while session.is_open and time.monotonic() < deadline:
         for message in session.receive():

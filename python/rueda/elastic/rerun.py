@@ -1,4 +1,4 @@
-"""The loop around a training function that begins anew from a state, for rueda.elastic.run and for Horovod's."""
+"""The loop that restarts a training function from a state, for rueda.elastic.run and for Horovod's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LASTING", "begun_anew"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# What would only happen again.
+# Errors that would only happen again.
 LASTING = (
     DuplicateNameError,
     InvalidArgumentError,
@@ -38,13 +38,13 @@ def begun_anew(
     reset: Callable[[], None],
     update: Callable[[], list[int] | None] | None,
 ) -> Callable[Concatenate[Any, P], T]:
-    """The function ``func(state, ...)``, begun anew from the state where the world is formed anew.
+    """The function ``func(state, ...)``, restarted from the state whenever the world is formed again.
 
-    The state is synchronised first, unless the interrupt before had a true ``skip_sync``. After one of ``failures`` it
-    is restored; ``check`` raises instead where nothing is to be tried again. After one of ``interrupts`` it stays as it
-    is, and ``update`` is called; where that tells who has joined, maybe nobody, the world is as it should be, and
-    ``reset`` is not called. Then follows the state's ``on_reset()``. Newcomers are given the state also where the
-    interrupt knew of none, and so are those who have been in the new world already when it broke.
+    The state is synchronised first, unless the previous interrupt had a true ``skip_sync``. After one of ``failures``
+    it is restored; ``check`` raises instead if retrying is pointless. After one of ``interrupts`` the state is kept,
+    and ``update`` is called. If that returns who has joined, possibly nobody, the world is as it should be, and
+    ``reset`` is not called. The state's ``on_reset()`` follows. Newcomers are given the state even if the interrupt
+    knew of none, and so are ranks that were already in the new world when it broke.
     """
 
     @functools.wraps(func)

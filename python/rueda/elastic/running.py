@@ -1,4 +1,4 @@
-"""A training function that goes back to the last commit when a rank is lost."""
+"""A training function that returns to the last commit when a rank is lost."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ T = TypeVar("T")
 
 
 def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Decorator of a training function, whose first argument is a :class:`rueda.elastic.State`.
+    """Decorator for a training function whose first argument is a :class:`rueda.elastic.State`.
 
     The state is synchronised, then the function is called. When a rank is lost (``rueda run --min-np``), or a
-    collective fails in another way that a new world may mend, those that are left go back to the last
-    :meth:`~rueda.elastic.State.commit`, form the world anew, call the reset callbacks, synchronise, and the function
-    begins again. At a commit, processes that wait to join (``rueda run --max-np``) are let in, and those that are told
-    to leave end with ``SystemExit(0)``; the function begins again then, too, from what was just committed.
+    collective fails in another way that a new world may fix, the remaining ranks restore the last
+    :meth:`~rueda.elastic.State.commit`, form a new world, call the reset callbacks and synchronise, and the function
+    starts again. At a commit, processes that wait to join (``rueda run --max-np``) are admitted, and those that must
+    leave end with ``SystemExit(0)``; then, too, the function starts again, from what was just committed.
     :func:`rueda.elastic.steps` is a loop that does not go back.
 
-    Collective over the world; a newcomer comes here after its :func:`rueda.init` without any other collective.
+    Collective over the world; a newcomer must call it after its :func:`rueda.init` without any collective in between.
 
-    Raises, besides what the function raises: :class:`rueda.PeerLostError` where this rank must stop or the job was
+    Raises, in addition to what the function raises: :class:`rueda.PeerLostError` if this rank must stop or the job was
     started without recovery, see :func:`rueda.recover`; errors that would only come back, such as
     :class:`rueda.MismatchError`; and what :meth:`rueda.elastic.State.sync` raises.
 
@@ -64,10 +64,10 @@ def _reset() -> None:
 
 
 def _update() -> list[int] | None:
-    """Who has joined; nobody also where nothing has come of it: the world is whole."""
+    """Who has joined; an empty list also if the change failed but the world is intact."""
     try:
         changed = change()
     except (PeerLostError, ShutdownError) as error:
         _check(error)
-        return None  # by reset() the others go on
+        return None  # reset() makes the others continue
     return changed.joined if changed is not None else []

@@ -1,4 +1,4 @@
-"""What the ranks of an elastic job have in common: the same on each, whoever has come or gone."""
+"""The state that the ranks of an elastic job share: the same on each, whoever has come or gone."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["SharedState", "misfits"]
 class SharedState:
     """Models, optimizers and other objects with ``state_dict()`` and ``load_state_dict()``.
 
-    Raises :class:`rueda.InvalidArgumentError` for others, and for more than one optimizer: of several, some may have
-    taken a step that others have not when a rank is lost, and nothing but an earlier state helps then.
+    Raises :class:`rueda.InvalidArgumentError` for other objects, and for more than one optimizer: when a rank is lost,
+    some of them may have taken a step that others have not, and then only an earlier state helps.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:
@@ -58,14 +58,14 @@ class SharedState:
         return self._stepped
 
     def begin_step(self) -> None:
-        """Another step begins."""
+        """Called when another step begins."""
         self._stepped = False
 
     def _note_step(self, *_: object) -> None:
         self._stepped = True
 
     def give_up_step(self) -> None:
-        """Forgets gradients that were being reduced, and what leaves have made of buffers."""
+        """Discards gradients in flight, and changes that leaves have made to buffers."""
         optimizer = self._optimizer
         if hasattr(optimizer, "divide_anew"):
             optimizer.give_up_step()
@@ -73,17 +73,17 @@ class SharedState:
             optimizer.load_state_dict(optimizer.state_dict())
 
     def take_world(self) -> None:
-        """The world has changed."""
+        """Called when the world has changed."""
         if hasattr(self._optimizer, "divide_anew"):
             self._optimizer.divide_anew()
 
     @property
     def optimizer(self) -> Any:
-        """The optimizer, or nothing."""
+        """The optimizer, or ``None``."""
         return self._optimizer
 
     def tensors(self) -> TensorState | None:
-        """The tensors as they are now; nothing where there is nothing of torch's."""
+        """The current tensors; ``None`` without any torch object."""
         if self._optimizer is None and not self._modules:
             return None
         from rueda.torch.state_pieces import TensorState
@@ -91,12 +91,12 @@ class SharedState:
         return TensorState(self._modules, self._optimizer)
 
     def copy_from(self, sources: Sequence[int], received: Shadow | None = None) -> None:
-        """Makes it on every rank what the ranks ``sources`` have, who have the same; collective.
+        """Gives every rank the state of the ranks ``sources``, which are the same; collective.
 
-        Nobody may be among them whom :func:`misfits` names. ``received``: what this rank has got of it before. Where it
-        fails, because a rank is lost, a rank has all of it or nothing.
+        All ranks that :func:`misfits` names must be gone. ``received``: what this rank has received of it before. If it
+        fails because a rank is lost, a rank has all of it or nothing.
 
-        Raises :class:`rueda.TransportError` where it has not arrived as it was sent.
+        Raises :class:`rueda.TransportError` if what arrives differs from what was sent.
         """
         objects = [
             (part, broadcast_object(part.state_dict(), sources[0], f"elastic.state.{number}"))
@@ -114,12 +114,12 @@ class SharedState:
                 part.load_state_dict(state)
 
     def outlines(self) -> list[dict[str, str]]:
-        """Of each part what has to be the same everywhere before values can be."""
+        """For each part, what must be the same everywhere before values can be."""
         return [_outline(part) for part in self._parts]
 
 
 def misfits(states: Iterable[SharedState], source: int) -> dict[int, str]:
-    """The ranks whose states are of other kinds than those of the rank ``source``, and what differs; collective.
+    """The ranks whose states do not match those of rank ``source``, and what differs; collective.
 
     A newcomer may have been started with another program.
     """
@@ -178,4 +178,4 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _torch() -> Any:
-    return sys.modules.get("torch")  # nothing is of its classes before it is imported
+    return sys.modules.get("torch")  # before its import, nothing can be of its classes

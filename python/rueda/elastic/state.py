@@ -1,4 +1,4 @@
-"""What a training function is begun anew from: copies in memory, which ranks commit, restore and synchronise."""
+"""The state from which a training function restarts: copies in memory, committed, restored and synchronised."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class ChangeWanted(Exception):
 
 
 class StateIsLost(InitializationError):
-    """Nobody is left who has the training's state, which no other world brings back."""
+    """No rank with the training's state is left, and no other world can bring it back."""
 
 
 class State:
-    """What is to be the same on every rank, each as an attribute of its name, and to survive a failed step.
+    """Values that are the same on every rank and survive a failed step; each is an attribute.
 
-    ``values``: by name. What has ``state_dict()`` and ``load_state_dict()``, such as models, optimizers, schedulers and
-    samplers, is kept and handed on by these; of other values copies are kept. Any number of optimizers.
+    ``values``: by name. Objects with ``state_dict()`` and ``load_state_dict()``, such as models, optimizers, schedulers
+    and samplers, are saved and sent by means of these; other values are copied. Any number of optimizers.
 
-    Raises :class:`rueda.InvalidArgumentError` for names that a State itself has.
+    Raises :class:`rueda.InvalidArgumentError` for names that State itself uses.
 
     Example::
 
@@ -73,7 +73,7 @@ class State:
         def __setattr__(self, name: str, value: Any) -> None: ...
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
-        """Functions to be called, in this order, whenever the world has been formed anew, before sync().
+        """Registers functions to be called, in this order, whenever a new world has been formed, before sync().
 
         Example::
 
@@ -82,29 +82,29 @@ class State:
         self._callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """The world has been formed anew."""
+        """Called when a new world has been formed."""
         for shared in self._of_torch():
             shared.take_world()
         for callback in self._callbacks:
             callback()
 
     def save(self) -> None:
-        """Keeps copies in the memory of this process; asks nobody."""
+        """Stores copies in this process's memory; not collective."""
         self._saved = {name: copy.deepcopy(self._content(name)) for name in self._names}
 
     def commit(self) -> None:
-        """:meth:`save`, then :meth:`check`: what is saved is what restore() brings back. Collective."""
+        """:meth:`save`, then :meth:`check`: restore() brings back what is saved here. Collective."""
         self._count_commit()
         if self._is_change_wanted():
             raise ChangeWanted(_WHY)
 
     def check(self) -> None:
-        """Raises :class:`ChangeWanted` on every rank where processes wait to join or are to leave; collective.
+        """Raises :class:`ChangeWanted` on every rank if processes wait to join or must leave; collective.
 
-        What there is by then is committed before. Also raises what :func:`rueda.allreduce` raises.
+        If so, first commits the current values. Also raises what :func:`rueda.allreduce` raises.
         """
         if self._is_change_wanted():
-            # Where a rank is lost while the world changes, some go back and others may have what there is now.
+            # If a rank is lost while the world changes, some go back and others may have the current values.
             self._count_commit()
             raise ChangeWanted(_WHY)
 
@@ -117,7 +117,7 @@ class State:
         return any(self._question.answer())
 
     def restore(self) -> None:
-        """Brings back what was saved last. Gradients that are being reduced are forgotten."""
+        """Brings back what was saved last. Gradients in flight are discarded."""
         for shared in self._of_torch():
             shared.give_up_step()
         for name in self._names:
@@ -128,15 +128,15 @@ class State:
                 setattr(self, name, content)
 
     def sync(self) -> None:
-        """Makes it the same on every rank, and saves it; collective over the world.
+        """Makes the state the same on every rank, and saves it; collective over the world.
 
-        All get what those have who have committed most often, or synchronised since; models and optimizers come from
-        all of these at once, checked, and nothing travels that a rank has already. At the start of the job all get what
-        rank 0 has.
+        All get the state of the ranks that have committed most often; a sync counts as a commit. Models and optimizers
+        come from all of these ranks at the same time and are verified; nothing is sent that a rank already has. At the
+        start of the job, all get rank 0's.
 
-        Raises :class:`rueda.InvalidArgumentError` where the ranks' states are of different kinds: on every rank at the
-        start of the job, and later on the newcomer, without which the others go on,
-        :class:`rueda.InitializationError` where nobody is left but newcomers that have not got it yet, and
+        Raises :class:`rueda.InvalidArgumentError` if the ranks' states do not match: at the start of the job on every
+        rank, later only on the newcomer, without which the others continue;
+        :class:`rueda.InitializationError` if only newcomers that have not received the state are left; and
         :class:`rueda.PeerLostError`, after which restore() and another sync() help.
         """
         if self._is_newcomer is None:
@@ -160,12 +160,12 @@ class State:
             for name, value in values.items():
                 setattr(self, name, value)
         self.save()
-        # Counts as a commit: callbacks may have changed what was committed, and who has not come here has not got it.
+        # Counts as a commit: callbacks may have changed what was committed, and ranks that did not get here lack it.
         self._commits = every[sources[0]][2] + 1
         self._has_state = True
 
     def _misfits(self, names: list[list[str]], source: int) -> dict[int, str]:
-        """As misfits() has them; ``names``: of each rank, those of its values."""
+        """Like misfits(); ``names``: for each rank, the names of its values."""
         others = {
             other: f"the State of rank {other} has the values {its}, and that of rank {source} {names[source]}"
             for other, its in enumerate(names)
@@ -178,7 +178,7 @@ class State:
         return value.state_dict() if _has_state_dict(value) else value
 
     def _of_torch(self) -> list[SharedState]:
-        """What has a state_dict(): with at most one optimizer in each part, as that is handed on."""
+        """The values with a state_dict(), in parts with at most one optimizer each, as copy_from() needs them."""
         parts = [getattr(self, name) for name in self._names]
         parts = [part for part in parts if _has_state_dict(part)]
         if [id(part) for part in parts] != [id(part) for part in self._shared_parts]:
@@ -191,7 +191,7 @@ class State:
 
 
 def _sources_of(every: list[tuple[list[str], bool, int, bool]]) -> list[int]:
-    """Who has the newest state."""
+    """The ranks with the newest state."""
     most = max((commits for _, has, commits, _ in every if has), default=-1)
     sources = [
         number for number, (_, has, commits, _) in enumerate(every) if has and commits == most

@@ -1,4 +1,4 @@
-"""Which samples a rank has in a step, whatever ranks there are."""
+"""Distributes the samples of each step, regardless of the ranks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ __all__ = ["StepSampler"]
 
 
 class StepSampler:
-    """Deals the samples of a data set out to steps, and those of a step to the ranks that there are at the time.
+    """Distributes the samples of a data set over steps, and those of a step over the ranks present at the time.
 
-    ``items``: how many samples there are. ``batch``: how many a step has, on all ranks together; the last step of an
-    epoch has what is left, unless ``drop_last``. ``shuffle``: into an order that follows from ``seed`` and the epoch.
-    All the same on every rank.
+    ``items``: the number of samples. ``batch``: the number of samples per step, on all ranks together; the last step of
+    an epoch has the remaining ones, unless ``drop_last``. ``shuffle``: the order depends on ``seed`` and the epoch. All
+    must be the same on every rank.
 
-    What a step has follows from its number alone, so there is no state that a newcomer would need, and a step that is
-    done again has the same samples, divided anew. With :func:`steps`, in which every step takes effect once, each
-    sample is used exactly once in an epoch, whoever comes and goes. For ``reproducible=True`` there is
-    :class:`rueda.LeafSampler`.
+    The samples of a step depend on its number alone. So there is no state that a newcomer would need, and a repeated
+    step has the same samples, redistributed. With :func:`steps`, in which every step takes effect once, each sample is
+    used exactly once per epoch, whoever comes and goes. For ``reproducible=True``, use :class:`rueda.LeafSampler`.
 
-    Raises :class:`rueda.InvalidArgumentError` for numbers that make no sense.
+    Raises :class:`rueda.InvalidArgumentError` for invalid numbers.
 
     Example::
 
@@ -45,21 +44,21 @@ class StepSampler:
         self._order: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
     def __len__(self) -> int:
-        """Steps of an epoch."""
+        """Steps per epoch."""
         return len(self._batches)
 
     def epoch(self, step: int) -> int:
-        """To which epoch a step belongs, from 0."""
+        """The epoch of a step, from 0."""
         return step // len(self)
 
     def samples(self, step: int) -> npt.NDArray[np.int64]:
-        """This rank's samples of a step, which is counted over all epochs; none where ranks outnumber samples."""
+        """This rank's samples of a step, counted over all epochs; empty if there are more ranks than samples."""
         return np.array_split(self._all(step), size())[rank()]
 
     def weight(self, step: int) -> float:
-        """By what this rank's mean loss is multiplied, so that ranks' average is that over samples; 1 if even.
+        """The factor for this rank's mean loss that makes the ranks' average that over samples; 1 if even.
 
-        Without samples it is 0, and a mean would be NaN: take ``losses.sum() / max(1, len(samples))`` for it.
+        Without samples it is 0, and a mean would be NaN: use ``losses.sum() / max(1, len(samples))`` instead.
         """
         return len(self.samples(step)) * size() / len(self._all(step))
 

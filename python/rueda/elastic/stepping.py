@@ -1,4 +1,4 @@
-"""A training loop that goes on whoever comes and goes."""
+"""A training loop that continues whoever comes and goes."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ __all__ = ["Step", "steps"]
 
 _log = logging.getLogger("rueda")
 
-# State that is smaller is there before a link for it could be opened.
+# Smaller state arrives before a link for it could be opened.
 BACKGROUND_BYTES = 16 << 20
 
-# How many steps a rank has done whose state is not yet the others'.
+# The number of completed steps of a rank that does not have the shared state yet.
 _NOTHING = -1
 
-# With which a rank is lost, the latter where it has ended in good order: see is_loss().
+# Errors that may mean a lost rank; the latter if it has ended cleanly: see is_loss().
 _LOSSES = (PeerLostError, ShutdownError)
 
 
 class Step:
     """One step of :func:`steps`: everything that it does goes into ``with step:``.
 
-    ``number``: from 0. It may come again where a rank was lost meanwhile.
+    ``number``: from 0. It may be repeated if a rank was lost meanwhile.
 
     Example::
 
@@ -71,7 +71,7 @@ class Step:
         return self.lost is not None
 
     def check(self) -> None:
-        """Raises :class:`rueda.InvalidArgumentError` where the loop's body has not entered the step."""
+        """Raises :class:`rueda.InvalidArgumentError` if the loop's body has not entered the step."""
         if not self._is_done:
             raise InvalidArgumentError(
                 f"step {self.number} was not entered: write 'for step in rueda.elastic.steps(...): with step: ...'"
@@ -85,30 +85,30 @@ def steps(
     begin: Callable[[], int] | None = None,
     background_bytes: int = BACKGROUND_BYTES,
 ) -> Iterator[Step]:
-    """The steps of a training from which ranks may be lost, and which others may join; no step is lost or done twice.
+    """The steps of a training run in which ranks may be lost and others may join; no step is lost or done twice.
 
-    ``total``: how many there are. ``state``: what all ranks have in common, objects with ``state_dict()`` and
-    ``load_state_dict()``: the model, the optimizer, of which there may be one, samplers. At the start every rank gets
-    what rank 0 has. ``every``: after how many steps newcomers are let in. ``begin``: called at the start by the ranks
-    of a job, not by newcomers, to load a checkpoint, say; returns the number of the first step, which is 0 without it.
-    ``background_bytes``: models and optimizers that are at least as large travel to newcomers while the others train
-    on; 16 MiB by default.
+    ``total``: the number of steps. ``state``: what all ranks share, objects with ``state_dict()`` and
+    ``load_state_dict()``: the model, at most one optimizer, samplers. At the start, every rank gets rank 0's.
+    ``every``: newcomers are admitted after this many steps. ``begin``: called at the start by the ranks of a job, not
+    by newcomers, for example to load a checkpoint; returns the number of the first step, which is 0 without it.
+    ``background_bytes``: models and optimizers of at least this size are sent to newcomers while the others keep
+    training; 16 MiB by default.
 
-    When a rank is lost (``rueda run --min-np``), or ends in good order before the last step, as by ``sys.exit(0)``,
-    the others go on in a new world: those that had not come to the end of the step do it again, unless one of them had
-    taken the optimizer's step, in which case all get its state. Nothing else is brought back: take the step's data by
-    its number, and let optimizer.step() come after everything else that ranks do together. After the last step the
-    ranks wait for each other, so that who is lost in it is not missed in what follows; what they do together after the
-    loop needs a :func:`rueda.recover` of its own. Between steps, processes that wait to join (``rueda run --max-np``)
-    are let in, and get the state and the number of the step. With ``DistributedOptimizer(reproducible=True)`` the
-    leaves are divided anew, and the parameters end with the bits of a run that nothing has disturbed.
+    When a rank is lost (``rueda run --min-np``), or ends cleanly before the last step, as with ``sys.exit(0)``, the
+    others continue in a new world. Ranks that had not finished the step repeat it, unless one of them had taken the
+    optimizer's step: then all get its state. Nothing else is rolled back: choose the step's data by its number, and
+    call optimizer.step() after everything else that ranks do together. After the last step the ranks wait for each
+    other, so that a rank lost in it is noticed before what follows; what they do together after the loop needs its own
+    :func:`rueda.recover`. Between steps, processes that wait to join (``rueda run --max-np``) are admitted, and get the
+    state and the step's number. With ``DistributedOptimizer(reproducible=True)``, the leaves are redistributed, and the
+    parameters end with the bits of an undisturbed run.
 
-    Collective over the world; a newcomer comes here after its :func:`rueda.init` without any other collective.
+    Collective over the world; a newcomer must call it after its :func:`rueda.init` without any collective in between.
 
-    Raises :class:`rueda.PeerLostError` where this rank must stop, see :func:`rueda.recover`,
-    :class:`rueda.InvalidArgumentError` where the ranks' states are of different kinds: on every rank at the start of
-    the job, and later on the newcomer, without which the others go on, and
-    :class:`rueda.InitializationError` where nobody is left but newcomers that have not got the state yet.
+    Raises :class:`rueda.PeerLostError` if this rank must stop, see :func:`rueda.recover`;
+    :class:`rueda.InvalidArgumentError` if the ranks' states do not match: at the start of the job on every rank, later
+    only on the newcomer, without which the others continue; and :class:`rueda.InitializationError` if only newcomers
+    that have not received the state are left.
 
     Example::
 
@@ -140,7 +140,7 @@ def steps(
 
 
 class _Course:
-    """How far the training is."""
+    """The progress of the training."""
 
     def __init__(
         self,
@@ -157,29 +157,29 @@ class _Course:
         self._every = every
         self._begin = begin
         self._question = Question(4)
-        self._looked_at = -1  # the step before which newcomers were looked for
+        self._looked_at = -1  # the step before which it last checked for newcomers
         self._is_newcomer = False  # and has no state yet
 
     def begin(self) -> None:
-        """A rank that is new gets what the others have; at the start of the job, what rank 0 has."""
+        """Gives a new rank the others' state; at the start of the job, rank 0's."""
         self._is_newcomer = came_late()
         try:
             if not self._is_newcomer:
                 self._restore()
             self._share(has_state=False)
-            self._looked_at = self.number  # as those did who have let this rank in
+            self._looked_at = self.number  # as on the ranks that have admitted this one
         except _LOSSES as error:
             self._recover(error, _NOTHING)
 
     def prepare(self) -> bool:
-        """Lets newcomers in. False where a rank was lost meanwhile."""
+        """Admits newcomers. False if a rank was lost meanwhile."""
         try:
             if self._looked_at != self.number and self.number % self._every == 0:
                 self._looked_at = self.number
                 self._let_in()
             following = self.number + 1
             if following % self._every == 0 and following < self._total:
-                self._ask()  # answered while the step is done
+                self._ask()  # answered during the step
         except _LOSSES as error:
             self._recover(error, self.number)
             return False
@@ -187,10 +187,10 @@ class _Course:
         return True
 
     def _let_in(self) -> None:
-        """Those who wait to join begin to follow, and are let in once they are near; members leave at once."""
+        """Lets waiting processes follow, and admits them once they are near; members leave immediately."""
         if self._question.is_asked and not any(self._question.answer()):
             return
-        self._ask()  # what was true a step ago is not what is to be decided by
+        self._ask()  # the facts from a step ago are outdated
         waiting, leaving, is_far, has_failed = self._question.answer()
         guidance = self._guidance
         only: list[int] | None = None
@@ -214,7 +214,7 @@ class _Course:
         self._question.ask(*wanted(), guidance.is_far(), guidance.has_failed())
 
     def is_over(self) -> bool:
-        """Whether all have done all steps: who is lost in the last one is not missed in what follows."""
+        """Whether all ranks have finished all steps; a rank lost in the last one is noticed here."""
         while self.number >= self._total:
             if not can_recover():
                 return True
@@ -226,11 +226,11 @@ class _Course:
         return False
 
     def close(self) -> None:
-        """The training is over, or given up."""
+        """Called when the training has ended or is given up."""
         self._guidance.close()
 
     def end(self, step: Step) -> None:
-        """The step is done, or goes on without ranks that were lost."""
+        """Ends a step, or continues without ranks that were lost."""
         if step.lost is None:
             self.number += 1
         else:
@@ -242,9 +242,9 @@ class _Course:
             self.number = self._begin()
 
     def _share(self, has_state: bool) -> None:
-        """All get what those have who have the state; where nobody has, what rank 0 has.
+        """Gives all ranks the state of those that have it; if none has, rank 0's.
 
-        Those that have it go on without newcomers of another kind.
+        Ranks that have it continue without newcomers that do not match.
         """
         while True:
             every = allgather_object((has_state, self.number), "elastic.step")
@@ -261,9 +261,9 @@ class _Course:
         self.number = every[sources[0]][1]
 
     def _recover(self, error: RuedaError, done: int, is_cut: bool = False) -> None:
-        """Until a world is formed in which all have done equally many steps; this rank has done ``done``.
+        """Forms a world in which all ranks have done equally many steps; this rank has done ``done``.
 
-        ``is_cut``: whether the last of them broke off behind the optimizer's step, before a scheduler's, say.
+        ``is_cut``: whether the last one was interrupted after the optimizer's step, for example before a scheduler's.
         """
         while True:
             if not is_loss(error):
@@ -283,7 +283,7 @@ class _Course:
                         "all ranks that had the training's state are lost, and those that are left had not got it yet"
                     ) from error
                 self.number = max(done, 0)
-                if furthest == _NOTHING:  # the job has just been started: nobody has come to it
+                if furthest == _NOTHING:  # the job has just started: no rank has the state yet
                     self._restore()
                 has_state = (done, not is_cut) == best and furthest != _NOTHING
                 if min(every) < (furthest, True) or furthest == _NOTHING:

@@ -16,6 +16,7 @@ from rueda.errors import InvalidArgumentError
 __all__ = [
     "count_of",
     "function_of",
+    "interface_of",
     "keywords_of",
     "place_of",
     "positionals_of",
@@ -103,6 +104,25 @@ def variables_of(name: str, value: Any) -> dict[str, str]:
                 f"{name}={shown(value)}: variable {key!r} must be a text, not {shown(content)}"
             )
     return dict(value)
+
+
+def interface_of(name: str, value: Any) -> str:
+    """The first of some network interfaces, or one; empty for none.
+
+    Example::
+
+        >>> interface_of("nics", ["eth0", "eth1"])
+        'eth0'
+    """
+    if isinstance(value, str):
+        return value
+    names = [""] if value is None else value if isinstance(value, Iterable) else [value]
+    if isinstance(names, set | frozenset) and all(isinstance(each, str) for each in names):
+        names = sorted(names)  # the same in every process
+    first = next(iter(names), "")
+    if not isinstance(first, str):
+        raise InvalidArgumentError(f"{name}={shown(value)}: pass the names of network interfaces")
+    return first
 
 
 def place_of(name: str, value: Any) -> str:

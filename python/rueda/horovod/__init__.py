@@ -18,8 +18,10 @@ __version__ = "0.28.1"
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module 'rueda.horovod' has no attribute '{name}'")
-    if name in ("torch", "tensorflow", "keras"):
+    if name in ("torch", "tensorflow", "keras", "spark", "ray", "runner"):
         return importlib.import_module(f"rueda.horovod.{name}")
+    if name == "run":
+        return importlib.import_module("rueda.horovod.runner").run
     api = importlib.import_module("rueda.horovod.torch")
     try:
         return getattr(api, name)

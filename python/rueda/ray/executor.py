@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rueda import lifecycle, rendezvous
 from rueda.engines.exits import without_exit
+from rueda.engines.forming import Forming, plainly
 from rueda.engines.given import (
     count_of,
     function_of,
@@ -31,7 +32,7 @@ from rueda.errors import (
     ShutdownError,
     TimeoutError,
 )
-from rueda.ray.resources import check_room
+from rueda.ray.resources import check_room, check_room_in_group
 
 __all__ = ["RayExecutor"]
 
@@ -41,8 +42,9 @@ _Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]  # a function
 class _Worker:
     """One rank, in an actor of its own."""
 
-    def __init__(self, variables: Mapping[str, str]) -> None:
+    def __init__(self, variables: Mapping[str, str], forming: Forming) -> None:
         os.environ.update(variables)
+        self._forming = forming
         self._executable: Any = None
 
     def node(self) -> tuple[str, str]:
@@ -60,7 +62,9 @@ class _Worker:
         return str(rendezvous.open(size, self._network().get("interface", "")))
 
     def enter(self, rank: int, size: int, address: str) -> None:
-        lifecycle.init((), rank=rank, size=size, rendezvous=address, **self._network())
+        with self._forming() as options:
+            given = {**self._network(), **options}
+            lifecycle.init((), rank=rank, size=size, rendezvous=address, **given)
 
     def _network(self) -> dict[str, str]:
         return options_at(ray.util.get_node_ip_address())
@@ -93,7 +97,9 @@ class RayExecutor:
     """Runs functions on ``num_workers`` actors, which are a world from :meth:`start` to :meth:`shutdown`.
 
     In the functions the world exists already; ``rueda.init()`` does nothing. Ranks of one node follow each other.
-    ``num_workers``: one or more. ``cpus_per_worker``: 1 by default. ``use_gpu``: one GPU for each, or
+    ``num_workers``: one or more; Ray places them on as few nodes as it can, or ``num_workers_per_host`` on each of as
+    many as that takes, or where ``placement_group``, one of Ray's that is there already, has room, and is left as it
+    was afterwards. ``cpus_per_worker``: 1 by default. ``use_gpu``: one GPU for each, or
     ``gpus_per_worker`` of them; a worker sees those of all workers on its node, so that each takes another by
     ``torch.cuda.set_device(rueda.local_rank())``. ``timeout``: for how many seconds :meth:`start` waits for resources
     that others use, and for how many ranks may take to notice that another has failed; 60 by default.
@@ -115,9 +121,22 @@ class RayExecutor:
         use_gpu: bool = False,
         gpus_per_worker: float | None = None,
         *,
+        num_workers_per_host: int | None = None,
+        placement_group: PlacementGroup | None = None,
         timeout: float = 60.0,
     ) -> None:
         self._size = count_of("num_workers", num_workers, "workers")
+        self._per_host = None
+        if num_workers_per_host is not None:
+            self._per_host = count_of("num_workers_per_host", num_workers_per_host, "workers")
+            if placement_group is not None:
+                raise InvalidArgumentError(
+                    "num_workers_per_host and placement_group are given: pass one of them"
+                )
+            if self._size % self._per_host:
+                raise InvalidArgumentError(
+                    f"num_workers={self._size} cannot be divided into hosts with num_workers_per_host={self._per_host}"
+                )
         if gpus_per_worker is not None and not use_gpu:
             raise InvalidArgumentError("gpus_per_worker is given without use_gpu=True")
         self._each = {"CPU": _share_of("cpus_per_worker", cpus_per_worker)}
@@ -125,6 +144,9 @@ class RayExecutor:
             given = 1.0 if gpus_per_worker is None else gpus_per_worker
             self._each["GPU"] = _share_of("gpus_per_worker", given)
         self._timeout = seconds_of("timeout", timeout)
+        self._room_timeout = self._timeout  # for how long others may use the room
+        self._forming: Forming = plainly  # within which each worker forms its world
+        self._given_group = placement_group
         self._group: Any = None
         self._workers: list[Any] = []
         self._hosts: list[str] = []  # their addresses, by rank
@@ -158,16 +180,10 @@ class RayExecutor:
         variables = variables_of("extra_env_vars", extra_env_vars)
         if not ray.is_initialized():
             ray.init()
-        check_room("RayExecutor", self._size, self._each)
-        self._group = placement_group([self._each] * self._size, strategy="PACK")
         try:
-            if not self._group.wait(self._timeout):
-                raise TimeoutError(
-                    f"RayExecutor waits for {self._size} times {self._each}, which others still use after "
-                    f"{self._timeout:g} s: end them, or raise timeout="
-                )
+            self._reserve()
             started = [self._start_worker(i, variables) for i in range(self._size)]
-            nodes = ray.get([worker.node.remote() for worker in started])
+            nodes = self._nodes_of(started)
             order = in_order_of_hosts([identity for identity, _ in nodes])
             self._workers = [started[index] for index in order]
             self._hosts = [nodes[index][1] for index in order]
@@ -224,20 +240,53 @@ class RayExecutor:
             ray.wait(leaving, num_returns=len(leaving), timeout=min(self._timeout, 10.0))
         for worker in self._workers:
             ray.kill(worker)
-        if self._group is not None:
+        if self._group is not None and self._given_group is None:
             remove_placement_group(self._group)
         self._workers, self._remote, self._group, self._is_whole = [], [], None, False
 
+    def _reserve(self) -> None:
+        """The room for all workers, or where they are to find it."""
+        if self._given_group is not None:
+            check_room_in_group("RayExecutor", self._size, self._each, self._given_group)
+            self._group = self._given_group
+            return
+        check_room("RayExecutor", self._size, self._each, self._per_host)
+        if self._per_host is None:
+            self._group = placement_group([self._each] * self._size, strategy="PACK")
+        else:
+            host = {name: amount * self._per_host for name, amount in self._each.items()}
+            count = self._size // self._per_host
+            self._group = placement_group([host] * count, strategy="STRICT_SPREAD")
+        if not self._group.wait(self._room_timeout):
+            raise self._no_room()
+
+    def _no_room(self) -> TimeoutError:
+        return TimeoutError(
+            f"RayExecutor waits for {self._size} times {self._each}, which others still use after "
+            f"{self._room_timeout:g} s: end them, or raise timeout="
+        )
+
+    def _nodes_of(self, started: list[Any]) -> list[tuple[str, str]]:
+        """Where they are; in a group that is given, others may use the room."""
+        limit = None if self._given_group is None else self._room_timeout
+        try:
+            return list(ray.get([worker.node.remote() for worker in started], timeout=limit))
+        except ray.exceptions.GetTimeoutError as error:
+            for worker in started:
+                ray.kill(worker)
+            raise self._no_room() from error
+
     def _start_worker(self, index: int, variables: Mapping[str, str]) -> Any:
+        bundle = -1 if self._given_group is not None else index // (self._per_host or 1)
         strategy = PlacementGroupSchedulingStrategy(
-            placement_group=self._group, placement_group_bundle_index=index
+            placement_group=self._group, placement_group_bundle_index=bundle
         )
         made = ray.remote(_Worker).options(
             num_cpus=self._each["CPU"],
             num_gpus=self._each.get("GPU", 0),
             scheduling_strategy=strategy,
         )
-        return made.remote(dict(variables))
+        return made.remote(dict(variables), self._forming)
 
     def _share_gpus(self, nodes: Sequence[str]) -> None:
         """Each worker sees those of all on its node, in the order of ranks: its own has the number `local_rank()`."""

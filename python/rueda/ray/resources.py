@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import ray
+from ray.util.placement_group import PlacementGroup
 
 from rueda.errors import InvalidArgumentError
 
-__all__ = ["check_room"]
+__all__ = ["check_room", "check_room_in_group"]
 
 
-def check_room(who: str, num_workers: int, each: Mapping[str, float]) -> None:
-    """Raises :class:`rueda.InvalidArgumentError` where the cluster, empty, has less than all ranks need together."""
+def check_room(
+    who: str, num_workers: int, each: Mapping[str, float], per_host: int | None = None
+) -> None:
+    """Raises :class:`rueda.InvalidArgumentError` where the cluster, empty, has less than all ranks need together.
+
+    ``per_host``: so many are to be on each node that has any.
+    """
     total = ray.cluster_resources()
     for name, amount in each.items():
         if amount * num_workers > total.get(name, 0):
@@ -20,3 +26,34 @@ def check_room(who: str, num_workers: int, each: Mapping[str, float]) -> None:
                 f"{who} with num_workers={num_workers} needs {amount * num_workers:g} {name}, and the cluster has "
                 f"{total.get(name, 0):g}: choose a smaller num_workers, less {name} for each, or a larger cluster"
             )
+    if per_host is None:
+        return
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    there = sum(room >= per_host for room in _rooms(nodes, each))
+    if there < num_workers // per_host:
+        raise InvalidArgumentError(
+            f"{who} with num_workers={num_workers} and num_workers_per_host={per_host} needs {num_workers // per_host} "
+            f"nodes with room for {per_host} times {dict(each)} on each, and the cluster has {there}: choose fewer "
+            "nodes, or fewer workers on each"
+        )
+
+
+def check_room_in_group(
+    who: str, num_workers: int, each: Mapping[str, float], group: PlacementGroup
+) -> None:
+    """The same for a placement group, whose bundles each hold whole workers."""
+    room = sum(_rooms(group.bundle_specs, each))
+    if room < num_workers:
+        raise InvalidArgumentError(
+            f"{who} with num_workers={num_workers} needs {num_workers} times {dict(each)}, and its placement group "
+            f"{group.bundle_specs} has room for {room:g}: choose a smaller num_workers, or a larger group"
+        )
+
+
+def _rooms(places: Iterable[Mapping[str, float]], each: Mapping[str, float]) -> list[float]:
+    """How many workers each place can hold."""
+    needs = {name: amount for name, amount in each.items() if amount > 0}
+    return [
+        min((place.get(name, 0) // amount for name, amount in needs.items()), default=float("inf"))
+        for place in places
+    ]

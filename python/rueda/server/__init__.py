@@ -1,8 +1,8 @@
-"""Parameters that are divided over the ranks, and that each rank reads and adds to when it likes.
+"""Parameters that are divided over the ranks, and that each rank reads and adds to at any time.
 
-What asynchronous training stands on, and models that are larger than a rank. Each rank owns a part of a table and
-serves it while its script computes, by Rueda's own thread; none is special, and none waits for another unless it asks
-to. Over shared memory, TCP and MPI alike.
+The basis for asynchronous training, and for models larger than one rank's memory. Each rank owns a part of a table,
+which Rueda's own thread serves while the rank's script computes. No rank is special, and none waits for another unless
+it asks to. Works over shared memory, TCP and MPI.
 """
 
 from rueda.server.part import Part

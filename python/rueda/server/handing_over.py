@@ -1,4 +1,4 @@
-"""How a table goes on after ranks were lost: those that are left put what they hold into a new one."""
+"""Restores a table after ranks were lost: the remaining ranks put what they hold into a new one."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def hand_over(
     put: Callable[[Part], Sequence[Handle[None]]],
     process_set: ProcessSet,
 ) -> None:
-    """Of each part, a rank that has the newest copy puts it into ``new``. Collective over ``process_set``.
+    """For each part, a rank with the newest copy puts it into ``new``. Collective over ``process_set``.
 
-    This rank's clock goes on from the most that an owner that is left has counted, or was finished.
+    This rank's clock continues from the highest value that a remaining owner has counted, or stays finished.
 
-    Raises :class:`rueda.PeerLostError` on every rank where nobody holds some part any more, and
-    :class:`rueda.InvalidArgumentError` where a rank cannot put what it holds, with what that rank says; ``new`` is
-    closed then.
+    Raises :class:`rueda.PeerLostError` on every rank if nobody holds some part any more, and
+    :class:`rueda.InvalidArgumentError` with a rank's reason if that rank cannot put what it holds; ``new`` is then
+    closed.
     """
     parts = old.parts()
     name = f"rueda.table '{old.name}' is handed over"
-    # Which of its own ranks each is: of copies that are equally new, the owner's own.
+    # is_own: among equally new copies, the owner's own is preferred.
     told = allgather_object(
         ([(part.owner, part.version, part.is_own) for part in parts], old.clocks()),
         name,
         process_set=process_set,
     )
     held = [copies for copies, _ in told]
-    newest: dict[int, tuple[int, bool, int]] = {}  # of each owner; at the end minus the new rank
+    newest: dict[int, tuple[int, bool, int]] = {}  # for each owner; ends with the negated new rank
     for rank, copies in enumerate(held):
         for owner, version, is_own in copies:
             copy = (version, is_own, -rank)
@@ -77,7 +77,7 @@ def _put(
     name: str,
     process_set: ProcessSet,
 ) -> None:
-    """What goes wrong on this rank alone is told where the others wait for it."""
+    """Puts parts; an error on this rank alone is reported to the others where they wait for it."""
     try:
         for part in parts:
             for handle in put(part):

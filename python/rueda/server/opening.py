@@ -1,4 +1,4 @@
-"""Opens a table on all ranks, or fails on all of them where one rank's arguments cannot be meant."""
+"""Opens a table on all ranks, or fails on all of them if one rank's arguments are invalid."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["numbers", "open_native", "real", "whole"]
 def open_native(
     name: str, process_set: ProcessSet, arguments: Callable[[], tuple[Any, ...]]
 ) -> _native.Table:
-    """The core's table. ``arguments``: those between its name and its set; may raise Refusal."""
+    """The core's table. ``arguments``: returns those between name and process set; may raise Refusal."""
     try:
         text, given = text_of(name), arguments()
     except Refusal as refusal:
-        # Where the others open it: they learn of it.
+        # Where the others open the table, they get the error.
         refuse(f"rueda.table '{label_of(name)}'", process_set, refusal).result()
         raise  # not reached
     opened: _native.Table = _native.Table(*(text, *given, identify(process_set)))
@@ -30,7 +30,7 @@ def open_native(
 
 
 def whole(what: str, value: object) -> int:
-    """A whole number of 64 bits. Raises Refusal."""
+    """``value`` as a 64-bit integer. Raises Refusal."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -41,7 +41,7 @@ def whole(what: str, value: object) -> int:
 
 
 def real(what: str, value: object) -> float:
-    """A number. Raises Refusal."""
+    """``value`` as a float. Raises Refusal."""
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -49,7 +49,7 @@ def real(what: str, value: object) -> float:
 
 
 def numbers(what: str, values: Iterable[object], each: Callable[[str, object], float]) -> list[Any]:
-    """Of each value what :func:`whole` or :func:`real` makes of it. Raises Refusal."""
+    """Converts each value with :func:`whole` or :func:`real`. Raises Refusal."""
     try:
         return [each(what, value) for value in values]
     except TypeError:

@@ -1,4 +1,4 @@
-"""What is left of a table when its world has ended."""
+"""What remains of a table when its world has ended."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["Part"]
 class Part:
     """What one rank holds of a table: its own part, or the replica of the previous rank's.
 
-    ``owner``: rank within the process set; ``is_own``: whether that is this rank. ``version``: additions counted.
-    ``begin`` or ``rows``: which elements, or which rows, ``values`` are. ``state``: what the rule keeps of them; of a
-    row all kinds side by side, of elements one kind after the other.
+    ``owner``: rank within the process set; ``is_own``: whether that is this rank. ``version``: the number of additions.
+    ``begin`` or ``rows``: which elements, or which rows, ``values`` has. ``state``: the rule's state for them; for
+    rows, all kinds of a row side by side, for elements, one kind after the other.
 
     Example::
 

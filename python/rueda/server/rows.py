@@ -1,4 +1,4 @@
-"""Tables of rows: embeddings larger than one rank's memory, of which each step touches few rows."""
+"""Tables of rows: embeddings larger than one rank's memory. Each step uses only a few rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rueda.errors import InvalidArgumentError
+from rueda.adapter import Refusal
+from rueda.errors import InvalidArgumentError, MismatchError
+from rueda.exchanges import allgather
 from rueda.handles import Handle
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.server.handing_over import hand_over
@@ -20,18 +22,21 @@ __all__ = ["RowTable"]
 
 Rows = npt.NDArray[np.int64]
 Partition = Callable[[Rows], npt.ArrayLike]
+_NO_LIMIT = 2**63
 
 
 class RowTable(OpenTable):
-    """Rows of float32, numbered from 0 on, that are divided over the ranks of a process set.
+    """float32 rows, numbered from 0, divided over the ranks of a process set.
 
-    Rows take memory, at their owners, once they are put or added to; until then they have their initial values, on
-    which all ranks agree without asking: ``initial``, and with a ``spread`` a number from ``[-spread, spread)`` on top
-    that follows from ``seed``, row and column.
+    A row takes memory, at its owner, once it is put or added to. Until then it has its initial values, which all ranks
+    know without asking: ``initial`` plus, with a ``spread``, a number from ``[-spread, spread)`` that depends on
+    ``seed``, row and column.
 
-    ``width``: elements of each row. ``partition``: which rank of the process set owns each of some rows, as an array,
-    the same for the same row always and on all ranks; by default rows are spread by a hash. ``rule``, ``parameters``,
-    ``replicated``, ``process_set`` and errors are as for :class:`Table`.
+    ``width``: elements per row. ``rows``: the number of rows; a call with a row number outside the table raises
+    :class:`rueda.InvalidArgumentError`. By default there is no limit. ``partition``: returns the ranks of the process
+    set that own the given rows, as an array; it must always return the same owner for a row, on all ranks. By default
+    rows are distributed by a hash. ``rule``, ``parameters``, ``replicated``, ``process_set`` and errors are as for
+    :class:`Table`.
 
     Example::
 
@@ -47,6 +52,7 @@ class RowTable(OpenTable):
         name: str,
         width: int,
         *,
+        rows: int | None = None,
         initial: float = 0.0,
         spread: float = 0.0,
         seed: int = 0,
@@ -57,6 +63,7 @@ class RowTable(OpenTable):
         process_set: ProcessSet = global_process_set,
     ) -> None:
         self._options: dict[str, Any] = {
+            "rows": rows,
             "initial": initial,
             "spread": spread,
             "seed": seed,
@@ -67,8 +74,13 @@ class RowTable(OpenTable):
         }
         self.width = width
         self._partition = partition
+        self._limit = _NO_LIMIT
 
         def arguments() -> tuple[Any, ...]:
+            if rows is not None:
+                self._limit = whole("rows", rows)
+                if self._limit < 1:
+                    raise Refusal(f"rows={rows}: a table has one row or more")
             return (
                 0,
                 whole("width", width),
@@ -84,17 +96,37 @@ class RowTable(OpenTable):
 
         native = open_native(name, process_set, arguments)
         super().__init__(native, name, process_set)
+        self._agree(process_set)
+
+    def _agree(self, process_set: ProcessSet) -> None:
+        """Raises :class:`rueda.MismatchError` on all ranks if ``rows`` differs."""
+        given = np.array([self._limit - 1], np.int64)
+        found = allgather(given, f"rueda.table '{self.name}': rows", process_set)
+        limits = [last + 1 for last in found.tolist()]
+        other = next((rank for rank, limit in enumerate(limits) if limit != limits[0]), 0)
+        if other == 0:
+            return
+        self.close()
+        values = tuple(
+            "any" if each == _NO_LIMIT else str(each) for each in (limits[other], limits[0])
+        )
+        told = [
+            f"rows {value} on rank {process_set.ranks[rank]}"
+            for value, rank in zip(values, (other, 0), strict=True)
+        ]
+        text = f"table '{self.name}' differs between ranks: {', '.join(told)}"
+        raise MismatchError(text, tensor=self.name, field="rows", values=values)
 
     def get(
         self, rows: npt.ArrayLike, out: Floats | None = None, min_clock: int = 0
     ) -> Handle[Floats]:
-        """The rows, in their order and as often as they are asked for: an array of shape ``(rows, width)``.
+        """The requested rows, in that order and with repetitions: an array of shape ``(rows, width)``.
 
-        ``rows``: whole numbers of any shape, which the result has before its last extent. Each travels once. ``out``
-        and ``min_clock``: see :meth:`Table.get`.
+        ``rows``: integers in an array of any shape, to which the result adds a last extent. Each distinct row is sent
+        once. ``out`` and ``min_clock``: see :meth:`Table.get`.
         """
         asked = np.asarray(rows)
-        distinct, places = _distinct(_numbers(asked))
+        distinct, places = _distinct(self._numbers(asked))
         shape = (*asked.shape, self.width)
         if out is not None and out.shape != shape:
             raise InvalidArgumentError(f"get(): out= has shape {out.shape} instead of {shape}")
@@ -129,7 +161,7 @@ class RowTable(OpenTable):
         )
 
     def put(self, rows: npt.ArrayLike, values: npt.ArrayLike) -> Handle[None]:
-        """These are the values of the rows from now on; of a row that comes twice, the last."""
+        """Sets the rows' values; if a row occurs twice, to the last ones."""
         numbers, source = self._items(rows, values)
         reverse, last = np.unique(numbers[::-1], return_index=True)
         kept = np.ascontiguousarray(source[::-1][last])
@@ -149,10 +181,10 @@ class RowTable(OpenTable):
         by_staleness: bool = False,
         ticks: bool = False,
     ) -> Handle[None]:
-        """Adds to the rows, by the table's rule, ``factor`` times what is here for each.
+        """Adds to the rows, by the table's rule, ``factor`` times their deltas.
 
-        What is here for a row that comes several times is summed up first, so that each travels once. ``delta`` may be
-        written again at once. ``by_staleness`` and ``ticks``: see :meth:`Table.add`.
+        The deltas of a row that occurs several times are summed first, so that each row is sent once. ``delta`` may be
+        written again immediately. ``by_staleness`` and ``ticks``: see :meth:`Table.add`.
         """
         numbers, source = self._items(rows, delta)
         distinct, places = _distinct(numbers)
@@ -174,18 +206,18 @@ class RowTable(OpenTable):
         )
 
     def owner_of(self, row: int) -> int:
-        """Which rank of the process set owns the row."""
-        owners = self._owners(_numbers(np.asarray([row])))
+        """The rank of the process set that owns the row."""
+        owners = self._owners(self._numbers(np.asarray([row])))
         return self._native.owner_of(row) if owners is None else int(owners[0])
 
     def restored(self, process_set: ProcessSet = global_process_set) -> RowTable:
-        """A table of the present world with what is left of this one: see :meth:`Table.restored`."""
+        """A table in the current world with what remains of this one: see :meth:`Table.restored`."""
         table = RowTable(self.name, self.width, process_set=process_set, **self._options)
         hand_over(self, table, table.put_part, process_set)
         return table
 
     def put_part(self, part: Part) -> list[Handle[None]]:
-        """What a rank held of another table of this width and rule, with what the rule keeps."""
+        """Puts what a rank held of another table of this width and rule, including the rule's state."""
         put = [self.put(part.rows, part.values)]
         if part.state.size:
             owners = self._owners(part.rows)
@@ -204,7 +236,7 @@ class RowTable(OpenTable):
         return put
 
     def _items(self, rows: npt.ArrayLike, values: npt.ArrayLike) -> tuple[Rows, Floats]:
-        numbers = _numbers(np.asarray(rows))
+        numbers = self._numbers(np.asarray(rows))
         source = readable(values)
         if source.size != numbers.size * self.width:
             raise InvalidArgumentError(
@@ -212,6 +244,21 @@ class RowTable(OpenTable):
                 f"{self.width} elements"
             )
         return numbers, source.reshape(numbers.size, self.width)
+
+    def _numbers(self, rows: npt.NDArray[Any]) -> Rows:
+        """The row numbers as the core takes them. Raises InvalidArgumentError for invalid ones."""
+        if rows.size == 0:
+            return np.empty(0, np.int64)
+        if rows.dtype.kind not in "iu":
+            raise InvalidArgumentError(f"rows are whole numbers, not of dtype {rows.dtype}")
+        least, most = int(rows.min()), int(rows.max())
+        if least < 0 or most >= self._limit:
+            limit = "numbers are below 2**63"
+            if self._limit != _NO_LIMIT:
+                limit = f"it has {self._limit} rows"
+            row = least if least < 0 else most
+            raise InvalidArgumentError(f"table '{self.name}': there is no row {row}: {limit}")
+        return np.ascontiguousarray(rows, np.int64).reshape(-1)
 
     def _owners(self, rows: Rows) -> npt.NDArray[np.int32] | None:
         if self._partition is None:
@@ -236,27 +283,14 @@ def _address(owners: npt.NDArray[np.int32] | None) -> int:
 
 
 def _distinct(numbers: Rows) -> tuple[Rows, npt.NDArray[np.intp] | None]:
-    """The rows in ascending order, each once, and where each of ``numbers`` is in them; nothing if they are equal."""
+    """The distinct rows, ascending, and the index of each of ``numbers`` in them; ``None`` if they are identical."""
     if bool((numbers[1:] > numbers[:-1]).all()):
         return numbers, None
     return np.unique(numbers, return_inverse=True)
 
 
 def _summed(source: Floats, places: npt.NDArray[np.intp], count: int) -> Floats:
-    """What there is for each of ``count`` rows, added up in its order."""
+    """For each of ``count`` rows, the sum of its values, added in their order."""
     order = np.argsort(places, kind="stable")
     starts = np.searchsorted(places[order], np.arange(count))
     return np.add.reduceat(source[order], starts, axis=0)
-
-
-def _numbers(rows: npt.NDArray[Any]) -> Rows:
-    if rows.size == 0:
-        return np.empty(0, np.int64)
-    if rows.dtype.kind not in "iu":
-        raise InvalidArgumentError(f"rows are whole numbers, not of dtype {rows.dtype}")
-    if rows.dtype.kind == "u" and (largest := rows.max()) >= 2**63:
-        raise InvalidArgumentError(f"there is no row {largest}: they are numbered below 2**63")
-    numbers = np.ascontiguousarray(rows, np.int64).reshape(-1)
-    if (least := numbers.min()) < 0:
-        raise InvalidArgumentError(f"there is no row {least}")
-    return numbers

@@ -1,4 +1,4 @@
-"""Tables of elements: parameters that are divided over the ranks, for arrays of NumPy."""
+"""Tables of elements: parameters divided over the ranks, for NumPy arrays."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = ["OpenTable", "Order", "Table"]
 
 Order = Literal["as_they_come", "ring"]
 Floats = npt.NDArray[np.float32]
-_FINISHED = 2**63 - 1  # the clock of a rank that does no more steps
+_FINISHED = 2**63 - 1  # the clock of a rank that takes no more steps
 
 
 class OpenTable:
-    """What tables of elements and of rows have in common."""
+    """The common part of tables of elements and of rows."""
 
     def __init__(self, native: _native.Table, name: str, process_set: ProcessSet) -> None:
         self._native = native
@@ -41,35 +41,35 @@ class OpenTable:
 
     @property
     def name(self) -> str:
-        """By which its ranks opened it."""
+        """The name under which its ranks opened it."""
         return self._name
 
     @property
     def clock(self) -> int:
-        """How many steps this rank has told to be done."""
+        """The number of steps that this rank has reported as done."""
         return self._clock
 
     def tick(self) -> Handle[None]:
-        """This rank has done a step; what it added before is in what others get for this clock."""
+        """Reports a step of this rank as done; values that others get for this clock include its earlier additions."""
         return self._begin(self._native.tick, None, ticks=True)
 
     def finish(self) -> Handle[None]:
-        """This rank does no more steps: nobody waits for it any more."""
+        """Reports that this rank takes no more steps: nobody waits for it any more."""
         return self._begin(self._native.finish, None)
 
     def restart(self) -> Handle[None]:
-        """This rank's clock is 0 again.
+        """Resets this rank's clock to 0.
 
-        Where all ranks do so, between two barriers, they go on as equals whatever their clocks have been.
+        If all ranks do so, between two barriers, they continue as equals whatever their clocks were.
         """
         handle = self._begin(lambda: self._native.restart(0), None)
         self._clock = 0
         return handle
 
     def clocks(self) -> list[int]:
-        """Of each rank of the process set: how many steps this rank, as an owner, has been told that it has done.
+        """For each rank of the process set, the number of steps that it has reported to this rank as an owner.
 
-        The largest whole number of 64 bits where it has finished.
+        The largest 64-bit integer for a rank that has finished.
         """
         return self._native.clocks()
 
@@ -79,7 +79,7 @@ class OpenTable:
         return self._rank
 
     def go_on(self, clock: int) -> None:
-        """This rank has done so many steps, or has finished: as :meth:`clocks` has it, of a table that went before."""
+        """Sets this rank's clock, or finishes it: ``clock`` is a value from :meth:`clocks` of a previous table."""
         if clock == _FINISHED:
             self.finish().result()
             return
@@ -87,37 +87,37 @@ class OpenTable:
         self._clock = clock
 
     def staleness(self) -> dict[int, int]:
-        """How many additions of this rank, to one owner each, met which staleness.
+        """How many additions of this rank, each to one owner, had which staleness.
 
-        Staleness is how many additions an owner has counted between the values that this rank last got from it and its
-        addition. 64 stands for all from 64 on.
+        Staleness is the number of additions that an owner has counted between the values that this rank last got from
+        it and this rank's addition. 64 stands for 64 and more.
         """
         counts = self._native.staleness()
         return {staleness: count for staleness, count in enumerate(counts) if count}
 
     def seen(self) -> list[int]:
-        """Of each rank of the process set: how many additions its part had when values of it last came here."""
+        """For each rank of the process set, how many additions its part had when this rank last got values of it."""
         return self._native.seen()
 
     def call(self, function: str, arguments: bytes = b"") -> list[bytes]:
-        """Runs a function at each owner and returns what each makes of its part, by rank of the process set.
+        """Runs a function at each owner and returns what each computes from its part, by rank of the process set.
 
         ``function``: one of Rueda's, or one that a C++ library has registered with
-        ``rueda::register_shard_function()`` on every rank. Raises :class:`rueda.InvalidArgumentError` for one that is
-        not there, or that has failed, with its text.
+        ``rueda::register_shard_function()`` on every rank. Raises :class:`rueda.InvalidArgumentError` with its text if
+        the function is unknown or has failed.
         """
         return self._native.call(function, arguments)
 
     def min(self) -> float:
-        """The least value; infinity where there is none. Found where the values are, like all that follow."""
+        """The smallest value; infinity if there is none. Computed by the owners, like all that follow."""
         return float(np.min(_doubles(self.call("min"))))
 
     def max(self) -> float:
-        """The greatest value; minus infinity where there is none."""
+        """The largest value; minus infinity if there is none."""
         return float(np.max(_doubles(self.call("max"))))
 
     def sum(self) -> float:
-        """Of all values."""
+        """The sum of all values."""
         return sum(_doubles(self.call("sum")))
 
     def norm(self) -> float:
@@ -125,9 +125,9 @@ class OpenTable:
         return math.sqrt(sum(_doubles(self.call("sum_of_squares"))))
 
     def top(self, count: int) -> list[tuple[int, float]]:
-        """The elements with the largest magnitudes, or the rows with the largest norms, each with that.
+        """The elements with the largest magnitudes, or the rows with the largest norms, each with that value.
 
-        The largest first, of equal ones that with the least number.
+        The largest first; among equal ones, the one with the smallest number.
         """
         if count < 0:
             raise InvalidArgumentError(f"top(): {count} items")
@@ -138,24 +138,24 @@ class OpenTable:
 
     @property
     def owners(self) -> int:
-        """Among how many ranks it is divided."""
+        """The number of ranks over which the table is divided."""
         return self._ranks
 
     def parts(self) -> list[Part]:
-        """What this rank holds. For a world that has broken or has been left: nothing may change it meanwhile."""
+        """What this rank holds. For a world that has broken or was left: nothing may change it meanwhile."""
         return [
-            Part(part[0], number == 0, *part[1:])  # its own comes first
+            Part(part[0], number == 0, *part[1:])  # its own part comes first
             for number, part in enumerate(self._native.parts())
         ]
 
     def abandon(self) -> None:
-        """Nothing more is asked of it, and nobody is waited for: its world has ended, say."""
+        """Makes no more requests and waits for nobody, for example because the table's world has ended."""
         self._is_over = True
 
     def close(self) -> None:
-        """Ends the table, once all that this rank has asked for is done. Collective over its process set.
+        """Closes the table, once all of this rank's requests are done. Collective over its process set.
 
-        Errors of single operations are told by their handles only. Does nothing for a table that was closed or
+        Errors of single operations are reported by their handles only. Does nothing for a table that was closed or
         :meth:`restored`.
         """
         if not self._is_over:
@@ -187,21 +187,21 @@ class OpenTable:
 
 
 class Table(OpenTable):
-    """Elements of float32 that are divided over the ranks of a process set; zeros to begin with.
+    """float32 elements divided over the ranks of a process set; initially zeros.
 
-    Each rank owns a part and serves it while its script computes; no rank is special. Every rank may read and add
-    whenever it likes. Opening and closing are collective: all ranks give the same arguments.
+    Each rank owns a part and serves it while its script computes; no rank is special. Every rank may read and add at
+    any time. Opening and closing are collective: all ranks must pass the same arguments.
 
     ``size``: number of elements. ``rule``: what an addition does: ``"sum"``, or ``"adagrad"`` with the ``parameters``
     learning rate and epsilon (Dean et al., "Large scale distributed deep networks", NIPS 2012, section 4.1), or one
     that a C++ library has registered with ``rueda::register_update_rule()``. ``bounds``: where each rank's part begins,
-    and the end; by default as even as possible. ``order="ring"``: one addition of each rank is a step; they are added
-    up in the order of the ring, so that the bits are those of a ring allreduce. ``replicated``: each part is held by
-    the next rank as well, and an addition is done when both have it; see :meth:`restored`.
+    and the end; by default as even as possible. ``order="ring"``: a step is one addition from each rank; these are
+    summed in ring order, so that the bits are those of a ring allreduce. ``replicated``: the next rank also holds each
+    part, and an addition is done when both have it; see :meth:`restored`.
 
-    Raises, on every rank, :class:`rueda.MismatchError` where arguments differ, and
-    :class:`rueda.InvalidArgumentError` for those that make no sense, such as bounds that leave an element without
-    an owner, or that need more memory than a host has, with the sizes.
+    Raises, on every rank, :class:`rueda.MismatchError` if arguments differ, and
+    :class:`rueda.InvalidArgumentError` for invalid ones, such as bounds that leave an element without an owner, or for
+    a table that needs more memory than a host has, with the sizes.
 
     Example::
 
@@ -256,7 +256,7 @@ class Table(OpenTable):
 
     @property
     def bounds(self) -> list[int]:
-        """Where the part of each rank of the process set begins, and the end of the last."""
+        """Where the part of each rank of the process set begins, and the end of the last one."""
         return self._native.bounds
 
     def get(
@@ -268,10 +268,10 @@ class Table(OpenTable):
     ) -> Handle[Floats]:
         """Elements ``[begin, begin + count)``, by default all, as a new array or into ``out``.
 
-        What comes from one owner is of one moment: it has each addition whole or not at all. ``min_clock``: waits
-        until every rank has ticked so often, or has finished (Ho et al., "More effective distributed ML via a stale
-        synchronous parallel parameter server", NIPS 2013): with ``clock - s`` no rank is more than s + 1 steps ahead of
-        another. ``out``: contiguous, of float32; it must stay until the handle has completed.
+        The values from one owner are a consistent snapshot: they include each addition completely or not at all.
+        ``min_clock``: waits until every rank has ticked that often or has finished (Ho et al., "More effective
+        distributed ML via a stale synchronous parallel parameter server", NIPS 2013); with ``clock - s``, no rank is
+        more than s + 1 steps ahead of another. ``out``: contiguous, float32; must stay until the handle has completed.
         """
         if out is None:
             wanted = self.size - begin if count is None else count
@@ -289,7 +289,7 @@ class Table(OpenTable):
         return Handle(lambda: [begun()], lambda _: target, target)
 
     def put(self, values: npt.ArrayLike, begin: int = 0) -> Handle[None]:
-        """These are the elements from ``begin`` on; what the rule keeps of them stays."""
+        """Sets the elements from ``begin`` on; the rule's state for them is unchanged."""
         source = readable(values)
         return self._begin(lambda: self._native.put(source.ctypes.data, source.size, begin), source)
 
@@ -304,8 +304,8 @@ class Table(OpenTable):
         """Adds, by the table's rule, ``factor`` times ``delta`` to the elements from ``begin`` on.
 
         ``by_staleness``: each owner divides the factor by 1 + staleness, see :meth:`staleness` (Jiang et al.,
-        "Heterogeneity-aware distributed parameter servers", SIGMOD 2017). ``ticks``: this rank has done a step with it.
-        ``delta`` must not be written before the handle has completed. Never waits for what an owner computes.
+        "Heterogeneity-aware distributed parameter servers", SIGMOD 2017). ``ticks``: also reports a step as done.
+        ``delta`` must not be written before the handle has completed. Never waits for an owner's computation.
         """
         source = readable(delta)
         return self._begin(
@@ -317,18 +317,18 @@ class Table(OpenTable):
         )
 
     def restored(self, process_set: ProcessSet = global_process_set) -> Table:
-        """A table of the present world with what is left of this one, after :func:`rueda.recover`. Collective.
+        """A table in the current world with what remains of this one, after :func:`rueda.recover`. Collective.
 
-        Of each part that somebody still holds, the copy with the most additions is taken. Raises, on every rank,
-        :class:`rueda.PeerLostError` where nobody holds some part: without ``replicated`` that is so whenever a rank is
-        lost, with it where two neighbours are. What the rule keeps (Adagrad's sums) comes along, and so do clocks.
+        Of each part, the copy with the most additions is used. Raises :class:`rueda.PeerLostError` on every rank if no
+        rank holds some part any more: without ``replicated`` that is so after any loss of a rank, with it if two
+        neighbours are lost. The rule's state (Adagrad's sums) and clocks are restored, too.
         """
         table = Table(self.name, self.size, process_set=process_set, **self._options)
         hand_over(self, table, table.put_part, process_set)
         return table
 
     def put_part(self, part: Part) -> list[Handle[None]]:
-        """What a rank held of another table of this size and rule, with what the rule keeps."""
+        """Puts what a rank held of another table of this size and rule, including the rule's state."""
         put = [self.put(part.values, part.begin)]
         if part.state.size:
             put.append(
@@ -349,12 +349,12 @@ def _native_get(
 
 
 def readable(values: npt.ArrayLike) -> Floats:
-    """As a contiguous array of float32, which is the caller's where that is one."""
+    """A contiguous float32 array of the values: the caller's own if it is one."""
     return np.ascontiguousarray(values, np.float32)
 
 
 def writeable(out: Floats) -> Floats:
-    """Raises InvalidArgumentError where values cannot be written straight into it."""
+    """Raises InvalidArgumentError if values cannot be written directly into ``out``."""
     if out.dtype != np.float32 or not out.flags.c_contiguous or not out.flags.writeable:
         raise InvalidArgumentError(
             "out= is to be a contiguous array of float32 that may be written"

@@ -9,12 +9,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from rueda.engines.given import function_of, keywords_of, positionals_of, seconds_of, variables_of
-from rueda.errors import InvalidArgumentError, UnsupportedError
+from rueda.engines.forming import Forming, plainly
+from rueda.engines.given import (
+    function_of,
+    interface_of,
+    keywords_of,
+    positionals_of,
+    seconds_of,
+    variables_of,
+)
+from rueda.errors import UnsupportedError
 from rueda.spark.refusals import active_session, checked_size
 from rueda.spark.stage import Stage, run_stage
 
-__all__ = ["run"]
+__all__ = ["refuse", "run", "run_formed"]
 
 _START_TIMEOUT = 60.0
 
@@ -55,40 +63,47 @@ def run(
     that cannot be pickled, :class:`rueda.UnsupportedError` with dynamic allocation, and :class:`rueda.TimeoutError`
     where there are too few slots.
     """
-    refused = {
-        "use_mpi": use_mpi,
-        "extra_mpi_args": extra_mpi_args,
-        "stdout": stdout,
-        "stderr": stderr,
-        "executable": executable,
-    }
-    for name, value in refused.items():
+    refuse(
+        use_mpi=use_mpi,
+        extra_mpi_args=extra_mpi_args,
+        stdout=stdout,
+        stderr=stderr,
+        executable=executable,
+    )
+    return run_formed(plainly, fn, args, kwargs, num_proc, start_timeout, env, nics)
+
+
+def refuse(**given: Any) -> None:
+    """Raises :class:`rueda.UnsupportedError` for arguments of ``horovod.spark.run`` that can mean nothing here."""
+    for name, value in given.items():
         if value:
             raise UnsupportedError(
                 f"{name}= has no meaning here: ranks are tasks of Spark, without MPI, and write into its logs"
             )
+
+
+def run_formed(
+    forming: Forming,
+    fn: Any,
+    args: Any,
+    kwargs: Any,
+    num_proc: Any,
+    start_timeout: Any,
+    env: Any,
+    nics: Any,
+) -> list[Any]:
+    """:func:`run`, whose ranks form their world within ``forming``."""
     act = partial(
         _call, function_of("fn", fn), positionals_of("args", args), keywords_of("kwargs", kwargs)
     )
     timeout = seconds_of(
         "start_timeout", _START_TIMEOUT if start_timeout is None else start_timeout
     )
-    interface, variables = _first_of(nics), variables_of("env", env)
+    interface, variables = interface_of("nics", nics), variables_of("env", env)
     session = active_session()
     size = checked_size(session.sparkContext, num_proc)
-    stage = Stage(size, timeout, interface, variables)
+    stage = Stage(size, timeout, interface, variables, forming)
     return run_stage(session.range(0, size, 1, size), act, stage)
-
-
-def _first_of(nics: Any) -> str:
-    """The first interface that is named; empty where none is."""
-    if isinstance(nics, str):
-        return nics
-    names = nics if isinstance(nics, Iterable) else [nics]
-    first = next(iter([""] if nics is None else names), "")
-    if not isinstance(first, str):
-        raise InvalidArgumentError(f"nics={nics!r}: pass the names of network interfaces")
-    return first
 
 
 def _call(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,11 +17,12 @@ from pyspark.sql import DataFrame
 
 from rueda import lifecycle, rendezvous
 from rueda.engines.exits import as_exception, without_exit
+from rueda.engines.forming import Forming, plainly
 from rueda.engines.network import options_at
 from rueda.engines.pickling import pickled
-from rueda.engines.ranks import in_order_of_hosts
+from rueda.engines.ranks import failed_by_itself, in_order_of_hosts
 from rueda.errors import InitializationError, RuedaError
-from rueda.failures import Failure, first_cause, report
+from rueda.failures import Failure, report
 from rueda.spark.losses import note_rank
 from rueda.spark.refusals import check_cluster
 from rueda.variables import set_variables
@@ -44,11 +46,31 @@ class Stage:
     timeout: float
     interface: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)
+    forming: Forming = plainly
 
 
 # What a rank does with its partition's batches of Arrow. What is put on the stack happens once the rank has left the
 # world, and so has told the others if it has failed.
 Act = Callable[[Iterator[pa.RecordBatch], ExitStack], Any]
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """What a rank tells of its failure. ``after``: how many seconds since all had the address at which to meet."""
+
+    failure: Failure
+    after: float
+
+
+def _cause_of(failed: list[_Failed]) -> Failure:
+    """That of the rank that has failed by itself; of those that could not meet, the one that was the first to say so.
+
+    The others have waited for it, and their errors tell of nothing else.
+    """
+    failures = {each.failure.rank: each.failure for each in sorted(failed, key=lambda e: e.after)}
+    errors = {rank: failure.error for rank, failure in failures.items()}
+    own = failed_by_itself(errors)
+    return failures[min(failures) if own is None else own]
 
 
 def run_stage(frame: DataFrame, act: Act, stage: Stage) -> list[Any]:
@@ -70,9 +92,9 @@ def run_stage(frame: DataFrame, act: Act, stage: Stage) -> list[Any]:
     for row in rows:
         pieces[row["rank"]].append(bytes(row["content"]))
     told = {rank: _joined(content) for rank, content in pieces.items()}
-    failures = [each for each in told.values() if isinstance(each, Failure)]
-    if failures:
-        raise first_cause(failures).here()
+    failed = [each for each in told.values() if isinstance(each, _Failed)]
+    if failed:
+        raise _cause_of(failed).here()
     return [told[rank] for rank in range(stage.size)]
 
 
@@ -87,19 +109,23 @@ def _be_a_rank(
         # For Spark, which then begins anew with all of them.
         raise RuedaError(f"Spark has made {len(hosts)} tasks of {stage.size} partitions")
     rank = in_order_of_hosts(hosts).index(context.partitionId())
+    begun = time.monotonic()
     try:
         # Workers of Spark serve other tasks later.
         with ExitStack() as at_end, set_variables(stage.variables):
             network = options_at(hosts[context.partitionId()])
             address = _meet(context, rank, stage, network)
-            with lifecycle.world(rank, stage.size, address, **network):
+            begun = time.monotonic()  # at about the same moment on all hosts
+            options = at_end.enter_context(stage.forming())
+            with lifecycle.world(rank, stage.size, address, **network, **options):
                 told = without_exit(cloudpickle.loads(content), batches, at_end)
         result = pickled(cloudpickle.dumps, f"what rank {rank} returns", told)
     except (
         BaseException
     ) as error:  # what is raised here ends the task for Spark, which tries it again
         # As Spark's pickle takes them: also those of classes of the driver's main script or notebook.
-        result = cloudpickle.dumps(report(rank, as_exception(error), cloudpickle))
+        failure = report(rank, as_exception(error), cloudpickle)
+        result = cloudpickle.dumps(_Failed(failure, time.monotonic() - begun))
     # Where a worker is lost, the tasks of the others must not succeed for Spark, which would run only the rest again.
     context.barrier()
     for number, start in enumerate(range(0, len(result), _PIECE)):

@@ -8,9 +8,9 @@ Example::
     optimizer = rt.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
     rt.broadcast_parameters(model.state_dict(), root_rank=0)
 
-Everything of ``rueda`` that is not about arrays is here as well, also the modules ``rueda.checkpoint``, ``elastic``,
-``rendezvous`` and ``server``, so that programs may begin with ``import rueda.torch as rueda``. ``rueda.empty()`` and
-``rueda.allreduce_leaves()`` are about arrays; :meth:`DistributedOptimizer.leaves` is what tensors have in their place.
+Everything in ``rueda`` that does not take arrays is here as well, including the modules ``rueda.checkpoint``,
+``elastic``, ``rendezvous`` and ``server``, so that programs may begin with ``import rueda.torch as rueda``. Not here:
+``rueda.empty()`` and ``rueda.allreduce_leaves()``; for tensors, use :meth:`DistributedOptimizer.leaves`.
 """
 
 import typing as _typing
@@ -233,15 +233,15 @@ __all__ = [
 
 _leave_alone(globals()[name] for name in __all__)
 
-# Modules of `rueda`, imported when they are first asked for.
+# Modules of `rueda`, imported on first use.
 _MODULES = ("checkpoint", "elastic", "rendezvous", "server")
-# And those of its own that need torch.distributed.
+# Its own modules that need torch.distributed.
 _OF_TORCH = ("c10d", "parallel")
 
 if not _typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """What ``import rueda`` has as well, for programs that call this module ``rueda``."""
+        """Imports modules that ``import rueda`` has too, for programs that call this module ``rueda``."""
         if name in _MODULES or name in _OF_TORCH:
             from importlib import import_module
 

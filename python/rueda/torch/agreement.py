@@ -1,4 +1,4 @@
-"""Whether the ranks still have the same parameters, and what to do where they do not."""
+"""Checks whether the ranks still have the same parameters, and repairs or reports differences."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Divergence:
     """A tensor whose bits on some ranks differ from the majority's.
 
     - ``tensor``: its name.
-    - ``ranks``: who has other bits. Where there is no majority, who has others than rank ``reference``.
-    - ``reference``: a rank of the majority; where there is none, the first rank.
+    - ``ranks``: the ranks with other bits than the majority, or, without a majority, than rank ``reference``.
+    - ``reference``: a rank of the majority; without one, the first rank.
     - ``has_majority``: whether more than half of the ranks agree.
     - ``element``: the index of the first element that differs on the first of ``ranks``.
-    - ``elements``: how many differ there within the first 32 KiB that do.
-    - ``blocks``: how many blocks of 32 KiB differ there.
-    - ``values``: the element's bits as hexadecimal numbers, there and on ``reference``.
+    - ``elements``: how many elements differ on that rank in the first differing block of 32 KiB.
+    - ``blocks``: how many blocks of 32 KiB differ on that rank.
+    - ``values``: the element's bits as hexadecimal numbers, on that rank and on ``reference``.
 
     Example::
 
@@ -110,16 +110,16 @@ def check_agreement(
 ) -> list[Divergence]:
     """Compares the tensors of all ranks bit by bit, to find a flipped bit or a silent divergence.
 
-    ``tensors``: a module, whose parameters are compared, or what :func:`rueda.torch.broadcast_parameters` takes.
-    ``optimizer``: compares the tensors of its state, too. Any dtypes and layouts but sparse ones; NaNs with other bits
-    differ, as do 0.0 and -0.0. Where all agree, the ranks reduce 32 bytes.
+    ``tensors``: a module, whose parameters are compared, or anything :func:`rueda.torch.broadcast_parameters` accepts.
+    ``optimizer``: its state's tensors are compared as well. Any dtype and any layout but sparse; NaNs with different
+    bits differ, as do 0.0 and -0.0. If all agree, the ranks reduce only 32 bytes.
 
-    Where they do not, raises :class:`DivergenceError` on every rank, which names rank, tensor and element. With
-    ``repair`` ranks that differ from more than half of them get the majority's tensors instead, and what they had is
-    returned; without a majority, as between two ranks, nobody can tell who is right, and that is raised. Then no tensor
-    has been changed. Raises :class:`rueda.MismatchError` where the ranks' tensors differ in number, name, shape or
-    dtype, and :class:`rueda.InvalidArgumentError` where one has a tensor that cannot be compared, as it is sparse,
-    nested or without data, or something else than a tensor; all on every rank.
+    If they differ, raises :class:`DivergenceError` on every rank, which names rank, tensor and element. With
+    ``repair``, ranks that differ from more than half of the ranks get the majority's tensors instead, and the
+    differences are returned. Without a majority, as between two ranks, nobody can tell who is right: this raises, and
+    no tensor has been changed. Raises :class:`rueda.MismatchError` if the ranks' tensors differ in number, name, shape
+    or dtype, and :class:`rueda.InvalidArgumentError` if one rank has something that cannot be compared (a sparse or
+    nested tensor, one without data, or not a tensor); both on every rank.
 
     Example::
 
@@ -129,7 +129,7 @@ def check_agreement(
     """
     named, misfit = _pairs(tensors)
     held: list[tuple[str, torch.Tensor]] = []
-    parts: list[str] = []  # of a whole, which each of them is
+    parts: list[str] = []  # which part of each tensor this rank holds; "all" of a whole one
     wholes: list[int] = []
     numbers = _INCOMPARABLE
     try:
@@ -151,7 +151,7 @@ def check_agreement(
                 for (name, each), part in zip(held, parts, strict=True)
             )
             numbers = (_number_of_layout(layout), number_of_words(wholes))
-    except Exception as error:  # the others are waiting: they are to hear of it
+    except Exception as error:  # the others are waiting and must be told
         misfit = _misfit_in(held, error)
     agree = _have_all_the_same(numbers, process_set)
     if misfit is None and agree:
@@ -160,13 +160,13 @@ def check_agreement(
     return _handle(held, torch.tensor(wholes, dtype=torch.int64, device="cpu"), repair, process_set)
 
 
-# What a rank tells of tensors that cannot be compared; no others have these numbers.
+# What a rank reports for tensors that cannot be compared; no other tensors have these numbers.
 _INCOMPARABLE = (-1, -1)
 
 
 @dataclass(frozen=True)
 class _Misfit:
-    """Why the tensors of this rank cannot be compared: the first that cannot, ``""`` where none is to blame alone."""
+    """Why this rank's tensors cannot be compared. ``name``: the first such tensor; ``""`` if no single one is."""
 
     name: str
     why: str
@@ -176,7 +176,7 @@ class _Misfit:
 def _misfit_in(
     held: Sequence[tuple[str, torch.Tensor]], error: Exception | None = None
 ) -> _Misfit | None:
-    """The first tensor that cannot be compared. ``error``: how comparing them all has failed."""
+    """The first tensor that cannot be compared. ``error``: the error from comparing them all."""
     for name, tensor in held:
         try:
             why = _strangeness(tensor)
@@ -202,7 +202,7 @@ def _strangeness(tensor: torch.Tensor) -> str:
 
 
 def _have_all_the_same(numbers: Sequence[int], process_set: ProcessSet) -> bool:
-    """The same answer on every rank: of what is the same everywhere the greatest is the least, too."""
+    """Gives the same answer on every rank: numbers are equal everywhere if their maximum equals their minimum."""
     told = np.array([*numbers, *(~each for each in numbers)], np.int64)
     greatest = allreduce(told, "agreement", Max, process_set=process_set)
     return bool((greatest[: len(numbers)] == ~greatest[len(numbers) :]).all())
@@ -214,7 +214,7 @@ def _handle(
     repair: bool,
     process_set: ProcessSet,
 ) -> list[Divergence]:
-    """Names what differs, and repairs it or raises: the same on every rank."""
+    """Names what differs, and repairs it or raises; the same on every rank."""
     every = allgather(wholes.view(1, -1), "agreement.tensors", process_set)
     differing = [int(i) for i in (every != every[0]).any(0).nonzero()]
     divergences = [_located(*named[i], every[:, i].tolist(), process_set) for i in differing]
@@ -242,7 +242,7 @@ def _located(
     wholes: list[int],
     process_set: ProcessSet,
 ) -> Divergence:
-    """Where the first rank that differs does so first."""
+    """Finds where the first rank that differs first does so."""
     members = _members(process_set)
     value, count = Counter(wholes).most_common(1)[0]
     has_majority = 2 * count > len(wholes)
@@ -291,7 +291,7 @@ def _members(process_set: ProcessSet) -> list[int]:
 
 
 def _pairs(tensors: Tensors) -> tuple[list[tuple[str, torch.Tensor]], _Misfit | None]:
-    """The tensors with their names, and the first thing among them that is none."""
+    """The tensors with their names, and the first item that is not a tensor."""
     if isinstance(tensors, torch.nn.Module):
         tensors = tensors.named_parameters()
     if isinstance(tensors, Mapping):
@@ -322,7 +322,7 @@ def _state_of(
 
 
 def _tensors_in(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Of what an optimizer keeps, as LBFGS does in lists."""
+    """The tensors in an optimizer's state, also in lists, as LBFGS keeps them."""
     if isinstance(value, torch.Tensor):
         yield name, local_of(value)
     elif isinstance(value, (list, tuple)):
@@ -336,7 +336,7 @@ def _kind(tensor: torch.Tensor) -> str:
     )
 
 
-@lru_cache(maxsize=16)  # of a model it never changes
+@lru_cache(maxsize=16)  # a model's layout never changes
 def _number_of_layout(
     layout: tuple[tuple[str, torch.dtype, torch.Size, torch.layout, str], ...],
 ) -> int:
@@ -382,10 +382,10 @@ def _require_one_layout(
 
 
 class PeriodicCheck:
-    """:func:`check_agreement` of an optimizer's parameters at every so many of its steps, with repair.
+    """:func:`check_agreement` with repair of an optimizer's parameters, every ``every`` steps.
 
-    Steps are counted from the beginning of the present world, so that all its ranks come to the same: of those that
-    have joined, and of those that have not taken a step which others have, the optimizers are younger.
+    Steps are counted from the beginning of the current world, so that all its ranks count alike: the optimizers of
+    ranks that have joined, or that missed a step which others took, have taken fewer steps.
     """
 
     def __init__(self, every: int, process_set: ProcessSet) -> None:
@@ -395,7 +395,7 @@ class PeriodicCheck:
         self._steps = 0
 
     def is_due(self) -> bool:
-        """Counts a step."""
+        """Counts a step; whether a check is due."""
         world = lifecycle.world_number()
         if world != self._world:
             self._world, self._steps = world, 0
@@ -403,6 +403,6 @@ class PeriodicCheck:
         return self._every > 0 and self._steps % self._every == 0
 
     def run(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Warns of what was repaired."""
+        """Runs the check and warns about each repair."""
         for each in check_agreement(named, repair=True, process_set=self._process_set):
             warnings.warn(f"{each}; it has been repaired", stacklevel=4)

@@ -1,10 +1,10 @@
 """Gradients through collectives, as Horovod defines them.
 
-Each rank has a loss of its own, and training minimises the mean over ranks. So what a rank contributed to every
-rank's result has as its gradient the average of the gradients of those results. A sum and an average pass the same
-reduction backwards.
+Each rank has its own loss, and training minimises the mean over ranks. So the gradient of a rank's contribution to
+every rank's result is the average of the gradients of those results. A sum and an average use the same reduction in the
+backward pass.
 
-What is passed backwards goes through these functions as well, so gradients can be differentiated again.
+The backward pass uses these functions as well, so gradients can be differentiated again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _reduced(
     is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.is_cpu
     if compression is None and is_plain and tensor.is_contiguous():
         result: torch.Tensor | None = None
-        with suppress(Exception):  # of a tensor that is not what it seems: every rank is told below
+        with suppress(Exception):  # of an odd tensor: every rank gets the error below
             result = torch.empty_like(tensor)
         if result is not None and reduce_now(
             tensor, result, name, op, prescale, postscale, process_set
@@ -75,7 +75,7 @@ def _check_linear(op: ReduceOp) -> None:
 
 
 class Allreduce(torch.autograd.Function):
-    """The gradient goes through the same reduction with the same factors."""
+    """The gradient is reduced in the same way, with the same factors."""
 
     @staticmethod
     def forward(
@@ -101,7 +101,7 @@ class Allreduce(torch.autograd.Function):
 
 
 class GroupedAllreduce(torch.autograd.Function):
-    """Like Allreduce, for several tensors at once."""
+    """Like Allreduce, for several tensors together."""
 
     @staticmethod
     def forward(
@@ -138,13 +138,13 @@ class Allgather(torch.autograd.Function):
     ) -> torch.Tensor:
         """Gathers."""
         gathered = _collectives.allgather(tensor, name, process_set, blocking=True).result()
-        ctx.rows = tensor.shape[0]  # which only a tensor has that could be gathered
+        ctx.rows = tensor.shape[0]  # safe now: a tensor that was gathered has a dimension
         ctx.arguments = (_name(name), process_set)
         return gathered
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
-        """Averages, then keeps what this rank contributed."""
+        """Averages, then keeps the rows that this rank contributed."""
         name, process_set = ctx.arguments
         rows_name = None if name is None else f"{name}.rows"
         rows = torch.tensor([ctx.rows], dtype=torch.int64, device="cpu")
@@ -176,7 +176,7 @@ class Broadcast(torch.autograd.Function):
 
 
 class Reducescatter(torch.autograd.Function):
-    """The gradient is what all ranks' gradients make when concatenated; times the number of ranks for a sum."""
+    """The gradient is the concatenation of all ranks' gradients; times the number of ranks for a sum."""
 
     @staticmethod
     def forward(
@@ -215,7 +215,7 @@ def grouped_reducescatters(
     postscale: float,
     process_set: ProcessSet,
 ) -> Handle[list[torch.Tensor]]:
-    """Begins to reduce and scatter several tensors, of which number i is called ``name.i``."""
+    """Starts the reducescatter of several tensors; number i is named ``name.i``."""
     return combine(
         [
             _collectives.reducescatter(
@@ -227,7 +227,7 @@ def grouped_reducescatters(
 
 
 class GroupedReducescatter(torch.autograd.Function):
-    """Like Reducescatter, for several tensors at once."""
+    """Like Reducescatter, for several tensors together."""
 
     @staticmethod
     def forward(
@@ -253,7 +253,7 @@ class GroupedReducescatter(torch.autograd.Function):
         name, process_set = ctx.arguments
         factor = ctx.factor * (process_set.size() if ctx.op == Sum else 1)
         scaled = [gradient * factor for gradient in gradients]
-        if torch.is_grad_enabled():  # to be differentiated again
+        if torch.is_grad_enabled():  # the gradient may be differentiated again
             gathered = [
                 Allgather.apply(each, part_name(name, number), process_set)  # type: ignore[no-untyped-call]
                 for number, each in enumerate(scaled)
@@ -264,7 +264,7 @@ class GroupedReducescatter(torch.autograd.Function):
 
 
 class Alltoall(torch.autograd.Function):
-    """The gradient goes back where its rows came from."""
+    """The gradient's rows go back to the ranks that sent the rows."""
 
     @staticmethod
     def forward(
@@ -284,7 +284,7 @@ class Alltoall(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
-        """Exchanges rows of the gradient the other way round."""
+        """Exchanges rows of the gradient in the opposite direction."""
         name, process_set = ctx.arguments
         sent_back, _ = Alltoall.apply(gradients[0], ctx.counts, name, process_set)  # type: ignore[no-untyped-call]
         return sent_back, None, None, None

@@ -1,4 +1,4 @@
-"""How the ranks decide together which gradients lie in which bucket."""
+"""How the ranks agree on which gradients share a bucket."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ MAX_LAYOUTS = 8
 class _Proposal:
     """What each rank knows."""
 
-    layouts: int  # how many it has had
+    layouts: int  # how many layouts it has had
     bucket_bytes: int | None
     descriptions: list[Description]
-    order: list[int]  # in which gradients became ready, as indices into the descriptions
+    order: list[int]  # in which gradients became ready, as indices into ``descriptions``
 
 
 @dataclass
 class Agreement:
-    """The same on every rank, but for the memory."""
+    """The same on every rank, except for the memory."""
 
     buckets: list[Bucket] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)  # parameter: why
@@ -48,12 +48,12 @@ def agree(
     process_set: ProcessSet,
     bytes_limit: int | None = None,
 ) -> Agreement | None:
-    """Collective over the ranks of the set; ``None``, on all of them, when some had joined and could not be asked.
+    """Collective over the ranks of the set; ``None``, on all of them, if some have joined and could not be asked.
 
-    ``parameters``: with their names, the same on every rank. ``left_out``: those that are to be in no bucket, with the
-    reason. The order of rank 0 of the set counts. ``groups``: see
-    plan_buckets(); the same on every rank. ``layouts``: how many layouts of buckets there have been. ``bytes_limit``:
-    see describe(); where only some ranks want a gradient to stay out, it stays out on all.
+    ``parameters``: with their names, the same on every rank. ``left_out``: parameters that must not be in a bucket,
+    with the reason. The order of rank 0 of the set is used. ``groups``: see plan_buckets(); the same on every rank.
+    ``layouts``: how many bucket layouts there have been. ``bytes_limit``: see describe(); a gradient that some rank
+    wants to leave out is left out on all.
     """
     mine = _Proposal(
         layouts,
@@ -99,7 +99,7 @@ def agree(
 
 
 def _merged(ranks: Sequence[Description]) -> Description:
-    """One parameter as all ranks can have it."""
+    """One parameter, as all ranks can have it in a bucket."""
     first = ranks[0]
     for number, other in enumerate(ranks):
         if other.why_not:
@@ -107,7 +107,7 @@ def _merged(ranks: Sequence[Description]) -> Description:
         if (other.name, other.shape, other.kind()) != (first.name, first.shape, first.kind()):
             return first._replace(why_not=f"ranks 0 and {number} of the set differ")
     if any(other.stride != first.stride for other in ranks):
-        # A bucket is reduced as it lies in memory, so the order of elements must be the same everywhere.
+        # A bucket is reduced in memory order, so the order of elements must be the same everywhere.
         return first._replace(stride=row_major(first.shape))
     return first
 

@@ -1,4 +1,4 @@
-"""Gradients that are reduced together, bucket by bucket, where they lie."""
+"""Gradients that are reduced bucket by bucket, in place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["BucketedGradients"]
 class BucketedGradients:
     """The buckets that the ranks have agreed on, if any. ``prefix`` begins the names of their operations.
 
-    ``has_priorities``: whether those that the next forward pass needs first go first.
+    ``has_priorities``: whether buckets that the next forward pass needs first are reduced first.
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class BucketedGradients:
         self._buckets: list[Bucket] = []
         self._watched: dict[int, Watched] = {}  # by the id of the slot
         self._agreed = Agreement(why_not="the first step is not over")
-        self._world: int | None = None  # in which it was decided on buckets, or against them
+        self._world: int | None = None  # in which the use of buckets was decided
 
     def describe(self) -> GradientBuckets:
-        """How gradients are kept now."""
+        """How gradients are kept at present."""
         return GradientBuckets(
             tuple(bucket.names for bucket in self._buckets),
             tuple(bucket.flat.nbytes for bucket in self._buckets),
@@ -46,13 +46,13 @@ class BucketedGradients:
         )
 
     def exist(self) -> bool:
-        """Whether any gradient lies in a bucket."""
+        """Whether any gradient is in a bucket."""
         return bool(self._buckets)
 
     def of_another_world(self) -> bool:
-        """Whether it was decided on buckets, or against them, with other ranks than there are now.
+        """Whether the use of buckets was decided in another world than the current one.
 
-        Also where there are none: those that have joined ask all others, and these have to answer.
+        Matters even without buckets: ranks that have joined ask all others, which must answer.
         """
         return self._world not in (None, lifecycle.world_number())
 
@@ -62,10 +62,10 @@ class BucketedGradients:
             bucket.start_over()
 
     def take_in(self, slot: Slot, more_follow: bool = False) -> None:
-        """Brings a gradient into its bucket.
+        """Moves a gradient into its bucket.
 
-        On a GPU not before the bucket is submitted, unless ``more_follow``, which are added to it: until then there
-        would be memory for all gradients beside the buckets.
+        On a GPU this happens only when the bucket is submitted, unless more backward passes follow (``more_follow``)
+        and add to it: otherwise there would be memory for all gradients in addition to the buckets.
         """
         gathering = slot.bucket.gathering
         if gathering is not None:
@@ -77,7 +77,7 @@ class BucketedGradients:
             self._note_misfit(slot, why_not)
 
     def start(self, bucket: Bucket) -> None:
-        """Submits a bucket of which all gradients are ready, or cannot be."""
+        """Submits a bucket when each of its gradients is ready or cannot be."""
         if bucket.gathering is not None:
             bucket.gathering.take_in(bucket.slots, self._note_misfit)
         if bucket.misfit:
@@ -90,7 +90,7 @@ class BucketedGradients:
             )
 
     def start_incomplete(self) -> None:
-        """Submits all other buckets with what there is; gradients that this rank lacks count as zeros."""
+        """Submits all other buckets as they are; gradients that this rank lacks count as zeros."""
         for bucket in self._buckets:
             if bucket.handle is None:
                 for slot in bucket.slots:
@@ -101,7 +101,7 @@ class BucketedGradients:
                 self.start(bucket)
 
     def in_flight(self) -> list[tuple[Bucket, Handle[object]]]:
-        """All buckets with their handles, which are the caller's from now on."""
+        """All buckets with their handles, which belong to the caller from now on."""
         taken = []
         for bucket in self._buckets:
             handle, bucket.handle = bucket.handle, None
@@ -110,7 +110,7 @@ class BucketedGradients:
         return taken  # type: ignore[return-value]  # the results are not looked at
 
     def taken(self) -> list[Handle[object]]:
-        """The handles of those that are in flight, which are the caller's from now on."""
+        """The handles of the buckets in flight, which belong to the caller from now on."""
         handles = [bucket.handle for bucket in self._buckets if bucket.handle is not None]
         for bucket in self._buckets:
             bucket.handle = None
@@ -119,14 +119,14 @@ class BucketedGradients:
     def receive(
         self, in_flight: Sequence[tuple[Bucket, Handle[object]]]
     ) -> tuple[list[Exception], list[Watched]]:
-        """Waits for buckets; returns what went wrong, and the parameters whose bucket did not fit on some rank.
+        """Waits for buckets; returns the errors, and the parameters whose bucket did not fit on some rank.
 
-        The gradients of the latter are untouched on every rank.
+        The gradients of such parameters are untouched on every rank.
         """
         errors: list[Exception] = []
         unfit: list[Watched] = []
         for bucket, handle in in_flight:
-            # All are waited for, also after an error: none may change a gradient once synchronize() has returned.
+            # All are waited for, even after an error: none may change a gradient once synchronize() has returned.
             try:
                 handle.result()
             except InvalidArgumentError as error:
@@ -148,11 +148,11 @@ class BucketedGradients:
         refusal: Callable[[], str],
         bytes_limit: int | None = None,
     ) -> bool:
-        """Agrees with the other ranks where gradients are to lie; false where some could not be asked.
+        """Agrees with the other ranks on the buckets; false if some could not be asked.
 
-        ``order``: numbers of parameters, in which their gradients became ready. ``groups``: of which each is to have
-        buckets of its own, the same on every rank. ``refusal`` tells why there are to
-        be no buckets, as far as every rank knows by itself. ``bytes_limit``: gradients on the CPU of as much stay out.
+        ``order``: numbers of parameters, in the order in which their gradients became ready. ``groups``: groups that
+        get buckets of their own, the same on every rank. ``refusal`` returns why there are to be no buckets, as far as
+        every rank knows without asking. ``bytes_limit``: gradients on the CPU of this size or more stay out.
         """
         why_not = refusal()
         if why_not:
@@ -188,13 +188,13 @@ class BucketedGradients:
         return True
 
     def leave_world(self) -> None:
-        """As leave(), since the world has changed: layouts are counted anew, for the model has not changed."""
+        """Like leave(), for a change of the world: layouts are counted from 0, as the model has not changed."""
         self.leave("the world has changed")
         self._agreed.layouts = 0
         self._world = None
 
     def leave(self, why_not: str) -> None:
-        """Lets gradients be reduced by themselves from now on. They stay where they are."""
+        """Reduces gradients separately from now on. They stay in their memory."""
         for watched in self._watched.values():
             watched.slot = None
         self._watched = {}

@@ -1,6 +1,6 @@
-"""Gradients side by side, each bucket reduced at once and in place.
+"""Gradients packed side by side in buckets, each of which is reduced as a whole and in place.
 
-Those of the CPU lie in memory that the ranks of a host share, those of a GPU in its memory.
+CPU gradients are in memory that the ranks of a host share, GPU gradients in GPU memory.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ __all__ = [
     "plan_buckets",
 ]
 
-# Gradients begin at multiples of this, so that kernels work on whole cache lines.
+# Gradients begin at multiples of this, so that kernels process whole cache lines.
 ALIGNMENT = 64
 # Small, so that the first reduction starts early in the backward pass.
 FIRST_BUCKET_BYTES = 1 << 20
 # Why a gradient does not fit: its parameter was frozen.
 NOT_WANTED = "is not wanted any more"
-# By kind of device. Small enough to be reduced while the backward pass is still at work, large enough that agreeing on
-# each costs little. On a GPU each costs the host more, and NCCL's rate grows with its size.
+# By kind of device. Small enough to be reduced while the backward pass is still running, large enough that agreeing on
+# each costs little. On a GPU each bucket costs the host more, and NCCL's rate grows with its size.
 DEFAULT_BUCKET_BYTES = {"cpu": 8 << 20, "cuda": 25 << 20}
 
 
 @dataclass(frozen=True)
 class GradientBuckets:
-    """How a DistributedOptimizer keeps gradients, as ``gradient_buckets()`` tells it.
+    """How a DistributedOptimizer keeps gradients; the result of ``gradient_buckets()``.
 
-    - ``names``: the parameters in each bucket, in the order in which they lie there; empty where there is no bucket.
+    - ``names``: the parameters in each bucket, in memory order; empty if there is no bucket.
     - ``sizes``: bytes of each bucket.
-    - ``left_out``: parameters whose gradients are reduced one by one although there are buckets, and why.
-    - ``why_not``: why there is no bucket; empty where there is one.
+    - ``left_out``: parameters whose gradients are reduced separately although there are buckets, and why.
+    - ``why_not``: why there is no bucket; empty if there is one.
     """
 
     names: tuple[tuple[str, ...], ...] = ()
@@ -63,21 +63,21 @@ class GradientBuckets:
 
 
 class Description(NamedTuple):
-    """What the ranks must agree on about a parameter before its gradient may lie in a bucket."""
+    """What the ranks must agree on about a parameter before its gradient may be in a bucket."""
 
     name: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]  # of the gradient, in elements
     dtype: int  # number of the element type, see rueda.dtypes
-    why_not: str  # why its gradient cannot lie in a bucket; empty where it can
-    device: str = "cpu"  # or "cuda"; which one is each rank's own affair
+    why_not: str  # why its gradient cannot be in a bucket; empty if it can
+    device: str = "cpu"  # or "cuda"; each rank chooses which GPU
 
     def kind(self) -> tuple[int, str]:
         """What gradients that share a bucket have in common."""
         return self.dtype, self.device
 
     def bytes(self) -> int:
-        """Bytes in a bucket, up to where the next gradient may begin."""
+        """Bytes in a bucket, including the padding before the next gradient."""
         size = math.prod(self.shape) * dtypes.item_size(self.dtype)
         return -(-size // ALIGNMENT) * ALIGNMENT
 
@@ -85,10 +85,10 @@ class Description(NamedTuple):
 def describe(
     parameter: torch.Tensor, name: str, bytes_limit: int | None = None, why_not: str = ""
 ) -> Description:
-    """A parameter as it is on this rank, now.
+    """A parameter as it currently is on this rank.
 
-    ``bytes_limit``: from which size on a gradient on the CPU does not lie in a bucket. ``why_not``: why it does not in
-    any case.
+    ``bytes_limit``: a gradient on the CPU of this size or more is not put into a bucket. ``why_not``: a reason to leave
+    it out in any case.
     """
     why_not = _why_not(parameter) or why_not
     if not why_not and bytes_limit is not None and parameter.is_cpu:
@@ -98,7 +98,7 @@ def describe(
     if why_not:
         return Description(name, (), (), 0, why_not)
     shape = tuple(parameter.shape)
-    # Where autograd makes a gradient, it has its parameter's strides if those leave no gaps, else row-major ones.
+    # A gradient made by autograd has its parameter's strides if those leave no gaps, else row-major ones.
     stride = tuple(parameter.stride()) if _is_dense(parameter) else row_major(shape)
     code = code_of(parameter.dtype)
     assert code is not None
@@ -129,7 +129,7 @@ def _why_not(parameter: torch.Tensor) -> str:
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill their memory without gaps or overlaps, in whatever order of dimensions."""
+    """Whether the elements fill their memory without gaps or overlaps, in any order of dimensions."""
     expected = 1
     for stride, extent in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if extent == 1:
@@ -158,11 +158,11 @@ def plan_buckets(
 ) -> list[list[int]]:
     """Which parameters share a bucket, as indices into ``descriptions``.
 
-    ``order``: the parameters in the order in which their gradients become ready; those it lacks follow, last one
-    first, as backward meets them. Only gradients of one dtype and kind of device share a bucket. A bucket is closed
-    once it has ``bucket_bytes`` or more (its device's default where that is ``None``), the first of each kind already
-    at 1 MiB. Parameters of one of the ``groups`` lie together, however large, and with no others. Returned in the order
-    in which they are complete.
+    ``order``: the parameters in the order in which their gradients become ready; missing ones follow, the last one
+    first, as in a backward pass. Only gradients of one dtype and kind of device share a bucket. A bucket is closed once
+    it has ``bucket_bytes`` or more (if ``None``, the device's default), the first of each kind already at 1 MiB.
+    Parameters of one of the ``groups`` share a bucket with no others, however large. The result is in the order in
+    which buckets become complete.
     """
     if groups:
         return _plan_groups(descriptions, order, bucket_bytes, groups)
@@ -249,25 +249,25 @@ class Slot:
         self.version = 0  # of the view, when the bucket was submitted
 
     def _make_view(self) -> torch.Tensor:
-        # A storage of its own: a copy or a file of one gradient does not contain its whole bucket, and
-        # autograd does not take a change of one for a change of another.
+        # A storage of its own: a copy or a file of one gradient does not contain its whole bucket, and autograd does
+        # not mistake a change of one gradient for a change of another.
         size = self.shape.numel() * self.dtype.itemsize
         storage = self._memory.untyped_storage()[self._offset : self._offset + size]
         view = torch.empty(0, dtype=self.dtype, device=self._memory.device)
         return view.set_(storage, 0, self.shape, self._stride)
 
     def view(self) -> torch.Tensor:
-        """The gradient's memory as a tensor. The same one each time, unless it was given other memory meanwhile."""
+        """The gradient's memory as a tensor: the same object each time, unless it was given other memory meanwhile."""
         view = self._view
         if view.data_ptr() != self.pointer or view.dtype != self.dtype or view.shape != self.shape:
-            # Module.to() exchanges the memory of the gradients it finds.
+            # Module.to() replaces the memory of gradients.
             self._view = self._make_view()
         return self._view
 
     def take_in(self) -> str:
-        """Brings what the parameter has as ``.grad`` into the bucket; returns why that cannot be, or nothing.
+        """Copies ``.grad`` into the bucket; returns why that is impossible, or an empty string.
 
-        Nothing as ``.grad`` counts as zeros. ``.grad`` lies in the bucket afterwards, unless a graph was made of it.
+        A missing ``.grad`` counts as zeros. Afterwards ``.grad`` is in the bucket, unless it is part of a graph.
         """
         why_not, gradient = self.outside()
         if gradient is not None:
@@ -277,9 +277,9 @@ class Slot:
         return why_not
 
     def outside(self) -> tuple[str, torch.Tensor | None]:
-        """Why ``.grad`` cannot be brought into the bucket, or nothing; and what is to be copied there, if anything.
+        """Why ``.grad`` cannot be moved into the bucket, or an empty string; and the tensor still to be copied, if any.
 
-        Nothing as ``.grad`` is zeros in the bucket afterwards.
+        A missing ``.grad`` becomes zeros in the bucket.
         """
         gradient = self.parameter.grad
         if gradient is None:
@@ -298,31 +298,31 @@ class Slot:
         return why_not, None if why_not else gradient
 
     def exchange(self, gradient: torch.Tensor) -> None:
-        """Makes ``.grad`` the bucket's memory, into which ``gradient`` has been copied."""
+        """Makes ``.grad`` the bucket's memory, after ``gradient`` has been copied into it."""
         if not gradient.requires_grad:
             self.parameter.grad = self.view()
 
     def note_version(self) -> None:
-        """From now on the gradient is not to be written."""
+        """From now on the gradient must not be written."""
         self.version = version_of(self._view)
 
     def _name(self) -> str:
         return self.bucket.names[self.bucket.slots.index(self)]
 
     def give_out(self) -> torch.Tensor | None:
-        """Makes ``.grad`` what the bucket holds; returns it where autograd has yet to be told that it was written.
+        """Sets ``.grad`` to the bucket's content; returns it if autograd must still be told that it was written.
 
-        Raises InvalidArgumentError where it was written or resized meanwhile.
+        Raises InvalidArgumentError if it was written or resized meanwhile.
         """
         gradient = self.parameter.grad
-        if gradient is None:  # taken away meanwhile
+        if gradient is None:  # removed meanwhile
             self.parameter.grad = self.view()
         elif gradient.shape != self.shape:
             change = f"was resized from {list(self.shape)} to {list(gradient.shape)}"
             raise changed_in_flight(f"the gradient of '{self._name()}'", change)
         elif gradient is self._view and version_of(gradient) != self.version:
             raise written_in_flight(self._name())
-        elif not self._holds(gradient):  # part of a graph, or exchanged meanwhile
+        elif not self._holds(gradient):  # part of a graph, or replaced meanwhile
             with torch.no_grad():
                 gradient.copy_(self.view())
         else:
@@ -348,7 +348,7 @@ class Slot:
 
 
 class Bucket:
-    """Gradients that are reduced together, in place. Raises MemoryError where there is no memory for them."""
+    """Gradients that are reduced together, in place. Raises MemoryError if there is no memory for them."""
 
     def __init__(
         self,
@@ -369,7 +369,7 @@ class Bucket:
         self.waiting = len(self.slots)  # gradients that are not ready yet in this step
         self.misfit = ""  # why this rank cannot use the bucket in this step
         self.priority = 0
-        # On a GPU a copy for each gradient costs the host more than the copy itself: they are copied together.
+        # On a GPU, launching a copy per gradient costs the host more than the copies: they are batched.
         self.gathering = Gathering(self.flat.device) if self.flat.is_cuda else None
         self.handle: Handle[torch.Tensor] | Handle[None] | None = None  # while it is being reduced
 
@@ -381,12 +381,12 @@ class Bucket:
             self.gathering.start_over()
 
     def note_versions(self) -> None:
-        """It is about to be reduced: from now on its gradients are not to be written."""
+        """Called before the bucket is reduced: from now on its gradients must not be written."""
         for slot in self.slots:
             slot.note_version()
 
     def give_out(self) -> list[Exception]:
-        """Makes each ``.grad`` what the bucket holds; returns an error for each that was changed meanwhile."""
+        """Sets each ``.grad`` to the bucket's content; returns an error for each that was changed meanwhile."""
         errors: list[Exception] = []
         written = []
         for slot in self.slots:
@@ -402,7 +402,7 @@ class Bucket:
 
 
 def _memory_for(size: int, device: torch.device) -> torch.Tensor:
-    """So many bytes, zeros, that are reduced without being packed. Raises MemoryError."""
+    """Zeroed memory of ``size`` bytes that is reduced without packing. Raises MemoryError."""
     if device.type == "cpu":
         return torch.frombuffer(_native.allocate(size), dtype=torch.uint8)
     try:

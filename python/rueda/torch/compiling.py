@@ -1,4 +1,4 @@
-"""Keeps torch.compile out of functions that wait for other processes."""
+"""Keeps torch.compile away from functions that wait for other processes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def never_compiled(kind: C) -> C:
-    """A class whose functions torch.compile leaves alone, with all that they call, where compiled code calls them.
+    """Makes torch.compile leave a class's methods, and all that they call, uncompiled when compiled code calls them.
 
-    They hand out addresses and wait for other processes, of which a graph can know nothing. Collectives of
-    torch.distributed become part of a graph by torch's functional collectives, before they get here.
+    They pass addresses and wait for other processes, which a graph cannot represent. Collectives of torch.distributed
+    become part of a graph through torch's functional collectives, before they get here.
     """
     for name, member in list(vars(kind).items()):
         if isinstance(member, FunctionType) and not name.startswith("__"):
@@ -27,15 +27,15 @@ def never_compiled(kind: C) -> C:
 
 
 def leave_alone(found: Iterable[object]) -> None:
-    """Does so with those of Rueda's functions that are among these."""
+    """Does the same for those of ``found`` that are Rueda's functions."""
     for each in found:
         if isinstance(each, FunctionType) and each.__module__.partition(".")[0] == "rueda":
             never_traced(each)
 
 
 def never_traced(function: F) -> F:
-    """A function that compiled code calls as it is."""
-    # What the compiler asks before it takes a function for a part of its caller.
+    """Makes compiled code call a function without compiling it."""
+    # The compiler checks this before it inlines a function into its caller.
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     try:
         from torch._C._dynamo import eval_frame
@@ -43,7 +43,7 @@ def never_traced(function: F) -> F:
         pass
     else:
         if hasattr(eval_frame, "set_code_exec_strategy"):
-            # Costs nothing with a call, and does not import the compiler.
+            # Adds no cost per call, and does not import the compiler.
             skip = eval_frame._FrameAction.SKIP
             strategy = eval_frame._FrameExecStrategy(skip, skip)
             eval_frame.set_code_exec_strategy(function.__code__, strategy)

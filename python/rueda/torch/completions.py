@@ -1,4 +1,4 @@
-"""Threads that go on with operations while nobody waits for them."""
+"""Threads that advance operations while nobody waits for them."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from rueda import _native
 
 __all__ = ["Completable", "Completions"]
 
-# Looks so often at least whether it is to end, in seconds.
+# A thread checks at least this often whether to end, in seconds.
 MAX_WAIT = 60.0
-# For how long one call may hold up those after it, in seconds: then another thread goes on with them.
+# How long one call may delay those after it, in seconds, before another thread takes over.
 PATIENCE = 0.002
-# Threads that wait for something to do. With more of them, one that has nothing to do any more ends.
+# Threads that wait for work. If there are more, a thread without work ends.
 MAX_IDLE = 3
-# For how long the end of the process waits for calls that are under way, before what they may wait for fails.
+# How long the end of the process waits for running calls before what they may wait for fails; seconds.
 GRACE = 1.0
 
 
 class Completable(Protocol):
-    """An operation made of several native ones."""
+    """An operation that consists of several native ones."""
 
     deadline: float  # in time.monotonic()
 
     def natives(self) -> tuple[_native.Handle, ...]:
-        """All of them."""
+        """All native operations."""
 
     def on_done(self) -> None:
         """Called once all are done."""
 
     def on_deadline(self) -> None:
-        """Called when the deadline has passed before."""
+        """Called if the deadline passes first."""
 
     def on_end(self) -> None:
-        """Called, where anybody may wait for it still, when the process has ended before."""
+        """Called if the process ends first, and if anything may still wait for the operation."""
 
 
 class Completions:
-    """Waits for operations in threads called ``name``, the first of which begins with the first operation.
+    """Waits for operations in threads named ``name``; the first one starts with the first operation.
 
-    Calls are made one after another, so that they begin what they begin in one order, unless one takes long: it may
-    wait for another operation. A thread that waits then goes on with the others, and the deadlines are watched in any
-    case. So there are as many threads as calls that wait within each other, and up to ``MAX_IDLE`` more.
+    Calls are made one after another, so that the operations they start have one order. A call that takes long may be
+    waiting for another operation: another thread then takes over the remaining calls. Deadlines are watched in any
+    case. So there are as many threads as there are calls that wait for one another, and up to ``MAX_IDLE`` more.
     """
 
     def __init__(self, name: str) -> None:
@@ -57,16 +57,16 @@ class Completions:
         self._queue = _native.CompletionQueue()
         self._watched: dict[
             int, tuple[Completable, int]
-        ] = {}  # with how many parts of it are to come
+        ] = {}  # with the number of parts still to complete
         self._deadlines: list[tuple[float, int]] = []
         self._next = 0
-        # When each thread that waits looks at deadlines, in time.monotonic(), though nobody wakes it.
+        # When each waiting thread will next check deadlines, in time.monotonic(), if nobody wakes it.
         self._waiting: dict[threading.Thread, float] = {}
         self._due: deque[Callable[[], None]] = deque()
         self._turn: object | None = None  # of the thread that makes the calls that are due
-        self._calls = 0  # that were begun
+        self._calls = 0  # started so far
         self._under_way = 0
-        self._supervisors = 0  # threads that see to it that what is due is not held up
+        self._supervisors = 0  # threads that watch whether due calls are delayed
         self._threads: set[threading.Thread] = set()
         self._closed = False
         self._process = os.getpid()
@@ -90,8 +90,8 @@ class Completions:
                             "no thread can be started to complete futures: raise the limits of processes (ulimit -u, "
                             "or the container's pids limit)"
                         )
-                    # Before the interpreter ends: a thread that comes back to it afterwards is killed in the midst of
-                    # C++.
+                    # Before the interpreter ends: a thread that returns to the interpreter afterwards is killed in the
+                    # middle of C++ code.
                     atexit.register(self.close)
         if closed:
             operation.on_end()
@@ -102,10 +102,10 @@ class Completions:
             self._see_to_deadlines()
 
     def close(self) -> None:
-        """Ends the threads. What has not completed by then never does, except where a call may wait for it."""
+        """Ends the threads. Operations not completed by then never do, except those that a call may be waiting for."""
         if (
             os.getpid() != self._process
-        ):  # a child, where there are no threads, and the lock may be held for ever
+        ):  # a child has no threads, and its lock may stay locked forever
             return
         with self._lock:
             self._closed = True
@@ -134,7 +134,7 @@ class Completions:
         self._waiting[thread] = 0.0
         try:
             thread.start()
-        except RuntimeError:  # no room for one, or no more at the end of the process
+        except RuntimeError:  # no resources for a thread, or the process is ending
             self._threads.discard(thread)
             del self._waiting[thread]
 
@@ -149,7 +149,7 @@ class Completions:
                 self._waiting.pop(me, None)
 
     def _wait(self, me: threading.Thread) -> bool:
-        """Until there may be something to do; false where this thread is of no use any more."""
+        """Waits until there may be work; false if this thread is no longer needed."""
         with self._lock:
             if self._closed or len(self._waiting.keys() - {me}) >= MAX_IDLE:
                 return False
@@ -188,7 +188,7 @@ class Completions:
             heapq.heappop(self._deadlines)
 
     def _make_calls(self) -> None:
-        """Makes those that are due, or sees to it that the thread whose turn it is makes them."""
+        """Makes the calls that are due, or makes sure that the thread whose turn it is does."""
         turn = object()
         with self._lock:
             if not self._supervise():
@@ -201,7 +201,7 @@ class Completions:
                 finally:
                     with self._lock:
                         self._under_way -= 1
-                    # Its operation must not live until there is another one.
+                    # Release its operation now, not at the next one.
                     del call
         finally:
             with self._lock:
@@ -210,7 +210,7 @@ class Completions:
                     self._see_to_calls()
 
     def _supervise(self) -> bool:
-        """Whether something is due that nobody else goes on with. With the lock held, which it gives up meanwhile."""
+        """Whether a call is due that no other thread handles. With the lock held; releases it meanwhile."""
         self._supervisors += 1
         try:
             while self._due and self._turn is not None:
@@ -237,7 +237,7 @@ class Completions:
             self._see_to_deadlines()
             return call
 
-    # Somebody is to look after what comes while a call is made. With the lock held.
+    # Ensure that some thread handles what arrives during a call. With the lock held.
 
     def _see_to_calls(self) -> None:
         if self._due and self._supervisors == 0:

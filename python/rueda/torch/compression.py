@@ -1,4 +1,4 @@
-"""What gradients look like on the wire."""
+"""How gradients are encoded for transfer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Compressor(Protocol):
     """
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
-        """The tensor to reduce, ``tensor`` itself or a new one, and what decompress() has to know."""
+        """The tensor to reduce, ``tensor`` itself or a new one, and the context that decompress() needs."""
 
     def decompress(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The reduced tensor as ``dtype``, ``tensor`` itself or a new one."""
@@ -59,7 +59,7 @@ class _Plain:
 
 
 class _Narrow:
-    """Sends floating-point numbers with 16 bits each; other tensors as they are."""
+    """Sends floating-point numbers with 16 bits each, other tensors unchanged."""
 
     def __init__(self, wire: torch.dtype) -> None:
         self.wire = wire
@@ -75,7 +75,7 @@ class _Narrow:
 
 
 def wire_of(compressor: Compressor) -> int:
-    """As which element type float32 and float64 travel, where no more than that has to be done to them."""
+    """The element type in which float32 and float64 are sent, if that conversion is all that the compressor does."""
     if not isinstance(compressor, _Narrow):
         return NO_WIRE
     code = code_of(compressor.wire)
@@ -84,14 +84,14 @@ def wire_of(compressor: Compressor) -> int:
 
 
 def may_lie_in_buckets(compressor: Compressor) -> bool:
-    """Whether gradients side by side can be sent as one tensor."""
+    """Whether several gradients packed into one tensor can be sent with this compressor."""
     return isinstance(compressor, _Plain | _Narrow)
 
 
 class Compression:
     """The compressors to choose from.
 
-    ``none`` sends gradients as they are; ``fp16`` and ``bf16`` halve the bytes of float32. fp16 keeps 11 significant
+    ``none`` sends gradients unchanged; ``fp16`` and ``bf16`` halve the bytes of float32. fp16 keeps 11 significant
     bits and overflows above 65504; bf16 keeps 8 and the range of float32. Sums are formed in float32 and rounded once
     per hop.
 
@@ -109,11 +109,11 @@ class Compression:
 
 Rules = Mapping[str, Codec | str | None] | Iterable[tuple[str, Codec | str | None]]
 
-# Less is not worth the conversion, and small tensors are often the ones that suffer: biases, norms.
+# Smaller gradients are not worth the conversion, and small tensors such as biases and norms often suffer most.
 MIN_ELEMENTS = 1024
 
-# Of which warming up begins, and in how many stages the fraction comes down: each is another one for the ranks to
-# agree on.
+# The fraction at which warm-up begins, and the number of stages in which it decreases: the ranks must agree again for
+# each stage.
 WARM_UP_FRACTION = 0.25
 WARM_UP_STAGES = 4
 
@@ -122,23 +122,23 @@ WARM_UP_STAGES = 4
 class CompressionPolicy:
     """Which codec compresses which parameter's gradient.
 
-    - ``rules``: patterns of parameters' names, as for the shell, each with a codec of :mod:`rueda.compression`, its
-      name, or ``None`` for no compression. The first pattern that fits counts; parameters that none fits are
-      not compressed. A codec or its name in their place is for all parameters.
-    - ``min_elements``: gradients of fewer elements are not compressed.
-    - ``error_feedback``: what a codec loses of a gradient is added to the parameter's next gradient, e' = x + e - y
-      (Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019, algorithm 2), which sparse codecs need. It costs
-      4 bytes for each element of the compressed parameters, which the optimizer's state_dict() holds. By default for
-      sparse codecs only: the others lose too little.
-    - ``momentum``: m of momentum correction, in the place of the optimizer's own, which has to be 0. What is compressed
-      is u' = m u + x, and u is set to 0 where an element has been sent; where no sparse codec with error feedback
-      compresses, u is formed after the reduction, as the optimizer would. 4 bytes for each element of all parameters.
-    - ``warm_up_steps``: so many steps begin with a fraction of 0.25 for sparse codecs and come down to theirs in four
-      stages.
-    - ``clip_norm`` c: each gradient that is compressed is scaled down, before anything is added to it, to a norm of
-      c / sqrt(ranks).
+    - ``rules``: shell-style patterns of parameter names, each with a codec of :mod:`rueda.compression`, its name, or
+      ``None`` for no compression. The first pattern that matches applies; parameters that match none are not
+      compressed. A codec or its name instead of rules applies to all parameters.
+    - ``min_elements``: gradients with fewer elements are not compressed.
+    - ``error_feedback``: adds what a codec loses of a gradient to the parameter's next gradient, e' = x + e - y
+      (Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019, algorithm 2); sparse codecs need this. It costs 4
+      bytes per element of the compressed parameters, stored in the optimizer's state_dict(). By default for sparse
+      codecs only: the others lose too little.
+    - ``momentum``: m of momentum correction, in place of the optimizer's own momentum, which must be 0. Compresses
+      u' = m u + x, and sets u to 0 for elements that have been sent. Where no sparse codec with error feedback
+      compresses, u is formed after the reduction, as the optimizer would. Costs 4 bytes per element of all parameters.
+    - ``warm_up_steps``: over this many steps, the fraction of sparse codecs decreases from 0.25 to its final value in
+      four stages.
+    - ``clip_norm`` c: scales each gradient that is compressed down to a norm of at most c / sqrt(ranks), before
+      anything is added to it.
 
-    The last three are of Lin et al., "Deep gradient compression", ICLR 2018, sections 3.1 to 3.3 and equations 4 and 5.
+    The last three are from Lin et al., "Deep gradient compression", ICLR 2018, sections 3.1 to 3.3, equations 4 and 5.
 
     Example::
 
@@ -173,7 +173,7 @@ class CompressionPolicy:
         ):
             if not is_right:
                 raise InvalidArgumentError(f"{option} of a CompressionPolicy {bounds}")
-        # As the class is frozen: it may be compared, copied and sent.
+        # As the class is frozen, so that it can be compared, copied and sent.
         object.__setattr__(self, "rules", named)
         object.__setattr__(self, "min_elements", min_elements)
         object.__setattr__(self, "error_feedback", error_feedback)
@@ -182,17 +182,17 @@ class CompressionPolicy:
         object.__setattr__(self, "clip_norm", clip_norm)
 
     def codec_for(self, name: str, elements: int) -> Codec | None:
-        """The codec for a parameter; ``None`` where its gradient travels as it is."""
+        """The codec for a parameter; ``None`` if its gradient is not compressed."""
         if elements < self.min_elements:
             return None
         return next((codec for pattern, codec in self.rules if fnmatchcase(name, pattern)), None)
 
     def keeps_residual(self, codec: Codec) -> bool:
-        """Whether what this codec loses is kept for the next step."""
+        """Whether the loss of this codec is kept for the next step."""
         return codec.fraction_sent > 0 if self.error_feedback is None else self.error_feedback
 
     def corrects_momentum(self, codec: Codec | None) -> bool:
-        """Whether momentum is gathered before this codec compresses, and not after the reduction."""
+        """Whether momentum is accumulated before this codec compresses, not after the reduction."""
         return (
             self.momentum > 0
             and codec is not None
@@ -201,7 +201,7 @@ class CompressionPolicy:
         )
 
     def codec_at(self, codec: Codec | None, step: int) -> Codec | None:
-        """What a parameter's codec is in a step: while it warms up, a sparse one sends more."""
+        """A parameter's codec in a given step: during warm-up, a sparse codec sends more."""
         if not isinstance(codec, TopK | RandomK) or step >= self.warm_up_steps:
             return codec
         stage = WARM_UP_STAGES * step // self.warm_up_steps
@@ -210,7 +210,7 @@ class CompressionPolicy:
 
 
 def _named(rules: Rules | Codec | str) -> tuple[tuple[str, Codec | None], ...]:
-    """The rules with codecs in the place of their names. Raises InvalidArgumentError for what are no rules."""
+    """The rules with codecs instead of names. Raises InvalidArgumentError for invalid rules."""
     if isinstance(rules, str | Codec):
         rules = {"*": rules}
     try:
@@ -229,7 +229,7 @@ def _named(rules: Rules | Codec | str) -> tuple[tuple[str, Codec | None], ...]:
 
 
 def policy_of(compression: object) -> tuple[Compressor, CompressionPolicy | None]:
-    """What DistributedOptimizer() was given, as what compresses in Python and what the core compresses.
+    """Splits DistributedOptimizer()'s argument into what compresses in Python and what the core compresses.
 
     Raises InvalidArgumentError.
     """

@@ -1,4 +1,4 @@
-"""What compression keeps between steps, as an optimizer's state_dict() holds it."""
+"""The state of compression between steps, as stored in an optimizer's state_dict()."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Kept = dict[str, torch.Tensor]  # by the parameter's name
 
 
 class CompressionState(TypedDict):
-    """Of one rank. Only ``momenta`` and ``steps`` are the same on all: others have lost other parts of gradients."""
+    """Of one rank. Only ``momenta`` and ``steps`` are the same on all ranks, as each loses other parts of gradients."""
 
     steps: int
     residuals: Kept
@@ -47,16 +47,16 @@ def compression_state(
 
 
 def shared_by_ranks(state: CompressionState) -> CompressionState:
-    """What other ranks may begin with, which have lost nothing yet."""
+    """The part of the state that other ranks may start with, having lost nothing yet."""
     return {**state, "residuals": {}, "velocities": {}}
 
 
 def load_compression_state(
     watched: Sequence[Watched], policy: CompressionPolicy | None, state: CompressionState | None
 ) -> int:
-    """Copies what a state keeps, zeros where it has nothing; returns its steps.
+    """Copies the state's tensors, or zeros where it has none; returns its number of steps.
 
-    Raises :class:`rueda.InvalidArgumentError` for something of another size.
+    Raises :class:`rueda.InvalidArgumentError` for a tensor of another size.
     """
     found = []
     for name, kind, kept in _kept(watched, policy):
@@ -78,7 +78,7 @@ def load_compression_state(
 def _kept(
     watched: Sequence[Watched], policy: CompressionPolicy | None
 ) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Parameter, key of the state and tensor."""
+    """Yields parameter name, key of the state, and tensor."""
     if policy is None:
         return
     for each in watched:

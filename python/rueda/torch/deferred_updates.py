@@ -1,7 +1,7 @@
-"""Updates of parameters that are made when the parameters are used next, not when step() is called.
+"""Parameter updates that are deferred from step() to the next use of the parameters.
 
-A step's gradients arrive while the next forward pass is at work, and each layer waits for its own only (Peng et al.,
-"A generic communication scheduler for distributed DNN training acceleration", SOSP 2019).
+A step's gradients arrive during the next forward pass, and each layer waits only for its own (Peng et al., "A generic
+communication scheduler for distributed DNN training acceleration", SOSP 2019).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 __all__ = ["DeferredUpdates", "Update", "cannot_defer", "updates_each_alone"]
 
-# What these make of a parameter depends on its own gradient and state only, element by element.
+# These update a parameter from its own gradient and state only, element by element.
 _EACH_ALONE = frozenset(
     {
         torch.optim.ASGD,
@@ -40,12 +40,12 @@ def updates_each_alone(kind: type[torch.optim.Optimizer]) -> bool:
 
 
 def _active_modes() -> list[TorchFunctionMode]:
-    """Of this thread, the innermost last."""
+    """This thread's modes, the innermost last."""
     return _get_current_function_mode_stack()  # type: ignore[no-any-return,no-untyped-call]
 
 
 def cannot_defer() -> str:
-    """Why updates cannot be left for later just now; empty where they can."""
+    """Why updates cannot be deferred at present; empty if they can."""
     if any(not isinstance(mode, DeferredUpdates) for mode in _active_modes()):
         return (
             "a torch function mode, such as torch.device() or torch.set_default_device(), is active"
@@ -57,7 +57,7 @@ def cannot_defer() -> str:
 
 @dataclass
 class Update:
-    """Of parameters whose gradients arrive together. ``make`` waits for these and updates; it is called once."""
+    """An update of parameters whose gradients arrive together. ``make`` waits for these and updates; called once."""
 
     parameters: Sequence[torch.Tensor]
     make: Callable[[], None]
@@ -66,9 +66,9 @@ class Update:
 class DeferredUpdates(TorchFunctionMode):
     """Makes each update before anything else happens to its parameters.
 
-    While updates are left, torch tells of every function, method and attribute that a parameter is given to in this
-    thread. What looks at a parameter's memory otherwise sees the old values until finish(): a view or NumPy array that
-    was made before, another thread, TorchScript.
+    While updates are pending, torch reports every function, method and attribute access that gets a parameter in this
+    thread. Anything that reads a parameter's memory in another way sees the old values until finish(): a view or NumPy
+    array made earlier, another thread, TorchScript.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class DeferredUpdates(TorchFunctionMode):
         self._is_entered = False
 
     def begin(self, updates: Sequence[Update], finished: Callable[[], None]) -> None:
-        """Leaves ``updates`` for later; none may be left. ``finished`` is called after the last one."""
+        """Defers ``updates``; none may be pending. ``finished`` is called after the last one."""
         assert not self._left
         self._left = {id(p): update for update in updates for p in update.parameters}
         self._finished = finished
@@ -87,15 +87,15 @@ class DeferredUpdates(TorchFunctionMode):
             self._is_entered = True
 
     def are_left(self) -> bool:
-        """Whether any is."""
+        """Whether any update is pending."""
         return bool(self._left)
 
     def awaits(self, parameter: torch.Tensor) -> bool:
-        """Whether the parameter's is."""
+        """Whether the parameter's update is pending."""
         return id(parameter) in self._left
 
     def finish(self) -> None:
-        """Makes all that are left, and raises the first error afterwards."""
+        """Makes all pending updates, then raises the first error."""
         if not self._is_entered:
             return
         with torch._C.DisableTorchFunction():
@@ -113,7 +113,7 @@ class DeferredUpdates(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Called by torch in the place of ``func``."""
+        """Called by torch instead of ``func``."""
         if self._left:
             self._make_for(args)
             if kwargs:
@@ -145,7 +145,7 @@ class DeferredUpdates(TorchFunctionMode):
             finished()
 
     def _make_rest(self) -> None:
-        """After an error, which is the one to be raised: none is to change a gradient later."""
+        """Called after an error, which will be raised: no update may change a gradient later."""
         while self._left:
             update = next(iter(self._left.values()))
             for parameter in update.parameters:

@@ -1,4 +1,4 @@
-"""Says where ranks most likely share a GPU because nobody has given each its own."""
+"""Warns if ranks most likely share a GPU because each was not assigned its own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _log = logging.getLogger("rueda")
 
 
 def why_shared(index: int, local_rank: int, gpus: int) -> str:
-    """What is odd about a rank's GPU, and the remedy; empty where nothing is.
+    """What is wrong with a rank's GPU, and the remedy; empty if nothing is.
 
-    ``index``: of the GPU; ``gpus``: how many this process sees. A rank that sees one GPU has been given it by whoever
-    started it.
+    ``index``: the GPU's number; ``gpus``: how many GPUs this process sees. If it sees only one, whatever started the
+    rank has assigned it.
     """
     if index != 0 or local_rank == 0 or gpus <= local_rank:
         return ""
@@ -31,6 +31,6 @@ def why_shared(index: int, local_rank: int, gpus: int) -> str:
 
 @cache
 def look_at_choice(index: int) -> None:
-    """Warns once where a rank's first tensor of a GPU is on one that it most likely was not meant to use."""
+    """Warns once if a rank's first GPU tensor is on a GPU that it most likely was not meant to use."""
     if text := why_shared(index, _native.local_rank(), torch.cuda.device_count()):
         _log.warning("%s", text)

@@ -1,13 +1,13 @@
 """Collectives that move tensors: allgather, broadcast, alltoall.
 
-What holds for every collective: ``name`` matches the operation across ranks (unnamed ones match by their number
-within the process set, so every rank must submit those in the same order); ``process_set`` is who takes part, all
-ranks by default, and each of them must; a function with ``_async`` returns a :class:`rueda.Handle` at once; one with
-a trailing underscore works in place. Where ranks disagree or one of them cannot take part, every rank raises the
-same error. Gradients flow through the functions that are neither asynchronous nor in place.
+Common to all collectives: ``name`` matches the operation across ranks; unnamed ones are matched by their number within
+the process set, so every rank must submit those in the same order. ``process_set`` is the set of ranks that take part,
+by default all; each member must call. A function with ``_async`` returns a :class:`rueda.Handle` immediately; one with
+a trailing underscore works in place. If ranks disagree or one of them cannot take part, every rank raises the same
+error. Gradients flow through the functions that are neither asynchronous nor in place.
 
-A tensor must not be resized or given other memory before its handle's result has been asked for. The result is
-:class:`rueda.InvalidArgumentError` then, on this rank alone, since no other can know; theirs are as they should be.
+Do not resize a tensor, or give it other memory, before you have asked for its handle's result. If you do, that raises
+:class:`rueda.InvalidArgumentError` on this rank only, since no other rank can know; the others' results are correct.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def allgather(
 ) -> torch.Tensor:
     """Concatenates the ranks' tensors along the first dimension, in rank order.
 
-    ``tensor``: at least one dimension; the first extent may differ between ranks, also be 0; the others and the dtype
-    must agree. Returns a new tensor of shape ``[sum of first extents, ...]``.
+    ``tensor``: at least one dimension. The first extent may differ between ranks and may be 0; the other extents and
+    the dtype must agree. Returns a new tensor of shape ``[sum of first extents, ...]``.
 
     Raises as :func:`allreduce`.
 
@@ -156,7 +156,7 @@ def broadcast_(
 ) -> torch.Tensor:
     """:func:`broadcast` in place: overwrites ``tensor`` and returns it. It must be contiguous and writeable.
 
-    Raises as :func:`broadcast`, and :class:`rueda.InvalidArgumentError` on every rank where one rank's tensor is not
+    Raises as :func:`broadcast`, and :class:`rueda.InvalidArgumentError` on every rank if one rank's tensor is not
     contiguous.
 
     Example::
@@ -216,7 +216,7 @@ def alltoall(
 
     ``tensor``: at least one dimension; the first extent may differ between ranks, the others and the dtype must agree.
     ``splits``: one number per rank of the set, adding up to the first extent; by default even.
-    Returns the new tensor, and, where splits are given, an int64 tensor of the rows received from each rank.
+    Returns the new tensor and, if splits are given, an int64 tensor of the number of rows received from each rank.
 
     Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` for splits that do not add up or an extent
     that cannot be divided evenly.
@@ -275,5 +275,5 @@ def alltoall_with_counts_async(
     name: str | None,
     process_set: ProcessSet,
 ) -> Handle[tuple[torch.Tensor, torch.Tensor]]:
-    """:func:`alltoall_async` that tells the rows received from each rank for even splits, too."""
+    """:func:`alltoall_async` that also returns the number of rows received from each rank, even without splits."""
     return _collectives.alltoall_with_counts(tensor, splits, name, process_set)

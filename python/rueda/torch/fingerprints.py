@@ -1,11 +1,11 @@
-"""Numbers of 64 bits by which ranks see whether tensors are equal to the bit.
+"""64-bit fingerprints by which ranks check whether tensors are bitwise equal.
 
-A tensor's bytes are taken as words of 64 bits, and each block of words times a row of random odd weights, modulo 2^64:
-so the order of additions does not matter, one changed word always changes the number, and several do but for one case
-in about 2^63. The numbers of the blocks are words again, and so on until one is left.
+A tensor's bytes are read as 64-bit words, and each block of words is multiplied by a row of random odd weights, modulo
+2^64. So the order of additions does not matter, a change of one word always changes the fingerprint, and a change of
+several does except in about one of 2^63 cases. The blocks' fingerprints are words again, and so on until one is left.
 
-The extension computes the same of memory of the CPU (``csrc/reduce/fingerprint.h``), of all of a model's tensors in one
-call: operations of torch take longer than that for those of a small model.
+For CPU memory, the extension computes the same (``csrc/reduce/fingerprint.h``), for all of a model's tensors in one
+call: for a small model, torch operations take longer than that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BLOCK_BYTES = 8 * WORDS
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's elements in their order as bytes: its own memory where that is possible, otherwise a copy."""
+    """A tensor's elements, in order, as bytes: its own memory if possible, otherwise a copy."""
     flat = tensor.detach().contiguous().view(-1)
     if flat.is_complex():
         flat = torch.view_as_real(flat.resolve_conj()).view(-1)
@@ -40,19 +40,19 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def block_hashes(tensor: torch.Tensor) -> torch.Tensor:
-    """One number for each :data:`BLOCK_BYTES` of a tensor, and one for the rest, on the CPU."""
+    """One fingerprint for each :data:`BLOCK_BYTES` of a tensor, and one for the rest, on the CPU."""
     return _of_rows(bits_of(tensor)).cpu()
 
 
 def combined(hashes: torch.Tensor) -> int:
-    """One number for several."""
+    """Combines fingerprints into one."""
     while hashes.numel() > 1:
         hashes = _of_rows(hashes.view(torch.uint8))
     return int(hashes[0]) if hashes.numel() else 0
 
 
 def numbers_of(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """One number for each tensor."""
+    """One fingerprint for each tensor."""
     plain = [_is_plain(tensor) for tensor in tensors]
     pieces = [
         (tensor.data_ptr(), tensor.numel() * tensor.element_size())
@@ -67,17 +67,17 @@ def numbers_of(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 
 def number_of(tensor: torch.Tensor) -> int:
-    """One number for a tensor."""
+    """The fingerprint of a tensor."""
     return numbers_of([tensor])[0]
 
 
 def number_of_words(words: Sequence[int]) -> int:
-    """One number for several."""
+    """One fingerprint for several."""
     return number_of(torch.tensor(words, dtype=torch.int64, device="cpu"))
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the elements lie in their order in memory of the CPU, with the bits that they have."""
+    """Whether the elements are in CPU memory, in order and with their actual bits."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.is_cpu
@@ -100,7 +100,7 @@ def _of_rows(content: torch.Tensor) -> torch.Tensor:
 
 
 def _filled_up(content: torch.Tensor) -> torch.Tensor:
-    """With zeros to whole words, which change no number."""
+    """Pads with zeros to whole words, which changes no fingerprint."""
     missing = -content.numel() % 8
     return torch.nn.functional.pad(content, (0, missing)) if missing else content
 
@@ -115,12 +115,12 @@ def _times_weights(rows: torch.Tensor) -> torch.Tensor:
     weights = _weights(rows.device)[: rows.shape[1]]
     if rows.is_cpu:
         return torch.mv(rows, weights)
-    return (rows * weights).sum(1)  # of integers, a GPU has no product with a matrix
+    return (rows * weights).sum(1)  # a GPU has no matrix product for integers
 
 
 @cache
 def _weights(device: torch.device) -> torch.Tensor:
-    """The same on every rank, whatever the application has seeded: splitmix64 of their numbers, made odd."""
+    """The same on every rank, regardless of the application's seeds: splitmix64 of 1, 2, 3, ..., made odd."""
     mask = (1 << 64) - 1
     weights = []
     for number in range(1, WORDS + 1):

@@ -1,4 +1,4 @@
-"""Gradients of a GPU that are brought into their bucket together, in one launch."""
+"""GPU gradients that are copied into their bucket together, in one launch."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["Cuda", "Gathering", "Place"]
 
 
 class Cuda(Protocol):
-    """What is used of ``torch.cuda``."""
+    """The part of ``torch.cuda`` that is used."""
 
     def current_stream(self, device: Any) -> Any: ...
 
 
 class Place(Protocol):
-    """Where one gradient belongs; what is used of :class:`rueda.torch.buckets.Slot`."""
+    """Where one gradient belongs; the part of :class:`rueda.torch.buckets.Slot` that is used."""
 
     def outside(self) -> tuple[str, torch.Tensor | None]: ...
     def view(self) -> torch.Tensor: ...
@@ -30,10 +30,10 @@ P = TypeVar("P", bound=Place)
 
 
 class Gathering:
-    """The gradients of one bucket, on their way into it.
+    """Copies the gradients of one bucket into it.
 
-    They are copied on the stream that is current when the last one is ready, after what has been enqueued on the
-    streams on which the others became ready: autograd works on a parameter's gradient where its forward pass ran.
+    They are copied on the stream that is current when the last one is ready, after all work enqueued on the streams on
+    which the others became ready: autograd processes a parameter's gradient on the stream of its forward pass.
     """
 
     def __init__(
@@ -45,23 +45,23 @@ class Gathering:
         self._device = device
         self._cuda = cuda if cuda is not None else cast(Cuda, torch.cuda)
         self._current_stream = current_stream
-        # By their handles. ExternalStream() of the default stream's, which is 0, would be another one.
+        # By handle. For the default stream, whose handle is 0, ExternalStream() would create a different one.
         self._streams: dict[int, Any] = {}
 
     def start_over(self) -> None:
-        """Forgets on which streams gradients became ready."""
+        """Forgets the streams on which gradients became ready."""
         self._streams.clear()
 
     def note(self) -> None:
-        """A gradient is ready on the current stream."""
+        """Notes that a gradient is ready on the current stream."""
         handle = self._current_stream(self._device.index)
         if handle not in self._streams:
             self._streams[handle] = self._cuda.current_stream(self._device)
 
     def take_in(self, places: Sequence[P], refuse: Callable[[P, str], object]) -> None:
-        """Brings what the parameters have as ``.grad`` into its places, as :meth:`Slot.take_in` does.
+        """Copies the parameters' ``.grad`` into its places, as :meth:`Slot.take_in` does.
 
-        ``refuse`` is called with each place into which it cannot be brought, and why.
+        ``refuse`` is called with each place that cannot take its gradient, and the reason.
         """
         here = self._current_stream(self._device.index)
         others = [stream for handle, stream in self._streams.items() if handle != here]
@@ -81,7 +81,7 @@ class Gathering:
         for place, gradient in found:
             if (
                 others
-            ):  # its memory, which is let go of now, would be given out on the stream that made it
+            ):  # released now, its memory would otherwise be reused on the stream that made it
                 gradient.record_stream(self._cuda.current_stream(self._device))
             place.exchange(gradient)
 
@@ -91,5 +91,5 @@ def _copy_each(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor])
         target.copy_(source)
 
 
-# What torch's own optimizers use; the oldest that Rueda works with have none.
+# What torch's own optimizers use; the oldest versions that Rueda supports lack it.
 _copy = getattr(torch, "_foreach_copy_", _copy_each)

@@ -1,4 +1,4 @@
-"""Which gradients an application wants to be reduced together."""
+"""The groups of gradients that an application wants to be reduced together."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def agree_on_groups(
 ) -> Groups:
     """The names in each group, the same on every rank of the set.
 
-    ``groups``: as for DistributedOptimizer(); nothing happens where it is ``None`` or 0. Parameters that need no
-    gradient or belong to another optimizer are left out. Raises :class:`rueda.InvalidArgumentError`, on every
-    rank where they differ.
+    ``groups``: as for DistributedOptimizer(); nothing happens if it is ``None`` or 0. Parameters that need no gradient
+    or belong to another optimizer are left out. Raises :class:`rueda.InvalidArgumentError` on every rank if the ranks'
+    groups differ.
     """
     if groups is None or (isinstance(groups, int) and groups == 0):
         return ()

@@ -13,7 +13,7 @@ __all__ = ["keep_gradients_in_heap"]
 
 
 def keep_gradients_in_heap(parameters: Iterable[torch.Tensor]) -> bool:
-    """:func:`rueda.heap.keep_in_heap` for the gradients of these parameters that lie in the CPU's memory."""
+    """:func:`rueda.heap.keep_in_heap` for those of these parameters' gradients that are in CPU memory."""
     return keep_in_heap([local_of(p).nbytes for p in parameters if _makes_gradient(p)])
 
 

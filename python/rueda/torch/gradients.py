@@ -1,4 +1,4 @@
-"""Reduces gradients while the backward pass goes on."""
+"""Reduces gradients during the backward pass."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ from rueda.torch.shards import local_of
 
 __all__ = ["GradientReducer", "ReducerOptions", "new_prefix"]
 
-# A copy of so much into a bucket goes through memory, not through the cache, and costs more than what the kernel
-# takes to copy half of it between ranks. Where exactly that begins was not settled: docs/benchmarks.md.
+# Copying this much into a bucket goes through memory, not through the cache, and costs more than copying half of it
+# between ranks through the kernel. Where exactly that begins was not settled: docs/benchmarks.md.
 LARGE_GRADIENT_BYTES = 16 << 20
 
-# How many there are for each process set, by its world and number.
+# The number of reducers for each process set, by its world and number.
 _reducers: defaultdict[tuple[int, int | None], int] = defaultdict(int)
 
 
 @dataclass(frozen=True)
 class ReducerOptions:
-    """What DistributedOptimizer() was called with, see there."""
+    """The arguments of DistributedOptimizer(), see there."""
 
     compression: Compressor
     op: ReduceOp
@@ -70,13 +70,13 @@ class ReducerOptions:
 
 
 def new_prefix(process_set: ProcessSet, what: str = "gradient") -> str:
-    """Under what the gradients, or whatever else, of the next optimizer are named.
+    """The name prefix for the gradients (or another ``what``) of the next optimizer.
 
-    Optimizers that live side by side must not meet under one name. The members of a set create those for it in the
-    same order, and other ranks know nothing of them.
+    Optimizers that exist at the same time must not use the same names. The members of a set create its optimizers in
+    the same order, and other ranks know nothing of them.
     """
     process_set_id = process_set.process_set_id
-    # After shutdown() another set of that number may have other members.
+    # After shutdown(), another set with that number may have other members.
     of_world = lifecycle.block_number() if process_set_id == 0 else lifecycle.first_world_number()
     number = _reducers[of_world, process_set_id]
     _reducers[of_world, process_set_id] += 1
@@ -85,7 +85,7 @@ def new_prefix(process_set: ProcessSet, what: str = "gradient") -> str:
 
 
 def _is_accumulated(parameter: torch.Tensor) -> bool:
-    """In a hook of the parameter: whether its gradient comes into ``.grad``, not only out of torch.autograd.grad()."""
+    """In a parameter's hook: whether its gradient goes into ``.grad``, not just to torch.autograd.grad()."""
     if torch._C._current_graph_task_id() < 0:  # not within torch's own engine, which is asked below
         return True
     with torch.enable_grad():
@@ -95,7 +95,7 @@ def _is_accumulated(parameter: torch.Tensor) -> bool:
     assert accumulator is not None
     try:
         torch._C._will_engine_execute_node(accumulator)
-    except RuntimeError:  # what it does for a leaf whose gradient is returned instead
+    except RuntimeError:  # raised for a leaf whose gradient is returned instead
         return False
     return True
 
@@ -106,27 +106,27 @@ def _is_finite(tensor: torch.Tensor) -> bool:
 
 
 def _nothing() -> None:
-    """Where there is nothing to be called."""
+    """Does nothing."""
 
 
 class _Reducing(NamedTuple):
-    """All gradients of one step, on their way."""
+    """All gradients of one step, in flight."""
 
     buckets: list[tuple[Bucket, Handle[object]]]
     separate: list[InFlight]
-    order: list[int]  # in which they became ready while undecided
+    order: list[int]  # in which they became ready before the layout was decided
 
 
 class GradientReducer:
     """Submits gradients as soon as backward has accumulated them, and waits for all of them.
 
-    A parameter's gradient is ready after ``passes`` backward passes since the last synchronize(), as what they
-    have summed up in ``.grad``. It is submitted at once by itself or, where it lies in a bucket, together with the
-    others there once all are ready.
+    A parameter's gradient is ready after ``passes`` backward passes since the last synchronize(), with their sum in
+    ``.grad``. It is submitted alone immediately or, if it is in a bucket, together with the others there once all are
+    ready.
 
-    The first step always goes without buckets. So differences between the ranks' models are reported by
-    parameter, and the order in which gradients become ready is known when the ranks agree on the buckets, at
-    the end of that step's synchronize().
+    The first step never uses buckets. So differences between the ranks' models are reported by parameter, and the order
+    in which gradients become ready is known when the ranks agree on the buckets, at the end of that step's
+    synchronize().
     """
 
     def __init__(self, options: ReducerOptions, passes: int) -> None:
@@ -156,12 +156,12 @@ class GradientReducer:
         self.synchronized = False  # nothing has changed since synchronize()
         self.scaler_decides = False  # a GradScaler was asked for a step, which it may skip
         self._watched: list[Watched] = []
-        self._undecided = True  # the ranks are to agree on buckets
+        self._undecided = True  # the ranks have yet to agree on buckets
         self._order: list[int] = []  # in which gradients became ready while undecided
         self._groups: list[Group] = []
         self.is_member = takes_part(options.process_set)
         self._hooks: list[RemovableHandle] = []
-        # Called before the first gradient of a step: what the step before has left for later is over then.
+        # Called before the first gradient of a step: finishes what the previous step has deferred.
         self.before_gradients: Callable[[], None] = _nothing
 
     def add(self, parameter: torch.Tensor, name: str) -> None:
@@ -174,7 +174,7 @@ class GradientReducer:
             self._watch(watched)
 
     def form_groups(self) -> None:
-        """Lets the parameters that ``options.groups`` names be reduced together, where there are no buckets."""
+        """Makes the parameters named in ``options.groups`` be reduced together when there are no buckets."""
         by_name = {watched.name: watched for watched in self._watched}
         for names in self.options.groups:
             group = Group([by_name[name] for name in names])
@@ -192,12 +192,12 @@ class GradientReducer:
         return [watched.name for watched in self._watched]
 
     def compression_state(self) -> CompressionState | None:
-        """What the next steps depend on besides the optimizer's own state; ``None`` where nothing is compressed."""
+        """The state, besides the optimizer's own, that the next steps need; ``None`` without compression."""
         self.forget_skipped()
         return compression_state(self._watched, self.options.policy, self._separate.steps)
 
     def load_compression_state(self, state: CompressionState | None) -> None:
-        """The inverse; without a state, nothing has been lost yet. Raises InvalidArgumentError."""
+        """The inverse; without a state, starts with no loss. Raises InvalidArgumentError."""
         self.scaler_decides = False
         self._separate.steps = load_compression_state(self._watched, self.options.policy, state)
 
@@ -217,7 +217,7 @@ class GradientReducer:
             watched.velocity = torch.zeros(count, dtype=dtype, device="cpu")
 
     def in_flight(self) -> list[str]:
-        """Names of the parameters whose gradients are ready, so that they may be on their way."""
+        """Names of the parameters whose gradients are ready and so may be in flight."""
         return [
             watched.name
             for watched in self._watched
@@ -225,7 +225,7 @@ class GradientReducer:
         ]
 
     def buckets(self) -> GradientBuckets:
-        """How gradients are kept now."""
+        """How gradients are kept at present."""
         return self._bucketed.describe()
 
     def start_over(self) -> None:
@@ -240,7 +240,7 @@ class GradientReducer:
         self._bucketed.start_over()
 
     def give_up(self) -> None:
-        """Waits for what is in flight, forgets how that ended, and counts from zero: as after a failed step."""
+        """Waits for gradients in flight, ignores their outcome, and counts from zero, as after a failed step."""
         for bucket in self._bucketed.taken():
             bucket.wait()
         for gradient in self._take_separate():
@@ -248,14 +248,14 @@ class GradientReducer:
         self.start_over()
 
     def close(self) -> None:
-        """Gives up what is in flight, and watches no gradient any more."""
+        """Gives up gradients in flight, and stops watching."""
         self.give_up()
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
 
     def synchronize(self) -> None:
-        """Submits what this rank has no gradient for, as zeros, then waits until every ``.grad`` is reduced."""
+        """Submits zeros for missing gradients, then waits until every ``.grad`` is reduced."""
         if self.is_member:
             reducing = self._begin_rest()
             errors, unfit = self._bucketed.receive(reducing.buckets)
@@ -266,20 +266,20 @@ class GradientReducer:
         self.synchronized = True
 
     def require_finite(self) -> None:
-        """Before gradients are used: raises what a codec has met with, unless they were made finite since.
+        """Called before gradients are used: raises an error that a codec has found, unless they were made finite since.
 
-        synchronize() leaves NaN where that is, as a reduction without a codec does, since what a GradScaler or the
-        application makes of it is the same on all ranks.
+        synchronize() leaves NaN there, as a reduction without a codec does, so that a GradScaler or the application
+        treats it the same way on all ranks.
         """
         for parameter, error in self._separate.not_finite:
             if parameter.grad is not None and not _is_finite(local_of(parameter.grad)):
                 raise error
 
     def forget_skipped(self) -> None:
-        """Before the gradients after a GradScaler's step: where it took none, nothing is kept of what it has dropped.
+        """Called before the gradients after a GradScaler's step: if it skipped the step, drops what codecs have kept.
 
-        Gradients are scaled in another way from then on, by half as much or less: what codecs have kept of many such
-        steps, as training begins with, would be many times what a gradient is.
+        Later gradients are scaled differently, by half as much or less. Over many skipped steps, as at the start of
+        training, what codecs keep would become many times the size of a gradient.
         """
         if self.scaler_decides:
             self.scaler_decides = False
@@ -287,9 +287,9 @@ class GradientReducer:
                 watched.forget()
 
     def may_defer(self) -> bool:
-        """Whether the step is like those before it, so that what it needs of other ranks has been submitted.
+        """Whether the step is like earlier ones, so that everything other ranks need from it has been submitted.
 
-        Momentum that is gathered here is gathered of all gradients at once.
+        Momentum accumulated here needs all gradients at once.
         """
         policy = self.options.policy
         gathers = policy is not None and policy.momentum != 0
@@ -298,10 +298,10 @@ class GradientReducer:
     def defer(
         self,
     ) -> tuple[list[tuple[list[torch.Tensor], Callable[[], None]]], Callable[[], None]]:
-        """Begins as synchronize() does, and returns at once.
+        """Begins like synchronize(), and returns immediately.
 
-        Returns parameters with what waits for the gradients of those, to be called once each, and what is to be
-        called after all of them.
+        Returns groups of parameters, each with a function that waits for their gradients (to be called once), and a
+        function to be called after all of those.
         """
         reducing = self._begin_rest()
         unfit: list[Watched] = []
@@ -314,7 +314,7 @@ class GradientReducer:
 
         def receive_separate(gradient: InFlight) -> None:
             errors, frozen = self._separate.receive([gradient])
-            errors += [error for _, error in not_finite]  # which nobody would look at
+            errors += [error for _, error in not_finite]  # nobody would look at these later
             not_finite.clear()
             self._end_part(errors, [], frozen)
 
@@ -329,28 +329,28 @@ class GradientReducer:
         return parts, lambda: self._agree_anew(unfit, reducing.order)
 
     def _begin_rest(self) -> _Reducing:
-        """Submits what is not on its way, and takes all that is."""
+        """Submits what is not in flight yet, and takes all that is."""
         self.forget_skipped()
         if self._bucketed.of_another_world():
             self._leave_world()
-        # The first step, whose ranks know nothing of each other yet: who has frozen something here refuses it.
+        # In the first step, ranks know nothing about each other yet: one that has frozen something refuses it.
         frozen: dict[int, bool] = {}
         if self._undecided:
             try:
                 frozen = self._separate.frozen(self._watched)
             except Exception:
-                self.give_up()  # so that the step can be taken anew
+                self.give_up()  # so that the step can be repeated
                 raise
         for watched in self._watched:
             if watched.slot or watched.in_flight:
                 continue
-            # What is frozen, and was not sent before, costs nothing in later steps.
+            # A gradient that is frozen and was not sent before costs nothing in later steps.
             wanted = watched.parameter.requires_grad or watched.was_sent or watched.group
             if wanted or self._undecided:
                 self._submit_rest(watched, frozen)
         self._bucketed.start_incomplete()
         order = list(self._order)
-        # Taken first, lest what Ctrl-C leaves behind be taken for a part of the next step.
+        # Taken first, so that leftovers after Ctrl-C are not mistaken for a part of the next step.
         buckets = self._bucketed.in_flight()
         separate = self._take_separate()
         self.start_over()
@@ -379,11 +379,11 @@ class GradientReducer:
         unfit: list[Watched],
         frozen: list[tuple[torch.Tensor, Exception]],
     ) -> None:
-        """Reduces by themselves what did not fit its bucket on some rank; then raises the first error.
+        """Reduces gradients separately whose bucket did not fit on some rank; then raises the first error.
 
-        ``frozen``: on some rank, with what is wrong where it is not on all.
+        ``frozen``: parameters frozen on some rank, with the error to raise if not on all.
         """
-        # All ranks have been told of both, and come here.
+        # All ranks have been told of both, and get here.
         on_all = self._separate.frozen(self._watched) if unfit or frozen else {}
         for watched in unfit:
             if watched.parameter.requires_grad:
@@ -413,7 +413,7 @@ class GradientReducer:
             self._undecided = self._undecided and not decided
 
     def _gather_momentum(self) -> None:
-        """Of the gradients that have none from before they were compressed."""
+        """For gradients whose momentum was not accumulated before compression."""
         policy = self.options.policy
         if policy is None or policy.momentum == 0:
             return
@@ -426,7 +426,7 @@ class GradientReducer:
             velocity = watched.velocity
             assert velocity is not None
             with torch.no_grad():
-                if gradient.layout == torch.sparse_coo:  # and so is what has been gathered of it
+                if gradient.layout == torch.sparse_coo:  # the momentum becomes sparse, too
                     gathered = torch.mul(velocity.view(gradient.shape), policy.momentum)
                     gathered.add_(gradient)
                     watched.parameter.grad = gathered.to_sparse(gradient.sparse_dim())
@@ -435,11 +435,11 @@ class GradientReducer:
                     continue
                 gathered = torch.mul(velocity, policy.momentum).add_(gradient.reshape(-1))
                 gradient.copy_(gathered.view(gradient.shape))
-                if _is_finite(gathered):  # otherwise it would never become so again
+                if _is_finite(gathered):  # otherwise it would stay non-finite
                     velocity.copy_(gathered)
 
     def _group_of(self, watched: Watched) -> Group | None:
-        """With which others a gradient is submitted now. Buckets take the place of groups."""
+        """The group with which a gradient is submitted at present. Buckets replace groups."""
         return None if self._bucketed.exist() else watched.group
 
     def _take_separate(self) -> list[InFlight]:
@@ -449,7 +449,7 @@ class GradientReducer:
         return taken
 
     def _leave_world(self) -> None:
-        """Gives up what was decided about buckets, since the ranks are gone with which it was."""
+        """Drops what was decided about buckets, since it was decided with ranks of another world."""
         ready = [w for w in self._watched if w.slot and w.passes_left <= 0]
         self._bucketed.leave_world()
         self._undecided = True
@@ -457,29 +457,29 @@ class GradientReducer:
             self._submit_ready(watched)
 
     def _refusal(self) -> str:
-        """Why there are to be no buckets, as far as every rank knows by itself."""
+        """Why there are to be no buckets, as far as every rank knows without asking."""
         options = self.options
         if options.bucket_views is False:
             return "gradient_as_bucket_view=False"
         if not may_lie_in_buckets(options.compression):
             return "gradients are compressed"
-        # A GPU's driver is asked less often for a bucket than for each gradient, also with one rank.
+        # A bucket needs fewer calls to a GPU's driver than separate gradients, even with one rank.
         is_on_gpu = any(watched.parameter.is_cuda for watched in self._watched)
         if options.bucket_views is None and options.process_set.size() == 1 and not is_on_gpu:
             return "there is one rank"
         return ""
 
     def _bytes_limit(self) -> int | None:
-        """From which size on gradients on the CPU are reduced where autograd puts them; ``None``: none is."""
+        """The size from which gradients on the CPU are reduced where autograd puts them; ``None`` for no limit."""
         options = self.options
         if options.bucket_views or options.groups:
             return None
-        # Between hosts what is large is sent from where it lies and received there.
+        # Between hosts, large gradients are sent and received in place.
         crosses_hosts = lifecycle.local_size() != lifecycle.size()
         return LARGE_GRADIENT_BYTES if crosses_hosts or _native.has_direct_access() else None
 
     def _watch(self, watched: Watched) -> None:
-        """Has torch call this reducer. A model outlives its optimizers, so its hooks must not keep them."""
+        """Makes torch call this reducer. A model outlives its optimizers, so its hooks must not keep them alive."""
         reference = weakref.ref(self)
 
         @never_traced
@@ -503,7 +503,7 @@ class GradientReducer:
     def _before_accumulation(self, watched: Watched) -> None:
         """Refuses to add to a gradient that is being reduced.
 
-        Torch calls it also where torch.autograd.grad() returns the gradient and adds nothing.
+        Torch also calls this when torch.autograd.grad() returns the gradient and adds nothing.
         """
         self.before_gradients()
         if watched.passes_left <= 0 and _is_accumulated(watched.parameter):

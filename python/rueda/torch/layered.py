@@ -1,4 +1,4 @@
-"""An optimizer with other methods over its own."""
+"""Overrides methods of an existing optimizer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["laid_over", "load_in_place", "note_step"]
 
 
 def laid_over(layer: type[torch.optim.Optimizer], optimizer: torch.optim.Optimizer) -> Any:
-    """An optimizer with the methods of ``layer`` over those of ``optimizer``, of whose class it is an instance, too.
+    """An optimizer with the methods of ``layer`` on top of those of ``optimizer``, and also an instance of its class.
 
-    What the optimizer holds is shared, not copied: a scheduler that holds the old one goes on changing these
+    The optimizer's contents are shared, not copied: a scheduler that holds the old one keeps changing these
     param_groups. A scheduler also replaces the old one's step() by a wrapper, which must not hide the new one's; the
     layer's step() calls note_step().
     """
@@ -27,16 +27,16 @@ def laid_over(layer: type[torch.optim.Optimizer], optimizer: torch.optim.Optimiz
 
 
 def note_step(optimizer: Any) -> None:
-    """Tells the optimizer below a step, as a scheduler's wrapper does: torch warns where there was none."""
+    """Reports a step to the optimizer below, as a scheduler's wrapper does: otherwise torch warns."""
     below = optimizer._rueda_below()
     if below is not None:
         below._opt_called = True
 
 
 def load_in_place(optimizer: torch.optim.Optimizer, load: Callable[[], None]) -> None:
-    """Calls ``load``, which gives the optimizer other param_groups, and puts these into the list that it had.
+    """Calls ``load``, which gives the optimizer new param_groups, and moves them into the list that it had.
 
-    Schedulers that were made before the layer was laid over hold the optimizer below, with the same list.
+    Schedulers created before the layer was added hold the optimizer below, which has the same list.
     """
     groups = optimizer.param_groups
     load()

@@ -1,4 +1,4 @@
-"""Adds up the gradients of leaves along their tree, and reduces them over the ranks."""
+"""Sums the gradients of leaves along their tree, and reduces them over the ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _collectives = Collectives(TorchAdapter())
 
 
 def _rows(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
-    """In memory that the other ranks of the host reach."""
+    """In memory that the host's other ranks can access."""
     size = rows * columns * dtype.itemsize
     if size == 0:
         return torch.empty(rows, columns, dtype=dtype, device="cpu")
@@ -33,7 +33,7 @@ def _rows(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 class LeafBucket:
-    """Tensors of one dtype whose partial sums lie side by side and are reduced together."""
+    """Tensors of one dtype whose partial sums are packed side by side and reduced together."""
 
     def __init__(self, name: str, tensors: Sequence[torch.Tensor], leaves: Leaves) -> None:
         self.name = name
@@ -43,15 +43,15 @@ class LeafBucket:
         self.handle: Handle[torch.Tensor] | None = None
         ends = [0, *accumulate(t.numel() for t in tensors)]
         self._slices = [slice(a, b) for a, b in pairwise(ends)]
-        # The result takes the place of the first partial sum.
+        # The result overwrites the first partial sum.
         self._rows = _rows(max(1, len(leaves.partials)), ends[-1], tensors[0].dtype)
 
     def place(self, number: int, partial: int) -> torch.Tensor:
-        """Where a partial sum of tensor ``number`` lies."""
+        """The memory of a partial sum of tensor ``number``."""
         return self._rows[partial][self._slices[number]].view(self.tensors[number].shape)
 
     def start(self) -> None:
-        """Begins to reduce."""
+        """Starts the reduction."""
         leaves = self.leaves
         partials = self._rows[: len(leaves.partials)]
         self.handle = _collectives.allreduce_leaves(
@@ -66,11 +66,11 @@ class LeafBucket:
         )
 
     def refuse(self, why: str) -> None:
-        """Fails on every rank."""
+        """Makes the reduction fail on every rank."""
         self.handle = refuse(self.name, self.leaves.process_set, Refusal(why, True))  # type: ignore[assignment]
 
     def complete_one(self) -> None:
-        """The partial sums of one more tensor are complete."""
+        """Called when the partial sums of one more tensor are complete."""
         self.waiting -= 1
         if self.waiting == 0 and self.handle is None:
             self.start()
@@ -82,7 +82,7 @@ class LeafBucket:
 
 
 class LeafSum:
-    """One tensor: what this rank's leaves yield for it is added up as it comes, with O(log n) values kept."""
+    """One tensor: sums the results of this rank's leaves as they arrive, keeping O(log n) values."""
 
     __slots__ = ("_bucket", "_completes", "_merges", "_places", "_stack", "added", "tensor")
 
@@ -94,21 +94,21 @@ class LeafSum:
         self._merges = leaves.merges
         ends = list(accumulate(count for _, count in leaves.partials))
         self._places = [bucket.place(number, partial) for partial in range(max(1, len(ends)))]
-        # Where the partial sum goes that is complete after a leaf.
+        # By position of a leaf: where to put the partial sum that it completes.
         self._completes = {end - 1: place for end, place in zip(ends, self._places, strict=False)}
 
     @property
     def result(self) -> torch.Tensor:
-        """The average over the leaves, once the bucket is reduced; it takes the place of the first partial sum."""
+        """The average over the leaves, once the bucket is reduced; it overwrites the first partial sum."""
         return self._places[0]
 
     def start_over(self) -> None:
-        """Begins with the first leaf."""
+        """Starts again with the first leaf."""
         self.added = 0
         self._stack.clear()
 
     def add(self, value: torch.Tensor) -> None:
-        """What the next leaf yields. ``value`` is kept and not changed: its memory may be others'. Without autograd."""
+        """Adds the next leaf's result. Keeps ``value`` without changing it: others may use its memory. No autograd."""
         position = self.added
         if value.layout != torch.strided:
             self._bucket.refuse(
@@ -121,7 +121,7 @@ class LeafSum:
         merges = self._merges[position]
         for number in range(merges if place is None else merges - 1):
             other = stack.pop()
-            # Autograd may have handed over memory in which other gradients lie as well; a sum has its own.
+            # Autograd may have handed over memory that it shares with other gradients; a sum has its own.
             value = other.add_(value) if number else torch.add(other, value)
         if place is None:
             stack.append(value)
@@ -134,10 +134,10 @@ class LeafSum:
 
 
 class LeafGradients:
-    """One step: what each leaf yields comes in, averages over all leaves come out.
+    """One step: takes the leaves' results, yields averages over all leaves.
 
-    With the last leaf of this rank the partial sums of a tensor are complete, and a bucket is reduced once those of
-    all its tensors are, while backward() goes on.
+    With the last leaf of this rank, the partial sums of a tensor are complete. A bucket is reduced once those of all
+    its tensors are, while backward() continues.
     """
 
     def __init__(self, prefix: str, leaves: Leaves, bucket_bytes: int) -> None:
@@ -150,7 +150,7 @@ class LeafGradients:
         self._begun = False
 
     def add_tensors(self, tensors: dict[torch.Tensor, str]) -> list[LeafSum]:
-        """These take part as well. In the opposite order, in which backward() comes to them, they share buckets."""
+        """Adds tensors. They share buckets in reverse order, in which backward() reaches them."""
         open_buckets: dict[torch.dtype, list[torch.Tensor]] = {}
         before = len(self.sums)
         for tensor, name in reversed(tensors.items()):
@@ -175,7 +175,7 @@ class LeafGradients:
         self.sums += [LeafSum(bucket, number, self.leaves) for number in range(len(members))]
 
     def begin(self) -> None:
-        """A step. What is still on its way is waited for, and forgotten."""
+        """Begins a step, after waiting for reductions still in flight and discarding them."""
         self.abandon()
         for each in self.sums:
             each.start_over()
@@ -183,20 +183,20 @@ class LeafGradients:
         self._begun = True
 
     def abandon(self) -> None:
-        """Waits for what is on its way, however it ends."""
+        """Waits for reductions in flight, however they end."""
         for bucket in self._buckets:
             if bucket.handle is not None:
                 bucket.handle.wait()
             bucket.start_over()
 
     def forget(self) -> None:
-        """The step is over. Its results stay as they are until the next one begins."""
+        """Ends the step. Its results stay valid until the next one begins."""
         self._begun = False
         for bucket in self._buckets:
             bucket.start_over()
 
     def add(self, leaf_sum: LeafSum, value: torch.Tensor) -> None:
-        """What the leaf under way yields. Raises InvalidArgumentError where there is none or it has done so."""
+        """Adds a result of the current leaf. Raises InvalidArgumentError if there is no leaf or it has added one."""
         if not self._begun or leaf_sum.added > self._finished or self.is_complete():
             raise InvalidArgumentError(
                 "a gradient that belongs to no leaf: call backward() once for each, and only within the loop over "
@@ -206,7 +206,7 @@ class LeafGradients:
 
     @torch.no_grad()
     def end_leaf(self) -> None:
-        """Of what the leaf has yielded no value, it is zeros."""
+        """Ends a leaf; counts zeros where it has produced no value."""
         for each in self.sums:
             if each.added == self._finished:
                 zeros = torch.zeros_like(each.tensor, memory_format=torch.contiguous_format)
@@ -214,21 +214,21 @@ class LeafGradients:
         self._finished += 1
 
     def end(self) -> None:
-        """After the last leaf, also of a rank that has none."""
+        """Called after the last leaf, also on a rank without leaves."""
         if not self.leaves.own:
             for bucket in self._buckets:
                 bucket.start()
 
     def is_begun(self) -> bool:
-        """Whether a step is under way."""
+        """Whether a step has begun."""
         return self._begun
 
     def is_complete(self) -> bool:
-        """Whether all leaves of this rank are over."""
+        """Whether all leaves of this rank have ended."""
         return self._finished == len(self.leaves.own)
 
     def wait(self) -> None:
-        """Until all averages are there. Raises the first error, after the last reduction has ended."""
+        """Waits for all averages. Raises the first error, after the last reduction has ended."""
         errors: list[Exception] = []
         for bucket in self._buckets:
             try:

@@ -1,4 +1,4 @@
-"""Any optimizer of torch, over averaged gradients."""
+"""Wraps any torch optimizer so that it uses averaged gradients."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ Loss = torch.Tensor | float
 
 @never_compiled
 class Distributed(torch.optim.Optimizer):
-    """The methods that DistributedOptimizer() lays over the class of the optimizer that it is given."""
+    """The methods that DistributedOptimizer() adds on top of the class of its optimizer."""
 
     _rueda: GradientReducer
     _rueda_synchronizes: bool
     _rueda_deferred: DeferredUpdates
-    _rueda_clears: bool | None  # set_to_none, where zero_grad() was called while updates were left
+    _rueda_clears: bool | None  # set_to_none, if zero_grad() was called while updates were pending
     _rueda_check: PeriodicCheck
-    _rueda_told: bool  # why step() waits
+    _rueda_told: bool  # whether the user was told why step() waits
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state, with what compressed gradients have lost so far on this rank."""
+        """The optimizer's state, including what compression has lost of gradients so far on this rank."""
         self._rueda_deferred.finish()
         state: dict[str, Any] = super().state_dict()
         kept = self._rueda.compression_state()
@@ -61,7 +61,7 @@ class Distributed(torch.optim.Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads a state. Gradients that are being reduced are forgotten, so that a step can be taken anew."""
+        """Loads a state. Gradients in flight are discarded, so that a step can be repeated."""
         self._rueda_deferred.finish()
         self._rueda.give_up()
         rest = dict(state_dict)
@@ -71,10 +71,10 @@ class Distributed(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Loss] | None = None) -> Any:
         """Waits for the gradients' reduction, then takes the optimizer's step.
 
-        With ``overlap_forward`` neither, where that is possible: see DistributedOptimizer().
+        With ``overlap_forward`` both are deferred where possible: see DistributedOptimizer().
 
-        ``closure`` may be called several times; each time its gradients are reduced and its loss is averaged over the
-        ranks, so that an optimizer which decides by the loss decides the same everywhere. It returns a loss on all
+        ``closure`` may be called several times. Each time, its gradients are reduced and its loss is averaged over the
+        ranks, so that an optimizer that decides by the loss decides the same everywhere. It must return a loss on all
         ranks or on none.
         """
         note_step(self)
@@ -113,7 +113,7 @@ class Distributed(torch.optim.Optimizer):
         return not (why_not or scaled)
 
     def _defer(self) -> None:
-        # With today's learning rate, whatever a scheduler makes of it before the update is made.
+        # With the current learning rate, even if a scheduler changes it before the update is made.
         options = [{name: _kept(value) for name, value in g.items()} for g in self.param_groups]
         group_of = {
             parameter: number
@@ -148,7 +148,7 @@ class Distributed(torch.optim.Optimizer):
 
     @contextmanager
     def _only(self, groups: list[dict[str, Any]]) -> Iterator[None]:
-        """Within it the optimizer has these groups of parameters."""
+        """Within the block, the optimizer has only these parameter groups."""
         kept, self.param_groups = self.param_groups, groups
         try:
             yield
@@ -161,12 +161,12 @@ class Distributed(torch.optim.Optimizer):
         self._rueda.synchronize()
 
     def finish_updates(self) -> None:
-        """With ``overlap_forward``, makes the updates that step() has left for later; raises what went wrong."""
+        """With ``overlap_forward``, makes the updates that step() has deferred; raises their errors."""
         self._rueda_deferred.finish()
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within it step() does not synchronize. After synchronize() step() does not do it again in any case."""
+        """Within the block, step() does not synchronize. After synchronize(), step() never repeats it."""
         self._rueda_synchronizes = False
         try:
             yield
@@ -186,7 +186,7 @@ class Distributed(torch.optim.Optimizer):
         deferred = self._rueda_deferred
         if not deferred.are_left():
             return super().zero_grad(set_to_none)
-        # The others' gradients are cleared once they have been used.
+        # The other parameters' gradients are cleared once they have been used.
         self._rueda_clears = set_to_none
         groups = [
             {**group, "params": [p for p in group["params"] if not deferred.awaits(p)]}
@@ -205,7 +205,7 @@ class Distributed(torch.optim.Optimizer):
             self._rueda.add(parameter, _position(number, position))
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Changes the number of backward passes that make a step."""
+        """Changes the number of backward passes per step."""
         _check_passes(passes)
         self._rueda_deferred.finish()
         self._rueda.passes = passes
@@ -213,10 +213,10 @@ class Distributed(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """What torch's GradScaler asks first of all in its step(): whether the optimizer unscales gradients itself.
+        """What torch's GradScaler checks first in its step(): whether the optimizer unscales gradients itself.
 
         Raises InvalidArgumentError while gradients are being reduced. They would be unscaled meanwhile, and each rank
-        would decide by its own whether to take the step.
+        would decide on its own whether to take the step.
         """
         reducer = self._rueda
         in_flight = [] if reducer.synchronized else reducer.in_flight()
@@ -236,18 +236,18 @@ class Distributed(torch.optim.Optimizer):
         vars(self)["_step_supports_amp_scaling"] = supports
 
     def gradient_buckets(self) -> GradientBuckets:
-        """How gradients are kept: which lie in which bucket, or why none does. Settled with the first step."""
+        """How gradients are kept: which are in which bucket, or why none is. Settled at the end of the first step."""
         return self._rueda.buckets()
 
     def __copy__(self) -> Any:
-        """Raises InvalidArgumentError: it would reduce the gradients of the same parameters once more."""
+        """Raises InvalidArgumentError: a copy would reduce the gradients of the same parameters once more."""
         raise InvalidArgumentError(
             "a shallow copy of a DistributedOptimizer would reduce the same gradients once more: use "
             "copy.deepcopy((model, optimizer)), or state_dict()"
         )
 
     def __reduce__(self) -> Any:
-        """A deep copy is distributed as well, under names of its own: every rank must make it, in the same order."""
+        """A deep copy is distributed as well, with its own names: every rank must make it, in the same order."""
         self._rueda_deferred.finish()
         kind = type(self)
         layer, base = kind.__bases__
@@ -280,7 +280,7 @@ class Distributed(torch.optim.Optimizer):
         return average if isinstance(loss, torch.Tensor) else float(average)
 
 
-# torch wraps each class's step() so that hooks of the application run; the class below has been wrapped already.
+# torch wraps each class's step() to run the application's hooks; the class below has been wrapped already.
 Distributed.step.hooked = True  # type: ignore[attr-defined]
 
 
@@ -307,71 +307,70 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
 ) -> Any:
     """Returns an optimizer like ``optimizer`` whose step() uses the gradients of all ranks.
 
-    Each gradient is reduced as soon as backward() has computed it, while backward() goes on. The result is an instance
-    of ``optimizer``'s class and shares its state and param_groups, so state_dict(), load_state_dict() and learning
-    rate schedulers, also those made before this call, work as before; use it in place of ``optimizer`` from now on.
+    Each gradient is reduced as soon as backward() has computed it, while backward() continues. The result is an
+    instance of ``optimizer``'s class and shares its state and param_groups. So state_dict(), load_state_dict() and
+    learning rate schedulers, including existing ones, work as before. Use it in place of ``optimizer`` from now on.
 
     - ``named_parameters``: usually ``model.named_parameters()``; names appear in errors and must be the same on every
       rank. By default parameters are named by their position.
-    - ``compression``: what is sent; by default gradients as they are. A codec of :mod:`rueda.compression` or its name
-      for all gradients, names' patterns with codecs for some, such as ``{"*.bias": None, "*": "int8"}``, or a
-      :class:`CompressionPolicy` that also says from which size on and with which error feedback; these are compressed
-      by the core, on the CPU. Or one of :class:`Compression` or your own.
-    - ``backward_passes_per_step``: the gradients of that many backward passes are summed up in ``.grad``, then reduced.
-      As in Horovod they are summed over passes and averaged over ranks: divide the loss by the number
-      of passes to average over both.
+    - ``compression``: by default gradients are sent uncompressed. Give a codec of :mod:`rueda.compression` or its name
+      for all gradients, a mapping from name patterns to codecs for some, such as ``{"*.bias": None, "*": "int8"}``, or
+      a :class:`CompressionPolicy`, which also sets a minimum size and error feedback; the core does this compression,
+      on the CPU. Or give one of :class:`Compression` or your own compressor.
+    - ``backward_passes_per_step``: the gradients of this many backward passes are summed in ``.grad``, then reduced. As
+      in Horovod, they are summed over passes and averaged over ranks: divide the loss by the number of passes to
+      average over both.
     - ``op``: Average (the default) or Sum, over the ranks.
     - ``gradient_predivide_factor`` f: with Average, divides by f before the sum and by size/f after it.
-    - ``process_set``: who averages; all ranks by default.
-    - ``gradient_as_bucket_view``: whether gradients lie in buckets, in memory that the ranks of the host share, where
-      several are reduced together, on one host without a copy. By default they do, unless there is one rank and no GPU;
-      but a gradient on the CPU of 16 MiB or more, and in no group, is then reduced where autograd has put it, unless
-      the ranks of one host may not reach into each other's memory. The same on every rank.
-    - ``bucket_bytes``: the size from which on a bucket takes no further gradient; by default 8 MiB, and 25 MiB on a
-      GPU.
-    - ``groups``: which gradients are reduced together, none before all of them are ready: lists of parameters, or a
-      number of groups of about as many parameters each. Each group has a bucket per dtype; where there are no
-      buckets it is a grouped allreduce. A parameter in no list goes as without groups. The ranks, which must all make
-      the optimizer then, compare their groups at once.
-    - ``sparse_as_dense``: reduces sparse gradients, as of ``Embedding(sparse=True)``, as dense ones and makes them
-      sparse again. By default they go by :func:`rueda.torch.sparse_allreduce`, which is less where few rows
-      are used, and come back coalesced. A rank without such a gradient contributes none, if it had a sparse one before.
-    - ``overlap_forward``: step() does not wait. Each parameter's update is made when the parameter is used next, as by
-      its layer in the next forward pass, while gradients of later layers are still on their way; those that are needed
-      first go first (see ``priority`` of :func:`rueda.torch.allreduce_async`). The parameters become the same, to the
-      bit, as without. For the optimizers of torch that update each element by its own gradient. Every use of a
-      parameter by a function, method or attribute of torch finds it updated, such as ``state_dict()``, a norm or an
-      average of weights, and so does ``.grad``, but only in the thread that calls step(): call ``finish_updates()``
-      after step() before another thread, TorchScript, or a NumPy array or view that was made earlier looks at a
-      parameter's memory, before a model is compiled, and before ``optimizer.state`` is looked at. An error of a
-      reduction is raised at that use, and other parameters are updated. Clear gradients by ``optimizer.zero_grad()``,
-      since ``model.zero_grad()`` waits. step() waits as usual with a closure, after synchronize(), with hooks of
-      step(), in the first step, with torch.compile() and within ``torch.device(...)``.
-    - ``check_every``: at every so many steps, which all ranks count alike, the parameters of all ranks are
-      compared to the bit, see :func:`check_agreement`: where they differ on less than half of the ranks they get the
-      majority's, with a warning that names rank, tensor and element, otherwise :class:`DivergenceError` is raised. 0,
-      the default, compares nothing.
-    - ``reproducible``: the parameters get the same bits however many ranks there are. The global batch is a number of
-      ``leaves``, the same in every run; the loop goes through those of this rank, ``for leaf in optimizer.leaves():``,
-      and calls backward() once for each, and gradients are averaged over the leaves (docs/reproducible.md).
-      ``seed``: of what is random within leaves. ``leaf_threads``: with how many threads torch computes a leaf, since
-      its kernels divide their sums among threads, and launchers give a rank fewer the more there are.
-      ``named_buffers``: usually ``model.named_buffers()``, those that forward() changes, as of BatchNorm; they
-      are averaged over the leaves as well. Of the other options only ``process_set`` and ``bucket_bytes`` go with it.
-      Parameters on the CPU.
-    - ``layer``: for compatible APIs, a subclass with the methods that are laid over those of ``optimizer``.
+    - ``process_set``: the ranks that average; all ranks by default.
+    - ``gradient_as_bucket_view``: whether gradients are packed into buckets, in memory that the ranks of the host
+      share, and reduced together, on one host without a copy. By default they are, unless there is one rank and no GPU;
+      but a CPU gradient of 16 MiB or more that is in no group is then reduced where autograd has put it, unless the
+      ranks of one host may not access each other's memory. The same on every rank.
+    - ``bucket_bytes``: the size at which a bucket is full; by default 8 MiB, and 25 MiB on a GPU.
+    - ``groups``: gradients to reduce together, none before all of them are ready: lists of parameters, or a number of
+      groups with about equally many parameters each. Each group has a bucket per dtype; without buckets it is a grouped
+      allreduce. A parameter in no list is treated as without groups. The ranks compare their groups immediately, so all
+      of them must create the optimizer.
+    - ``sparse_as_dense``: reduces sparse gradients, as from ``Embedding(sparse=True)``, as dense ones and makes them
+      sparse again. By default they use :func:`rueda.torch.sparse_allreduce`, which sends less if few rows are used, and
+      come back coalesced. A rank without such a gradient contributes none, if it had a sparse one before.
+    - ``overlap_forward``: step() does not wait. Each parameter is updated when it is used next, for example by its
+      layer in the next forward pass, while gradients of later layers are still in flight; those that are needed
+      first go first (see ``priority`` of :func:`rueda.torch.allreduce_async`). The parameters become the same, bit by
+      bit, as without. Only for the torch optimizers that update each element from its own gradient. Any torch function,
+      method or attribute access that uses a parameter sees it updated, such as ``state_dict()`` or a norm or average of
+      weights, and so does ``.grad``, but only in the thread that calls step(). Call ``finish_updates()`` after step()
+      before another thread, TorchScript, or a NumPy array or view made earlier reads a parameter's memory, before a
+      model is compiled, and before you read ``optimizer.state``. An error of a reduction is raised at that use; other
+      parameters are updated. Clear gradients with ``optimizer.zero_grad()``, since ``model.zero_grad()`` waits. step()
+      waits as usual with a closure, after synchronize(), with hooks of step(), in the first step, with torch.compile()
+      and within ``torch.device(...)``.
+    - ``check_every``: each time this many steps have been taken, which all ranks count alike, the parameters of all
+      ranks are compared bit by bit, see :func:`check_agreement`. If less than half of the ranks differ, they get the
+      majority's parameters, with a warning that names rank, tensor and element; otherwise :class:`DivergenceError` is
+      raised. 0, the default, compares nothing.
+    - ``reproducible``: the parameters get the same bits regardless of the number of ranks. The global batch consists of
+      ``leaves``, the same number in every run. The loop goes through those of this rank,
+      ``for leaf in optimizer.leaves():``, and calls backward() once for each. Gradients are averaged over the leaves
+      (docs/reproducible.md). ``seed``: for randomness within leaves. ``leaf_threads``: the number of threads with which
+      torch computes a leaf, since its kernels divide their sums among threads, and launchers give a rank fewer threads
+      the more ranks there are. ``named_buffers``: usually ``model.named_buffers()``, those that forward() changes, as
+      in BatchNorm; they are averaged over the leaves as well. Only ``process_set`` and ``bucket_bytes`` of the other
+      options can be combined with it. Parameters must be on the CPU.
+    - ``layer``: for compatible APIs, a subclass with the methods that go on top of those of ``optimizer``.
 
-    Of a parameter that is cut over ranks (``DTensor`` of FSDP2 or tensor parallelism) the part that this rank holds is
-    reduced, by itself, so that ``process_set`` has to be the ranks which hold the same part, as in
-    ``rueda.torch.parallel.Grid(replicate=2, shard=2).process_set("replicate")``; this call is collective then.
+    For a parameter that is sharded over ranks (``DTensor`` of FSDP2 or tensor parallelism), the part that this rank
+    holds is reduced, separately. So ``process_set`` must be the ranks that hold the same part, as in
+    ``rueda.torch.parallel.Grid(replicate=2, shard=2).process_set("replicate")``; this call is then collective.
 
-    With buckets each ``.grad`` is replaced by a tensor in its bucket at the end of the first step, and whenever
+    With buckets, each ``.grad`` is replaced by a tensor in its bucket at the end of the first step, and whenever
     backward() has made a new one, as it does after ``zero_grad()``; after ``zero_grad(set_to_none=False)`` it adds to
-    the one that is there. Every other use of ``.grad`` works as before. Gradients that cannot lie in a bucket
-    are reduced by themselves: all of them where ``compression`` is one of your own, those with a codec, sparse ones,
-    those of parameters that come later or change. ``optimizer.gradient_buckets()`` tells which and why.
+    the existing one. Every other use of ``.grad`` works as before. Gradients that cannot be in a bucket are reduced
+    separately: all of them with a compressor of your own, those with a codec, sparse ones, and those of parameters that
+    are added later or change. ``optimizer.gradient_buckets()`` says which and why.
 
-    A parameter that has no gradient on this rank contributes zeros, since it may have one elsewhere; its ``.grad`` is
+    A parameter without a gradient on this rank contributes zeros, since it may have one elsewhere; its ``.grad`` is
     never ``None`` after a step.
 
     Besides the optimizer's own methods there are ``finish_updates()``, see above; ``synchronize()``, which waits for
@@ -379,11 +378,12 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     ``set_backward_passes_per_step(n)``; and ``gradient_buckets()``.
     zero_grad() between backward() and step(), and more backward passes than agreed, raise
     :class:`rueda.InvalidArgumentError`. So does step() on a rank on which a gradient was written or resized while it
-    was being reduced; the others cannot know, and take theirs.
+    was being reduced; the other ranks cannot know, and take their step.
 
-    Gradients are being reduced from backward() on: whatever else reads or writes them comes after synchronize(). With a
-    ``GradScaler`` that is before ``scaler.unscale_()`` and ``scaler.step()``, so that all ranks decide by the same
-    gradients whether to take the step; ``scaler.step()`` without it raises :class:`rueda.InvalidArgumentError`::
+    Gradients are being reduced from backward() on: anything else that reads or writes them must come after
+    synchronize(). With a ``GradScaler``, call it before ``scaler.unscale_()`` and ``scaler.step()``, so that all ranks
+    decide by the same gradients whether to take the step; ``scaler.step()`` without it raises
+    :class:`rueda.InvalidArgumentError`::
 
         scaler.scale(loss).backward()
         optimizer.synchronize()
@@ -392,13 +392,13 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         scaler.step(optimizer)
         scaler.update()
 
-    A gradient in which a codec has met a NaN, an infinity or what it cannot hold is NaN on all ranks after
-    synchronize(), so that a scaler skips the step, and what is kept for the next gradients begins anew; step() raises
-    :class:`rueda.InvalidArgumentError` for it (its ``reason`` is ``"not_finite"``).
+    If a codec finds a NaN, an infinity or a number that it cannot represent in a gradient, the gradient is NaN on all
+    ranks after synchronize(). So a scaler skips the step, and what was kept for later gradients is reset; step() raises
+    :class:`rueda.InvalidArgumentError` with the ``reason`` ``"not_finite"``.
 
-    Raises :class:`rueda.InvalidArgumentError` (a ValueError) for names that occur twice or are missing, and options
-    that make no sense, :class:`rueda.UnsupportedError` where an option is not for parameters that are cut, and
-    :class:`rueda.MismatchError` where ranks hold other parts of them.
+    Raises :class:`rueda.InvalidArgumentError` (a ValueError) for repeated or missing names and invalid options,
+    :class:`rueda.UnsupportedError` if an option does not support sharded parameters, and :class:`rueda.MismatchError`
+    if ranks hold different parts of them.
 
     Example::
 
@@ -508,7 +508,7 @@ def _distributed(
     options: ReducerOptions,
     passes: int,
 ) -> Any:
-    """What DistributedOptimizer() returns, with the methods of ``layer``."""
+    """Builds the result of DistributedOptimizer(), with the methods of ``layer``."""
     distributed = laid_over(layer, optimizer)
     reducer = GradientReducer(options, passes)
     distributed._rueda = reducer
@@ -543,13 +543,13 @@ def _restored(
 
 
 def is_skipped(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a GradScaler has told an optimizer that unscales by itself to change nothing in this step."""
+    """Whether a GradScaler has told an optimizer that unscales on its own to change nothing in this step."""
     not_finite = getattr(optimizer, "found_inf", None)
     return not_finite is not None and bool(not_finite)
 
 
 def _kept(option: Any) -> Any:
-    """A group's option as it is now."""
+    """A group's option with its current value."""
     return option.clone() if isinstance(option, torch.Tensor) else option
 
 
@@ -565,7 +565,7 @@ def _position(group: int, position: int) -> str:
 def names_of(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
 ) -> dict[torch.Tensor, str]:
-    """Name of each of the optimizer's parameters; raises InvalidArgumentError for missing and repeated ones."""
+    """The name of each of the optimizer's parameters; raises InvalidArgumentError for missing and repeated ones."""
     require_optimizer(optimizer)
     positions = {
         parameter: _position(number, position)

@@ -1,7 +1,7 @@
-"""Models that are cut over some ranks and trained by others: grids of ranks, and whether a model fits.
+"""Models that are sharded over some ranks and replicated over others: grids of ranks, and whether a model fits.
 
-torch cuts models: FSDP2, tensor parallelism and pipelines over a ``DeviceMesh``. What Rueda adds is who trains what
-with whom: ranks that hold the same part train it together, by any strategy of :func:`rueda.torch.wrap`.
+torch shards models: FSDP2, tensor parallelism and pipelines over a ``DeviceMesh``. Rueda defines which ranks train
+together: ranks that hold the same part do, with any strategy of :func:`rueda.torch.wrap`.
 
 Example::
 
@@ -11,7 +11,7 @@ Example::
     optimizer = torch.optim.AdamW(model.parameters())
     optimizer = rueda.torch.wrap(model, optimizer, "diloco:32", process_set=grid.process_set("replicate"))
 
-Import it by itself: it needs ``torch.distributed``.
+Import it explicitly: it needs ``torch.distributed``.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ __all__ = ["Grid", "require_memory"]
 
 
 class Grid:
-    """The ranks of the world, in their order, as a grid of named dimensions.
+    """Arranges the ranks of the world, in order, as a grid of named dimensions.
 
     - ``device``: where the mesh's tensors are, "cpu" or "cuda".
-    - ``sizes``: of each dimension, the one whose ranks lie next to each other, such as those of a host, at the end. One
-      may be -1, which is what is left.
+    - ``sizes``: the size of each dimension; the last one has consecutive ranks, such as those of a host. One size may
+      be -1, which stands for the rest.
 
-    ``mesh`` is the ``DeviceMesh`` of torch: ``grid.mesh["shard"]`` cuts a model. Collective; the default process group
-    must be there, and of the same ranks as Rueda's world. After :func:`rueda.recover`, make another one.
+    ``mesh`` is torch's ``DeviceMesh``: ``grid.mesh["shard"]`` shards a model. Collective; the default process group
+    must exist and have the same ranks as Rueda's world. After :func:`rueda.recover`, create a new grid.
 
     Raises :class:`rueda.NotInitializedError` without a process group or a world, and
-    :class:`rueda.InvalidArgumentError` where the sizes are not those of the world.
+    :class:`rueda.InvalidArgumentError` if the sizes do not match the world.
 
     Example::
 
@@ -74,18 +74,18 @@ class Grid:
         self._sets: dict[str, ProcessSet] = {}
 
     def size(self, dimension: str) -> int:
-        """How many ranks there are along a dimension."""
+        """The number of ranks along a dimension."""
         return self._sizes[self._known(dimension)]
 
     def coordinate(self, dimension: str) -> int:
-        """Where this rank is along a dimension, from 0 on."""
+        """This rank's position along a dimension, from 0."""
         return self.mesh.get_local_rank(self._known(dimension))
 
     def process_set(self, dimension: str) -> ProcessSet:
-        """The ranks that differ from this one in that dimension alone; the same object each time.
+        """The ranks that differ from this one in that dimension only; the same object each time.
 
-        Collective over the world when it is asked for first: each line of the grid becomes a process set. Raises as
-        :func:`rueda.add_process_set`, and :class:`rueda.InvalidArgumentError` for a dimension that there is not.
+        The first call is collective over the world: each line of the grid becomes a process set. Raises as
+        :func:`rueda.add_process_set`, and :class:`rueda.InvalidArgumentError` for an unknown dimension.
         """
         self._known(dimension)
         if dimension not in self._sets:
@@ -113,7 +113,7 @@ class Grid:
 
 
 def _complete(sizes: dict[str, int], world: int) -> dict[str, int]:
-    """With the number that -1 stands for."""
+    """``sizes`` with -1 replaced by the actual size."""
     wrong = [name for name, size in sizes.items() if size != -1 and size < 1]
     rest = [name for name, size in sizes.items() if size == -1]
     if not sizes or wrong or len(rest) > 1:
@@ -139,15 +139,15 @@ def require_memory(
 ) -> int:
     """Raises on every rank if the model is too large for one of them; returns the bytes that each needs. Collective.
 
-    Counted are the parameters, a gradient for each that needs one, and ``optimizer_values`` times that for what the
-    optimizer keeps: 0 for SGD, 1 with momentum, 2 for Adam. Of that each rank has one of ``shards`` equal parts.
-    Activations, and layers that FSDP2 gathers for a while, come on top. Parameters that are there already are not asked
-    for again, so it can be called before the model has memory (``with torch.device("meta")``) or after.
+    Counts the parameters, a gradient for each that needs one, and ``optimizer_values`` times as much for the
+    optimizer's state: 0 for SGD, 1 with momentum, 2 for Adam. Each rank has one of ``shards`` equal parts of that.
+    Activations, and layers that FSDP2 gathers temporarily, come on top. Parameters that already have memory are not
+    counted again, so it can be called before the model has memory (``with torch.device("meta")``) or after.
 
-    ``limit``: bytes that this rank may use; by default what its host or control group has left, divided by the ranks of
-    the host. Parameters of GPUs need a limit, such as ``torch.cuda.mem_get_info()[0]``.
+    ``limit``: bytes that this rank may use; by default what its host or control group has left, divided by the number
+    of ranks on the host. GPU parameters need a limit, such as ``torch.cuda.mem_get_info()[0]``.
 
-    Raises :class:`rueda.InvalidArgumentError` with the sizes, the rank, and how many shards would do.
+    Raises :class:`rueda.InvalidArgumentError` with the sizes, the rank, and the number of shards that would fit.
 
     Example::
 
@@ -187,7 +187,7 @@ def _bytes_of(parameter: torch.Tensor, optimizer_values: float) -> float:
 
 
 def _available() -> int | None:
-    """Bytes for this rank, where the system tells."""
+    """Bytes for this rank, if the system reports them."""
     left = _native.available_memory()
     return None if left is None else left // lifecycle.local_size()
 

@@ -1,4 +1,4 @@
-"""Allreduces that run many times on the same tensor: agreed on once, then only run."""
+"""Allreduces that run many times on the same tensor: negotiated once, then only executed."""
 
 from __future__ import annotations
 
@@ -24,29 +24,28 @@ _adapter = TorchAdapter(gpus=True)
 class PersistentAllreduce:
     """Reduces ``tensor`` over the ranks whenever it is started; every rank gets the same bits.
 
-    Making one is collective over ``process_set``: every rank does so with a tensor of the same shape and dtype and the
-    same arguments. The ranks agree then; a run asks nobody. On one host it goes through shared memory in the calling
-    thread, the quickest way to reduce a small tensor, unless ``RUEDA_ALGORITHM`` asks for the ring; on GPUs of
-    NCCL it is enqueued on the current stream, also where that is being captured into a CUDA graph (``docs/gpu.md``
-    tells what has to be kept in mind);
-    elsewhere it is like :func:`rueda.torch.allreduce_async_`.
+    The constructor is collective over ``process_set``: every rank calls it with a tensor of the same shape and dtype
+    and the same arguments. The ranks negotiate only then, not for a run. On one host a run goes through shared memory
+    in the calling thread, the fastest way to reduce a small tensor, unless ``RUEDA_ALGORITHM`` asks for the ring. On
+    GPUs with NCCL it is enqueued on the current stream, even if that is being captured into a CUDA graph
+    (``docs/gpu.md`` says what to keep in mind). Elsewhere it is like :func:`rueda.torch.allreduce_async_`.
 
-    ``tensor``: dense and contiguous, of any shape; reduced in place, unless ``output``, a tensor that is like it, takes
-    the result. Both must keep their memory. ``op``: by default the average. ``name`` matches the operation across
+    ``tensor``: dense and contiguous, of any shape; reduced in place, unless ``output``, a tensor of the same kind,
+    takes the result. Both must keep their memory. ``op``: by default the average. ``name`` matches the operation across
     ranks; unnamed ones match by their number. ``prescale_factor`` multiplies each rank's input, ``postscale_factor``
-    the result. ``compression``: of :class:`rueda.torch.Compression`; on GPUs elements of float32 and float64 are
-    converted on the way.
+    the result. ``compression``: of :class:`rueda.torch.Compression`; on GPUs, float32 and float64 elements are
+    converted for the transfer.
 
-    Between :meth:`start` and :meth:`wait` the tensors must not be touched; but what the stream of a GPU enqueues after
-    the start finds the result. A run is waited for before the next one. All ranks start the operations of a process
-    set in the same order.
+    Between :meth:`start` and :meth:`wait` the tensors must not be accessed, except by work that is enqueued on the
+    GPU's stream after the start, which sees the result. A run must be waited for before the next one. All ranks must
+    start the operations of a process set in the same order.
 
-    Dropping one waits until no rank touches its tensors any more; graphs that hold it must be gone by then, and a run
+    Dropping one waits until no rank uses its tensors any more. Graphs that contain it must be gone by then, and a run
     that has not been waited for has no result.
 
-    Raises :class:`rueda.MismatchError` where ranks differ in dtype, shape, op or factors,
-    :class:`rueda.UnsupportedError` for a dtype that is not supported, an op that means nothing on it, and on the CPU
-    for ``compression``; :class:`rueda.InvalidArgumentError` on every rank where one rank's tensor is not contiguous;
+    Raises :class:`rueda.MismatchError` if ranks differ in dtype, shape, op or factors;
+    :class:`rueda.UnsupportedError` for an unsupported dtype, an op that is undefined for it, and, on the CPU, for
+    ``compression``; :class:`rueda.InvalidArgumentError` on every rank if one rank's tensor is not contiguous;
     :class:`rueda.StalledError`, :class:`rueda.PeerLostError` and :class:`rueda.ShutdownError`.
 
     Example::
@@ -94,10 +93,10 @@ class PersistentAllreduce:
         except Refusal as refusal:
             refuse(name, process_set, refusal).result()
             raise AssertionError("a refusal is an error") from refusal
-        # First, so that it goes first: that waits for whoever touches the tensors.
+        # First, so that it is destroyed first: that waits for all users of the tensors.
         self._operation = _native.PersistentAllreduce(*arguments)
         self._tensors = (tensor, output)
-        self._views = (source, target)  # what keeps the memory
+        self._views = (source, target)  # keep the memory alive
         self._device = tensor.device if tensor.is_cuda else None
 
     @property
@@ -114,15 +113,15 @@ class PersistentAllreduce:
         return tensor if output is None else output
 
     def start(self) -> None:
-        """Begins a run: the tensor is ready, on a GPU by what the current stream has enqueued so far.
+        """Begins a run. The tensor must be ready; on a GPU, after the work enqueued so far on the current stream.
 
-        Does not wait for the result, but on a GPU until NCCL has enqueued the run, and before the first one it connects
-        all ranks. A signal handler that raises meanwhile ends the call; what is left of it is done by :meth:`wait`.
+        Does not wait for the result. On a GPU it waits until NCCL has enqueued the run; before the first run it
+        connects all ranks. A signal handler that raises meanwhile ends the call; :meth:`wait` then does the rest.
 
-        Raises :class:`rueda.InvalidArgumentError` where the last run has not been waited for, or the tensor was given
-        other memory; :class:`rueda.UnsupportedError` where the current stream is being captured into a CUDA graph and
-        runs go through the host's memory (``RUEDA_GPU_BACKEND`` is ``staged``, ranks that share a GPU, no
-        NCCL); :class:`rueda.PeerLostError` and :class:`rueda.ShutdownError` once the world is broken or over.
+        Raises :class:`rueda.InvalidArgumentError` if the last run has not been waited for, or the tensor was given
+        other memory; :class:`rueda.UnsupportedError` if the current stream is being captured into a CUDA graph and
+        runs go through host memory (``RUEDA_GPU_BACKEND`` is ``staged``, ranks share a GPU, or there is no NCCL);
+        :class:`rueda.PeerLostError` and :class:`rueda.ShutdownError` once the world has broken or ended.
 
         Example::
 
@@ -147,9 +146,9 @@ class PersistentAllreduce:
         self._operation.start(stream)
 
     def done(self) -> bool:
-        """Goes on with the run without blocking, and tells whether its result is there; once it is, as :meth:`wait`.
+        """Advances the run without blocking; returns whether its result is ready, and then raises as :meth:`wait`.
 
-        On a GPU of NCCL it always is: the stream does the rest.
+        On a GPU with NCCL it always is: the stream does the rest.
 
         Example::
 
@@ -161,7 +160,7 @@ class PersistentAllreduce:
         return self._operation.done()
 
     def wait(self) -> None:
-        """Blocks until the result is there; on a GPU until all has been enqueued, and the stream of the start finds it.
+        """Blocks until the result is ready; on a GPU, until all is enqueued, and the start's stream sees the result.
 
         Raises :class:`rueda.PeerLostError`, :class:`rueda.TimeoutError` with the ranks that have not started the run,
         and :class:`rueda.ShutdownError`.
@@ -176,7 +175,7 @@ class PersistentAllreduce:
 
 
 def _views(tensor: torch.Tensor, output: torch.Tensor | None) -> tuple[View, View]:
-    """Of the tensor that is read and the one that is written. Raises Refusal."""
+    """Views of the tensor that is read and the one that is written. Raises Refusal."""
     _, source = _adapter.write(tensor)
     if output is None:
         return source, source

@@ -1,4 +1,4 @@
-"""Operations that consist of several, each of which is begun once the one before has completed."""
+"""Operations in several phases, each of which starts once the previous one has completed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Steps = Generator[Sequence[Handle[Any]], list[Any], T]
 class Phased(Handle[T]):
     """The handle of such an operation.
 
-    Whoever finds a phase completed begins the next: the caller that waits and, with ``completions``, that thread. So
-    operations go on in whichever order ranks wait for them, or though nobody does.
+    A phase is started by whichever notices that the previous one has completed: the waiting caller or, with
+    ``completions``, its thread. So operations advance in whatever order ranks wait for them, even if nobody waits.
     """
 
     deadline = math.inf  # see Completable
@@ -73,7 +73,7 @@ class Phased(Handle[T]):
         return self._value  # type: ignore[return-value]  # set together with _ended
 
     def when_ended(self, call: Callable[[], object]) -> None:
-        """Calls it once this has ended, from whichever thread finds out."""
+        """Calls it once this has ended, from the thread that finds out."""
         with self._lock:
             if not self._ended:
                 self._followers.append(call)
@@ -89,10 +89,10 @@ class Phased(Handle[T]):
         self._advance()
 
     def on_deadline(self) -> None:
-        """See Completable: there is none, the core has its own."""
+        """See Completable: never called, as the core has its own deadline."""
 
     def on_end(self) -> None:
-        """See Completable: nobody waits for this but by its own :meth:`wait`."""
+        """See Completable: nothing to do, as callers wait only in :meth:`wait`."""
 
     def _submitted(self) -> tuple[_native.Handle, ...]:
         return tuple(native for handle in self._under_way for native in handle._submitted())
@@ -101,12 +101,12 @@ class Phased(Handle[T]):
         return self._ended
 
     def _advance(self) -> None:
-        """Begins the next phase if this one has completed."""
+        """Starts the next phase if this one has completed."""
         for follower in self._advanced():
             follower()
 
     def _advanced(self) -> Sequence[Callable[[], object]]:
-        """Who is to be told that this has ended."""
+        """Advances; returns the functions to call if this has ended."""
         with self._lock:
             if self._ended or not all(handle.done() for handle in self._under_way):
                 return ()
@@ -118,7 +118,7 @@ class Phased(Handle[T]):
             except Exception as error:
                 self._error = error
                 self._ended = True
-            except BaseException as error:  # Ctrl-C, in the midst of it
+            except BaseException as error:  # such as Ctrl-C
                 self._error = error
                 self._ended = True
                 raise
@@ -132,6 +132,6 @@ class Phased(Handle[T]):
         return followers
 
     def _watch(self) -> None:
-        """Of a phase once, while nobody else can end it."""
+        """Called once per phase, while no other thread can end it."""
         if self._completions is not None:
             self._completions.add(self)

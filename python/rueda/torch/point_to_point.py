@@ -1,7 +1,7 @@
-"""Messages between two ranks: tensors that one sends and another receives.
+"""Messages between two ranks: one sends a tensor, the other receives it.
 
-No other rank takes part, and a message waits for nothing but its own two sides. Messages of one sender, tag and process
-set arrive in the order in which they were sent; those of other senders and tags do not wait for each other.
+No other rank takes part, and a message waits only for its own two sides. Messages from one sender with the same tag and
+process set arrive in the order in which they were sent. Those of different senders or tags do not wait for each other.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ def send(
 ) -> None:
     """Sends a tensor to the rank ``target_rank``, which receives it with :func:`recv`.
 
-    Returns when ``tensor`` may be written again: up to 4096 bytes are on their way at once, more are taken by the
-    receiver, for which this waits. Two ranks that send each other more need :func:`send_async` on one side. Where 1 MiB
-    of small messages already waits at the receiver, this waits for it as well.
+    Returns when ``tensor`` may be written again. Up to 4096 bytes are sent ahead immediately; for larger messages this
+    waits for the receiver. Two ranks that send each other larger messages need :func:`send_async` on one side. If 1 MiB
+    of small messages is already waiting at the receiver, this waits for it as well.
 
-    ``tensor``: dense, in the CPU's memory; any shape, strides and size. ``target_rank``: of the world, and a member of
-    ``process_set``; may be this rank, with one side asynchronous. ``tag``: a whole number, the same on both sides.
+    ``tensor``: dense, in CPU memory; any shape, strides and size. ``target_rank``: a world rank and member of
+    ``process_set``; may be this rank, if one side is asynchronous. ``tag``: a whole number, the same on both sides.
     ``timeout``: in seconds; by default this waits as long as both ranks live.
 
-    Raises, on this rank and at once, :class:`rueda.InvalidArgumentError` for a rank outside the set and
-    :class:`rueda.UnsupportedError` for a tensor that is sparse, on another device or of another dtype; on both ranks
-    :class:`rueda.MismatchError` where dtype or number of elements differ (not on the sender of one that went ahead);
-    :class:`rueda.TimeoutError`, after which the message is still on its way and ``tensor`` must stay as it is; and
-    :class:`rueda.PeerLostError` or :class:`rueda.ShutdownError` where the other rank is gone.
+    Raises :class:`rueda.InvalidArgumentError` for a rank outside the set and :class:`rueda.UnsupportedError` for a
+    tensor that is sparse, on another device or of an unsupported dtype, immediately and on this rank only. Raises on
+    both ranks :class:`rueda.MismatchError` if dtype or number of elements differ (not on the sender of a message sent
+    ahead); :class:`rueda.TimeoutError`, after which the message is still in flight and ``tensor`` must not be changed;
+    and :class:`rueda.PeerLostError` or :class:`rueda.ShutdownError` if the other rank is gone.
 
     Example::
 
@@ -79,12 +79,12 @@ def recv(
 ) -> int:
     """Receives into ``tensor`` what a rank sends with :func:`send`; returns the sender's rank.
 
-    ``tensor``: a contiguous tensor in the CPU's memory of the dtype and the number of elements that are sent.
-    Its shape does not matter. ``source_rank``: of the world, and a member of ``process_set``; by default whoever sends
-    first. ``tag`` and ``timeout`` as for :func:`send`.
+    ``tensor``: a contiguous tensor in CPU memory with the dtype and number of elements that are sent. Its shape does
+    not matter. ``source_rank``: a world rank and member of ``process_set``; by default the first to send.
+    ``tag`` and ``timeout`` as for :func:`send`.
 
-    Raises as :func:`send`, and :class:`rueda.InvalidArgumentError` where ``tensor`` cannot be written in place. After
-    :class:`rueda.TimeoutError` the receive goes on: the next message that it fits is written to ``tensor``.
+    Raises as :func:`send`, and :class:`rueda.InvalidArgumentError` if ``tensor`` cannot be written in place. After
+    :class:`rueda.TimeoutError` the receive stays active: the next matching message is written to ``tensor``.
 
     Example::
 

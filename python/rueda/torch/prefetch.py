@@ -1,4 +1,4 @@
-"""Batches that are loaded while the last one is worked on."""
+"""Loads the next batches while the current one is processed."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from rueda.report.torch_hooks import note_input
 __all__ = ["InputWait", "PrefetchLoader"]
 
 T = TypeVar("T")
-# Of the time of an epoch: what may be waited for input before that is said.
+# The share of an epoch's time spent waiting for input above which a warning is issued.
 TOLERATED = 0.05
-# An epoch that took less tells nothing.
+# A shorter epoch, in seconds, says nothing.
 _SHORTEST = 0.5
 
 
 @dataclass(frozen=True)
 class InputWait:
-    """What an epoch of a :class:`PrefetchLoader` has waited for.
+    """How long an epoch of a :class:`PrefetchLoader` waited for input.
 
-    - ``batches``: that were handed out.
-    - ``seconds``: from the first batch to the end; ``waited``: of these, for the batches after it.
-    - ``loading``: seconds that it took to load all batches, in all threads together.
+    - ``batches``: the number of batches yielded.
+    - ``seconds``: from the first batch to the end; ``waited``: of these, the time spent waiting for later batches.
+    - ``loading``: seconds spent loading all batches, summed over all threads.
     """
 
     batches: int
@@ -45,7 +45,7 @@ class InputWait:
 
     @property
     def share(self) -> float:
-        """Of the epoch's time, from 0 to 1."""
+        """The share of the epoch's time spent waiting, from 0 to 1."""
         return self.waited / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -55,29 +55,29 @@ _END = object()
 class PrefetchLoader(Generic[T]):
     """Iterates over ``loader`` in another thread, so that the next batches are ready when they are needed.
 
-    The batches are those of ``loader``, in its order. A ``DataLoader`` without workers reads in the training thread:
-    this takes the reading out of it. One with ``num_workers`` prefetches already; this counts what is waited for
-    nevertheless. What is read by Python code that keeps the GIL gains nothing from a thread: use ``num_workers`` then.
+    The batches are those of ``loader``, in its order. A ``DataLoader`` without workers reads in the training thread;
+    this moves the reading to another thread. One with ``num_workers`` already prefetches; this still measures the
+    waiting. A thread does not speed up Python code that holds the GIL: use ``num_workers`` for that.
 
-    ``loader``: a ``DataLoader``, or whatever can be iterated over; anew for each epoch.
-    ``depth``: how many batches are kept ready; they take as much memory.
-    ``threads``: how many batches are loaded at the same time, for a disk that has to be asked for several things at
-    once. More than one needs a ``DataLoader`` without workers and ``pin_memory`` over a dataset with ``__getitem__``,
-    which is called from several threads then, so that its random numbers come in another order.
+    ``loader``: a ``DataLoader`` or any iterable; iterated over again for each epoch.
+    ``depth``: how many batches are kept ready; memory grows accordingly.
+    ``threads``: how many batches are loaded at the same time, for a disk that is faster with several requests at once.
+    More than one needs a ``DataLoader`` without workers and ``pin_memory`` over a dataset with ``__getitem__``, which
+    is then called from several threads, so that its random numbers come in a different order.
 
-    Batches are loaded beside the training, which shares its generators of random numbers: a dataset or transform that
-    draws from torch's, NumPy's or Python's own gets others than without this, and not the same in each run, where the
-    training draws as well (as for dropout). Give it a generator of its own, or use ``num_workers``, whose processes
-    have theirs.
+    Batches are loaded in parallel with the training, which uses the same random number generators. If a dataset or
+    transform draws from the global ones of torch, NumPy or Python and the training does too (as for dropout), it gets
+    different numbers than without this, and different ones in each run. Give it its own generator, or use
+    ``num_workers``, whose processes have their own.
 
-    Where ``loader`` has ``state_dict()``, as torchdata's ``StatefulDataLoader``, that of this is the loader's after
-    the last batch that was handed out, not after the last that was read. With several threads there is none.
+    If ``loader`` has ``state_dict()``, as torchdata's ``StatefulDataLoader`` does, this object's is the loader's state
+    after the last batch that was yielded, not after the last that was read. With several threads there is none.
 
-    After each epoch :attr:`last` says what was waited for. Where that is more than 5% of the epoch, a warning says how
-    long a batch takes to load and to train on: then the source cannot keep up, and it says what may help.
+    After each epoch, :attr:`last` says how long it waited. If that is more than 5% of the epoch, a warning says how
+    long a batch takes to load and to train on, and what may help when the source cannot keep up.
 
-    Raises :class:`rueda.InvalidArgumentError` for numbers below 1 and for threads that ``loader`` cannot have. What
-    loading raises is raised where the batch is asked for.
+    Raises :class:`rueda.InvalidArgumentError` for numbers below 1 and for threads that ``loader`` does not support.
+    Errors from loading are raised where the batch is requested.
 
     Example::
 
@@ -99,8 +99,8 @@ class PrefetchLoader(Generic[T]):
         self.loader = loader
         self.depth = depth
         self.threads = threads
-        self._forsaken: ReadAhead[Any] | None = None  # of an epoch that was left; may still read
-        # The loader's after the batch that was handed out last, within an epoch.
+        self._forsaken: ReadAhead[Any] | None = None  # of an abandoned epoch; may still read
+        # Within an epoch: the loader's state after the last batch that was yielded.
         self._state: list[Any] = []
         self.last: InputWait | None = None
         """What the last epoch that has come to its end waited for; None before that."""
@@ -111,8 +111,8 @@ class PrefetchLoader(Generic[T]):
         return len(self.loader)
 
     def __getattr__(self, name: str) -> Any:
-        """Of the loader: ``dataset``, ``sampler`` and what else it has."""
-        if name == "loader":  # as while it is being unpickled
+        """The loader's attributes: ``dataset``, ``sampler`` and others."""
+        if name == "loader":  # asked for during unpickling
             raise AttributeError(name)
         found = getattr(self.loader, name)
         ours = {"state_dict": self._state_dict, "load_state_dict": self._load_state_dict}
@@ -209,7 +209,7 @@ class PrefetchLoader(Generic[T]):
 
         def read() -> Iterator[tuple[T, list[Any]]]:
             if forsaken is not None:
-                forsaken.join()  # it may be within the very iterator that this goes on with
+                forsaken.join()  # it may still use the same iterator
             yield from source.batches(loader, keeps_state)
 
         ahead = ReadAhead(read(), self.depth, "rueda-prefetch")
@@ -217,9 +217,9 @@ class PrefetchLoader(Generic[T]):
             for batch, state in ahead:
                 self._state[:] = state
                 yield batch
-            self._state.clear()  # the loader's own tells of its end
+            self._state.clear()  # the loader's own state reflects its end
         finally:
-            # A DataLoader comes to its next batch by itself; of a stream nobody knows when it does, or whether.
+            # A DataLoader soon yields its next batch; of a stream, nobody knows when it does, or whether.
             if keeps_state or isinstance(loader, DataLoader):
                 ahead.stop()
             else:
@@ -241,7 +241,7 @@ class PrefetchLoader(Generic[T]):
             return source.timed_in_modes(lambda: loader.collate_fn(many(indices)))
 
         samples = iter(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
-        # As a DataLoader's iterator does, for its workers: a sampler that draws from the same generator draws after it.
+        # Draw as a DataLoader's iterator does for its workers, since a sampler with the same generator draws after it.
         torch.empty((), dtype=torch.int64, device="cpu").random_(generator=loader.generator)
         under_way: list[Future[Any]] = []
         with ThreadPoolExecutor(self.threads, "rueda-prefetch") as pool:
@@ -261,7 +261,7 @@ class PrefetchLoader(Generic[T]):
 
 
 class _Modes:
-    """torch's modes of the thread that makes this: a new thread has none of them."""
+    """torch's modes of the thread that creates this: a new thread has none of them."""
 
     def __init__(self) -> None:
         self._infers = torch.is_inference_mode_enabled()
@@ -273,7 +273,7 @@ class _Modes:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """In another thread."""
+        """Applies them in another thread."""
         with ExitStack() as modes:
             if self._gpu is not None:
                 modes.enter_context(torch.cuda.device(self._gpu))
@@ -285,7 +285,7 @@ class _Modes:
 
 
 class _Source:
-    """What loading takes, in the modes of the thread that iterates."""
+    """Loads batches in the modes of the iterating thread, and measures the time."""
 
     def __init__(self) -> None:
         self.loading = 0.0
@@ -301,7 +301,7 @@ class _Source:
                 self.loading += time.perf_counter() - began
 
     def batches(self, loader: Iterable[T], keeps_state: bool) -> Iterator[tuple[T, list[Any]]]:
-        """Each with the loader's state after it in a list, which is empty where it is not asked for."""
+        """Each batch with the loader's state after it, in a list that is empty unless ``keeps_state``."""
         of_loader: Any = loader
 
         def state() -> list[Any]:
@@ -309,17 +309,17 @@ class _Source:
                 return []
             try:
                 return [copy.deepcopy(of_loader.state_dict())]
-            except Exception:  # it has none, as one of Accelerate's over a DataLoader of torch's
+            except Exception:  # it has none, such as Accelerate's wrapper of torch's DataLoader
                 return []
 
-        # Once, as a loader may keep modes of its own from batch to batch.
+        # Entered once, as a loader may keep its own modes from batch to batch.
         with self._modes.entered():
             batches = self.timed(lambda: iter(loader))
             while (batch := self.timed(lambda: next(batches, _END))) is not _END:
                 yield batch, self.timed(state)
 
     def timed_in_modes(self, load: Callable[[], Any]) -> Any:
-        """For one of several threads, which take what comes next."""
+        """For one of several threads, which take the next batch each."""
         with self._modes.entered():
             return self.timed(load)
 

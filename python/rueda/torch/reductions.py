@@ -1,13 +1,13 @@
 """Collectives that reduce tensors: allreduce and reducescatter.
 
-What holds for every collective: ``name`` matches the operation across ranks (unnamed ones match by their number
-within the process set, so every rank must submit those in the same order); ``process_set`` is who takes part, all
-ranks by default, and each of them must; a function with ``_async`` returns a :class:`rueda.Handle` at once; one with
-a trailing underscore works in place. Where ranks disagree or one of them cannot take part, every rank raises the
-same error. Gradients flow through the functions that are neither asynchronous nor in place.
+Common to all collectives: ``name`` matches the operation across ranks; unnamed ones are matched by their number within
+the process set, so every rank must submit those in the same order. ``process_set`` is the set of ranks that take part,
+by default all; each member must call. A function with ``_async`` returns a :class:`rueda.Handle` immediately; one with
+a trailing underscore works in place. If ranks disagree or one of them cannot take part, every rank raises the same
+error. Gradients flow through the functions that are neither asynchronous nor in place.
 
-A tensor must not be resized or given other memory before its handle's result has been asked for. The result is
-:class:`rueda.InvalidArgumentError` then, on this rank alone, since no other can know; theirs are as they should be.
+Do not resize a tensor, or give it other memory, before you have asked for its handle's result. If you do, that raises
+:class:`rueda.InvalidArgumentError` on this rank only, since no other rank can know; the others' results are correct.
 """
 
 from __future__ import annotations
@@ -51,19 +51,18 @@ def allreduce(
 ) -> torch.Tensor:
     """Reduces ``tensor`` element by element over the ranks; every rank gets the same bits.
 
-    Gradients flow through sums and averages; they go through the same reduction, and can be differentiated again.
+    Gradients flow through sums and averages: they go through the same reduction, and can be differentiated again.
 
-    ``tensor``: any shape, the same on every rank; copied first when not contiguous. Its dtype: float16, bfloat16,
+    ``tensor``: any shape, the same on every rank; copied first if not contiguous. Its dtype: float16, bfloat16,
     float32, float64, int8 to int64, uint8 to uint64, bool, complex64 or complex128. ``name`` and ``process_set``: as
     for :func:`rueda.allreduce`.
     ``op``: by default the average. ``prescale_factor`` multiplies each rank's input, ``postscale_factor`` the result.
-    ``compression``: a codec of :mod:`rueda.compression` or its name, such as ``"int8"``, for sums and averages of
-    floating-point numbers; by default elements travel as they are.
+    ``compression``: a codec from :mod:`rueda.compression` or its name, such as ``"int8"``, for sums and averages of
+    floating-point numbers; by default elements are sent uncompressed.
     Returns a new tensor of the same shape and dtype.
 
-    Raises :class:`rueda.MismatchError` where ranks differ in dtype, shape, op, factors or
-    compression,
-    :class:`rueda.UnsupportedError` for a dtype that is not supported and an op that means nothing on it,
+    Raises :class:`rueda.MismatchError` if ranks differ in dtype, shape, op, factors or compression,
+    :class:`rueda.UnsupportedError` for an unsupported dtype or an op that is undefined for it,
     :class:`rueda.DuplicateNameError`, :class:`rueda.StalledError`, :class:`rueda.PeerLostError` and
     :class:`rueda.ShutdownError`.
 
@@ -90,8 +89,9 @@ def allreduce_async(
 ) -> Handle[torch.Tensor]:
     """:func:`allreduce` that returns a :class:`rueda.Handle` immediately. ``tensor`` must not be written meanwhile.
 
-    ``priority``: of what all ranks are ready for, what has the greatest goes first; between hosts over TCP it
-    overtakes what is on its way. The same on every rank, otherwise :class:`rueda.MismatchError`.
+    ``priority``: among the operations that all ranks are ready for, the one with the highest priority goes first;
+    between hosts over TCP it overtakes data in flight. Must be the same on every rank, otherwise
+    :class:`rueda.MismatchError`.
 
     Example::
 
@@ -122,7 +122,7 @@ def allreduce_(
 ) -> torch.Tensor:
     """:func:`allreduce` in place: overwrites ``tensor`` and returns it. It must be contiguous and writeable.
 
-    Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` on every rank where one rank's tensor is not
+    Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` on every rank if one rank's tensor is not
     contiguous.
 
     Example::
@@ -292,8 +292,8 @@ def reducescatter(
 ) -> torch.Tensor:
     """Reduces like :func:`allreduce`, then gives each rank its rows of the first dimension.
 
-    ``tensor``: at least one dimension, the same shape and dtype on every rank. ``splits``: rows for each rank of the
-    set, the same on every rank; by default as even as possible, earlier ranks get one more.
+    ``tensor``: at least one dimension, the same shape and dtype on every rank. ``splits``: the number of rows for each
+    rank of the set, the same on every rank; by default as even as possible, with one more for earlier ranks.
     Returns a new tensor of shape ``[rows of this rank, ...]``; gradients flow through sums and averages.
 
     Raises as :func:`allreduce`, and :class:`rueda.InvalidArgumentError` for splits that do not add up.

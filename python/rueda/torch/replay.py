@@ -1,8 +1,8 @@
-"""Optimizer steps that others have taken, taken again: what a newcomer needs to follow them while they go on.
+"""Replays optimizer steps of other ranks, so that a newcomer can follow them while they continue.
 
-A member says once what its state is (:class:`Outset`), and then of each step which gradients and hyperparameters the
-optimizer was called with (:class:`Taken`). :class:`Shadow` takes these steps with an optimizer of the same class on
-tensors of its own, so that they have the same bits afterwards; whoever relies on that compares digests.
+A member sends its state once (:class:`Outset`), and then, for each step, the gradients and hyperparameters with which
+the optimizer was called (:class:`Taken`). :class:`Shadow` takes these steps with an optimizer of the same class on its
+own tensors, which then have the same bits; callers that rely on that compare digests.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Kind = tuple[tuple[int, ...], torch.dtype]
 
 @dataclass(frozen=True)
 class Outset:
-    """All of a state but its tensors' bytes.
+    """A state without its tensors' bytes.
 
     ``kinds``: shape and dtype of each tensor of :class:`TensorState`. ``names`` and ``trained``: as there.
-    ``optimizer``: the class whose step() is taken. ``outline``: of its state.
+    ``optimizer``: the class whose step() is replayed. ``outline``: of its state.
     """
 
     kinds: list[Kind]
@@ -42,14 +42,14 @@ class Outset:
 
 @dataclass(frozen=True)
 class Taken:
-    """A step of the optimizer. ``has``: which parameters had a gradient. ``groups``: hyperparameters."""
+    """A step of the optimizer. ``has``: which parameters had a gradient. ``groups``: the hyperparameters."""
 
     has: list[bool]
     groups: list[dict[str, Any]]
 
 
 def why_not(state: TensorState, optimizer: torch.optim.Optimizer | None) -> str:
-    """Why steps cannot be taken again elsewhere; nothing where they can."""
+    """Why steps cannot be replayed elsewhere; empty if they can."""
     if optimizer is None:
         return "there is no optimizer"
     if None in state.trained:
@@ -62,7 +62,7 @@ def why_not(state: TensorState, optimizer: torch.optim.Optimizer | None) -> str:
 
 
 def outset_of(state: TensorState, optimizer: torch.optim.Optimizer) -> Outset:
-    """Where :func:`why_not` has nothing to say."""
+    """The outset of a state for which :func:`why_not` is empty."""
     return Outset(
         [(tuple(tensor.shape), tensor.dtype) for tensor in state.tensors],
         state.names,
@@ -74,9 +74,9 @@ def outset_of(state: TensorState, optimizer: torch.optim.Optimizer) -> Outset:
 
 
 def taken_by(optimizer: torch.optim.Optimizer) -> tuple[Taken, list[torch.Tensor]]:
-    """The step that the optimizer is about to take, and the gradients, those that there are.
+    """The step that the optimizer is about to take, and the gradients that exist.
 
-    Raises ``ValueError`` for gradients that are not as their parameters.
+    Raises ``ValueError`` for a gradient whose layout or dtype differs from its parameter's.
     """
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     gradients = []
@@ -95,7 +95,7 @@ def taken_by(optimizer: torch.optim.Optimizer) -> tuple[Taken, list[torch.Tensor
 
 
 class Shadow:
-    """State and optimizer without a model. ``tensors``: of the state, which are its own from now on."""
+    """State and optimizer without a model. ``tensors``: the state's tensors, which it owns from now on."""
 
     def __init__(self, outset: Outset, tensors: Sequence[torch.Tensor]) -> None:
         self._outset = outset
@@ -115,7 +115,7 @@ class Shadow:
 
     @property
     def parameters(self) -> Sequence[torch.Tensor]:
-        """What is trained, in the order of the optimizer."""
+        """The trained parameters, in the optimizer's order."""
         return self._parameters
 
     def take(self, step: Taken, gradients: Sequence[torch.Tensor]) -> None:
@@ -132,7 +132,7 @@ class Shadow:
     def give(
         self, modules: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None
     ) -> bool:
-        """Loads the state into these; false, and nothing has happened, where they are of another kind."""
+        """Loads the state into these; false, without any change, if they do not match it."""
         state = TensorState(modules, optimizer)
         count = len(self._outset.names)
         if (
@@ -149,14 +149,14 @@ class Shadow:
                 for (owner, name), tensor in zip(self._outset.names, self._tensors, strict=False)
                 if owner == number
             }
-            module.load_state_dict(values, strict=False)  # what is no tensor comes with the rest
+            module.load_state_dict(values, strict=False)  # non-tensors come with the rest
         own = self._optimizer.state_dict()
         optimizer.load_state_dict({**optimizer.state_dict(), **own})
         return True
 
 
 def _base_of(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer]:
-    """Its class without what Rueda lays over it."""
+    """Its class without Rueda's layer."""
     kind = type(optimizer)
     if isinstance(optimizer, Distributed | Reproducible):
         _, kind = kind.__bases__

@@ -1,4 +1,4 @@
-"""An optimizer whose parameters have the same bits however many ranks train them."""
+"""An optimizer whose parameters have the same bits regardless of the number of ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rueda.torch.leaf_gradients import LeafGradients, LeafSum
 
 __all__ = ["LEAF_STATE", "Leaf", "Reproducible", "make_reproducible"]
 
-# Under this name the optimizer's state_dict() has what leaves need to go on.
+# The key under which the optimizer's state_dict() has the state of the leaves.
 LEAF_STATE = "rueda_leaves"
 
 
@@ -36,14 +36,14 @@ class Leaf:
     ) -> None:
         self.number = number
         self.step = step
-        # Of this leaf in this step, whoever computes it. Torch's generator of the CPU has been seeded with it.
+        # The same for this leaf and step on every rank. Torch's CPU generator has been seeded with it.
         self.seed = seed
         self.samples = None if batch is None else torch.from_numpy(batch.samples[number])
         self.weight = 1.0 if batch is None else batch.weight(number)
         self._kept = kept
 
     def keep(self, **values: torch.Tensor | float) -> None:
-        """Numbers of this leaf of which averages() is to have the average over all leaves."""
+        """Stores numbers of this leaf; averages() returns their averages over all leaves."""
         for name, value in values.items():
             number = value.detach() if isinstance(value, torch.Tensor) else value
             self._kept[name] = float(number) * self.weight
@@ -51,11 +51,11 @@ class Leaf:
 
 @never_compiled
 class Reproducible(torch.optim.Optimizer):
-    """The methods that DistributedOptimizer(reproducible=True) lays over the class of the optimizer it is given."""
+    """The methods that DistributedOptimizer(reproducible=True) adds on top of the class of its optimizer."""
 
     _rueda_leaves: Leaves
     _rueda_gradients: LeafGradients
-    _rueda_names: dict[torch.Tensor, str]  # of what is trained
+    _rueda_names: dict[torch.Tensor, str]  # of the trained parameters
     _rueda_buffer_names: dict[torch.Tensor, str]
     _rueda_prefix: str
     _rueda_bucket_bytes: int
@@ -64,17 +64,17 @@ class Reproducible(torch.optim.Optimizer):
     _rueda_seed: int
     _rueda_threads: int
     _rueda_step: int
-    _rueda_kept: dict[int, dict[str, float]]  # by leaf, of the step under way
+    _rueda_kept: dict[int, dict[str, float]]  # by leaf, of the current step
     _rueda_synchronized: bool
-    _rueda_before: list[torch.Tensor]  # the buffers, as every leaf of the step under way finds them
+    _rueda_before: list[torch.Tensor]  # the buffers before the current step, as each leaf sees them
 
     def leaves(self, batch: LeafBatch | None = None) -> Iterator[Leaf]:
-        """This rank's leaves of the next step, in the order in which they are to be computed.
+        """This rank's leaves of the next step, in the order in which they must be computed.
 
-        Call backward() once for each. Gradients begin anew with the first leaf. With a ``batch`` of a
-        :class:`rueda.LeafSampler` a leaf has its ``samples`` and ``weight``, by which its mean loss is multiplied.
-        While a leaf is computed, torch's generator on the CPU is one of its own, and so are the optimizer's
-        ``named_buffers``; torch computes with ``leaf_threads`` threads.
+        Call backward() once for each. Gradients are reset with the first leaf. With a ``batch`` from a
+        :class:`rueda.LeafSampler`, a leaf has its ``samples`` and ``weight``; multiply its mean loss by the weight.
+        While a leaf is computed, torch's CPU generator is the leaf's own, and so are the optimizer's ``named_buffers``;
+        torch computes with ``leaf_threads`` threads.
         """
         gradients = self._rueda_gradients
         if batch is not None and len(batch.samples) != self._rueda_leaves.count:
@@ -115,14 +115,14 @@ class Reproducible(torch.optim.Optimizer):
                 torch.set_num_threads(threads)
 
     def divide_anew(self) -> None:
-        """Divides the leaves evenly over the ranks of the world, as after it has changed: see :meth:`redistribute`."""
+        """Divides the leaves evenly over the ranks of a changed world: see :meth:`redistribute`."""
         self.redistribute(Leaves(self._rueda_leaves.count))
 
     def redistribute(self, leaves: Leaves) -> None:
-        """Divides the leaves anew from the next step on: over other ranks, as after one was lost, or in another way.
+        """Redistributes the leaves from the next step on: over other ranks, as after a loss, or in another way.
 
-        Every rank of ``leaves.process_set`` calls it. Their number does not change. A step under way is given up:
-        buffers are as they were before it.
+        Every rank of ``leaves.process_set`` calls it. The number of leaves does not change. An unfinished step is given
+        up: buffers get the values that they had before it.
 
         Example::
 
@@ -138,7 +138,7 @@ class Reproducible(torch.optim.Optimizer):
         self._rueda_take(leaves)
 
     def give_up_step(self) -> None:
-        """Where leaves of a step are under way: buffers are as they were before it. Other ranks are not asked."""
+        """Gives up an unfinished step: restores the buffers from before it. Does not involve other ranks."""
         before, self._rueda_before = self._rueda_before, []
         with torch.no_grad():
             for each, old in zip(self._rueda_buffers, before, strict=False):
@@ -185,9 +185,9 @@ class Reproducible(torch.optim.Optimizer):
         return super().step()
 
     def averages(self, *names: str) -> list[float]:
-        """Of numbers that each leaf of the last step has kept, see :meth:`Leaf.keep`; the same bits on every rank.
+        """Averages of numbers that each leaf of the last step has kept, see :meth:`Leaf.keep`; same bits on every rank.
 
-        A leaf that has not kept one of them counts as 0. Collective: every rank asks for the same names.
+        A leaf that has not kept one of them counts as 0. Collective: every rank must ask for the same names.
         """
         sums = self._rueda_leaves.sums()
         for number in self._rueda_leaves.own:
@@ -198,14 +198,14 @@ class Reproducible(torch.optim.Optimizer):
         return averages
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state, with the number of the step, from which the leaves' seeds follow."""
+        """The optimizer's state, with the step number, from which the leaves' seeds follow."""
         state: dict[str, Any] = super().state_dict()
         leaves = self._rueda_leaves.count
         state[LEAF_STATE] = {"step": self._rueda_step, "leaves": leaves, "seed": self._rueda_seed}
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads a state. Raises InvalidArgumentError where that is of other leaves."""
+        """Loads a state. Raises InvalidArgumentError if it has a different number of leaves."""
         rest = dict(state_dict)
         kept = rest.pop(LEAF_STATE, None)
         if kept is not None:
@@ -223,13 +223,13 @@ class Reproducible(torch.optim.Optimizer):
         )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Not once the leaves are known."""
+        """Refuses once the leaves are known."""
         if hasattr(self, "_rueda_gradients"):
             raise InvalidArgumentError("reproducible=True: parameters cannot be added later")
         super().add_param_group(param_group)
 
 
-# As of Distributed.step.
+# As for Distributed.step.
 Reproducible.step.hooked = True  # type: ignore[attr-defined]
 
 
@@ -244,7 +244,7 @@ def make_reproducible(
     process_set: ProcessSet,
     bucket_bytes: int,
 ) -> Any:
-    """What DistributedOptimizer(reproducible=True) returns."""
+    """Builds the result of DistributedOptimizer(reproducible=True)."""
     made = laid_over(Reproducible, optimizer)
     made._rueda_names = {p: name for p, name in names.items() if p.requires_grad}
     made._rueda_buffer_names = {buffer: name for name, buffer in named_buffers}
@@ -255,7 +255,7 @@ def make_reproducible(
     made._rueda_step = 0
     made._rueda_take(leaves if isinstance(leaves, Leaves) else Leaves(leaves, process_set))
 
-    # A model outlives its optimizers, so its hooks must not keep them.
+    # A model outlives its optimizers, so its hooks must not keep them alive.
     reference = weakref.ref(made)
 
     @never_traced

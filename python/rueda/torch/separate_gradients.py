@@ -1,4 +1,4 @@
-"""Gradients that are reduced one by one, each under its parameter's name."""
+"""Gradients that are reduced separately, each under its parameter's name."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ __all__ = ["MISFIT", "Group", "InFlight", "Reduction", "SeparateGradients", "Wat
 
 _collectives = Collectives(TorchAdapter(gpus=True))
 
-# By this reason the other ranks recognise that they can go on without a bucket, or that a parameter was frozen, which
-# it may be on all of them.
+# With this reason, the other ranks know that they can do without a bucket, or that a parameter was frozen, possibly on
+# all of them.
 MISFIT = "gradient_misfit"
 _NOT_FINITE = "not_finite"
 _FROZEN = (
@@ -53,7 +53,7 @@ _SPARSE_MOMENTUM = (
 
 @dataclass(frozen=True)
 class Reduction:
-    """How gradients become one over the ranks."""
+    """How gradients are reduced over the ranks."""
 
     op: ReduceOp
     predivide_factor: float
@@ -72,7 +72,7 @@ class Reduction:
         feedback: Feedback | None = None,
         priority: int = 0,
     ) -> Handle[torch.Tensor]:
-        """Begins to reduce a contiguous tensor in place."""
+        """Starts reducing a contiguous tensor in place."""
         wire = self.wire if codec is None else NO_WIRE
         factors = self._factors()
         return _collectives.allreduce(
@@ -87,7 +87,7 @@ class Reduction:
         feedback: Sequence[Feedback] = (),
         priority: int = 0,
     ) -> Handle[list[torch.Tensor]]:
-        """Begins to reduce contiguous tensors in place, none before all are ready on all ranks."""
+        """Starts reducing contiguous tensors in place, none before all are ready on all ranks."""
         wire = self.wire if codec is None else NO_WIRE
         factors = self._factors()
         return _collectives.grouped_allreduce(
@@ -106,33 +106,33 @@ class Reduction:
     def gather(
         self, tensor: torch.Tensor, name: str, compression: Compressor
     ) -> Handle[torch.Tensor]:
-        """Begins to reduce a sparse tensor."""
+        """Starts reducing a sparse tensor."""
         return sparse_allreduce_async(tensor, name, self.op, self.process_set, compression)
 
     def refuse(
         self, name: str, why: str, unsupported: bool = False, group_size: int = 0, reason: str = ""
     ) -> Handle[None]:
-        """Makes the operation of this name fail on every rank."""
+        """Makes the operation with this name fail on every rank."""
         return refuse(name, self.process_set, Refusal(why, unsupported, reason), group_size)
 
 
 @dataclass
 class InFlight:
-    """One gradient on its way outside of any bucket."""
+    """One gradient in flight, outside of any bucket."""
 
     name: str
     parameter: torch.Tensor
     handle: Handle[torch.Tensor] | Handle[list[torch.Tensor]] | Handle[None]
-    wire: torch.Tensor | None  # what is reduced in place; None where the result is the handle's
-    dtype: Any  # what the compression has to know
-    sparse_dimensions: int = 0  # of a gradient that travels dense
-    gradient: torch.Tensor | None = None  # as it was submitted; `wire` may be another
+    wire: torch.Tensor | None  # the tensor reduced in place; None if the handle has the result
+    dtype: Any  # context for decompress()
+    sparse_dimensions: int = 0  # of a sparse gradient sent as a dense one
+    gradient: torch.Tensor | None = None  # as it was submitted; `wire` may be another tensor
     shape: torch.Size | None = None  # of the gradient
-    version: int | None = None  # of the gradient, once it was submitted, where that tells of writes
+    version: int | None = None  # the gradient's after submission, if that can reveal writes
 
 
 class Watched:
-    """A parameter and how far its gradient is."""
+    """A parameter and the progress of its gradient."""
 
     __slots__ = (
         "codec",
@@ -154,37 +154,37 @@ class Watched:
         self.name = name
         self.number = number  # in the order in which they were added
         self.passes_left = passes
-        self.slot: Slot | None = None  # where the gradient lies, if in a bucket
-        self.in_flight: InFlight | None = None  # while it is being reduced outside of one
-        self.was_sent = False  # so once, so that other ranks may expect it again
-        self.group: Group | None = None  # with which it is reduced outside of one
+        self.slot: Slot | None = None  # the gradient's place in a bucket, if it is in one
+        self.in_flight: InFlight | None = None  # while it is being reduced separately
+        self.was_sent = False  # separately, so that other ranks may expect it again
+        self.group: Group | None = None  # with which it is reduced outside of buckets
         self.sparse_dimensions = 0  # of its last gradient
-        self.codec: Codec | None = None  # by which the core compresses its gradient
-        self.residual: torch.Tensor | None = None  # what that has lost, where it is kept
+        self.codec: Codec | None = None  # with which the core compresses its gradient
+        self.residual: torch.Tensor | None = None  # the codec's loss, if it is kept
         self.velocity: torch.Tensor | None = (
-            None  # what momentum has gathered, where the policy has it
+            None  # accumulated momentum, if the policy has momentum
         )
 
     def fit(self, elements: int) -> None:
-        """Keeps nothing of a parameter that has been given another size since: that was of other elements."""
+        """Resets what is kept if the parameter's size has changed: it belongs to other elements."""
         if self.residual is not None and self.residual.numel() != elements:
             self.residual = self.residual.new_zeros(elements)
         if self.velocity is not None and self.velocity.numel() != elements:
             self.velocity = self.velocity.new_zeros(elements)
 
     def forget(self) -> None:
-        """Begins anew with what is kept between steps."""
+        """Resets what is kept between steps."""
         for kept in (self.residual, self.velocity):
             if kept is not None:
                 kept.zero_()
 
     def priority(self) -> int:
-        """Models name their parameters in about the order in which forward() uses them. Below all that have none."""
+        """Earlier parameters first, as forward() mostly uses them in that order; below operations without priority."""
         return -1 - self.number
 
 
 class Group:
-    """Parameters whose gradients are reduced together where there are no buckets."""
+    """Parameters whose gradients are reduced together when there are no buckets."""
 
     def __init__(self, members: Sequence[Watched]) -> None:
         self.members = list(members)
@@ -218,15 +218,15 @@ class SeparateGradients:
         self._policy = policy
         self._reduction = reduction
         self._sparse_as_dense = sparse_as_dense
-        self._has_priorities = has_priorities  # what the next forward pass needs first goes first
-        # So that elements which are chosen at random are others in each; and to warm up.
+        self._has_priorities = has_priorities  # what forward() needs first goes first
+        # So that randomly chosen elements differ in each step, and for warm-up.
         self.steps = 0
-        # Whose gradients of this step are NaN on all ranks, since a codec has met what it cannot hold, and how it said
-        # so.
+        # Parameters whose gradients are NaN on all ranks in this step because a codec could not represent them, with
+        # the codec's error.
         self.not_finite: list[tuple[torch.Tensor, Exception]] = []
 
     def submit(self, watched: Watched) -> None:
-        """Begins to reduce ``.grad``; nothing there counts as zeros."""
+        """Starts reducing ``.grad``; a missing one counts as zeros."""
         watched.was_sent = True
         name = self._name_of(watched)
         gradient = self._gradient_of(watched)
@@ -255,7 +255,7 @@ class SeparateGradients:
         watched.in_flight = _sent(watched, handle, (wire, dtype, sparse), gradient)
 
     def submit_group(self, group: Group) -> None:
-        """Begins to reduce the gradients of a group at once; those that are not there count as zeros."""
+        """Starts reducing the gradients of a group together; missing ones count as zeros."""
         name = self._name_of_group(group)
         wires, gradients = [], []
         for member in group.members:
@@ -287,9 +287,9 @@ class SeparateGradients:
             member.in_flight = _sent(member, handle, sent, gradient)
 
     def refuse(self, watched: Watched, group: Group | None, reason: str = "") -> None:
-        """Has the gradient of a parameter that is frozen here, or of such a group, fail on ranks that want it.
+        """Makes a gradient that is frozen here, or its group, fail on ranks that want it.
 
-        ``reason``: MISFIT where it is not known yet whether there are any.
+        ``reason``: MISFIT if it is not known yet whether there are any.
         """
         members = [watched] if group is None else group.members
         name = self._name_of(watched) if group is None else self._name_of_group(group)
@@ -311,8 +311,8 @@ class SeparateGradients:
     ) -> tuple[list[Exception], list[tuple[torch.Tensor, Exception]]]:
         """Waits for all of them, also after an error.
 
-        Returns what went wrong, and parameters that have been frozen on some rank, with what that is if not on all.
-        What a codec could not hold is in ``not_finite`` instead.
+        Returns the errors, and the parameters that are frozen on some rank, with the error to raise if not on all.
+        Values that a codec could not represent are in ``not_finite`` instead.
         """
         errors: list[Exception] = []
         frozen: list[tuple[torch.Tensor, Exception]] = []
@@ -345,12 +345,12 @@ class SeparateGradients:
         return self._policy.codec_at(watched.codec, self.steps) if self._policy else None
 
     def _clip(self, watched: Watched, gradient: torch.Tensor) -> None:
-        """Of each rank for itself, so that the norm of the sum of independent ones is below the limit."""
+        """Clips on each rank separately; the norm of the sum of independent gradients then stays below the limit."""
         limit = self._policy.clip_norm if self._policy else None
         if limit is None or watched.codec is None:
             return
         limit /= math.sqrt(self._reduction.process_set.size())
-        # The squares of finite gradients are finite in float64 only.
+        # The squares of finite gradients are certain to be finite in float64 only.
         norm = torch.linalg.vector_norm(gradient, dtype=torch.float64)
         gradient.mul_(torch.clamp(limit / norm.clamp(min=1e-30), max=1.0))
 
@@ -371,9 +371,9 @@ class SeparateGradients:
         )
 
     def _gradient_of(self, watched: Watched) -> torch.Tensor:
-        """``.grad``, or what this rank holds of it, made where there is none.
+        """``.grad``, or this rank's part of it; created if it is missing.
 
-        Sparse where it was so before, since it may be elsewhere.
+        Sparse if it was sparse before, since it may be sparse on other ranks.
         """
         parameter = watched.parameter
         if parameter.grad is None:
@@ -391,7 +391,7 @@ class SeparateGradients:
         return gradient
 
     def _wire_of(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Any, int]:
-        """What is reduced in its place, what decompress() has to know, and how many dimensions are sparse."""
+        """The tensor to reduce instead, the context for decompress(), and the number of sparse dimensions."""
         sparse = 0
         gradient = gradient.detach()
         if gradient.layout == torch.sparse_coo:
@@ -400,15 +400,15 @@ class SeparateGradients:
         elif gradient.layout != torch.strided:
             raise _Unfit(f"a gradient of layout {gradient.layout} cannot be reduced")
         gradient = gradient.resolve_conj().resolve_neg()
-        if self._reduction.wire != NO_WIRE:  # is converted while it is packed
+        if self._reduction.wire != NO_WIRE:  # converted during packing
             return gradient.contiguous(), gradient.dtype, sparse
         wire, context = self._compression.compress(gradient)
         return wire.contiguous(), context, sparse
 
     def _spoil(self, gradient: InFlight, error: Exception, errors: list[Exception]) -> None:
-        """Makes a gradient NaN, as without a codec: what its memory holds is undefined, and another on each rank."""
+        """Makes a gradient NaN, as it would be without a codec: its content is undefined and differs between ranks."""
         assert gradient.wire is not None
-        gradient.wire.data.fill_(math.nan)  # of which `version` knows nothing
+        gradient.wire.data.fill_(math.nan)  # does not change `version`
         try:
             self._take(gradient, gradient.wire)
         except Exception as other:
@@ -426,7 +426,7 @@ class SeparateGradients:
             reduced = self._compression.decompress(wire, gradient.dtype)
             parameter.grad = reduced.to_sparse(gradient.sparse_dimensions)
             return
-        if parameter.grad is None:  # taken away meanwhile
+        if parameter.grad is None:  # removed meanwhile
             parameter.grad = torch.zeros_like(parameter)
         target = local_of(parameter.grad)
         if gradient.shape is not None and target.shape != gradient.shape:
@@ -449,7 +449,7 @@ def _sent(
     sent: tuple[torch.Tensor, Any, int],
     gradient: torch.Tensor,
 ) -> InFlight:
-    """``gradient`` on its way; ``sent``: see ``_wire_of``."""
+    """The record of a gradient in flight; ``sent``: see ``_wire_of``."""
     return InFlight(
         watched.name,
         watched.parameter,
@@ -462,7 +462,7 @@ def _sent(
 
 
 def _version_of(gradient: torch.Tensor) -> int | None:
-    """Parts of one tensor have one version, so that writing one looks like writing all: none where it is a part."""
+    """``None`` for part of a tensor: all parts share one version, so writing one looks like writing all."""
     try:
         is_whole = gradient.untyped_storage().nbytes() == gradient.nbytes
     except RuntimeError:

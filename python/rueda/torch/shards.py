@@ -1,6 +1,6 @@
-"""What this rank holds of a tensor that is cut over ranks: of a ``DTensor``, as FSDP2 and tensor parallelism make them.
+"""This rank's part of a sharded tensor: of a ``DTensor``, as created by FSDP2 and tensor parallelism.
 
-Ranks that hold the same part, of the same tensor, reduce and broadcast that part as any other tensor.
+Ranks that hold the same part of the same tensor reduce and broadcast that part like any other tensor.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def is_cut(tensor: torch.Tensor) -> bool:
-    """Whether it is a ``DTensor``, also one of which every rank holds all."""
+    """Whether it is a ``DTensor``, including one that every rank holds completely."""
     if type(tensor) in _PLAIN:
         return False
-    # Nobody has one before the module is there. torch 2.4 has it under the older name.
+    # Without the module there are none. torch 2.4 has it under the older name.
     modules = map(sys.modules.get, ("torch.distributed.tensor", "torch.distributed._tensor"))
     classes = [getattr(module, "DTensor", None) for module in modules]
     return any(isinstance(tensor, each) for each in classes if each is not None)
 
 
 def are_whole(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether none is cut for certain, at the cost of one look."""
+    """Whether certainly none is sharded, with a single check."""
     return set(map(type, tensors)).issubset(_PLAIN)
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The part that this rank holds, in its own memory; a tensor that is not cut itself."""
+    """The part that this rank holds, in its own memory; the tensor itself if it is not sharded."""
     if not is_cut(tensor):
         return tensor
-    with torch.no_grad():  # then it is the part itself, not a view of it that autograd knows
+    with torch.no_grad():  # gives the part itself, not a view that autograd tracks
         local = tensor.to_local()  # type: ignore[attr-defined]
-    wait = getattr(local, "wait", None)  # of what a functional collective has not brought yet
+    wait = getattr(local, "wait", None)  # of the pending result of a functional collective
     return local if wait is None else wait()  # type: ignore[no-any-return]
 
 
 def like(local: torch.Tensor, cut: torch.Tensor) -> torch.Tensor:
-    """A tensor that is cut as ``cut``, of which this rank holds ``local``; ``local`` itself where that is not cut."""
+    """A tensor sharded like ``cut``, of which this rank holds ``local``; ``local`` itself if that is not sharded."""
     if not is_cut(cut):
         return local
     whole: Any = cut
@@ -62,10 +62,10 @@ def like(local: torch.Tensor, cut: torch.Tensor) -> torch.Tensor:
 
 
 def as_placed(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """A gradient cut as its parameter. Collective over the parameter's mesh where it is not.
+    """A gradient placed like its parameter. Collective over the parameter's mesh if it is not.
 
-    Where ranks use a parameter that they all hold for parts of the data, as with sequence parallelism, autograd leaves
-    each with its part of the gradient's sum. All of them have to use it then.
+    If ranks use a parameter that they all hold for different parts of the data, as with sequence parallelism, autograd
+    leaves each with its part of the gradient's sum. All of these ranks must then use the parameter.
     """
     if not (is_cut(gradient) and is_cut(parameter)):
         return gradient
@@ -77,7 +77,7 @@ def as_placed(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 
 def part_of(tensor: torch.Tensor) -> str:
-    """Which part of it this rank holds: "part 1 of 2 of dimension 0"; "all" of what is not cut."""
+    """Which part of it this rank holds: "part 1 of 2 of dimension 0"; "all" if it is not sharded."""
     if not is_cut(tensor):
         return "all"
     whole: Any = tensor
@@ -97,9 +97,9 @@ def part_of(tensor: torch.Tensor) -> str:
 def require_same_parts(
     tensors: Iterable[tuple[str, torch.Tensor]], name: str, process_set: ProcessSet
 ) -> None:
-    """Raises :class:`rueda.MismatchError` on every rank of the set where they hold different parts of a tensor.
+    """Raises :class:`rueda.MismatchError` on every rank of the set if they hold different parts of a tensor.
 
-    Collective where any tensor is cut. ``name``: of the operation.
+    Collective if any tensor is sharded. ``name``: of the operation.
     """
     mine = [(label, part_of(each)) for label, each in tensors if is_cut(each)]
     if not mine:

@@ -1,7 +1,7 @@
 """Sums of sparse tensors over the ranks.
 
-``sparse_steps.py`` has what is exchanged, ``sparse_choice.py`` by which algorithm, and ``docs/sparse.md`` what that
-costs.
+``sparse_steps.py`` has the exchanges, ``sparse_choice.py`` chooses the algorithm, and ``docs/sparse.md`` says what they
+cost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _completions = Completions("rueda-sparse")
-# The newest operation of each set and name: the names of its exchanges are free once it has ended.
+# The newest operation of each set and name: the names of its exchanges become free once it has ended.
 _newest: weakref.WeakValueDictionary[tuple[int, str], SparseHandle] = weakref.WeakValueDictionary()
 
 
@@ -59,9 +59,9 @@ class SparseHandle(Phased[torch.Tensor]):
 
 
 def begun(how: SparseAllreduce, tensor: torch.Tensor, alone: bool = True) -> SparseHandle:
-    """Begins a sparse allreduce. ``alone``: it goes on though nobody waits for it.
+    """Starts a sparse allreduce. ``alone``: it advances even if nobody waits for it.
 
-    Raises Refusal, and :class:`rueda.DuplicateNameError` on a rank that gives a name which is pending.
+    Raises Refusal, and :class:`rueda.DuplicateNameError` on a rank that reuses a pending name.
     """
     key = identify(how.process_set), how.name
     before = _newest.get(key) if how.name else None  # type: ignore[arg-type]
@@ -91,18 +91,18 @@ def sparse_allreduce(
 ) -> torch.Tensor:
     """The sum or the average of the ranks' sparse tensors; every rank gets the same bits.
 
-    ``tensor``: of layout ``torch.sparse_coo`` in the CPU's memory and of any of the 15 dtypes, coalesced or not; how
-    many values it has may differ between ranks, also be 0. Shape, ``sparse_dim``, dtype and all arguments must agree.
-    ``compression`` is for the values. ``prescale_factor`` multiplies each rank's values, ``postscale_factor`` the
-    result; integers cannot be scaled. An average divides by the ranks that contributed, or by all of the set, as that
-    of a dense tensor does (``RUEDA_JOIN_AVERAGE``). ``algorithm``: ``"gather"``, ``"split"`` or ``"dense"`` instead of
-    what :func:`choose_sparse_algorithm` chooses.
+    ``tensor``: of layout ``torch.sparse_coo``, in CPU memory, with any of the 15 dtypes, coalesced or not; its number
+    of values may differ between ranks, and may be 0. Shape, ``sparse_dim``, dtype and all arguments must agree.
+    ``compression`` applies to the values. ``prescale_factor`` multiplies each rank's values, ``postscale_factor`` the
+    result; integers cannot be scaled. An average divides by the number of ranks that contributed, or by the size of the
+    set, as for a dense tensor (``RUEDA_JOIN_AVERAGE``). ``algorithm``: ``"gather"``, ``"split"`` or ``"dense"``
+    overrides :func:`choose_sparse_algorithm`.
 
-    Returns a new tensor that is coalesced and has a value wherever a rank has one. Sums of 16-bit floats are formed in
-    float32 and rounded once on each rank that adds up.
+    Returns a new coalesced tensor with a value wherever a rank has one. Sums of 16-bit floats are formed in float32 and
+    rounded once on each rank that adds.
 
-    Raises, on every rank, :class:`rueda.MismatchError` where the tensors or arguments differ,
-    :class:`rueda.InvalidArgumentError` for another op or an index outside of the tensor, and
+    Raises, on every rank, :class:`rueda.MismatchError` if the tensors or arguments differ,
+    :class:`rueda.InvalidArgumentError` for another op or an index outside the tensor, and
     :class:`rueda.UnsupportedError`.
 
     Example::
@@ -130,7 +130,7 @@ def sparse_allreduce_async(
 ) -> Handle[torch.Tensor]:
     """:func:`sparse_allreduce` that returns a handle immediately. ``tensor`` may be written meanwhile.
 
-    The handle's ``choice`` tells by which algorithm it is done. Its errors are raised through it.
+    The handle's ``choice`` says which algorithm is used. The handle raises the operation's errors.
 
     Example::
 
@@ -162,7 +162,7 @@ def _begun(
 
 
 def no_rows(like: torch.Tensor, sparse_dimensions: int) -> torch.Tensor:
-    """A sparse tensor of zeros, with the shape and dtype of ``like``, whose first dimensions are the sparse ones."""
+    """A sparse tensor of zeros with the shape and dtype of ``like``, whose first dimensions are the sparse ones."""
     indices = torch.empty(sparse_dimensions, 0, dtype=torch.int64, device=like.device)
     values = torch.empty(0, *like.shape[sparse_dimensions:], dtype=like.dtype, device=like.device)
     return torch.sparse_coo_tensor(

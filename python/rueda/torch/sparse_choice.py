@@ -1,7 +1,7 @@
-"""By which algorithm sparse tensors are summed.
+"""Chooses the algorithm that sums sparse tensors.
 
 Renggli et al., "SparCML: High-performance sparse communication for machine learning", SC 2019 (arXiv 1802.08021), have
-the same three: gather all, split and gather, and dense where sums fill up.
+the same three: gather all, split and gather, and dense if sums fill up.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from rueda.adapter import Refusal
 __all__ = ["ALGORITHMS", "SparseChoice", "algorithm_number", "choose_sparse_algorithm"]
 
 ALGORITHMS = ("auto", "gather", "split", "dense")
-# How many bytes could be moved in the time that one more exchange takes.
+# How many bytes could be moved in the time of one more exchange.
 EXCHANGE_BYTES = 16 << 10
-# Rows with keys are sorted and placed one by one, and so take longer for each byte than a dense tensor.
+# Rows with keys are sorted and placed one by one, so they take longer per byte than a dense tensor.
 KEYED_COST = 1.5
 
 
@@ -45,8 +45,8 @@ def choose_sparse_algorithm(
     """The algorithm that :func:`rueda.torch.sparse_allreduce` uses for such tensors; every rank chooses the same.
 
     ``rows``: distinct rows of each rank; ``union_rows``: of all together; ``extent``: rows of the dense tensor;
-    ``row_bytes``: of the values of one row. The fewest bytes win, where those of
-    rows with keys count one and a half times, and each exchange as 16 KiB.
+    ``row_bytes``: bytes of one row's values. Chooses the algorithm with the fewest bytes, where rows with keys count
+    one and a half times and each exchange as 16 KiB.
 
     Example::
 
@@ -70,7 +70,7 @@ def choose_sparse_algorithm(
 
 
 def algorithm_number(name: str) -> int:
-    """As which it travels. Raises Refusal where there is none of that name."""
+    """The number that is sent for an algorithm. Raises Refusal for an unknown name."""
     if name not in ALGORITHMS:
         raise Refusal(f"algorithm={name!r}: there are {', '.join(ALGORITHMS)}")
     return ALGORITHMS.index(name)

@@ -1,8 +1,8 @@
-"""What ranks tell each other of a sparse tensor, as bytes.
+"""The messages with which ranks exchange sparse tensors, as bytes.
 
-A block holds rows: their number, the values, the keys, each aligned so that it can be read where it lies. A header says
-what a rank's tensor is and how many rows it has, and then has either all of them, where they are few, or a sample of
-their keys (``sparse_sample.py``).
+A block has rows: their number, the values, the keys, each aligned so that it can be read in place. A header describes a
+rank's tensor and its number of rows, followed by all of the rows if they are few, otherwise by a sample of their keys
+(``sparse_sample.py``).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from rueda.torch.sparse_rows import Rows, key_dtype
 __all__ = ["Header", "Layout", "block_of", "blocks_in", "headers_in"]
 
 ALIGNMENT = 16
-INLINE_BYTES = 1024  # of a block that travels with its header
+INLINE_BYTES = 1024  # limit for a block that is sent with its header
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What the rows of a tensor look like on the wire."""
+    """The format in which a tensor's rows are sent."""
 
-    extent: int  # how many rows the dense tensor would have
-    width: int  # values of a row
+    extent: int  # rows of the dense tensor
+    width: int  # values per row
     dtype: torch.dtype
 
     @property
     def row_bytes(self) -> int:
-        """Of the values of one row."""
+        """Bytes of one row's values."""
         return self.width * self.dtype.itemsize
 
 
@@ -40,7 +40,7 @@ def _aligned(count: int) -> int:
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     elements = tensor.reshape(-1)
-    if elements.stride(0) != 1:  # also of a single element, which torch calls contiguous
+    if elements.stride(0) != 1:  # even for a single element, which torch calls contiguous
         elements = elements.clone(memory_format=torch.contiguous_format)
     flat = elements.view(torch.uint8)
     rest = -len(flat) % ALIGNMENT
@@ -48,14 +48,14 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def block_of(rows: Rows, layout: Layout) -> torch.Tensor:
-    """Rows as bytes; their values are those of the wire."""
+    """Rows as bytes; the values must already have the type in which they are sent."""
     head = torch.tensor([len(rows.keys), 0], device="cpu").view(torch.uint8)
     keys = rows.keys.to(key_dtype(layout.extent))
     return torch.cat([head, _bytes(rows.values), _bytes(keys)])
 
 
 def blocks_in(memory: torch.Tensor, layout: Layout) -> list[Rows]:
-    """The blocks that lie one behind the other, as views of the values."""
+    """The consecutive blocks in ``memory``; the values are views of it."""
     found = []
     key_type = key_dtype(layout.extent)
     place = 0
@@ -72,14 +72,14 @@ def blocks_in(memory: torch.Tensor, layout: Layout) -> list[Rows]:
     return found
 
 
-# total bytes, rank, token, rows, keys in the sample or -1; then what must be the same everywhere: op, prescale,
-# postscale, dtype, dtype on the wire, algorithm, sparse dimensions, dimensions. The shape follows.
+# total bytes, rank, token, rows, keys in the sample or -1; then the fields that must be the same everywhere: op,
+# prescale, postscale, dtype, dtype on the wire, algorithm, sparse dimensions, dimensions. The shape follows.
 _HEAD = struct.Struct("=qqqqqqddqqqqq")
 
 
 @dataclass(frozen=True)
 class Header:
-    """Of the tensor of one rank; ``dtypes`` and ``algorithm`` are numbers, ``token`` is one that no other rank has."""
+    """Describes one rank's tensor; ``dtypes`` and ``algorithm`` are numbers, ``token`` is unique to the rank."""
 
     rank: int
     token: int
@@ -94,11 +94,11 @@ class Header:
     inline: Rows | None = None
 
     def agreed(self) -> tuple[int, tuple[float, float], tuple[int, int], int, int, tuple[int, ...]]:
-        """What must be the same on every rank."""
+        """The fields that must be the same on every rank."""
         return self.op, self.factors, self.dtypes, self.algorithm, self.sparse_dim, self.shape
 
     def message(self, layout: Layout, rows: Rows, may_inline: bool) -> torch.Tensor:
-        """This header, and either the rows or the sample."""
+        """This header, followed by either the rows or the sample."""
         size = len(rows.keys) * (layout.row_bytes + 8) + 3 * ALIGNMENT
         is_inline = may_inline and size <= INLINE_BYTES
         rest = (
@@ -123,7 +123,7 @@ class Header:
 
 
 def headers_in(memory: torch.Tensor, mine: Header, layout: Layout) -> list[Header]:
-    """All ranks' headers, in the order of ranks. Of one whose tensor is another the keys and rows are left out."""
+    """All ranks' headers, in rank order. Keys and rows are left out if a rank's tensor does not match this rank's."""
     found = []
     raw = memory.numpy().data
     place = 0

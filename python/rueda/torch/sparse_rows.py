@@ -1,7 +1,7 @@
-"""Rows of sparse tensors: which there are, and their sums.
+"""Rows of sparse tensors and their sums.
 
-A row is what lies at one index of the sparse dimensions. Its key is that index as one number, as the rows of the dense
-tensor would be counted.
+A row is the values at one index of the sparse dimensions. Its key is that index as a single number: the row's position
+in the dense tensor.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ SIGNED = {
 
 
 class Rows(NamedTuple):
-    """Distinct rows by ascending key."""
+    """Distinct rows, sorted by key."""
 
     keys: torch.Tensor  # int64
     values: torch.Tensor  # one row for each key, in one dimension
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """In which sums of such values are formed: float32 for 16-bit floats."""
+    """The type in which sums of such values are formed: float32 for 16-bit floats."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def key_dtype(extent: int) -> torch.dtype:
-    """As what the keys of so many rows travel."""
+    """The type in which the keys of ``extent`` rows are sent."""
     return torch.int32 if extent < 2**31 else torch.int64
 
 
 def keys_of(indices: torch.Tensor, extents: Sequence[int]) -> torch.Tensor:
-    """Raises Refusal for an index outside of the tensor, and for a tensor whose rows cannot be counted."""
+    """Raises Refusal for an index outside the tensor, and for a tensor with too many rows."""
     if math.prod(extents) > _MAX_KEYS:
         raise Refusal(f"the sparse dimensions {list(extents)} have more than 2^63 rows", True)
     keys = torch.zeros(indices.shape[1], dtype=torch.int64, device=indices.device)
@@ -70,7 +70,7 @@ def keys_of(indices: torch.Tensor, extents: Sequence[int]) -> torch.Tensor:
 
 
 def indices_of(keys: torch.Tensor, extents: Sequence[int]) -> torch.Tensor:
-    """The opposite of :func:`keys_of`."""
+    """The inverse of :func:`keys_of`."""
     if len(extents) == 1:
         return keys.unsqueeze(0)
     rows = []
@@ -81,7 +81,7 @@ def indices_of(keys: torch.Tensor, extents: Sequence[int]) -> torch.Tensor:
 
 
 def distinct_rows(keys: torch.Tensor, values: torch.Tensor, is_coalesced: bool) -> Rows:
-    """Adds up rows of one key. The values become as wide as sums are formed."""
+    """Sums rows with the same key. The values are widened to the type of sums."""
     wide = values.to(wide_dtype(values.dtype))
     if is_coalesced:
         return Rows(keys, wide)
@@ -90,7 +90,7 @@ def distinct_rows(keys: torch.Tensor, values: torch.Tensor, is_coalesced: bool) 
 
 
 def sum_of(parts: Sequence[Rows]) -> Rows:
-    """The sum, one part after the other, so that it has the same bits wherever the parts are in the same order."""
+    """The sum, one part after another, so that it has the same bits wherever the parts have the same order."""
     if len(parts) == 1:
         return parts[0]
     union = torch.unique(torch.cat([part.keys for part in parts]))
@@ -100,7 +100,7 @@ def sum_of(parts: Sequence[Rows]) -> Rows:
 
 def _added(count: int, placed: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     dtype = placed[0][1].dtype
-    computed = SIGNED.get(dtype, dtype)  # whose sums have the same bits
+    computed = SIGNED.get(dtype, dtype)  # sums have the same bits
     total = torch.zeros(count, placed[0][1].shape[1], dtype=computed, device="cpu")
     for places, values in placed:
         total.index_add_(0, places, values.view(computed))
@@ -108,7 +108,7 @@ def _added(count: int, placed: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> t
 
 
 def averaged(values: torch.Tensor, divisor: int) -> torch.Tensor:
-    """Divides; whole numbers are rounded towards negative infinity."""
+    """Divides; integers are rounded towards negative infinity."""
     if values.is_floating_point() or values.is_complex():
         return values.div(divisor)
     if values.dtype in SIGNED:

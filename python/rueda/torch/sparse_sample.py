@@ -1,8 +1,8 @@
-"""How many rows the ranks have together, and where they lie, told by samples.
+"""Estimates from samples how many rows the ranks have together, and how the rows are distributed.
 
-Each rank's sample is of those keys whose hash is smallest, so that samples of several ranks together are one of the
-union, in which a key that many have counts once (Bar-Yossef et al., "Counting distinct elements in a data stream",
-RANDOM 2002).
+A rank's sample has its keys with the smallest hashes. So the samples of several ranks together are a sample of the
+union, in which a key that many ranks have counts once (Bar-Yossef et al., "Counting distinct elements in a data
+stream", RANDOM 2002).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _LARGEST_HASH = 2**63 - 1
 
 
 class UnionSample(NamedTuple):
-    """Of the rows of all ranks together."""
+    """A sample of the rows of all ranks together."""
 
-    keys: torch.Tensor  # ascending, some of the union's
-    rows: int  # about how many the union has
+    keys: torch.Tensor  # some of the union's, ascending
+    rows: int  # estimated number of rows in the union
 
     def boundaries(self, parts: int) -> torch.Tensor:
-        """Where to cut the keys so that parts have about as many of the union."""
+        """Where to cut the keys so that the parts have about equally many keys of the union."""
         places = [len(self.keys) * part // parts for part in range(1, parts)]
         return self.keys[places]
 
@@ -38,7 +38,7 @@ def _hashes(keys: torch.Tensor) -> torch.Tensor:
 
 
 def sample_of(keys: torch.Tensor) -> torch.Tensor:
-    """Of distinct keys those with the smallest hashes; all of them where they are few."""
+    """Of distinct keys, those with the smallest hashes; all keys if they are few."""
     if len(keys) <= SAMPLE_KEYS:
         return keys
     chosen = torch.topk(_hashes(keys), SAMPLE_KEYS, largest=False, sorted=False).indices
@@ -46,12 +46,12 @@ def sample_of(keys: torch.Tensor) -> torch.Tensor:
 
 
 def union_sample(samples: Sequence[torch.Tensor], rows: Sequence[int], extent: int) -> UnionSample:
-    """``samples`` and ``rows``: of each rank, some of its keys or all, and how many it has."""
+    """``samples``: for each rank, some or all of its keys; ``rows``: for each rank, its number of keys."""
     parts = [sample for sample, count in zip(samples, rows, strict=True) if len(sample) < count]
     keys = torch.unique(torch.cat([*samples]))
     if not parts:
         return UnionSample(keys, len(keys))
-    # Up to this hash every rank has told all its keys.
+    # Up to this hash, every rank's sample is complete.
     limit = min(int(_hashes(part).max()) for part in parts)
     keys = keys[_hashes(keys) <= limit]
     estimate = round((len(keys) - 1) * (_LARGEST_HASH / limit))

@@ -1,8 +1,8 @@
 """A sparse allreduce, exchange by exchange.
 
-First every rank learns what the others have; then, by what that costs, every rank gets all rows, or each adds up a
-range of them for all, or the tensors travel dense. Sums are formed in the order of ranks, by one rank or by all alike,
-so every rank has the same bits.
+First, every rank learns what the others have. Then, depending on the cost, every rank gets all rows, or each rank sums
+a range of rows for all, or the tensors are sent dense. Sums are formed in rank order, by one rank or by all in the same
+way, so every rank has the same bits.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _collectives = Collectives(TorchAdapter())
 
 @dataclass(frozen=True)
 class SparseAllreduce:
-    """What is wanted. ``name``: None for an operation without one."""
+    """The arguments of a sparse allreduce. ``name``: None for an unnamed operation."""
 
     name: str | None
     op: ReduceOp
@@ -64,20 +64,20 @@ class SparseAllreduce:
     def steps(
         self, tensor: torch.Tensor, tell: Callable[[SparseChoice], None]
     ) -> Steps[torch.Tensor]:
-        """The exchanges of one tensor; raises Refusal at once where it cannot be used.
+        """The exchanges for one tensor; raises Refusal immediately if it cannot be used.
 
-        ``tell`` is called with the algorithm, once ranks have agreed on it.
+        ``tell`` is called with the algorithm, once the ranks have agreed on it.
         """
         try:
             exchange = _Exchange(self, tensor, tell)
         except (Refusal, RuedaError):
             raise
-        except Exception as error:  # torch's, or the compressor's: told to every rank
+        except Exception as error:  # from torch or the compressor: every rank is told
             raise unusable(tensor, error) from error
         return exchange.steps()
 
     def check(self, tensor: torch.Tensor) -> None:
-        """Raises Refusal where this is not for such tensors."""
+        """Raises Refusal if such tensors are not supported."""
         if not isinstance(tensor, torch.Tensor):
             raise Refusal(f"rueda.torch takes tensors, not a {type(tensor).__name__}")
         if not hasattr(self.compression, "compress"):
@@ -134,7 +134,7 @@ class _Exchange:
             tuple(like.shape),
             sample_of(rows.keys),
         )
-        # Before anything is submitted, since others can be told until then that it fails here.
+        # Built before anything is submitted: until then, other ranks can still be told that this rank fails.
         self._message = self._header.message(self._layout, self._rows, how.algorithm == "auto")
 
     def steps(self) -> Steps[torch.Tensor]:
@@ -154,7 +154,7 @@ class _Exchange:
         sample = union_sample([header.keys for header in headers], counts, layout.extent)
         choice = self._choice(counts, sample.rows)
         if choice.algorithm == "split" and len(headers) < how.process_set.size():
-            # Some have joined, and cannot take part in an alltoall.
+            # Some ranks have joined, and cannot take part in an alltoall.
             is_less = choice.dense_bytes < choice.gather_bytes
             choice = choice._replace(algorithm="dense" if is_less else "gather")
         self._tell(choice)
@@ -224,7 +224,7 @@ class _Exchange:
         return Rows(keys, dense.view(computed).index_select(0, keys).view(layout.dtype))
 
     def _summed(self, parts: Sequence[Rows], divisor: int) -> Rows:
-        """In the dtype of the wire, scaled as it is wanted."""
+        """The scaled sum, in the type in which it is sent."""
         wide = wide_dtype(self._layout.dtype)
         rows = sum_of([Rows(part.keys, part.values.to(wide)) for part in parts])
         values = averaged(rows.values, divisor) if self._how.op == Average else rows.values
@@ -269,7 +269,7 @@ def _described(field: str, value: Any) -> str:
 
 
 def _require_agreement(name: str | None, headers: Sequence[Header]) -> None:
-    """Raises the same error on every rank where tensors or arguments differ."""
+    """Raises the same error on every rank if tensors or arguments differ."""
     if all(header.agreed() == headers[0].agreed() for header in headers):
         return
     told = [header.agreed() for header in headers]

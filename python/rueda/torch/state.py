@@ -1,4 +1,4 @@
-"""The same model and optimizer on every rank."""
+"""Gives every rank the same model and optimizer."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def broadcast_parameters(
     """Overwrites the tensors of every rank with those of rank ``root_rank``.
 
     ``params``: ``model.state_dict()``, ``model.named_parameters()`` or ``model.parameters()``. Any shapes and dtypes,
-    the same on every rank; they need not be contiguous. Of a ``DTensor`` each rank gets the part that it holds, so that
-    all in the set must hold the same one (:class:`rueda.torch.parallel.Grid`).
+    the same on every rank; they need not be contiguous. For a ``DTensor``, each rank gets the part that it holds, so
+    all ranks of the set must hold the same part (:class:`rueda.torch.parallel.Grid`).
 
     Raises as :func:`rueda.torch.broadcast_`, and :class:`rueda.InvalidArgumentError` on every rank for a value that is
-    not a tensor, and on its rank for ``params`` that hold no values, such as the model itself.
+    not a tensor, and on this rank only for ``params`` without values, such as the model itself.
 
     Example::
 
@@ -66,9 +66,9 @@ def broadcast_optimizer_state(
 ) -> None:
     """Gives the optimizers of all ranks the state and hyperparameters of the one at ``root_rank``.
 
-    Works for every optimizer, also where the root has not taken a step yet; the root's is only read. The ranks' must
-    have param_groups of the same lengths, otherwise every rank raises :class:`rueda.InvalidArgumentError`, and so does
-    a rank by itself for what is no optimizer.
+    Works for every optimizer, even if the root has not taken a step yet; the root's is only read. The ranks' optimizers
+    must have param_groups of the same lengths, otherwise every rank raises :class:`rueda.InvalidArgumentError`; so does
+    a single rank if its argument is not an optimizer.
 
     Example::
 
@@ -91,7 +91,7 @@ def broadcast_optimizer_state(
     if not is_root:
         try:
             optimizer.load_state_dict(filled(outline, _cut_again(outline, tensors, optimizer)))
-        except Exception as error:  # told to every rank below
+        except Exception as error:  # every rank is told below
             problem = f"rank {rank()}: {type(error).__name__}: {error}"
     problems = [p for p in allgather_object(problem, "optimizer_state", process_set) if p]
     if problems:
@@ -101,13 +101,13 @@ def broadcast_optimizer_state(
 
 
 def outline_of(optimizer: torch.optim.Optimizer) -> tuple[Any, list[torch.Tensor]]:
-    """The optimizer's state with slots in the place of its tensors, and those tensors: its own, not copies."""
+    """The optimizer's state with its tensors replaced by slots, and those tensors themselves, not copies."""
     tensors: list[torch.Tensor] = []
     return _outline(_shared_state(optimizer), tensors), tensors
 
 
 def _shared_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The optimizer's state without what is each rank's own: what its compressed gradients have lost."""
+    """The optimizer's state without what belongs to each rank: what compression has lost of its gradients."""
     state = optimizer.state_dict()
     kept = state.get(COMPRESSION_STATE)
     if kept is not None:
@@ -117,13 +117,13 @@ def _shared_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Slot:
-    """Stands for a tensor that travels by itself."""
+    """Stands for a tensor that is sent separately."""
 
     number: int
     shape: tuple[int, ...]
     dtype: torch.dtype
     on_gpu: bool
-    is_cut: bool = False  # then the shape is that of the part which its rank holds
+    is_cut: bool = False  # if so, the shape is that of the rank's part
 
 
 def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
@@ -151,13 +151,13 @@ def _slots(outline: Any) -> Iterable[_Slot]:
 
 
 def _device_of(optimizer: torch.optim.Optimizer) -> torch.device:
-    """The GPU of its parameters; where they are on none, the current one."""
+    """The GPU of its parameters; if they are on none, the current one."""
     parameters = (each for group in optimizer.param_groups for each in group["params"])
     return next((each.device for each in parameters if each.is_cuda), torch.device("cuda"))
 
 
 def allocated(outline: Any, optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
-    """Tensors for an outline's slots, with any content; without an optimizer, on the CPU."""
+    """Uninitialized tensors for an outline's slots; without an optimizer, on the CPU."""
     gpu = torch.device("cpu") if optimizer is None else _device_of(optimizer)
     return [
         torch.empty(
@@ -168,7 +168,7 @@ def allocated(outline: Any, optimizer: torch.optim.Optimizer | None) -> list[tor
 
 
 def filled(outline: Any, tensors: list[torch.Tensor]) -> Any:
-    """The inverse of outline_of(): the state of which it is the outline, with these tensors."""
+    """The inverse of outline_of(): the state with that outline and these tensors."""
     if isinstance(outline, _Slot):
         return tensors[outline.number]
     if isinstance(outline, dict):
@@ -181,7 +181,7 @@ def filled(outline: Any, tensors: list[torch.Tensor]) -> Any:
 def _cut_again(
     outline: Any, tensors: Sequence[torch.Tensor], optimizer: torch.optim.Optimizer
 ) -> list[torch.Tensor]:
-    """The tensors of an outline, those cut as their parameters are of which the root's were cut."""
+    """The tensors of an outline; those that were sharded on the root are sharded like their parameters here."""
     found = list(tensors)
     for told, group in zip(outline["param_groups"], optimizer.param_groups, strict=False):
         for number, parameter in zip(told["params"], group["params"], strict=False):
@@ -216,7 +216,7 @@ def _named(
 
 
 def require_optimizer(optimizer: object) -> None:
-    """Raises InvalidArgumentError for what is none, such as the model, which comes first elsewhere."""
+    """Raises InvalidArgumentError for anything else, such as the model, which comes first in other functions."""
     if not hasattr(optimizer, "param_groups"):
         raise InvalidArgumentError(
             f"a {type(optimizer).__name__} is no optimizer: give one of torch.optim, as "
@@ -227,7 +227,7 @@ def require_optimizer(optimizer: object) -> None:
 def _broadcast_async(
     tensor: object, name: str, root_rank: int, process_set: ProcessSet
 ) -> Handle[torch.Tensor] | Handle[None]:
-    """In place where the tensor is contiguous, otherwise in a copy, which is the handle's result then."""
+    """In place if the tensor is contiguous, otherwise in a copy, which is then the handle's result."""
     if not isinstance(tensor, torch.Tensor):
         why = f"a {type(tensor).__name__} is not a tensor: use broadcast_object()"
         return refuse(name, process_set, Refusal(why))

@@ -1,4 +1,4 @@
-"""Gives ranks the state that others have: from all of these at once, compared and checked by digests."""
+"""Sends ranks the state of other ranks: from all of these at the same time, compared and verified by digests."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _log = logging.getLogger("rueda")
 _collectives = Collectives(TorchAdapter(gpus=True))
 _messages = Messages(TorchAdapter())
 
-# Of messages with pieces: no application has this tag by chance.
+# Tag of messages with pieces, which no application is likely to use.
 _TAG = 0x7275656461737461
-# Pieces under way at once.
+# Pieces in flight at the same time.
 _WINDOW = 16
 
-# What a rank says of a piece: that it is content with its own, which it knows the digest of, or that it has none.
+# A rank's status for a piece: it keeps its own, it knows its digest, or it has none.
 _CONTENT, _KNOWN, _MISSING = range(3)
 
 
@@ -43,15 +43,15 @@ def exchange_state(
     optimizer: torch.optim.Optimizer | None,
     sources: Sequence[int],
 ) -> None:
-    """Makes the state of every rank that of ``sources``, ranks whose state is the same; collective over the world.
+    """Gives every rank the state of ``sources``, ranks whose states are the same; collective over the world.
 
-    Parameters that are trained and the optimizer's state come from all sources at once, each of which gives a part;
-    other tensors of the modules, such as statistics of BatchNorm, are on every rank what the first source has. What a
-    rank has already travels not at all: pieces are compared by their digests first, and what has been received is
-    checked by them. ``modules`` and ``optimizer`` are of one kind on all ranks.
+    Trained parameters and the optimizer's state come from all sources at the same time, a part from each. Other tensors
+    of the modules, such as BatchNorm statistics, become those of the first source on every rank. Nothing is sent that a
+    rank already has: pieces are first compared by their digests, which also verify what has been received. ``modules``
+    and ``optimizer`` must match on all ranks.
 
-    Where it fails, the state of this rank is as before. Raises :class:`rueda.PeerLostError`, and
-    :class:`rueda.TransportError` on every rank where bytes have arrived that nobody has sent.
+    On failure, this rank's state is unchanged. Raises :class:`rueda.PeerLostError`, and
+    :class:`rueda.TransportError` on every rank if received bytes differ from those sent.
     """
     plan = _Plan(modules, optimizer, sources)
     received = plan.transfer()
@@ -63,7 +63,7 @@ def exchange_state(
 
 
 class _Plan:
-    """Which pieces there are, who gives and who gets them: the same on every rank."""
+    """The pieces, and which ranks send and receive them; the same on every rank."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class _Plan:
         self._others: list[dict[str, Any]] = others if rank() != first else [{} for _ in modules]
         known = self._take_outline(state)
         signatures = allgather(np.array([_signature(state)], np.int64), "elastic.signatures")
-        # Of a source with other tensors nobody can take a part.
+        # A source with different tensors cannot provide a part.
         sources = [each for each in sources if signatures[each] == signatures[first]]
         self.is_receiver = rank() not in sources
         self._state = state
@@ -109,11 +109,11 @@ class _Plan:
 
     @property
     def takes_others(self) -> bool:
-        """Whether modules have what is no tensor, of which this rank gets the first source's."""
+        """Whether modules have state other than tensors, which this rank gets from the first source."""
         return any(self._others)
 
     def _take_outline(self, state: TensorState) -> bool:
-        """Gives this rank tensors for the optimizer's state; whether it had those already."""
+        """Gives this rank tensors for the optimizer's state; returns whether it already had them."""
         if self._optimizer is None or state.outline is None:
             return True
         before = state.tensors[state.of_modules() :]
@@ -124,10 +124,10 @@ class _Plan:
         return False
 
     def transfer(self) -> dict[int, torch.Tensor]:
-        """Moves what is needed; returns, by its number, each piece that this rank has got."""
+        """Sends what is needed; returns the pieces that this rank has received, by number."""
         received: dict[int, torch.Tensor] = {}
         under_way: list[Handle[object]] = []
-        scratch: list[torch.Tensor] = []  # of what others need
+        scratch: list[torch.Tensor] = []  # for pieces that only others need
         all_on_cpu = all(content.is_cpu for content in self._contents)
         for number, piece in enumerate(self._pieces):
             needing = np.flatnonzero(self._needs[:, number]).tolist()
@@ -173,7 +173,7 @@ class _Plan:
         return handle
 
     def check(self, received: dict[int, torch.Tensor]) -> None:
-        """Compares what has come with what its owners have; collective."""
+        """Compares received pieces with their owners' digests; collective."""
         wrong = [n for n, content in received.items() if digest(content) != self._digests[n]]
         told = [
             f"bytes {self._pieces[n].begin} to {self._pieces[n].end} of {self._describe(self._pieces[n].tensor)}, "
@@ -195,7 +195,7 @@ class _Plan:
         return f"'{self._state.names[number][1]}'"
 
     def apply(self, received: dict[int, torch.Tensor]) -> None:
-        """Takes over what has come."""
+        """Adopts the received pieces."""
         tensors = list(self._state.tensors)
         contents = dict[int, torch.Tensor]()
         for number, content in received.items():
@@ -211,7 +211,7 @@ class _Plan:
             if others or not contents.keys().isdisjoint(mine):
                 values = {self._state.names[n][1]: tensors[n] for n in mine}
                 module.load_state_dict({**values, **others})
-        # A source has it all; the outline lacks what is a rank's own, such as what its gradients have lost.
+        # A source has it all; the outline lacks what belongs to each rank, such as what its gradients have lost.
         if self.is_receiver and self._optimizer is not None and self._outline is not None:
             of_optimizer = tensors[self._state.of_modules() :]
             self._optimizer.load_state_dict(filled(self._outline, of_optimizer))
@@ -222,5 +222,5 @@ def _kind(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 def _signature(state: TensorState) -> int:
-    """Equal where tensors are of equal kinds."""
+    """Equal if the tensors' shapes and dtypes are equal."""
     return crc32(repr([_kind(tensor)[:2] for tensor in state.tensors]).encode())

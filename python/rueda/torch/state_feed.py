@@ -1,7 +1,7 @@
-"""A member's part in bringing processes up to where the others are, while these train on.
+"""A member's side of bringing newcomers up to date while the members keep training.
 
-Each member hands over a share of the state as it is before some step, copied, and then the same share of the gradients
-with which the optimizer takes each step after that. A thread of its own does the sending.
+Each member sends a share of the state as it was before some step, copied, and then the same share of the gradients of
+each later optimizer step. A separate thread does the sending.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from rueda.torch.state_pieces import TensorState, cut, deal, digest
 
 __all__ = ["Feed", "join_shares", "share_of"]
 
-# A newcomer is near when it has not dealt with what is younger than this, or with one step; seconds.
+# A newcomer is near if everything that it has not processed is younger than this, or is a single step; seconds.
 _NEAR = 0.1
-# Steps that wait to be sent: so many times the bytes of the state.
+# Limit for steps waiting to be sent, in multiples of the state's bytes.
 _MAX_WAITING = 4
 _ENDING = 20.0
 _CONFIRMATIONS_AHEAD = 16
 
 
 def share_of(contents: Sequence[torch.Tensor], member: int, members: int) -> torch.Tensor:
-    """A member's share of these bytes, copied side by side."""
+    """A member's share of these bytes, copied into one tensor."""
     pieces = cut(content.numel() for content in contents)
     owners = deal(pieces, members)
     own = [piece for piece, owner in zip(pieces, owners, strict=True) if owner == member]
@@ -48,7 +48,7 @@ def share_of(contents: Sequence[torch.Tensor], member: int, members: int) -> tor
 
 
 def join_shares(contents: Sequence[torch.Tensor], shares: Sequence[torch.Tensor]) -> None:
-    """The inverse for all members: fills ``contents``. Raises ValueError for shares of other sizes."""
+    """The inverse for all members: fills ``contents``. Raises ValueError for shares of the wrong size."""
     pieces = cut(content.numel() for content in contents)
     ends = [0] * len(shares)
     for piece, owner in zip(pieces, deal(pieces, len(shares)), strict=True):
@@ -62,9 +62,9 @@ def join_shares(contents: Sequence[torch.Tensor], shares: Sequence[torch.Tensor]
 class Feed:
     """Feeds the processes that are about to join.
 
-    ``rank`` of ``members``: of this process. ``joiners``: how many there are. ``address`` and ``listener``, which it
-    closes: where all of them meet. Begins at once, with the state as it is; the optimizer's next steps follow by
-    themselves until :meth:`end` or :meth:`release`.
+    ``rank`` of ``members``: of this process. ``joiners``: how many processes join. ``address`` and ``listener``, which
+    it closes: where all of them meet. Starts immediately with the current state; the optimizer's next steps follow
+    automatically until :meth:`end` or :meth:`release`.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Feed:
         self._waiting: queue.SimpleQueue[tuple[Any, torch.Tensor] | None] = queue.SimpleQueue()
         self._waiting_bytes = 0
         self._pushed = 0
-        self._pushed_at: deque[tuple[int, float]] = deque()  # what is not confirmed yet
+        self._pushed_at: deque[tuple[int, float]] = deque()  # messages not confirmed yet
         self._confirmed = dict.fromkeys(self._targets, 0)
         self._confirming: dict[int, deque[Any]] = {each: deque() for each in self._targets}
         self._max_waiting = _MAX_WAITING * max(sum(state.sizes()) // members, 1 << 20)
-        # The state is copied by the thread: it stays as it is until the optimizer takes a step.
+        # The thread copies the state, which does not change until the optimizer takes a step.
         self._copied = threading.Event()
         self._pushed_at.append((1, time.monotonic()))
         self._pushed = 1
@@ -104,10 +104,10 @@ class Feed:
         self._thread.start()
         self._hook = optimizer.register_step_pre_hook(self._take_step)
 
-    # --- What the training does
+    # --- Called by the training
 
     def _take_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        """The optimizer is about to take a step."""
+        """Called before the optimizer takes a step."""
         self._copied.wait()
         if self._failure:
             return
@@ -131,31 +131,31 @@ class Feed:
 
     @property
     def failure(self) -> str:
-        """Why it is of no use any more; nothing while it is."""
+        """Why it is of no use any more; empty while it is."""
         return self._failure
 
     def is_near(self) -> bool:
-        """Whether the newcomers have followed so far that the others need not wait for them long."""
+        """Whether the newcomers are so close that the members would not wait for them long."""
         if self._link is None or self._failure:
             return False
         try:
             self._take_confirmations(self._link)
-        except Exception as error:  # a newcomer is gone: whatever it is called, it is told by end()
+        except Exception as error:  # a newcomer is gone: this is the failure
             self._failure = self._failure or str(error)
             return False
-        if min(self._confirmed.values()) == 0:  # not even the state
+        if min(self._confirmed.values()) == 0:  # someone lacks even the state
             return False
         return len(self._pushed_at) <= 1 or time.monotonic() - self._pushed_at[0][1] < _NEAR
 
     def end(self) -> None:
-        """No step comes any more: the newcomers have all of them soon."""
+        """Called when no step follows: the newcomers soon have all of them."""
         self._has_ended = True
         self._hook.remove()
         self._push(None, torch.empty(0, dtype=torch.uint8, device="cpu"))
         self._waiting.put(None)
 
     def release(self) -> None:
-        """Gives it up, in whatever state it is; after end() only where that has failed."""
+        """Gives up, in any state; after end(), only if that has failed."""
         self._hook.remove()
         if self._has_ended and not self._failure:
             return
@@ -167,14 +167,14 @@ class Feed:
             link.close(self._failure)
 
     def is_over(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether its thread has ended."""
         return not self._thread.is_alive()
 
     def wait(self) -> None:
-        """After release(): until nothing is under way."""
+        """After release(): waits until its thread has ended."""
         self._thread.join(_ENDING)
 
-    # --- Its thread
+    # --- Run by its thread
 
     def _run(
         self, state: TensorState, outset: Outset, address: str, listener: socket.socket | None
@@ -198,7 +198,7 @@ class Feed:
                     self._waiting_bytes -= share.numel()
             is_sent = True
             self._await_confirmations(link)
-        except Exception as error:  # of whatever kind: the job goes on, and looks at it
+        except Exception as error:  # of any class: the job continues, and checks for it
             if not is_sent:  # a newcomer that has everything leaves
                 self._failure = self._failure or f"{type(error).__name__}: {error}"
         finally:
@@ -223,7 +223,7 @@ class Feed:
     def _take_confirmations(self, link: PrivateLink) -> None:
         for target in self._targets:
             expected = self._confirming[target]
-            # Several are asked for ahead: what has come is known only some time after it was asked for.
+            # Several are requested ahead: whether one has arrived is known only some time after the request.
             while len(expected) < _CONFIRMATIONS_AHEAD or expected[0][0].done():
                 if len(expected) < _CONFIRMATIONS_AHEAD:
                     expected.append(link.begin_confirmation(target))

@@ -1,4 +1,4 @@
-"""A newcomer's part in following the others while these train on, before it joins them: see state_feed.py."""
+"""A newcomer's side of following the members while they train, before it joins them: see state_feed.py."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _log = logging.getLogger("rueda")
 
 
 def warm_up() -> None:
-    """Takes an optimizer's step: with the first one torch imports much, for which nobody shall wait later."""
+    """Takes an optimizer step: torch imports much at the first one, which would otherwise delay others later."""
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1, device="cpu"))], lr=0.0).step()
 
 
 class Follower:
-    """Takes the state from all members and takes the steps that they take. Begins at once, in a thread of its own.
+    """Receives the state from all members and replays their steps. Starts immediately, in its own thread.
 
-    ``rank`` of ``size``: of this process among members and joiners. ``members``: how many of these have the state.
+    ``rank`` of ``size``: of this process among members and newcomers. ``members``: how many of these have the state.
     """
 
     def __init__(self, rank: int, size: int, members: int, address: str) -> None:
@@ -42,7 +42,7 @@ class Follower:
         self._thread.start()
 
     def finish(self, timeout: float) -> Shadow | None:
-        """Waits until all is there, for so many seconds; nothing where it is not, which costs time later, no more."""
+        """Waits up to ``timeout`` seconds for everything; ``None`` if that fails, which only costs time later."""
         self._thread.join(timeout)
         if self._is_complete:
             return self._shadow
@@ -50,7 +50,7 @@ class Follower:
         return None
 
     def abort(self) -> None:
-        """Gives it up."""
+        """Gives up."""
         self._is_over = True
         link = self._link
         if link is not None:
@@ -73,7 +73,7 @@ class Follower:
                     link.confirm(count, member)
                 if last:
                     return
-        except Exception as error:  # of whatever kind: others hand the state over later
+        except Exception as error:  # of any class: other ranks send the state later
             if not self._is_over and not self._is_complete:
                 _log.info("the state has not come in the background: %s", error)
         finally:
@@ -82,7 +82,7 @@ class Follower:
                 link.close()
 
     def _receive(self, link: PrivateLink) -> tuple[list[Any], list[torch.Tensor]]:
-        """One message of each member, all at once; raises ValueError where one has come otherwise than it was sent."""
+        """Receives a message from each member, concurrently; raises ValueError if one differs from what was sent."""
         begun = [link.receive(member) for member in range(self._members)]
         headers, shares = [], []
         for member, ((header, expected), handle, payload) in enumerate(begun):

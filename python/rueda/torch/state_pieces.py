@@ -1,4 +1,4 @@
-"""What ranks that train together have in common: tensors in one order, and the pieces into which they are cut."""
+"""The state shared by ranks that train together: tensors in a fixed order, and the pieces into which they are cut."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rueda.torch.state import outline_of
 
 __all__ = ["Piece", "TensorState", "cut", "deal", "digest"]
 
-# Small enough that ranks get even shares, large enough that one costs little; whole blocks of fingerprints.
+# Small enough that ranks get even shares, large enough that the cost per piece is small; whole blocks of fingerprints.
 _PIECE_BYTES = 128 * BLOCK_BYTES
 
 
@@ -27,12 +27,12 @@ class Piece:
     end: int
 
     def of(self, contents: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Its bytes, where ``contents`` are those of the tensors."""
+        """Its bytes; ``contents``: the bytes of each tensor."""
         return contents[self.tensor][self.begin : self.end]
 
 
 def cut(sizes: Iterable[int]) -> list[Piece]:
-    """Pieces of tensors of these sizes in bytes, in their order; of an empty tensor none."""
+    """Pieces of tensors with these sizes in bytes, in order; none for an empty tensor."""
     return [
         Piece(number, begin, min(size, begin + _PIECE_BYTES))
         for number, size in enumerate(sizes)
@@ -41,7 +41,7 @@ def cut(sizes: Iterable[int]) -> list[Piece]:
 
 
 def deal(pieces: Sequence[Piece], members: int) -> list[int]:
-    """For each piece, which of the members hands it over: each has pieces that follow each other, and as many bytes."""
+    """For each piece, the member that sends it: each member sends consecutive pieces and about as many bytes."""
     ends = list(accumulate(piece.end - piece.begin for piece in pieces))
     total = max(1, ends[-1]) if ends else 1
     middles = [
@@ -51,7 +51,7 @@ def deal(pieces: Sequence[Piece], members: int) -> list[int]:
 
 
 def digest(content: torch.Tensor) -> int:
-    """A number of 64 bits by which equal bytes are known, see fingerprints.py."""
+    """A 64-bit number that identifies the bytes, see fingerprints.py."""
     return number_of(content)
 
 
@@ -59,9 +59,9 @@ class TensorState:
     """The tensors of modules and of an optimizer, as they are now.
 
     ``tensors``: first all of the modules' ``state_dict()``, then those of the optimizer's. ``outline``: of the
-    optimizer's state, see :func:`rueda.torch.state.outline_of`. ``trained``: for each parameter of the optimizer its
-    number among the tensors, or nothing where it belongs to none of the modules. ``names``: of the modules' tensors,
-    with the module's number. ``others``: of each module what its ``state_dict()`` has besides tensors (extra state).
+    optimizer's state, see :func:`rueda.torch.state.outline_of`. ``trained``: for each parameter of the optimizer, its
+    index among the tensors, or ``None`` if it belongs to none of the modules. ``names``: the modules' tensors, as
+    module index and name. ``others``: for each module, what its ``state_dict()`` has besides tensors (extra state).
     """
 
     def __init__(
@@ -91,18 +91,18 @@ class TensorState:
         self.trained = [numbers.get(id(each)) for each in parameters]
 
     def of_modules(self) -> int:
-        """How many of the tensors belong to modules."""
+        """The number of tensors that belong to modules."""
         return len(self.names)
 
     def agreed(self) -> set[int]:
-        """Those that have the same bits on all ranks. Others, such as statistics of BatchNorm, may be each rank's."""
+        """Tensors with the same bits on all ranks. Others, such as BatchNorm statistics, may differ."""
         trained = {number for number in self.trained if number is not None}
         return trained | set(range(self.of_modules(), len(self.tensors)))
 
     def sizes(self) -> list[int]:
-        """In bytes."""
+        """Of the tensors, in bytes."""
         return [tensor.numel() * tensor.element_size() for tensor in self.tensors]
 
     def contents(self) -> list[torch.Tensor]:
-        """The tensors' bytes: their own memory where that is possible, otherwise copies."""
+        """The tensors' bytes: their own memory if possible, otherwise copies."""
         return [bits_of(tensor) for tensor in self.tensors]

@@ -1,4 +1,4 @@
-"""Torch's tensors as Rueda sees them."""
+"""The adapter for torch tensors."""
 
 from __future__ import annotations
 
@@ -36,36 +36,36 @@ _codes: dict[torch.dtype, int] = {
 
 
 def _release_memory(device: int) -> None:
-    """Gives the driver back what torch's allocator keeps of the GPU without using it."""
+    """Returns the GPU memory that torch's allocator caches without using it to the driver."""
     with torch.cuda.device(device):
         torch.cuda.empty_cache()
 
 
-# Where Rueda needs memory of a GPU and there is none.
+# Called when Rueda needs GPU memory and there is none.
 if torch.version.cuda is not None:
     _native.set_memory_release(_release_memory)
 
 
 def code_of(dtype: torch.dtype) -> int | None:
-    """Number of the element type, or ``None`` when Rueda does not reduce it."""
+    """Number of the element type, or ``None`` if Rueda does not support it."""
     return _codes.get(dtype)
 
 
 def is_without_memory(tensor: torch.Tensor) -> bool:
-    """Whether there are no elements where the tensor says: it wraps another (DTensor), or its storage was freed.
+    """Whether the tensor's address has no elements: it wraps another tensor (DTensor), or its storage was freed.
 
-    To the core the address 0 is that of a rank which contributes nothing.
+    To the core, address 0 means a rank that contributes nothing.
     """
     return tensor.data_ptr() == 0 and tensor.numel() > 0
 
 
-# Those whose tensors cannot be lazy conjugates.
+# Types whose tensors cannot be lazy conjugates.
 _real_codes = {dtype: code for dtype, code in _codes.items() if not dtype.is_complex}
 _plain_types = (torch.Tensor, torch.nn.Parameter)
 
 
 def usual_code_of(tensor: torch.Tensor) -> int | None:
-    """Number of the element type of a tensor that can be used as it lies; ``None`` where it is to be looked at."""
+    """Number of the element type of a tensor that can be used in place; ``None`` if it must be examined."""
     if type(tensor) not in _plain_types or tensor.layout is not torch.strided:
         return None
     if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
@@ -74,19 +74,19 @@ def usual_code_of(tensor: torch.Tensor) -> int | None:
 
 
 def usual_memory_of(tensor: torch.Tensor) -> tuple[int, int, int] | None:
-    """Address, elements and number of the element type of a tensor that can be used as it lies, as for that."""
+    """Address, number of elements and element type of a tensor that can be used in place; ``None`` otherwise."""
     code = usual_code_of(tensor)
     if code is None:
         return None
     try:
         pointer, count = tensor.data_ptr(), tensor.shape.numel()
-    except RuntimeError:  # of a nested tensor, or one of vmap(); every rank is told of it
+    except RuntimeError:  # from a nested tensor, or one in vmap(); every rank is told later
         return None
     return (pointer, count, code) if pointer != 0 or count == 0 else None
 
 
 def usual_view_of(tensor: torch.Tensor) -> tuple[torch.Tensor, View] | None:
-    """A tensor that can be used as it lies, without its graph; ``None`` where it is to be looked at."""
+    """A tensor that can be used in place, without its graph, and its view; ``None`` if it must be examined."""
     code = usual_code_of(tensor)
     if code is None:
         return None
@@ -101,7 +101,7 @@ def usual_view_of(tensor: torch.Tensor) -> tuple[torch.Tensor, View] | None:
 
 
 def usual_views_of(tensors: Sequence[torch.Tensor], gpus: bool = False) -> Views | None:
-    """Tensors that can be used as they lie, all of the CPU or, with ``gpus``, of one GPU; ``None`` to look at each."""
+    """Views of tensors usable in place, all on the CPU or, with ``gpus``, on one GPU; ``None`` to examine each."""
     codes = []
     on_gpu = 0
     try:
@@ -149,16 +149,16 @@ def reduce_now(
     postscale: float,
     process_set: ProcessSet,
 ) -> bool:
-    """All-reduces ``source`` into ``target``, which is like it and may be the same.
+    """All-reduces ``source`` into ``target``, which has the same shape and type and may be the same tensor.
 
-    False where anything is not as it usually is: nothing has happened then.
+    Returns False, without having done anything, if this is not a common case.
     """
     code = usual_code_of(source)
     if code is None:
         return False
     try:
         shape, pointer = source.shape, source.data_ptr()
-    except RuntimeError:  # of a nested tensor, or one of vmap(); every rank is told of it
+    except RuntimeError:  # from a nested tensor, or one in vmap(); every rank is told later
         return False
     if pointer == 0 and is_without_memory(source):
         return False
@@ -180,7 +180,7 @@ def reduce_now(
 
 
 def _takes_several() -> bool:
-    """Whether this torch counts several tensors' versions in one call."""
+    """Whether this torch version increments several tensors' versions in one call."""
     try:
         torch.autograd.graph.increment_version([torch.empty(0, device="cpu")])
     except (AttributeError, TypeError):
@@ -201,7 +201,7 @@ def increment_versions(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often autograd has been told that the tensor was written; always 0 for one of inference mode."""
+    """How often autograd has been told that the tensor was written; always 0 in inference mode."""
     try:
         return tensor._version
     except RuntimeError:
@@ -209,7 +209,7 @@ def version_of(tensor: torch.Tensor) -> int:
 
 
 class TorchAdapter:
-    """Dense tensors of the CPU and, with ``gpus``, of CUDA devices; without a copy where they are contiguous."""
+    """Dense tensors on the CPU and, with ``gpus``, on CUDA devices; without a copy if they are contiguous."""
 
     def __init__(self, gpus: bool = False) -> None:
         self._gpus = gpus
@@ -269,7 +269,7 @@ class TorchAdapter:
         """See Adapter."""
         try:
             return torch.empty(array.shape, dtype=array.dtype, device=array.device)
-        except Exception as error:  # a GPU has no room
+        except Exception as error:  # such as a GPU without room
             raise unusable(array, error) from None
 
     def copy(self, array: object) -> torch.Tensor:
@@ -286,15 +286,15 @@ class TorchAdapter:
     ) -> torch.Tensor:
         """See Adapter."""
         with self.lent(memory, shape, like) as tensor:
-            # Of memory that is not torch's, record_stream() and CUDA graphs would know nothing: the
-            # result is copied, on the GPU, into a tensor like any other.
+            # record_stream() and CUDA graphs ignore memory that is not torch's: the result is copied, on the GPU, into
+            # an ordinary tensor.
             return tensor.clone() if like.is_cuda else tensor
 
     @contextmanager
     def lent(
         self, memory: _native.Memory, shape: list[int], like: torch.Tensor
     ) -> Iterator[torch.Tensor]:
-        """A result as a tensor, to be copied from within the block. On a GPU it is gone afterwards."""
+        """A result as a tensor, to be copied within the block. On a GPU it is freed afterwards."""
         if len(memory) == 0:
             yield torch.empty(shape, dtype=like.dtype, device=like.device)
         elif like.is_cuda:
@@ -311,12 +311,12 @@ class TorchAdapter:
         return torch.tensor(values, dtype=torch.int64, device="cpu")
 
     def dense(self, array: object) -> torch.Tensor:
-        """The tensor without its graph. Raises Refusal for what has not the elements of a dense tensor here."""
+        """The tensor without its graph. Raises Refusal if it is not a dense tensor on a supported device."""
         if not isinstance(array, torch.Tensor):
             raise Refusal(f"rueda.torch takes tensors, not a {type(array).__name__}")
         try:
             tensor = array.detach()
-        except Exception as error:  # of a lazy module's parameter
+        except Exception as error:  # such as a lazy module's parameter
             raise unusable(array, error) from None
         if tensor.is_nested:
             raise Refusal(
@@ -342,8 +342,8 @@ def _slow_current_stream(device: int) -> int:
     return torch.cuda.current_stream(device).cuda_stream
 
 
-# What torch documents makes objects for it, which takes as long as the rest of a submission; its compiler's generated
-# code calls this.
+# torch's documented function creates objects, which takes as long as the rest of a submission. Code generated by the
+# torch compiler calls this one.
 current_stream: Callable[[int], int] = getattr(
     torch._C, "_cuda_getCurrentRawStream", _slow_current_stream
 )
@@ -382,7 +382,7 @@ def _view(tensor: torch.Tensor) -> View:
 def _follow(device: int, submitted_on: int, natives: Sequence[_native.Handle]) -> None:
     """Makes streams wait for results: the current one, which will use them, and that of the submission.
 
-    The tensors' memory is given out again, once they are gone, to what the latter enqueues next.
+    Once the tensors are freed, their memory is reused by the work that the latter enqueues next.
     """
     current = current_stream(device)
     _native.wait_on_all(natives, current)
@@ -391,7 +391,7 @@ def _follow(device: int, submitted_on: int, natives: Sequence[_native.Handle]) -
 
 
 class _OnGpu:
-    """Memory of a GPU as https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html describes it."""
+    """GPU memory with https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html."""
 
     def __init__(self, memory: _native.Memory) -> None:
         self._memory = memory

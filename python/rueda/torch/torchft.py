@@ -1,4 +1,4 @@
-"""Rueda under torchft: a process group that can be formed anew whenever its members change.
+"""Rueda under torchft: a process group that can be formed again whenever its members change.
 
 Example::
 
@@ -26,11 +26,11 @@ __all__ = ["ProcessGroupRueda"]
 class ProcessGroupRueda(ProcessGroupWrapper):  # type: ignore[misc]  # torchft tells no types
     """Rueda's collectives under :class:`torchft.Manager`, as a replacement for ``torchft.ProcessGroupGloo``.
 
-    Each :meth:`configure` forms a world of its own of the replicas that torchft names, over torchft's store; it does
-    not need :func:`rueda.init`, and has nothing to do with that world. A replica that is lost fails what waits for it,
-    on all others at once, with :class:`rueda.PeerLostError`. An operation that takes longer than ``timeout`` fails
-    with :class:`rueda.TimeoutError` and ends the world for all. From the first such error on every operation fails,
-    and :meth:`errored` tells it, until the next :meth:`configure`.
+    Each :meth:`configure` forms a separate world of the replicas that torchft names, over torchft's store; it does not
+    need :func:`rueda.init`, and is unrelated to that world. When a replica is lost, operations that wait for it fail
+    immediately on all others, with :class:`rueda.PeerLostError`. An operation that takes longer than ``timeout`` fails
+    with :class:`rueda.TimeoutError` and ends the world for all. After the first such error every operation fails, and
+    :meth:`errored` returns it, until the next :meth:`configure`.
 
     Example::
 
@@ -51,7 +51,7 @@ class ProcessGroupRueda(ProcessGroupWrapper):  # type: ignore[misc]  # torchft t
         self._pg: PrivateWorld | None
         self._error: Exception | None = None
 
-    def getBackendName(self) -> str:  # noqa: N802 - by this name torch calls it
+    def getBackendName(self) -> str:  # noqa: N802 - the name that torch calls
         """The name under which torchft registers the group."""
         return "torchft-rueda"
 
@@ -62,34 +62,34 @@ class ProcessGroupRueda(ProcessGroupWrapper):  # type: ignore[misc]  # torchft t
         return group
 
     def abort(self, errored: bool = True) -> None:
-        """Ends the world: what is under way fails at once, on all ranks. Any thread may call it.
+        """Ends the world: pending operations fail immediately, on all ranks. Any thread may call it.
 
-        ``errored``: whether something has gone wrong, which :meth:`errored` tells from now on.
+        ``errored``: whether this is an error, which :meth:`errored` returns from now on.
         """
         if errored and self._error is None:
             self._error = RuntimeError("the process group has been aborted")
         super().abort(errored=errored)
 
     def shutdown(self) -> None:
-        """Leaves the world: what all ranks have agreed on is finished, what others wait for fails."""
+        """Leaves the world: finishes what all ranks have agreed on; what others wait for fails."""
         group, self._pg = self._pg, None
         if group is not None:
             group.shutdown()
 
     def errored(self) -> Exception | None:
-        """Why the group has to be configured anew; nothing while it need not be."""
+        """Why the group must be configured again; ``None`` if it need not be."""
         group = self._pg
         return self._error or (group.error if group is not None else None)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long later operations may take, and the forming of later worlds."""
+        """The time limit for later operations, and for forming later worlds."""
         super().set_timeout(timeout)
         if self._pg is not None:
             self._pg.set_timeout(timeout)
 
 
 def _open(store: Store, rank: int, size: int, timeout: timedelta) -> int:
-    """A world of the ranks of ``store``, which has not been used before."""
+    """A world of the ranks of ``store``, which must not have been used before."""
     options = private_options(timeout)
     if size == 1:
         return open_world(0, 1, "", "", -1, options)

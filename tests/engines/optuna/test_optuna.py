@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from engines.environments import ROOT, STALLS, Engine
@@ -180,3 +189,99 @@ def test_the_example_of_the_page(engine: Engine, tmp_path: Path) -> None:
     outputs = engine.run(script, 4, [], STALLS, folder=tmp_path)
     best = {re.findall(r"^best: .*", output, re.MULTILINE)[0] for output in outputs}
     assert len(best) == 1, best
+
+
+IS_LOOKED_AT = """
+import sys, time
+from pathlib import Path
+import numpy as np
+import optuna, rueda, rueda.optuna
+
+folder = Path(sys.argv[1])
+
+def objective(trial):
+    x = trial.suggest_float("x", 0, 1)
+    loss = float(rueda.allreduce(np.array([x]), "loss", process_set=trial.process_set)[0])
+    trial.report(loss, 0)
+    deadline = time.monotonic() + 90
+    while trial.number == 2 and not (folder / "looked").exists():
+        assert time.monotonic() < deadline, "nobody looks"
+        time.sleep(0.05)
+    return loss
+
+rueda.init()
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+backend = optuna.storages.journal.JournalFileBackend(str(folder / "study.log"))
+study = optuna.create_study(
+    study_name="search", storage=optuna.storages.JournalStorage(backend), load_if_exists=True
+)
+print("study", flush=True)
+rueda.optuna.optimize(study, objective, n_trials=4, ranks_per_trial=2)
+print([trial.value for trial in study.get_trials()], flush=True)
+"""
+
+
+@contextlib.contextmanager
+def dashboard_of(engine: Engine, folder: Path) -> Iterator[str]:
+    """The command of the page, at a free port; its address."""
+    page = (ROOT / "docs" / "optuna.md").read_text()
+    (line,) = re.findall(r"^optuna-dashboard .*", page, re.MULTILINE)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [engine.python.with_name("optuna-dashboard"), "--port", f"{port}", *line.split()[1:]]
+    with (
+        (folder / "dashboard.log").open("w") as log,
+        subprocess.Popen(command, cwd=folder, stdout=log, stderr=log) as process,
+    ):
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def answer_of(address: str) -> Any:
+    """Of a server that may still start."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=30) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError:
+            raise
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def trials_shown(address: str, states: list[str]) -> list[dict[str, Any]]:
+    """Those of the only study, once they are in these states: the dashboard asks the storage only now and then."""
+    deadline = time.monotonic() + 90
+    shown: list[dict[str, Any]] = []
+    while [trial["state"] for trial in shown] != states:
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.1)
+        for study in answer_of(f"{address}/api/studies")["study_summaries"]:
+            told = answer_of(f"{address}/api/studies/{study['study_id']}")
+            assert told["name"] == "search"
+            shown = told["trials"]
+    return shown
+
+
+def test_optunas_dashboard_shows_the_trials_while_ranks_train(
+    engine: Engine, tmp_path: Path
+) -> None:
+    with Job(IS_LOOKED_AT, 2, [str(tmp_path)], STALLS, engine.python) as job:
+        job.wait_for_output(0, "study")
+        with dashboard_of(engine, tmp_path) as address:
+            trials_shown(address, ["Complete", "Complete", "Running"])
+            (tmp_path / "looked").touch()
+            ended = job.wait()
+            assert all(rank.returncode == 0 for rank in ended), job.report()
+            trials = trials_shown(address, ["Complete"] * 4)
+    values = [trial["values"][0] for trial in trials]
+    assert str(values) in ended[0].output
+    for trial, value in zip(trials, values, strict=True):
+        assert trial["params"][0]["param_internal_value"] == value
+        assert trial["intermediate_values"] == [{"step": 0, "value": value}]

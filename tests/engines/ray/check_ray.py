@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from ast import literal_eval
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,15 @@ import ray
 import ray.train
 import rueda
 import rueda.elastic
+import rueda.horovod.ray
 import rueda.ray
 from digits import TRAINED, accuracy_of, gradient_of, require_as_good, samples, trained_by
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from rueda.horovod import alias
+from rueda.horovod.ray import ElasticRayExecutor, ray_logger
+from rueda.horovod.ray import RayExecutor as HorovodExecutor
+from signatures import require_signatures_of_horovod
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "parallel" / "python")]
 from parallel import raises  # noqa: E402
@@ -231,6 +239,118 @@ def check_what_cannot_work_is_told(folder: Path) -> None:
         trainer(total, folder, 50).fit()
     with raises(rueda.InvalidArgumentError, "the training function", "cannot be pickled", "lock"):
         trainer(lambda: lock, folder).fit()
+
+
+def logs(steps: int) -> tuple[int, int, str, str | None]:
+    """As a function of Horovod's users, but for torch, which the environment does not have."""
+    import horovod.common.basics as hvd
+
+    hvd.init()
+    for step in range(steps):
+        ray_logger.log({"rank": hvd.rank(), "step": step})
+    given = os.environ.get("OF_THE_TEST")
+    return hvd.rank(), hvd.size(), rueda.options()["join_average"], given
+
+
+def in_a_group() -> list[int]:
+    """Of the driver, which runs in a placement group itself."""
+    executor = HorovodExecutor(HorovodExecutor.create_settings(), num_workers=2)
+    executor.start()
+    ranks = executor.run(rueda.rank)
+    executor.shutdown()
+    return ranks
+
+
+def check_horovods_executor(folder: Path) -> None:
+    require_signatures_of_horovod(rueda.horovod.ray, "ray")
+    settings = HorovodExecutor.create_settings(timeout_s=60, placement_group_timeout_s=60)
+    alias.install()  # here, and so on the workers, too
+    executor = HorovodExecutor(settings, 2, num_workers_per_host=None)
+    executor.start(Counter, [10], {}, extra_env_vars={"OF_THE_TEST": 7})
+    heard: list[dict[str, int]] = []
+    told = executor.run(logs, [3], callbacks=[heard.append])
+    assert told == [(rank, 2, "all", "7") for rank in range(2)]
+    assert heard == [{"rank": 0, "step": step} for step in range(3)]
+    assert executor.run(logs, kwargs={"steps": 0}) == told
+    assert executor.execute(Counter.add) == [23, 23]
+    assert executor.execute(Counter.add, callbacks=[heard.append]) == [25, 25]
+    assert executor.execute_single(lambda counter: counter.count) == 12
+    assert ray.get(executor.run_remote(rueda.rank)) == [0, 1]
+
+    def refuses(info: dict[str, int]) -> None:
+        raise ValueError(f"step {info['step']} is enough")
+
+    with raises(ValueError, "step 0 is enough"):
+        executor.run(logs, [2], callbacks=[refuses])
+    with raises_of(ValueError, "a bad row in the data", "raised on rank 1, node "):
+        executor.run(fails, callbacks=[heard.append])
+    executor.shutdown()
+    executor = HorovodExecutor(settings, num_hosts=1, num_workers_per_host=2)
+    executor.start()
+    assert executor.run(logs, [0]) == [(rank, 2, "all", None) for rank in range(2)]
+    executor.shutdown()
+
+
+def check_horovods_executor_in_a_placement_group(folder: Path) -> None:
+    """It takes the group in which its driver is, and leaves it there; or one of its own."""
+    group = placement_group([{"CPU": 1}] * 3, strategy="PACK")
+    ray.get(group.ready(), timeout=60)
+    inside = ray.remote(in_a_group).options(
+        num_cpus=1,
+        scheduling_strategy=PlacementGroupSchedulingStrategy(
+            group, placement_group_capture_child_tasks=True
+        ),
+    )
+    for _ in range(2):
+        assert ray.get(inside.remote(), timeout=120) == [0, 1]
+    executor = rueda.ray.RayExecutor(2, placement_group=group)
+    executor.start()
+    assert executor.run(rueda.rank) == [0, 1]
+    executor.shutdown()
+    with raises(rueda.InvalidArgumentError, "num_workers=4", "has room for 3"):
+        rueda.ray.RayExecutor(4, placement_group=group).start()
+    with raises(rueda.InvalidArgumentError, "placement_group are given"):
+        rueda.ray.RayExecutor(2, num_workers_per_host=1, placement_group=group)
+    remove_placement_group(group)
+
+
+def check_what_horovods_executor_cannot_do_is_told(folder: Path) -> None:
+    settings = HorovodExecutor.create_settings()
+    for name, value in (
+        ("min_workers", 1),
+        ("max_workers", 4),
+        ("reset_limit", 0),
+        ("cooldown_range", [1, 2]),
+        ("elastic_timeout", 60),
+        ("override_discovery", False),
+    ):
+        with raises(rueda.UnsupportedError, f"{name}: elastic executors are not there"):
+            HorovodExecutor(settings, **{name: value})
+    for act in (ElasticRayExecutor, ElasticRayExecutor.create_settings):
+        with raises(rueda.UnsupportedError, "RuedaConfig(elastic=True)"):
+            act(min_num_proc=2)
+    for given, parts in (
+        ({}, ["pass num_workers, or num_hosts"]),
+        ({"num_workers": 2, "num_hosts": 1}, ["num_workers and num_hosts are given"]),
+        ({"num_hosts": 0}, ["num_hosts=0 is no number of hosts"]),
+        ({"num_workers": 2, "gpus_per_worker": 1}, ["use_gpu=True"]),
+    ):
+        with raises(rueda.InvalidArgumentError, *parts):
+            HorovodExecutor(settings, **given)
+    with raises(rueda.InvalidArgumentError, "settings=2: pass RayExecutor.create_settings()"):
+        HorovodExecutor(2)
+    with raises(rueda.InvalidArgumentError, "timeout_s='x' is no time"):
+        HorovodExecutor.create_settings("x")
+    with raises(rueda.InvalidArgumentError, "needs 2 nodes", "the cluster has 1"):
+        HorovodExecutor(settings, num_hosts=2).start()
+    with raises(rueda.InvalidArgumentError, "num_workers=3 cannot be divided"):
+        rueda.ray.RayExecutor(3, num_workers_per_host=2)
+    key = folder / "key"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        HorovodExecutor.create_settings(ssh_identity_file=str(key), ssh_str="secret")
+    assert ["Ray starts the workers, without ssh" in f"{each.message}" for each in caught] == [True]
+    assert not key.exists()
 
 
 def trainer(

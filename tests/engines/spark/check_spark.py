@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import doctest
+import importlib
 import io
 import os
 import re
@@ -28,18 +29,24 @@ import pandas as pd
 import pyarrow as pa
 import pyspark
 import rueda
+import rueda.horovod.spark
 import rueda.spark
 import rueda.torch
 import torch
+from pyspark import BarrierTaskContext
 from pyspark.sql import DataFrame, SparkSession
+from rueda.horovod import alias
 from rueda.spark import tfcluster
 from rueda.spark.checkpoints import checkpoint_at
 from rueda.spark.elephas import SparkModel, to_simple_rdd
 from rueda.spark.rdds import as_frame
 from rueda.spark.refusals import chosen
+from rueda.spark.running import run_formed
 from rueda.spark.spilling import Spill, local_folder
 from rueda.spark.summaries import summaries_at
 from rueda.spark.tfnode import DataFeed
+from rueda.variables import set_variables
+from signatures import require_signatures_of_horovod
 from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 
@@ -103,6 +110,58 @@ def check_large_results_come_whole(spark: SparkSession, folder: Path) -> None:
     """More than a row takes, which goes in pieces."""
     (found,) = rueda.spark.run(lambda: np.arange(17 << 20, dtype=np.int32), num_proc=1)
     assert (found == np.arange(17 << 20)).all()
+
+
+def averages(*rows: int) -> tuple[int, list[float], str | None]:
+    """As a function of Horovod's users: an average of ranks of which some have joined counts them, too."""
+    import horovod.torch as hvd
+
+    hvd.init()
+    found = [
+        float(hvd.allreduce(torch.ones(1), name=f"row {row}")[0]) for row in range(rows[hvd.rank()])
+    ]
+    hvd.join()
+    return hvd.rank(), found, os.environ.get("GIVEN")
+
+
+def check_horovods_run(spark: SparkSession, folder: Path) -> None:
+    require_signatures_of_horovod(rueda.horovod.spark, "spark")
+    alias.install()  # here, and so on the executors, too
+    import horovod.spark
+
+    told = horovod.spark.run(averages, (2, 1), num_proc=2, env={"GIVEN": "yes"}, use_gloo=True)
+    assert told == [(0, [1.0, 0.5], "yes"), (1, [1.0], "yes")]
+    for name in ("use_mpi", "extra_mpi_args", "stdout", "stderr", "executable"):
+        with raises(rueda.UnsupportedError, f"{name}= has no meaning here"):
+            horovod.spark.run(averages, (1,), num_proc=1, **{name: "x"})
+    with raises(rueda.UnsupportedError, "run_elastic() is not there", "fit(checkpoint=)"):
+        horovod.spark.run_elastic(averages, num_proc=2)
+    variable, told = "HOROVOD_SPARK_START_TIMEOUT", "num_proc=5 ranks need 5 slots"
+    with (
+        set_variables({variable: "soon"}),
+        raises(rueda.InvalidArgumentError, f"{variable}='soon'"),
+    ):
+        horovod.spark.run(averages, (1,), num_proc=1)
+    with set_variables({variable: "0.5"}), raises(rueda.TimeoutError, told, "after 0.5 s"):
+        horovod.spark.run(averages, (1,), num_proc=5)
+    with raises(ModuleNotFoundError, "horovod.spark.keras", "rueda.spark.fit()"):
+        importlib.import_module("horovod.spark.keras")
+
+
+def check_who_fails_before_ranks_have_met_is_told(spark: SparkSession, folder: Path) -> None:
+    """And not who has waited for it, be that a lower rank."""
+
+    def badly(rank: int) -> Callable[[], Any]:
+        @contextlib.contextmanager
+        def forms() -> Iterator[dict[str, str]]:
+            mine = BarrierTaskContext.get().partitionId() == rank
+            yield {"init_timeout": "3", **({"fusion_threshold": "much"} if mine else {})}
+
+        return forms
+
+    for rank in (1, 0):
+        with raises(rueda.InitializationError, "fusion_threshold", "much"):
+            run_formed(badly(rank), total, (0,), None, 2, None, None, None)
 
 
 def raised_by(act: Callable[[], object]) -> BaseException:

@@ -208,7 +208,7 @@ class Lab:
         There are as many classes as rates, a power of 2.
         """
         for host in self.names:
-            self.link(host, link).inner.cap_flows(rates, port, self._rate, self._ipv6)
+            self.link(host, link).inner.cap_flows(rates, port, self._rate)
 
     def use_congestion_control(self, name: str) -> None:
         """What connections that are made from now on use: reno, cubic or bbr."""

@@ -62,12 +62,11 @@ class End:
             "tbf", "rate", rate, "burst", str(burst), "limit", str(queue + burst),
         )  # fmt: skip
 
-    def cap_flows(self, rates: Sequence[str], port: str, rate: str | None, ipv6: bool) -> None:
+    def cap_flows(self, rates: Sequence[str], port: str, rate: str | None) -> None:
         """Sorts flows into classes by the low bits of their TCP port; no class exceeds its rate."""
         count = len(rates)
         if count < 2 or count & (count - 1):
             raise ValueError(f"{count} classes: their number must be a power of 2")
-        protocol, match = ("ipv6", "ip6") if ipv6 else ("ip", "ip")
         total = rate or f"{sum(map(rate_in_bits, rates))}bit"
         on = ("dev", self.interface)
         self.unlimited()
@@ -77,11 +76,12 @@ class End:
         for number, cap in enumerate(rates):
             name = f"1:{0x10 + number:x}"
             self._htb_class("1:1", name, cap)
-            self.tc(
-                "filter", "add", *on, "parent", "1:", "protocol", protocol, "prio", "1", "u32",
-                "match", match, "protocol", "6", "0xff",
-                "match", match, port, str(number), hex(count - 1), "flowid", name,
-            )  # fmt: skip
+            for priority, (protocol, match) in enumerate((("ip", "ip"), ("ipv6", "ip6")), 1):
+                self.tc(
+                    "filter", "add", *on, "parent", "1:", "protocol", protocol,
+                    "prio", str(priority), "u32", "match", match, "protocol", "6", "0xff",
+                    "match", match, port, str(number), hex(count - 1), "flowid", name,
+                )  # fmt: skip
 
     def drop_to(self, addresses: Sequence[str], rate: str) -> None:
         """Drops what would leave here for these addresses (IPv4); the rest leaves at `rate`."""

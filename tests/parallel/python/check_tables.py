@@ -127,6 +127,27 @@ def check_staleness() -> None:
         assert table.staleness() == {rank(): 1}
 
 
+def check_staleness_where_all_add_at_once() -> None:
+    """Each addition is divided by 1 + what its owner has counted, looked at and added in one."""
+    turns = 60 // size()
+    with Table("stale at once", 3 * size()) as table:
+        rueda.barrier()
+        for _ in range(turns):
+            table.get().result()
+            table.add(np.ones(3 * size()), by_staleness=True).result()
+        rueda.barrier()
+        met = np.zeros(65)
+        for staleness, count in table.staleness().items():
+            met[staleness] = count
+        total = rueda.allreduce(met, op=rueda.Sum, name="met")
+        assert total.sum() == turns * size() * size()  # to each owner
+        parts = table.get().result().reshape(size(), 3)
+        assert np.all(parts == parts[:, :1])  # whole: all of an owner's elements alike
+        expected = (total / (1 + np.arange(65))).sum()
+        np.testing.assert_allclose(parts[:, 0].sum(), expected, rtol=1e-5)
+        rueda.barrier()
+
+
 def check_a_rank_that_finishes_early_goes_on_serving() -> None:
     with Table("early", 40, replicated=True) as table:
         steps = 3 if rank() == 0 else 20
@@ -245,7 +266,14 @@ def check_bad_input() -> None:
         RowTable("t", 3, parameters=0.1)  # type: ignore[arg-type]
     with raises(rueda.InvalidArgumentError, "size 0 and width 0"):
         Table("t", 0)
+    with raises(rueda.InvalidArgumentError, "rows=0: a table has one row or more"):
+        RowTable("t", 3, rows=0)
     if size() > 1:
+        with raises(rueda.InvalidArgumentError, "rows='9'"):  # of one rank only
+            RowTable("t", 3, rows="9" if rank() == 1 else 9)  # type: ignore[arg-type]
+        for rows in (9, None):
+            with raises(rueda.MismatchError, "table 't'", "rows 10 on rank 1, rows "):
+                RowTable("t", 3, rows=10 if rank() == 1 else rows)
         with raises(rueda.InvalidArgumentError, "width=2.5"):  # of one rank only
             RowTable("t", 2.5 if rank() == 1 else 2)  # type: ignore[arg-type]
         with raises(rueda.InvalidArgumentError, "'backwards'"):  # of one rank only
@@ -291,6 +319,35 @@ def check_bad_input() -> None:
         for use in (lambda: rows.get([7]), lambda: rows.add([7], np.ones(2))):
             with raises(rueda.InvalidArgumentError, "leaves row 7 without"):
                 use()
+    owned: list[np.ndarray] = []
+
+    def owners(asked: np.ndarray) -> np.ndarray:
+        owned.append(asked)
+        return asked % rueda.size()
+
+    for partition in (None, owners):
+        with RowTable("limited", 2, rows=100, partition=partition) as rows:
+            rows.put([99, 0], np.ones((2, 2))).result()
+            for use in (
+                lambda: rows.get([[3, 100]]),
+                lambda: rows.get(np.array([100], np.uint8)),
+                lambda: rows.put([100], np.ones(2)),
+                lambda: rows.add([7, 100, 7], np.ones((3, 2))),
+                lambda: rows.owner_of(100),
+            ):
+                with raises(
+                    rueda.InvalidArgumentError,
+                    "table 'limited': there is no row 100: it has 100 rows",
+                ):
+                    use()
+            with raises(rueda.InvalidArgumentError, "no row -1: it has 100 rows"):
+                rows.get([-1])
+            rueda.barrier()
+            assert rows.get([99, 7]).result().tolist() == [
+                [1, 1],
+                [0, 0],
+            ]  # of add() nothing was done
+    assert all(asked.max() < 100 for asked in owned)
     with (
         RowTable("rows", 2, partition=lambda _: [0]) as rows,
         raises(rueda.InvalidArgumentError, "owners of shape (1,) for 2 rows"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import random
 import shutil
@@ -120,9 +121,69 @@ def check_no_rank_goes_further_ahead_than_the_slack_allows() -> None:
         shutil.rmtree(folder)
 
 
+def check_without_a_bound_nobody_waits() -> None:
+    """Asynchronous parallel: a rank does all its steps while the others have done none; then they read them."""
+    trained, optimizer = fresh()
+    wrapped = rt.wrap(trained, optimizer, strategy="ssp:inf")
+    begun = vector(trained)
+    rueda.barrier()
+    for turn in range(rueda.size()):
+        if turn == rueda.rank():
+            train(trained, wrapped, 0, 20)
+            assert wrapped.strategy.table.clock == 20
+        rueda.barrier()
+    assert not torch.equal(vector(trained), begun)
+    centre = wrapped.strategy.table.get().result()
+    if rueda.rank() == rueda.size() - 1:  # it has pulled what all before it have pushed
+        np.testing.assert_allclose(vector(trained).cpu().numpy(), centre, rtol=1e-6)
+    wrapped.consolidate()
+    same_bits(*trained.parameters())
+    np.testing.assert_allclose(vector(trained).cpu().numpy(), centre, rtol=2e-5, atol=2e-6)
+    wrapped.strategy.stop()
+
+
+def check_pushes_count_less_the_later_they_come() -> None:
+    """Ranks take turns, so that it is known how many pushes each meets: those of all that came since it pulled."""
+    trained, optimizer = fresh()
+    wrapped = rt.wrap(trained, optimizer, strategy=DynSGD(1))
+    deltas: list[torch.Tensor] = []
+    push = wrapped.strategy.push
+
+    def noted(delta: torch.Tensor, **options: float) -> object:
+        deltas.append(delta.clone())
+        return push(delta, **options)
+
+    wrapped.strategy.push = noted  # type: ignore[method-assign]
+    expected = vector(trained).cpu().numpy().astype(np.float64)
+    size = rueda.size()
+    rueda.barrier()
+    for step in range(3):
+        for turn in range(size):
+            if turn == rueda.rank():
+                train(trained, wrapped, step, 1)
+            rueda.barrier()
+        of_all = rueda.allgather(deltas[-1].cpu().numpy()[None], name="deltas")
+        for other in range(size):  # in the first round who comes first meets nobody
+            expected += of_all[other] / (1 + (other if step == 0 else size - 1))
+    assert len(deltas) == 3
+    centre = wrapped.strategy.table.get().result()
+    np.testing.assert_allclose(centre, expected, **CLOSE)
+    wrapped.consolidate()
+    same_bits(*trained.parameters())
+    wrapped.strategy.stop()
+
+
 def check_what_is_pushed_is_what_the_centre_moves_by() -> None:
     """Whoever pushes when: nothing is lost, and nothing comes twice."""
-    for strategy in (Downpour(1), Downpour(3), ADAG(4), Hogwild(), SSP(2), AEASGD(2)):
+    for strategy in (
+        Downpour(1),
+        Downpour(3),
+        ADAG(4),
+        Hogwild(),
+        SSP(2),
+        SSP(math.inf),
+        AEASGD(2),
+    ):
         trained, optimizer = fresh()
         wrapped = rt.wrap(trained, optimizer, strategy=strategy)
         begun = vector(trained)

@@ -290,6 +290,40 @@ TEST_CASE("a broadcast and an all-gather cross each link once") {
   CHECK(all_gathered == ranks * (hosts - 1) * bytes);
 }
 
+TEST_CASE("a reduce-scatter crosses each link once") {
+  const auto host_of = GENERATE(HostOf{0, 0, 1, 1}, HostOf{0, 1, 1, 1, 2}, HostOf{0, 1, 0, 1});
+  const int hosts = count_hosts(host_of);
+  const auto ranks = static_cast<std::int64_t>(host_of.size());
+  constexpr std::int64_t rows = effort(200'003, 50'021);  // of each rank
+  PerHost sent(host_of);
+  run_on(host_of, with("hierarchical", 64 << 10), [&](int rank, Runtime& engine) {
+    std::vector<float> tensor(static_cast<std::size_t>(ranks * rows));
+    for (std::size_t i = 0; i < tensor.size(); ++i) {
+      tensor[i] = static_cast<float>(static_cast<int>(i % 1000) + rank);
+    }
+    Submission submission = allreduce_of(tensor, DataType::float32, "s");
+    submission.request.collective = Collective::reduce_scatter;
+    submission.output = nullptr;
+    const Handle handle = submit(engine, std::move(submission));
+    finish(handle);
+    const auto* own = reinterpret_cast<const float*>(handle.state()->output.data.get());
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const std::int64_t sum = ranks * ((rank * rows + i) % 1000) + ranks * (ranks - 1) / 2;
+      if (own[i] != static_cast<float>(sum)) expect(false, str("the sum in row ", i));
+    }
+    sent.add(rank, metric(engine, "reduce_scatter_payload_bytes_sent"));
+  });
+  const std::int64_t bytes = rows * std::int64_t{sizeof(float)};
+  std::int64_t all = 0;
+  for (int host = 0; host < hosts; ++host) {
+    // What is for a host's own ranks does not leave it: each block begins behind its owner.
+    const auto members = std::count(host_of.begin(), host_of.end(), host);
+    CHECK(sent.of(host) == (ranks - members) * bytes);
+    all += sent.of(host);
+  }
+  CHECK(all == ranks * (hosts - 1) * bytes);
+}
+
 TEST_CASE("sets across hosts come and go, and use what they have found room for") {
   const HostOf host_of{0, 0, 1, 1, 1};
   run_on(host_of, with("hierarchical"), [&](int rank, Runtime& engine) {

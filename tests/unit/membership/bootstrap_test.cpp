@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "membership/bootstrap_rendezvous.h"
+#include "membership/host.h"
 #include "membership/rendezvous_store.h"
 #include "ranks/rank_threads.h"
 #include "transport/inproc.h"
@@ -152,7 +153,49 @@ TEST_CASE("ranks that were told different sizes learn of it") {
   const auto first = enter(address, 0, 3);
   const auto second = connect_rendezvous(address, 1, 4, soon(), "known to these ranks alone");
   CHECK(second.status().code() == ErrorCode::initialization);
-  CHECK(contains(second.status(), "4 ranks"));
+  CHECK(contains(second.status(), "rank 1 on " + host_name() + " is not let in"));
+  CHECK(contains(second.status(), "that there are 4 ranks, rank 0 on " + host_name()));
+}
+
+TEST_CASE("a rank that was given another secret says which it is, and where") {
+  const std::string address = fresh_unix();
+  const auto first = enter(address, 0, 2);
+  const auto second = connect_rendezvous(address, 1, 2, soon(), "known to this rank alone");
+  CHECK(second.status().code() == ErrorCode::initialization);
+  CHECK(contains(second.status(), "another secret (RUEDA_SECRET) than rank 1 on " + host_name()));
+}
+
+TEST_CASE("a store at several addresses serves one world") {
+  const std::string secret = "known to these ranks alone";
+  std::vector<Listener> listeners;
+  std::vector<std::string> addresses;
+  for (const std::string& where : {fresh_unix(), std::string("tcp:127.0.0.1:0")}) {
+    auto listener = listen_on(where);
+    REQUIRE(listener.ok());
+    addresses.push_back(listener->address);
+    listeners.push_back(std::move(listener).value());
+  }
+  const RendezvousStore store(std::move(listeners), 4, secret);
+  run_ranks(4, [&](int rank) {
+    const auto self =
+        enter_rendezvous(addresses[static_cast<std::size_t>(rank) % 2], rank, 4, soon(), secret);
+    expect_ok(self.status(), "entering the rendezvous");
+    const auto all = self.value()->allgather("key", str(rank), soon());
+    expect(all.ok() && all->size() == 4, "what all have put");
+  });
+}
+
+TEST_CASE("a host's own addresses are no loopbacks, and no other host's") {
+  for (const char* other : {"unix:@x", "tcp:1", "tcp:127.0.0.1:7", "tcp:[::1]:7",
+                            "tcp:203.0.113.7:7", "tcp:no-such-host.invalid:7"}) {
+    CHECK(own_addresses_of(other).empty());
+  }
+  const auto own = reachable_address("");
+  REQUIRE(own.ok());
+  if (*own == "127.0.0.1") return;                  // there is no other interface
+  const auto taken = listen_on(join_tcp(*own, 0));  // which makes it no less this host's
+  REQUIRE(taken.ok());
+  CHECK(own_addresses_of(taken->address) == std::vector<std::string>{taken->address});
 }
 
 TEST_CASE("a rank number cannot be taken twice") {

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["FOLDER", "install"]
+__all__ = ["FOLDER", "install", "is_installed"]
 
 FOLDER = Path(__file__).parent / "path"
 """On ``PYTHONPATH`` it makes every Python process know ``horovod``; its package there calls install()."""
@@ -22,6 +22,14 @@ TARGET = "rueda.horovod"
 _MOVED = {
     "horovod.common": "rueda.horovod",
     "horovod.common.elastic": "rueda.horovod.elastic_state",
+}
+_HINT = "'horovod' means 'rueda.horovod' here, which has the API for PyTorch, TensorFlow and Keras, see docs/horovod.md"
+# What to use for what is not there, by the beginning of its name.
+_HINTS = {
+    "horovod.spark.": "of horovod.spark run() is there; for estimators and stores take rueda.spark.fit(), which trains "
+    "on a DataFrame, see docs/spark.md",
+    "horovod.ray.": "of horovod.ray RayExecutor and ray_logger are there, see docs/ray.md",
+    "horovod.runner.": "of horovod.runner run() is there; `rueda run` starts all other jobs, see docs/horovod.md",
 }
 
 
@@ -57,14 +65,23 @@ class _Finder(importlib.abc.MetaPathFinder):
         except ModuleNotFoundError:
             found = None
         if found is None:
-            raise ModuleNotFoundError(
-                f"Rueda has no '{fullname}': 'horovod' means 'rueda.horovod' here, which has the API for "
-                f"PyTorch, TensorFlow and Keras, see docs/horovod.md",
-                name=fullname,
-            )
+            hints = (hint for name, hint in _HINTS.items() if fullname.startswith(name))
+            hint = next(hints, _HINT)
+            raise ModuleNotFoundError(f"Rueda has no '{fullname}': {hint}", name=fullname)
         return importlib.machinery.ModuleSpec(
             fullname, _Loader(), is_package=found.submodule_search_locations is not None
         )
+
+
+def is_installed() -> bool:
+    """Whether ``import horovod`` imports ``rueda.horovod`` in this process.
+
+    Example::
+
+        >>> is_installed()
+        False
+    """
+    return any(isinstance(finder, _Finder) for finder in sys.meta_path)
 
 
 def install() -> None:
@@ -78,7 +95,7 @@ def install() -> None:
         rueda.horovod.alias.install()
         import horovod.torch as hvd
     """
-    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    if is_installed():
         return
     present = sys.modules.get(NAME)
     ours = present is None or Path(getattr(present, "__file__", None) or "").parent.parent == FOLDER

@@ -1,0 +1,244 @@
+"""``horovod.run``: calls a function on ranks that ``rueda run`` starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rueda.engines.given import (
+    count_of,
+    function_of,
+    keywords_of,
+    place_of,
+    positionals_of,
+    seconds_of,
+)
+from rueda.engines.pickling import pickled
+from rueda.errors import InvalidArgumentError, UnsupportedError
+from rueda.failures import Failure, first_cause
+from rueda.horovod.alias import is_installed
+from rueda.horovod.runner.desk import DESK, Desk
+
+__all__ = ["run"]
+
+# What Horovod's users search for where ranks have failed.
+_PHRASE = "Horovod detected that one or more processes exited with non-zero status"
+_ELASTIC = "horovod.run() starts as many ranks as it is asked for: start an elastic script by `rueda run --min-np`"
+
+
+def run(
+    func: Any,
+    args: Sequence[Any] | None = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Sequence[float] | None = None,
+    hosts: str | None = None,
+    hostfile: str | os.PathLike[str] | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: float | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | os.PathLike[str] | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | os.PathLike[str] | None = None,
+    verbose: int | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: Iterable[str] | None = None,
+    executable: str | os.PathLike[str] | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Any]:
+    """Calls ``func(*args, **kwargs)`` on ``num_proc`` ranks, new processes of this host or others; results by rank.
+
+    ``func`` calls ``hvd.init()`` itself. It goes to the ranks by cloudpickle, and so do the results; they need what
+    this process has on ``sys.path``. Arguments are those of ``horovod.run``, and what :doc:`rueda run` makes of them:
+
+    - ``hosts`` is as ``"host1:2,host2:4"``, by default this host; ``hostfile`` a file of such lines. Other hosts are
+      reached by ssh, with ``ssh_port`` and ``ssh_identity_file``, and fetch the function from this process.
+    - ``use_gloo`` starts the ranks directly, ``use_mpi`` by mpirun, with ``mpi_args``; by default as the launcher does.
+    - ``start_timeout``: seconds for which ranks wait for each other. ``network_interfaces``: at which ranks listen,
+      and this process for them. ``executable``: the ranks' Python. ``output_filename``, ``verbose``: the launcher's.
+    - ``disable_cache`` changes nothing, since nothing is cached.
+    - ``min_num_proc``, ``max_num_proc``, ``slots``, ``reset_limit``, ``cooldown_range`` and ``host_discovery_script``
+      are refused. ``np`` and ``network_interface`` are old names that warn.
+
+    Raises ``RuntimeError`` where ranks have failed, whose ``__cause__`` is what the first to fail has raised;
+    :class:`rueda.InvalidArgumentError`, a ``ValueError``, for arguments that cannot work, before anything is started;
+    and ``ImportError`` without cloudpickle.
+
+    Example::
+
+        >>> import rueda.horovod
+        >>> def total(x):
+        ...     import rueda.horovod.torch as hvd
+        ...     hvd.init()
+        ...     return x * hvd.size()
+        >>> rueda.horovod.run(total, (21,), num_proc=2)  # doctest: +SKIP
+        [42, 42]
+    """
+    for old, value in (("np", np), ("network_interface", network_interface)):
+        if value is not None:
+            new = {"np": "num_proc", "network_interface": "network_interfaces"}[old]
+            warnings.warn(f"{old} is deprecated, use {new} instead", DeprecationWarning, 2)
+    refused: dict[str, Any] = {
+        "min_num_proc": min_num_proc,
+        "min_np": min_np,
+        "max_num_proc": max_num_proc,
+        "max_np": max_np,
+        "slots": slots,
+        "reset_limit": reset_limit,
+        "cooldown_range": cooldown_range,
+        "host_discovery_script": host_discovery_script,
+    }
+    for name, value in refused.items():
+        if value is not None:
+            raise UnsupportedError(f"{name}={value!r}: {_ELASTIC}")
+    if hosts is not None and hostfile is not None:
+        raise InvalidArgumentError("hosts and hostfile are given: pass one of them")
+    if use_gloo and use_mpi:
+        raise InvalidArgumentError("use_gloo and use_mpi are given: pass one of them")
+    if network_interface is not None:
+        network_interfaces = _text_of("network_interface", network_interface).split(",")
+    size = count_of("num_proc", num_proc if np is None else np, "ranks")
+    given = function_of("func", func), positionals_of("args", args), keywords_of("kwargs", kwargs)
+    interfaces = _names_of(network_interfaces)
+    where = ["-H", f"localhost:{size}" if hosts is None else _text_of("hosts", hosts)]
+    if hostfile is not None:
+        where = ["--hostfile", place_of("hostfile", hostfile)]
+    line = [sys.executable, "-m", "rueda.launcher", "run", "-np", str(size), *where]
+    if start_timeout is not None:
+        line += ["--start-timeout", f"{seconds_of('start_timeout', start_timeout):g}"]
+    if ssh := _ssh(ssh_port, ssh_identity_file):
+        line += ["--ssh", ssh]
+    if output_filename is not None:
+        line += ["--output-filename", place_of("output_filename", output_filename)]
+    if mpi_args is not None:
+        line += ["--mpi-args", _text_of("mpi_args", mpi_args)]
+    if interfaces:
+        line += ["--network-interfaces", ",".join(interfaces)]
+    switches = {
+        "--gloo": use_gloo,
+        "--mpi": use_mpi,
+        "--verbose": verbose,
+        "--horovod": is_installed(),
+    }
+    line += [flag for flag, is_on in switches.items() if is_on]
+    python = place_of("executable", executable or sys.executable)
+    line += [python, "-m", "rueda.horovod.runner.call"]
+    content = _pickled(given)
+    with Desk(_address_for(hosts, hostfile, interfaces), content) as desk:
+        code, last_line = _launch(line, desk.told)
+        outcomes = desk.outcomes()
+    return _results(outcomes, size, code, last_line)
+
+
+def _text_of(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{name}={value!r}: pass a text")
+    return value
+
+
+def _names_of(interfaces: Any) -> list[str]:
+    given = [] if interfaces is None else interfaces
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+        raise InvalidArgumentError(
+            f"network_interfaces={interfaces!r}: pass the names of network interfaces"
+        )
+    return sorted(names) if isinstance(names, set | frozenset) else list(names)
+
+
+def _ssh(port: Any, identity: Any) -> str:
+    words = ["ssh"]
+    if port is not None:
+        words += ["-p", str(count_of("ssh_port", port, "a port"))]
+    if identity is not None:
+        words += ["-i", place_of("ssh_identity_file", identity)]
+    return shlex.join(words) if len(words) > 1 else ""
+
+
+def _pickled(given: tuple[Any, ...]) -> bytes:
+    if importlib.util.find_spec("cloudpickle") is None:
+        raise ImportError(
+            "horovod.run() sends functions by cloudpickle: pip install cloudpickle",
+            name="cloudpickle",
+        )
+    import cloudpickle
+
+    return pickled(cloudpickle.dumps, "what horovod.run() is to call", given)
+
+
+def _address_for(hosts: str | None, hostfile: Any, interfaces: Sequence[str]) -> str:
+    """Where the ranks of all hosts find this process; raises ``InvalidArgumentError`` for hosts that are none."""
+    from rueda import door
+    from rueda.launcher.errors import LaunchError
+    from rueda.launcher.hosts import parse_hostfile, parse_hosts
+    from rueda.launcher.remote.address import resolve, towards
+
+    try:
+        found = parse_hostfile(Path(hostfile)) if hostfile is not None else parse_hosts(hosts or "")
+    except LaunchError as error:
+        if hosts is None and hostfile is None:
+            return "127.0.0.1"
+        raise InvalidArgumentError(f"{error}") from None
+    far = [host.name for host in found if not host.is_local]
+    if not far:
+        return "127.0.0.1"
+    if not interfaces:
+        ways = [towards(address) for address in map(resolve, far) if address]
+        if own := next(filter(None, ways), None):
+            return own
+    listener, address = door.listen(interfaces[0] if interfaces else "")
+    listener.close()
+    return address.removeprefix("tcp:").rpartition(":")[0].strip("[]")
+
+
+def _launch(line: Sequence[str], told: str) -> tuple[int, str]:
+    """Runs the launcher to its end; its exit code, and the last line that it has written."""
+    own = tuple({sys.prefix, sys.base_prefix})
+    paths = [path or os.getcwd() for path in sys.path if not path.startswith(own)]
+    # Not on the command line, which every user sees.
+    variables = {**os.environ, DESK: told, "PYTHONPATH": os.pathsep.join(paths)}
+    last = ""
+    with subprocess.Popen(
+        line, env=variables, stderr=subprocess.PIPE, text=True, errors="replace"
+    ) as launcher:
+        try:
+            assert launcher.stderr is not None
+            for written in launcher.stderr:
+                sys.stderr.write(written)
+                last = written.strip() or last
+        except BaseException:
+            launcher.terminate()  # it ends its ranks first
+            raise
+    return launcher.returncode, last
+
+
+def _results(outcomes: Mapping[int, Any], size: int, code: int, last_line: str) -> list[Any]:
+    failures = [told for _, told in sorted(outcomes.items()) if isinstance(told, Failure)]
+    if failures:
+        cause = first_cause(failures)
+        error = cause.here()
+        raise RuntimeError(
+            f"{_PHRASE}: rank {cause.rank}: {type(error).__name__}: {error}"
+        ) from error
+    if code:
+        raise RuntimeError(f"{_PHRASE}: exit code {code}: {last_line}")
+    missing = [rank for rank in range(size) if rank not in outcomes]
+    if missing:
+        raise RuntimeError(f"{_PHRASE}: no result came from ranks {missing}")
+    return [outcomes[rank] for rank in range(size)]

@@ -1,0 +1,33 @@
+"""``python -m rueda.horovod.runner.call``: a rank of ``horovod.run()``."""
+
+from __future__ import annotations
+
+import os
+
+import cloudpickle
+
+from rueda.engines.exits import as_exception, without_exit
+from rueda.engines.pickling import pickled
+from rueda.failures import report
+from rueda.horovod.runner.desk import deliver, fetch, take_address
+
+# Of Rueda's own launch, Open MPI's and MPICH's.
+_RANK_VARIABLES = ("RUEDA_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+
+
+def main() -> None:
+    """Fetches the function, calls it, and leaves what it returns or raises; then raises that, too."""
+    told = take_address()
+    rank = int(next(filter(None, map(os.environ.get, _RANK_VARIABLES))) or 0)
+    try:
+        func, args, kwargs = cloudpickle.loads(fetch(told))
+        returned = without_exit(func, *args, **kwargs)
+        outcome = pickled(cloudpickle.dumps, f"what rank {rank} returns", returned)
+    except BaseException as error:
+        deliver(told, rank, cloudpickle.dumps(report(rank, as_exception(error), cloudpickle)))
+        raise
+    deliver(told, rank, outcome)
+
+
+if __name__ == "__main__":
+    main()

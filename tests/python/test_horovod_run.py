@@ -1,0 +1,169 @@
+"""horovod.run(): a function on ranks that the launcher starts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rueda
+import rueda.horovod
+from launching import environment, find_mpirun
+from rueda.horovod.runner.desk import DESK, Desk, fetch
+
+pytest.importorskip("cloudpickle")
+run = rueda.horovod.run
+needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user's process, which no launcher has started."""
+    kept = environment()
+    for name in os.environ.keys() - kept.keys():
+        monkeypatch.delenv(name)
+    for name, value in kept.items():
+        monkeypatch.setenv(name, value)
+
+
+def total(first: float, *rest: float, factor: float = 1.0) -> tuple[int, float] | str | None:
+    """Without torch, whose import is what takes ranks longest."""
+    import numpy as np
+    import rueda
+    from rueda.horovod.basics import init, rank
+
+    assert "HOROVOD_RUN_DESK" not in os.environ
+    init()
+    value = np.array([(first + sum(rest)) * factor])
+    found = float(rueda.allreduce(value, "total", rueda.Sum)[0])
+    return [(0, found), "the second", None][rank()]
+
+
+@pytest.mark.parametrize(
+    "given", [{"use_gloo": True}, pytest.param({"use_mpi": True}, marks=needs_mpirun), {}]
+)
+def test_results_are_by_rank(given: dict[str, Any]) -> None:
+    found = run(total, (1, 20), {"factor": 2.0}, num_proc=3, **given)
+    assert found == [(0, 126.0), "the second", None]
+
+
+def fails(kind: type[BaseException]) -> None:
+    import rueda
+    from rueda.horovod.basics import init, rank
+
+    init()
+    if rank() == 1:
+        raise kind("a bad row in the data")
+    rueda.barrier()
+
+
+@pytest.mark.parametrize("kind", [KeyError, KeyboardInterrupt, SystemExit])
+def test_the_error_of_a_rank_is_told(
+    kind: type[BaseException], capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = "one or more processes exited with non-zero status: rank 1: .*a bad row in the data"
+    with pytest.raises(RuntimeError, match=told) as caught:
+        run(fails, (kind,), num_proc=2, use_gloo=True)
+    assert isinstance(caught.value.__cause__, KeyError if kind is KeyError else rueda.RuedaError)
+    if kind is KeyError:
+        assert "rank 1 on" in capfd.readouterr().err
+
+
+def test_a_rank_that_ends_without_a_word_is_told() -> None:
+    with pytest.raises(RuntimeError, match=r"non-zero status: exit code 3: .*rank \d .*code 3"):
+        run(os._exit, (3,), num_proc=2, use_gloo=True)
+
+
+def where() -> tuple[str, str | None]:
+    return sys.executable, os.environ.get("FROM_SSH")
+
+
+def test_ranks_of_another_host_fetch_the_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other host is this one, by a name that nobody knows but ssh."""
+    ssh = tmp_path / "ssh"
+    last = 'for word; do :; done; exec sh -c "$word"'
+    ssh.write_text(f'#!/bin/sh\necho "$@" >> "$0.log"\nexport FROM_SSH=yes\n{last}\n')
+    ssh.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    identity = tmp_path / "an identity"
+    given = {"ssh_port": 2222, "ssh_identity_file": identity, "network_interfaces": {"lo"}}
+    assert run(where, hosts="elsewhere:1", **given) == [(sys.executable, "yes")]
+    assert f"-p 2222 -i {identity} " in (tmp_path / "ssh.log").read_text()
+
+
+@pytest.mark.parametrize("name", ["hosts", "hostfile"])
+def test_hosts(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("localhost slots=2\n")
+    given = {"hosts": "localhost:1,127.0.0.1:1", "hostfile": file}
+    assert len(run(where, num_proc=2, output_filename=tmp_path / "out", **{name: given[name]})) == 2
+    assert len(list((tmp_path / "out").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"hosts": "a:1", "hostfile": "b"}, "hosts and hostfile are given"),
+        ({"use_gloo": True, "use_mpi": True}, "use_gloo and use_mpi are given"),
+        ({"num_proc": 0}, "num_proc=0 is no number of ranks"),
+        ({"args": 5}, "args=5: "),
+        ({"func": None}, "func=None cannot be called"),
+        ({"hosts": "a b:1"}, "'a b:1' is not a host"),
+        ({"hostfile": "/no/such/file"}, "/no/such/file"),
+        ({"ssh_port": "x"}, "ssh_port='x' is no number of a port"),
+        ({"network_interfaces": [5]}, "network_interfaces=.*: pass the names"),
+        ({"network_interfaces": 5}, "network_interfaces=5: pass the names"),
+        ({"hosts": 5}, "hosts=5: pass a text"),
+        ({"hosts": ""}, "-H names no host"),
+        ({"hostfile": 5}, "hostfile=5 is no place"),
+        ({"start_timeout": "x"}, "start_timeout='x' is no time"),
+        ({"output_filename": 5}, "output_filename=5 is no place"),
+        ({"ssh_identity_file": 5}, "ssh_identity_file=5 is no place"),
+        ({"mpi_args": ["-x"]}, "mpi_args=.*: pass a text"),
+        ({"args": (sys._getframe(),)}, "what horovod.run.. is to call cannot be pickled"),
+    ],
+)
+def test_what_cannot_work_is_told(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(rueda.InvalidArgumentError, match=told):
+        run(**{"func": where, **given})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["min_num_proc", "min_np", "max_num_proc", "max_np", "slots", "reset_limit", "cooldown_range"],
+)
+def test_an_elastic_job_is_refused(name: str) -> None:
+    with pytest.raises(rueda.UnsupportedError, match=f"{name}=2: .*`rueda run --min-np`"):
+        run(where, **{name: 2})
+
+
+def test_old_names_warn() -> None:
+    with pytest.warns(DeprecationWarning, match="np is deprecated, use num_proc"):
+        assert len(run(where, np=2)) == 2
+    with pytest.warns(DeprecationWarning, match="use network_interfaces"):
+        assert len(run(where, network_interface="lo")) == 1
+
+
+def test_nobody_without_the_key_is_told_anything() -> None:
+    with Desk("127.0.0.1", b"secret") as desk:
+        address, port, key = desk.told.split()
+        assert fetch(desk.told) == b"secret"
+        with pytest.raises(AuthenticationError):
+            fetch(f"{address} {port} {'00' * (len(key) // 2)}")
+        # Strangers that say nothing, or too much, keep nobody waiting.
+        with socket.create_connection((address, int(port))) as silent:
+            with socket.create_connection((address, int(port))) as loud:
+                loud.sendall(b"\xff" * 4096)
+            assert fetch(desk.told) == b"secret"
+            silent.sendall(b"\x00")
+        assert desk.outcomes() == {}
+    assert DESK not in os.environ
+    with pytest.raises(ConnectionError):
+        Client((address, int(port)), authkey=bytes.fromhex(key))
