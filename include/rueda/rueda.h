@@ -180,7 +180,7 @@ inline constexpr int first_formed_set = 1 << 30;
 // from group_number() that they have agreed on among themselves. Members need not call at the same
 // time. Throws InvalidArgumentError, also if the number was used before or its slot is taken on
 // this rank, and UnsupportedError if this rank's host has no room for it. That may happen on this
-// member only, which then has to tell the others.
+// member only, which then has to tell the others; the number is used up all the same.
 ProcessSet create_group(int number, const std::vector<int>& ranks);
 // This member has finished with such a set. Operations that all members have agreed on finish; what
 // others submit from now on fails with ShutdownError.
@@ -415,7 +415,8 @@ struct HostLink {
 // tried). Empty on one host. Throws NotInitializedError.
 [[nodiscard]] std::vector<HostLink> host_links();
 
-// Counters of this rank since init(), by name (docs/observability.md lists them).
+// Counters of this process since init(), in all its worlds, by name (docs/observability.md lists
+// them).
 [[nodiscard]] std::map<std::string, std::int64_t> metrics();
 // For optimizers: a parameter has no gradient on this rank, and zeros are reduced in its place.
 // Counted as gradients_filled.
@@ -424,7 +425,8 @@ void count_filled_gradient();
 // for tools that read Horovod's.
 enum class TimelineFormat : std::uint8_t { rueda, horovod };
 // Begins to write a Chrome trace of every tensor to `path`, as the option `timeline` does from
-// init() on: %r in it stands for the rank; without %r, rank 0 alone writes. Each rank by itself.
+// init() on: %r in it stands for the rank; without %r, rank 0 alone writes. Each rank by itself. It
+// goes on in the worlds that follow.
 // `mark_cycles`, in Horovod's format: mark where tensors that were agreed on together begin.
 // Throws InvalidArgumentError while one is being written, InitializationError where `path` cannot
 // be.
