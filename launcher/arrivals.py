@@ -18,7 +18,7 @@ from .strangers import BACK_OFF, Acceptor, Rejections
 # Names the socket to which the library reports a rank's arrival; csrc/membership/launcher_notice.h.
 VARIABLE = "RUEDA_LAUNCHER"
 
-# Connections that the kernel queues. Each rank makes two.
+# The queue length requested from the kernel. Each rank connects twice.
 _BACKLOG = 1 << 16
 _MAX_BACKLOG = Path("/proc/sys/net/core/somaxconn")
 # Seconds to wait for a rank's message. It sends it in one write, immediately after connecting.

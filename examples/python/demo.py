@@ -1,6 +1,6 @@
-"""Trains the digits on one rank and on four, and compares: `make demo`.
+"""Trains on the digits with one rank and with four, and compares the results: `make demo`.
 
-Exits with 1 when any line of the table does not hold.
+Exits with 1 if any line of the table does not hold.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ from rich.table import Table
 HERE = Path(__file__).parent
 RANKS = 4
 ACCURACY_TOLERANCE = 0.005  # half a percentage point
-PARAMETER_TOLERANCE = 1e-4  # what another order of summation may do to float32 in this training
+PARAMETER_TOLERANCE = 1e-4  # the effect of another order of summation in float32 in this training
 
 Archive = dict[str, np.ndarray]
 
 
 @dataclass
 class Line:
-    """One line of the table: what was found, what it must be, and whether it is."""
+    """One line of the table: the value found, the expected value, and whether they agree."""
 
     name: str
     found: str
@@ -34,7 +34,7 @@ class Line:
 
 
 def parameters(archive: Archive) -> Archive:
-    """The model's parameters within a result: all arrays; accuracy and counters are scalars."""
+    """The model's parameters in a result: all arrays. Accuracy and counters are scalars."""
     return {name: value for name, value in archive.items() if value.ndim > 0}
 
 
@@ -48,14 +48,14 @@ def fingerprint(archive: Archive) -> str:
 
 
 def compare(single: Archive, ranks: list[Archive]) -> list[Line]:
-    """What the two trainings came to."""
+    """Compares the results of the two trainings."""
     size = len(ranks)
     alone, together = float(single["accuracy"]), [float(rank["accuracy"]) for rank in ranks]
     apart = max(abs(alone - accuracy) for accuracy in together)
     differences = [
         np.abs(value - ranks[0][name]).max() for name, value in parameters(single).items()
     ]
-    difference = float(np.max(differences))  # NaN when any is
+    difference = float(np.max(differences))  # NaN if any difference is
     prints = [fingerprint(rank) for rank in ranks]
     return [
         Line("test accuracy, 1 rank", f"{100 * alone:.2f} %", "above 90 %", alone > 0.9),
@@ -81,7 +81,7 @@ def compare(single: Archive, ranks: list[Archive]) -> list[Line]:
 
 
 def count(ranks: list[Archive]) -> list[Line]:
-    """What the engines counted."""
+    """Checks the engines' counters."""
     hops = 2 * (len(ranks) - 1)
 
     def counter(name: str) -> list[int]:
@@ -118,19 +118,19 @@ def same(values: list[int] | list[str]) -> bool:
 
 
 def train(console: Console, command: list[str], **environment: str) -> None:
-    """Runs a training, showing what it prints."""
+    """Runs a training and shows its output."""
     console.print(f"\n[bold]$ {' '.join(command)}[/]", highlight=False, soft_wrap=True)
     subprocess.run(command, check=True, timeout=600, env=os.environ | environment)
 
 
 def load(path: Path) -> Archive:
-    """What a training saved."""
+    """Loads a training's result."""
     with np.load(path) as archive:
         return dict(archive)
 
 
 def show(console: Console, lines: list[Line]) -> None:
-    """The table."""
+    """Prints the table."""
     table = Table(title="1 rank and 4 ranks, the same global batch")
     for title in ("", "found", "must be", "holds"):
         table.add_column(title, justify="right" if title == "found" else "left")

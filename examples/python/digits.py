@@ -34,10 +34,10 @@ def main() -> None:
     options = parser.parse_args()
 
     rueda.init()
-    options.quiet |= rueda.rank() != 0  # one rank speaks
+    options.quiet |= rueda.rank() != 0  # only rank 0 prints
     torch.manual_seed(0)
     x, y, test_x, test_y = load()
-    model = nn.Sequential(  # smooth, so that training does not amplify how sums are rounded
+    model = nn.Sequential(  # smooth, so that training does not amplify rounding differences
         nn.Conv2d(1, 16, 3, padding=1),
         nn.GELU(),
         nn.Conv2d(16, 32, 3, padding=1),

@@ -32,7 +32,7 @@ def train(args, ctx):
     with MultiWorkerMirroredStrategy().scope():
         model = build()
     steps = args.epochs * 1437 // (args.ranks * args.batch)
-    # A worker that has no rows left would make the others wait for ever: not all are used.
+    # A worker that runs out of rows would make the others wait forever, so not all rows are used.
     model.fit(batches(), steps_per_epoch=steps * 9 // 10, verbose=0)
     if ctx.job_name == "chief":
         model.save(args.model)

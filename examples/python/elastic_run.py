@@ -1,8 +1,8 @@
-"""Trains on scikit-learn's digits, and goes back to the last epoch where a rank is lost.
+"""Trains on scikit-learn's digits. If a rank is lost, returns to the end of the last epoch.
 
     rueda run -np 3 --min-np 1 --max-np 3 python examples/python/elastic_run.py
 
-Kill a rank while it runs: the others go on, and another one takes its place.
+Kill a rank while it runs: the others continue, and a new one takes its place.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def train(state: rueda.elastic.State) -> None:
         for batch in shuffled[: len(shuffled) // BATCH * BATCH].reshape(-1, BATCH):
             own = torch.from_numpy(np.array_split(batch, rueda.size())[rueda.rank()])
             optimizer.zero_grad()
-            # The average over ranks is that of the batch, also where their shares differ by one.
+            # The average over ranks is the batch's average, even if their shares differ by one.
             loss = F.cross_entropy(model(x[own]), y[own], reduction="sum") * rueda.size() / BATCH
             loss.backward()
             optimizer.step()

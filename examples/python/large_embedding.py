@@ -1,11 +1,11 @@
-"""Predicts the next character of Python's own library, with an embedding that no rank could hold.
+"""Predicts the next character of Python's own library, with an embedding too large for any rank.
 
 rueda run -np 4 python examples/python/large_embedding.py [--steps 400]
 
-The embedding has a row for each context of seven characters, numbered by a hash of 40 bits: 2⁴⁰ rows of 32 numbers are
-128 TiB. They lie in a table, divided over the ranks; a row takes memory once it has been learnt, and each step moves
-only the rows of its batch: their numbers and values, each once. Ranks add to rows when they like, by Adagrad at the
-owner. What turns a row into a prediction is small, and trained synchronously.
+The embedding has one row per context of seven characters. A 40-bit hash numbers the rows: 2⁴⁰ rows of 32 numbers are
+128 TiB. A table holds them, divided over the ranks. A row uses memory only once it has been learnt, and a step
+transfers only the rows of its batch: their numbers and values, each once. Ranks add to rows at any time, and the owner
+applies Adagrad. The layer that turns a row into a prediction is small, and is trained synchronously.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def text() -> np.ndarray:
 
 
 def rows_of(contexts: np.ndarray) -> np.ndarray:
-    """A number of 40 bits for each context."""
+    """A 40-bit number for each context."""
     numbers = [(zlib.crc32(c.tobytes()) << 8) | (zlib.adler32(c.tobytes()) & 255) for c in contexts]
     return np.array(numbers, np.int64)
 
@@ -66,7 +66,7 @@ def main() -> None:
             table.add(rows, values.grad.numpy() * BATCH)
             optimizer.step()
             losses.append(loss.item())
-        table.tick().result()  # which every owner gets after all that this rank has added
+        table.tick().result()  # reaches every owner after all of this rank's additions
         rueda_torch.barrier()
         held = [int(np.frombuffer(each, np.int64)[0]) // WIDTH for each in table.call("count")]
     tenth = max(1, options.steps // 10)

@@ -1,13 +1,13 @@
-"""Factorises a matrix of ratings that no rank holds, and whose factors no rank holds either.
+"""Factorizes a matrix of ratings. No rank holds the whole matrix, or its whole factors.
 
 rueda run -np 4 python examples/python/matrix_factorisation.py [--blocks 4]
 
-R ≈ W·Hᵀ, of which some entries are known. The matrix is cut into B by B blocks. In the sub-epoch s the block of columns
-that belongs to the block of rows p is number (p + s) mod B: these blocks share neither rows nor columns, so B workers
-train on them at once and change what none of the others reads. Then each passes its columns' factors on around the ring
-(Gemulla, Nijkamp, Haas and Sismanis, "Large-scale matrix factorization with distributed stochastic gradient descent",
-KDD 2011, section 4, algorithm 2). Each rank has B/P blocks of rows with their ratings, and as many of columns: 1/P of
-everything. Since blocks of one sub-epoch are independent, the result has the same bits for any P that divides B.
+R ≈ W·Hᵀ, where some entries of R are known. The matrix is divided into B by B blocks. In sub-epoch s, row block p is
+paired with column block (p + s) mod B. These blocks share neither rows nor columns, so B workers can train on them at
+once without reading each other's changes. Then each worker passes its columns' factors on around the ring (Gemulla,
+Nijkamp, Haas and Sismanis, "Large-scale matrix factorization with distributed stochastic gradient descent", KDD 2011,
+section 4, algorithm 2). Each of P ranks has B/P row blocks with their ratings, and B/P column blocks: 1/P of all. The
+blocks of one sub-epoch are independent, so the result has the same bits for any P that divides B.
 """
 
 import argparse
@@ -22,9 +22,9 @@ NOISE = 0.1
 
 
 def ratings(rows: range, columns: int):
-    """Some rows' entries, those that are known and as many that are not: row of these, column, value. Made, row by row.
+    """Makes rows' entries: known ones, and about as many unknown ones, each as arrays of row, column and value.
 
-    So they are the same however the matrix is cut. A real program reads its rows here.
+    Generates row by row, so that the entries do not depend on the blocks. A real program reads its rows here.
     """
     columns_truth = np.random.default_rng(0).standard_normal((columns, RANK)) / RANK**0.5
     parts = []
@@ -48,7 +48,7 @@ def ratings(rows: range, columns: int):
 
 
 def train(w, h, entries, rate: float, decay: float, order: np.random.Generator) -> None:
-    """One pass over the known entries of a block, in batches that change each row and column by their sums."""
+    """One pass over the known entries of a block. A batch changes each row and column by the sum of its steps."""
     row, column, value = entries
     for chosen in np.array_split(order.permutation(len(row)), max(1, len(row) // 64)):
         i, j = row[chosen], column[chosen]
@@ -60,7 +60,7 @@ def train(w, h, entries, rate: float, decay: float, order: np.random.Generator) 
 
 
 def pass_on(h, mine: range, sub_epoch: int, blocks: int) -> None:
-    """The block of columns that this rank is done with goes to the rank before, and the next one comes."""
+    """Sends the column block that this rank is done with to the previous rank, and receives the next one."""
     rank, size = rueda.rank(), rueda.size()
     leaving, coming = (mine[0] + sub_epoch) % blocks, (mine[-1] + sub_epoch + 1) % blocks
     sending = rueda.send_async(h[leaving], (rank - 1) % size, tag=leaving)
@@ -72,7 +72,7 @@ def pass_on(h, mine: range, sub_epoch: int, blocks: int) -> None:
 
 
 def cut(entries, width: int, part: int):
-    """What of the entries lies in one block of columns, which are numbered within it."""
+    """The entries in one column block, with columns numbered within the block."""
     row, column, value = entries
     here = column // width == part
     return row[here], column[here] % width, value[here]
@@ -115,7 +115,7 @@ def main() -> None:
                 if epoch < options.epochs:
                     order = np.random.default_rng([5, epoch, block, part])
                     train(w[block], h[part], cut(entries[block][0], width, part), 0.05, 0.01, order)
-                else:  # once more around, to compare with entries that were not known
+                else:  # one more round, to compare with the unknown entries
                     row, column, value = cut(entries[block][1], width, part)
                     error = value - np.einsum("ij,ij->i", w[block][row], h[part][column])
                     squares += [float(np.square(error).sum()), len(error)]

@@ -1,4 +1,4 @@
-"""Trains on scikit-learn's handwritten digits to the same bits on any number of ranks.
+"""Trains on scikit-learn's handwritten digits, with the same bits on any number of ranks.
 
 rueda run -np 4 python examples/python/reproducible_digits.py
 rueda run -np 3 python examples/python/reproducible_digits.py    # the same hash
@@ -16,12 +16,12 @@ from torch import nn
 
 from digits import load
 
-LEAVES = 8  # of which a step is made, on however many ranks
-LEAF_SIZE = 12  # samples
+LEAVES = 8  # per step, on any number of ranks
+LEAF_SIZE = 12  # samples per leaf
 
 
 def network() -> nn.Module:
-    """With what forward() changes (BatchNorm) and what is random (Dropout)."""
+    """A network with buffers that forward() changes (BatchNorm), and with randomness (Dropout)."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.BatchNorm2d(16),
@@ -38,7 +38,7 @@ def network() -> nn.Module:
 
 
 def hash_of(model: nn.Module) -> str:
-    """Of all parameters and buffers."""
+    """A hash of all parameters and buffers."""
     digest = hashlib.sha256()
     for name, value in model.state_dict().items():
         digest.update(name.encode())
@@ -81,7 +81,7 @@ def main() -> None:
     model.train()
     for epoch in range(first, first + options.epochs):
         for batch in sampler.epoch(epoch):
-            for leaf in optimizer.leaves(batch):  # those of this rank
+            for leaf in optimizer.leaves(batch):  # this rank's leaves
                 loss = F.cross_entropy(model(x[leaf.samples].to(dtype)), y[leaf.samples])
                 (loss * leaf.weight).backward()
                 leaf.keep(loss=loss)

@@ -1,4 +1,4 @@
-"""Trains handwritten digits by any strategy of rueda.torch.wrap(), and by one of its own: ``drift``.
+"""Trains on handwritten digits with any strategy of rueda.torch.wrap(), or with one defined here: ``drift``.
 
 rueda run -np 4 python examples/python/strategies.py [--strategy local:8]
 """
@@ -15,15 +15,15 @@ from torch import nn
 
 from digits import load
 
-BATCH = 16  # of a rank
+BATCH = 16  # per rank
 
 
 @dataclass
 class AverageWhenApart(Strategy):
-    """Ranks take steps of their own until one has gone far from where all were last; then they average.
+    """Ranks take local steps until one has moved far from the last common parameters x̃. Then they average.
 
-    Every ``period`` steps each rank tells how far its parameters have gone, by one number: max_i |x_i - x̃| / |x̃|.
-    Where that is more than ``limit``, x_i ← 1/P Σ_j x_j and x̃ ← x_i.
+    Every ``period`` steps the ranks determine how far they have moved with one number: max_i |x_i - x̃| / |x̃|.
+    If that is more than ``limit``, x_i ← 1/P Σ_j x_j and x̃ ← x_i.
     """
 
     period: int = 4
@@ -47,7 +47,7 @@ class AverageWhenApart(Strategy):
         )
         length = sum(each.square().sum() for each in self._last.values())
         gone = (apart / length).sqrt().detach()
-        # The same number on all ranks, so that all decide the same.
+        # The maximum is the same on all ranks, so that all decide alike.
         if rueda.allreduce(gone, op=rueda.Max, name=f"{replica.prefix}/gone") > self.limit:
             replica.average_parameters()
             self.averaged += 1
@@ -75,7 +75,7 @@ def main() -> None:
     is_own = options.strategy == "drift"
     strategy = AverageWhenApart() if is_own else parse_strategy(options.strategy)
     steps = len(y) // (BATCH * rueda.size())
-    # The one line. What follows is a training loop like any other, on this rank's share of the data.
+    # The only line added. What follows is an ordinary training loop on this rank's share of the data.
     optimizer = rueda.wrap(model, optimizer, strategy=strategy, steps_per_epoch=steps)
 
     shuffle = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""Trains one small model in five ways of torch.distributed over Rueda, and in one process, and compares.
+"""Trains a small model in one process, and in five ways with torch.distributed over Rueda, and compares.
 
 torchrun --nproc-per-node 3 torch_distributed.py                 # all five
 rueda run -np 4 python torch_distributed.py fsdp2 pipeline
@@ -58,13 +58,13 @@ def my_rows() -> slice:
 
 
 def ddp(model: nn.Sequential) -> nn.Module:
-    """Each rank has the whole model and a part of the data."""
+    """Each rank has the whole model and part of the data."""
     train(DistributedDataParallel(model, gradient_as_bucket_view=True), my_rows())
     return model
 
 
 def fsdp2(model: nn.Sequential) -> nn.Module:
-    """The same, but each rank keeps a part of every parameter only."""
+    """Like ddp, but each rank stores only part of every parameter."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for layer in model:
         if any(True for _ in layer.parameters()):
@@ -75,14 +75,14 @@ def fsdp2(model: nn.Sequential) -> nn.Module:
 
 
 def grid(model: nn.Sequential) -> nn.Module:
-    """Ranks next to each other keep one model together, and these models are trained by a strategy of Rueda's."""
+    """Neighbouring ranks share one copy of the model. A strategy of Rueda trains these copies together."""
     size = dist.get_world_size()
     ranks = rueda.torch.parallel.Grid(replicate=2 if size % 2 == 0 else 1, shard=-1)
     for layer in model:
         if any(True for _ in layer.parameters()):
             fully_shard(layer, mesh=ranks.mesh["shard"])
     fully_shard(model, mesh=ranks.mesh["shard"])
-    # "sync" is what can be compared with one process; "diloco:16" sends a sixteenth as often.
+    # "sync" is comparable with one process. "diloco:16" communicates a sixteenth as often.
     optimizer = rueda.torch.wrap(
         model, make_optimizer(model), "sync", process_set=ranks.process_set("replicate")
     )
@@ -91,7 +91,7 @@ def grid(model: nn.Sequential) -> nn.Module:
 
 
 def tensor_parallel(model: nn.Sequential) -> nn.Module:
-    """Each rank has a part of two layers, and all the data."""
+    """Each rank has part of two layers, and all the data."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     train(model)
@@ -99,7 +99,7 @@ def tensor_parallel(model: nn.Sequential) -> nn.Module:
 
 
 def pipeline(model: nn.Sequential) -> nn.Module:
-    """Each rank has some of the layers; batches go through in two parts."""
+    """Each rank has some of the layers. Batches pass through in two parts."""
     rank, size = dist.get_rank(), dist.get_world_size()
     own = model[:4] if rank == 0 else model[3 + rank : 4 + rank]
     stage = PipelineStage(own, rank, size, torch.device("cpu"))
@@ -110,7 +110,7 @@ def pipeline(model: nn.Sequential) -> nn.Module:
         optimizer.zero_grad()
         schedule.step(*([x] if rank == 0 else []), **({"target": y} if rank == size - 1 else {}))
         optimizer.step()
-    for number, layer in enumerate(model):  # for the comparison: everybody gets all layers
+    for number, layer in enumerate(model):  # for the comparison, every rank gets all layers
         for parameter in layer.parameters():
             dist.broadcast(parameter.detach(), max(0, number - 3))
     return model

@@ -18,9 +18,9 @@ _AT_ONCE = 5.0
 class Limits:
     """The user's limits.
 
-    `least` and `most`: numbers of ranks. `changes`: how often ranks may be lost, or None; ranks lost with their host
-    count once. `cooldown`: seconds until another process starts on a host after one has failed there. The first number
-    doubles with each further failure, up to the second, until a process of that host has joined and stays.
+    `least` and `most`: numbers of ranks. `changes`: how often ranks may be lost, or None; ranks of one host that are
+    lost together count once. `cooldown`: seconds until another process starts on a host after one has failed there. The
+    first number doubles with each further failure, up to the second, until a process of that host joins and stays.
     """
 
     least: int

@@ -110,7 +110,7 @@ class WaitingRoom(Growth):
         return first
 
     def recall(self) -> list[int]:
-        """Processes that should turn back, each once, because a process they should meet is lost."""
+        """Processes that should turn back, each once: a process they should meet is lost before they have met."""
         if self._beginners or set(self.members) & self._alive:
             return []
         found = sorted(self._alive & set(self._inside) - self._recalled)

@@ -15,11 +15,11 @@ barrier before each call. names: eight names in turn. dtypes: four arrays of 8 b
 dtypes, in turn. private 4K to 4M: one NumPy array of that many bytes, rewritten before each call.
 
 \b
-How it is measured. Programs start and call as a user's would: in every run, `rueda run` (rueda,
-gloo) or mpirun with its defaults (mpi, through mpi4py) starts new processes for each contender.
-This command neither binds them nor gives them a priority. A rank times each call. Quantiles are
-over all calls of all ranks of all runs, so that a run in which everything is slow shows. "slowest
-run" is the highest of the runs' medians. Times are kept with a precision of 2%.
+How it is measured. Everything is started and called as a user would do it: in every run, `rueda
+run` (rueda, gloo) or mpirun with its defaults (mpi, through mpi4py) starts new processes for each
+contender. This command neither binds them nor gives them a priority. A rank times each call.
+Quantiles are over all calls of all ranks of all runs, so that a run in which everything is slow
+shows. "slowest run" is the highest of the runs' medians. Times are kept with a precision of 2%.
 
 \b
 On a machine that is idle only now and then, measure in parts: --add FILE adds runs to those in

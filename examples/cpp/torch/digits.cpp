@@ -6,8 +6,8 @@
 //   cmake -S . -B build && cmake --build build
 //   mpirun -np 4 ./build/digits            # or: rueda run -np 4 ./build/digits
 //
-// digits [file of digits] [where to save]: with a second argument each rank writes its parameters,
-// as float32 one after the other, to that path with the rank appended.
+// digits [DIGITS [RESULT]]: DIGITS is digits.bin by default. With RESULT, each rank writes its
+// parameters, as consecutive float32 values, to that path with ".RANK" appended.
 #include <rueda/torch.h>
 
 #include <cstdio>
@@ -43,7 +43,7 @@ Digits load(const std::string& path) {
   return {images.reshape({-1, 1, 8, 8}), records.select(1, 64).to(torch::kLong)};
 }
 
-nn::Sequential make_model() {  // smooth, so that training does not amplify how sums are rounded
+nn::Sequential make_model() {  // smooth, so that training does not amplify rounding differences
   return nn::Sequential(nn::Conv2d(nn::Conv2dOptions(1, 16, 3).padding(1)), nn::GELU(),
                         nn::Conv2d(nn::Conv2dOptions(16, 32, 3).padding(1)), nn::GELU(),
                         nn::AvgPool2d(2), nn::Flatten(), nn::Linear(32 * 4 * 4, 64), nn::GELU(),
@@ -75,13 +75,13 @@ void train(const std::string& data, const std::string& result) {
   const Digits train{digits.images.slice(0, tests), digits.labels.slice(0, tests)};
   const Digits test{digits.images.slice(0, 0, tests), digits.labels.slice(0, 0, tests)};
 
-  torch::manual_seed(rank);  // a different start on each rank, but for the broadcast
+  torch::manual_seed(rank);  // different on each rank, to show that the broadcast works
   nn::Sequential model = make_model();
   rt::broadcast_parameters(*model);
   torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   rt::DistributedOptimizer optimizer(sgd, model->named_parameters());
 
-  torch::manual_seed(1);  // from here on the same on each: all shuffle alike
+  torch::manual_seed(1);  // the same on all ranks from here on, so that all shuffle alike
   const std::int64_t batches = train.labels.size(0) / global_batch;
   for (int epoch = 1; epoch <= epochs; ++epoch) {
     const auto order = torch::randperm(train.labels.size(0), torch::kLong);
@@ -111,7 +111,7 @@ int main(int count, char** arguments) {
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
-    rueda::abort(error.what());  // the other ranks need not wait
+    rueda::abort(error.what());  // so that the other ranks do not wait
     return 1;
   }
 }

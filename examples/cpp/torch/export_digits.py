@@ -1,9 +1,9 @@
-"""Writes scikit-learn's handwritten digits to a file that digits.cpp reads.
+"""Writes scikit-learn's handwritten digits to a file for digits.cpp.
 
     python export_digits.py digits.bin
 
-Each of the 1797 digits takes 65 bytes: 8 x 8 pixels from 0 to 16, row by row, then what digit it is. The order is
-that of examples/python/digits.py: the first 360 are for the test.
+Each of the 1797 digits takes 65 bytes: 8 x 8 pixels from 0 to 16, row by row, then the label. The order is that of
+examples/python/digits.py: the first 360 are the test set.
 """
 
 import argparse
