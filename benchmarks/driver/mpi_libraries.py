@@ -112,7 +112,7 @@ def intel_mpi_hint() -> str:
 
 
 def find_intel_mpi(prefix: Path | None) -> IntelMpi | None:
-    """Intel MPI in `prefix` (--impi), else in I_MPI_ROOT if that is set, else in the folder that the hint names.
+    """Intel MPI in `prefix` (--impi), else in I_MPI_ROOT, else in the folder that the hint names.
 
     Returns None if there is none. Raises LaunchError if the installation in `prefix` is incomplete.
     """
@@ -124,7 +124,7 @@ def find_intel_mpi(prefix: Path | None) -> IntelMpi | None:
             )
         return intel
     named = os.environ.get("I_MPI_ROOT")
-    for candidate in [Path(named)] if named else [] + [_intel_cache()]:
-        if IntelMpi(candidate).is_complete:
+    for candidate in (Path(named) if named else None, _intel_cache()):
+        if candidate is not None and IntelMpi(candidate).is_complete:
             return IntelMpi(candidate)
     return None
