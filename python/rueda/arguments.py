@@ -1,4 +1,4 @@
-"""Converts the arguments of collectives, other than arrays, to the form that the core takes."""
+"""Converts collectives' arguments other than arrays to the form that the core takes."""
 
 from __future__ import annotations
 

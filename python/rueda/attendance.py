@@ -1,4 +1,4 @@
-"""What this process knows about an elastic job, whose ranks come and go, and the session that reports it."""
+"""What this process knows about its elastic job, and the session that reports it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Attendance:
     rendezvous: str = ""
     # State received in the background while this process waited to join.
     received: Shadow | None = None
-    # Whether this process has joined a running job and has not yet received the others' state.
+    # Whether this process has joined a running job and still lacks the others' state.
     is_newcomer: bool = False
 
     def listen(self) -> None:
@@ -56,7 +56,7 @@ class Attendance:
 
     @property
     def is_heard(self) -> bool:
-        """Whether messages from this process reach the other side, as far as it knows."""
+        """Whether this process can reach the other side, as far as it knows."""
         return self.session is not None and self.session.is_open
 
     def tell_formed(self) -> None:

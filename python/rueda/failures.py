@@ -18,7 +18,7 @@ class _Elsewhere(Exception):
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception that a rank raised, in a form that can be sent to others."""
+    """A rank's exception, in a form that can be sent to others."""
 
     rank: int
     error: Exception

@@ -1,4 +1,4 @@
-"""Messages between a rank and its launcher: JSON objects, one per line, in both directions."""
+"""Messages between a rank and its launcher: JSON objects, one per line, both ways."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def process_number() -> int | None:
 
 
 class Session:
-    """A connection to the launcher, or to whatever takes its role if something else started the process.
+    """A connection to the launcher, or to what takes its role if something else started the process.
 
     Messages from the launcher are polled without blocking. Once it is gone, nothing more arrives, and messages to it
     are dropped: the job continues without it.
@@ -98,9 +98,9 @@ class Session:
             time.sleep(seconds)
 
     def finish(self) -> None:
-        """Closes the session once the other side has read all messages, or has been silent for a second.
+        """Closes the session once the other side has read all messages, or after a second of silence.
 
-        Closing a connection with unread input would drop what has not been sent.
+        Closing a connection with unread input would drop unsent data.
         """
         if self._is_open:
             with contextlib.suppress(OSError):

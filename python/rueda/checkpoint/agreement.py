@@ -1,4 +1,4 @@
-"""Ensures that all ranks do the same, and lets them communicate while the application does something else."""
+"""Lets ranks compare what they do, and communicate while the application does something else."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The folder of checkpoints: which are complete, how one becomes complete, and which may be removed.
+"""Folders of checkpoints: which are complete, how one becomes so, and which may be removed.
 
 A checkpoint is written into a folder whose name begins with a dot, and becomes complete by being renamed to
-``NUMBER-step-STEP``. Numbers count up, so the newest has the highest, whatever its step. A checkpoint to be removed is
-also renamed first. So a folder with such a name is complete, even if a process was killed at any time.
+``NUMBER-step-STEP``. Numbers count up, so the newest has the highest, whatever its step. Removal also begins with a
+rename. So a folder with such a name is complete, whenever a process was killed.
 """
 
 from __future__ import annotations

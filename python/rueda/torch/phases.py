@@ -24,8 +24,8 @@ Steps = Generator[Sequence[Handle[Any]], list[Any], T]
 class Phased(Handle[T]):
     """The handle of such an operation.
 
-    A phase is started by whichever notices that the previous one has completed: the waiting caller or, with
-    ``completions``, its thread. So operations advance in whatever order ranks wait for them, even if nobody waits.
+    Whichever notices that a phase has completed starts the next: the waiting caller or, with ``completions``, its
+    thread. So operations advance in whatever order ranks wait for them, even if nobody waits.
     """
 
     deadline = math.inf  # see Completable

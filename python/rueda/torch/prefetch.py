@@ -23,7 +23,7 @@ from rueda.report.torch_hooks import note_input
 __all__ = ["InputWait", "PrefetchLoader"]
 
 T = TypeVar("T")
-# The share of an epoch's time spent waiting for input above which a warning is issued.
+# Share of an epoch's time spent waiting for input that triggers a warning.
 TOLERATED = 0.05
 # A shorter epoch, in seconds, says nothing.
 _SHORTEST = 0.5
@@ -56,8 +56,8 @@ class PrefetchLoader(Generic[T]):
     """Iterates over ``loader`` in another thread, so that the next batches are ready when they are needed.
 
     The batches are those of ``loader``, in its order. A ``DataLoader`` without workers reads in the training thread;
-    this moves the reading to another thread. One with ``num_workers`` already prefetches; this still measures the
-    waiting. A thread does not speed up Python code that holds the GIL: use ``num_workers`` for that.
+    this moves it to another thread. One with ``num_workers`` already prefetches; this still measures the waiting. A
+    thread does not speed up Python code that holds the GIL: use ``num_workers`` for that.
 
     ``loader``: a ``DataLoader`` or any iterable; iterated over again for each epoch.
     ``depth``: how many batches are kept ready; memory grows accordingly.
