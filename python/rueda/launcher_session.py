@@ -16,7 +16,7 @@ from rueda.peer_user import user_of
 
 __all__ = ["Session", "process_number"]
 
-# A longer line can only come from a misbehaving peer.
+# A longer line is from a misbehaving peer.
 _MAX_BYTES = 1 << 16
 # The launcher accepts connections immediately, unless it is stopped; seconds.
 _CONNECTING = 1.0
@@ -38,7 +38,7 @@ class Session:
     """
 
     def __init__(self, where: str | socket.socket, **greeting: Any) -> None:
-        """``where``: its address, or a connection to it. ``greeting``: the first message to send."""
+        """``where``: its address, or a connection to it. ``greeting``: the first message."""
         self._buffer = b""
         self._is_open = True
         self._socket = where if isinstance(where, socket.socket) else _connected(where)
@@ -54,7 +54,7 @@ class Session:
         return self._is_open
 
     def send(self, **message: Any) -> None:
-        """Sends a message. If the launcher has no room for it, the session ends."""
+        """Sends a message; ends the session if the launcher has no room for it."""
         if not self._is_open:
             return
         try:
@@ -67,7 +67,7 @@ class Session:
     def receive(self) -> list[dict[str, Any]]:
         """The messages that have arrived since the last call.
 
-        Members call this before each of their steps: if there is nothing, it takes one system call and no exception.
+        Members call this before each step: if there is nothing, it takes one system call and no exception.
         """
         if self._is_open and not self._news.poll(0):
             return []

@@ -1,4 +1,4 @@
-"""Operations in several phases, each of which starts once the previous one has completed."""
+"""Operations in phases, each of which starts once the previous one has completed."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Phased(Handle[T]):
         """See Completable: never called, as the core has its own deadline."""
 
     def on_end(self) -> None:
-        """See Completable: nothing to do, as callers wait only in :meth:`wait`."""
+        """See Completable: callers wait only in :meth:`wait`."""
 
     def _submitted(self) -> tuple[_native.Handle, ...]:
         return tuple(native for handle in self._under_way for native in handle._submitted())

@@ -63,7 +63,7 @@ class PrefetchLoader(Generic[T]):
     ``depth``: how many batches are kept ready; memory grows accordingly.
     ``threads``: how many batches are loaded at the same time, for a disk that is faster with several requests at once.
     More than one needs a ``DataLoader`` without workers and ``pin_memory`` over a dataset with ``__getitem__``, which
-    is then called from several threads, so that its random numbers come in a different order.
+    is then called from several threads, so its random numbers come in another order.
 
     Batches are loaded in parallel with the training, which uses the same random number generators. If a dataset or
     transform draws from the global ones of torch, NumPy or Python and the training does too (as for dropout), it gets
@@ -285,7 +285,7 @@ class _Modes:
 
 
 class _Source:
-    """Loads batches in the modes of the iterating thread, and measures the time."""
+    """Loads batches in the iterating thread's modes; measures the time."""
 
     def __init__(self) -> None:
         self.loading = 0.0

@@ -51,7 +51,7 @@ def union_sample(samples: Sequence[torch.Tensor], rows: Sequence[int], extent: i
     keys = torch.unique(torch.cat([*samples]))
     if not parts:
         return UnionSample(keys, len(keys))
-    # Up to this hash, every rank's sample is complete.
+    # Up to this hash, all samples are complete.
     limit = min(int(_hashes(part).max()) for part in parts)
     keys = keys[_hashes(keys) <= limit]
     estimate = round((len(keys) - 1) * (_LARGEST_HASH / limit))
