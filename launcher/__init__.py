@@ -1,5 +1,5 @@
-"""The command line: `rueda run` starts a job, `rueda check` says what is built and found.
+"""The command line: `rueda run` starts a job, `rueda check` shows what is built and found.
 
-It speaks to the library through environment variables only and imports without the native
-extension, so that `rueda check` can say that the extension is missing.
+It communicates with the library only through environment variables, and can be imported without
+the native extension, so that `rueda check` can report that the extension is missing.
 """

@@ -1,6 +1,6 @@
-"""Notices under mpirun that a rank has ended with 0 before it came to `rueda.init()`.
+"""Notices, under mpirun, that a rank has exited with 0 before it called `rueda.init()`.
 
-mpirun takes that for a rank that uses no MPI, and lets the others wait in MPI_Init for ever.
+mpirun believes that such a rank does not use MPI, and lets the other ranks wait in MPI_Init forever.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 from .arrivals import Arrivals
 from .processes import children, environment_of, is_alive
 
-# For so many looks in a row, while no further rank is started, it must be missing.
+# A rank must be missing in this many consecutive looks, during which no other rank is started.
 _LOOKS = 5
 _RANK_VARIABLES = (b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK")
 
 
 class AbsenteeWatch:
-    """Looks at mpirun's children, the ranks of this host."""
+    """Watches mpirun's children, the ranks of this host."""
 
     def __init__(self, mpirun: int, ranks: int, arrivals: Arrivals) -> None:
-        """`ranks`: how many there are, all on this host."""
+        """`ranks`: the number of ranks, all on this host."""
         self._mpirun = mpirun
         self._ranks = ranks
         self._arrivals = arrivals
@@ -25,18 +25,18 @@ class AbsenteeWatch:
         self._looks = 0
 
     def look(self) -> None:
-        """To be called every second or so."""
+        """Call about once per second."""
         if not self._arrivals.somebody_waits:
             return
         alive = {process for process in children(self._mpirun) if is_alive(process)}
         new = alive - self._rank_of.keys()
         for process in new:
             rank = _rank_of(process)
-            if rank is not None:  # else it has not become the program yet
+            if rank is not None:  # else it has not executed the program yet
                 self._rank_of[process] = rank
         present = {self._rank_of[process] for process in alive & self._rank_of.keys()}
         if not any(map(self._arrivals.has_come, present)):
-            self._looks = 0  # a rank that waits is alive, so mpirun's children cannot be seen
+            self._looks = 0  # a waiting rank is alive, so mpirun's children are not visible
             return
         absent = {
             rank for rank in set(range(self._ranks)) - present if not self._arrivals.has_come(rank)

@@ -1,4 +1,4 @@
-"""Hears which ranks have come to `rueda.init()`, and notices one that can never come."""
+"""Learns which ranks have called `rueda.init()`, and notices a rank that never will."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rueda.peer_user import user_of
 
 from .strangers import BACK_OFF, Acceptor, Rejections
 
-# Where the library tells how far a rank has come; csrc/membership/launcher_notice.h.
+# Names the socket to which the library reports a rank's arrival; csrc/membership/launcher_notice.h.
 VARIABLE = "RUEDA_LAUNCHER"
 
-# Each rank says two things; the kernel keeps as many as this says.
+# Connections that the kernel queues. Each rank makes two.
 _BACKLOG = 1 << 16
 _MAX_BACKLOG = Path("/proc/sys/net/core/somaxconn")
-# A rank says all in one write, at once after it has connected; seconds.
+# Seconds to wait for a rank's message. It sends it in one write, immediately after connecting.
 _SENTENCE = 0.2
 
 
@@ -29,11 +29,11 @@ OnSession = Callable[[socket.socket, bytes], None]
 
 
 class ArrivalSocket:
-    """An abstract socket on which the library of each rank says that it has come.
+    """An abstract socket on which the library of each rank reports that the rank has called init().
 
-    What has been said waits there, however long the launcher is busy with the output of the ranks. Only
-    what processes of the same user say counts. Who begins with '{' goes on speaking: `on_session` gets the
-    connection, and what has been said. Use as an asynchronous context manager.
+    Messages wait there while the launcher is busy with the output of the ranks. Only messages of the same user (and
+    root) count. A first byte '{' opens a session: `on_session` gets the connection and the bytes read so far. Use as
+    an asynchronous context manager.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ArrivalSocket:
         say: Callable[[str], None],
         on_session: OnSession | None = None,
     ) -> None:
-        """`say`: says a line of the launcher's own."""
+        """`say`: prints a line of the launcher's own."""
         self._on_words = on_words
         self._on_session = on_session
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -53,7 +53,7 @@ class ArrivalSocket:
         self._acceptor = Acceptor(self._socket, self._take, self._rejections)
 
     async def __aenter__(self) -> ArrivalSocket:
-        """Begins to listen."""
+        """Starts to listen."""
         self._acceptor.open()
         return self
 
@@ -62,9 +62,9 @@ class ArrivalSocket:
         self._acceptor.close()
 
     def catch_up(self) -> bool:
-        """Takes what has been said so far, of which no more can wait than the kernel keeps.
+        """Handles all messages sent so far, at most as many as the kernel queues.
 
-        Returns False where the system lacks what it takes to hear that.
+        Returns False if the system lacks the resources to accept them.
         """
         return self._acceptor.accept(_most_waiting())
 
@@ -89,29 +89,29 @@ class ArrivalSocket:
 
 
 def _most_waiting() -> int:
-    """How many connections can wait at once."""
+    """How many connections can be queued at once."""
     with contextlib.suppress(OSError, ValueError):
         return min(_BACKLOG, int(_MAX_BACKLOG.read_text())) + 1
     return _BACKLOG + 1
 
 
 class Arrivals:
-    """Which ranks have come.
+    """Which ranks have arrived, that is, called `rueda.init()`.
 
-    A rank that ends with 0 before it has come leaves those waiting that have: `on_absence` is then
-    called, once, with a sentence.
+    If a rank exits with 0 before it has arrived, the ranks that have arrived wait in vain. `on_absence` is then
+    called once, with a sentence.
     """
 
     def __init__(self, ranks: int, on_absence: Callable[[str], None]) -> None:
         self._ranks = ranks
         self._on_absence = on_absence
         self._come: set[int] = set()
-        self._left: set[int] = set()  # ended with 0 before they came
+        self._left: set[int] = set()  # exited with 0 before they arrived
         self._told = False
 
     @property
     def somebody_waits(self) -> bool:
-        """Whether a rank has come, and not all have."""
+        """Whether some ranks, but not all, have arrived."""
         return 0 < len(self._come) < self._ranks
 
     def has_come(self, rank: int) -> bool:
@@ -119,19 +119,19 @@ class Arrivals:
         return rank in self._come
 
     def leave(self, rank: int) -> None:
-        """The rank has ended with exit code 0."""
+        """The rank has exited with code 0."""
         if rank not in self._come:
             self._left.add(rank)
             self._judge()
 
     def take(self, text: bytes) -> None:
-        """What the library of a rank has said."""
+        """Handles a message from the library of a rank."""
         words = text.split()
         if len(words) != 3 or words[0] not in (b"waiting", b"met"):
             return
         with contextlib.suppress(ValueError):
             rank, size = int(words[1]), int(words[2])
-            # A world of some of the ranks need not wait for the others.
+            # Ignores worlds of only some of the ranks: these do not wait for the others.
             if size == self._ranks and 0 <= rank < size:
                 come = {rank} if words[0] == b"waiting" else set(range(size))
                 self._come |= come
@@ -149,7 +149,7 @@ class Arrivals:
 
 
 class LocalArrivals(Arrivals):
-    """Those of ranks of this host, who say it here. Use as an asynchronous context manager."""
+    """Arrivals of ranks on this host, received on a socket. Use as an asynchronous context manager."""
 
     def __init__(
         self,
@@ -158,18 +158,18 @@ class LocalArrivals(Arrivals):
         say: Callable[[str], None],
         on_session: OnSession | None = None,
     ) -> None:
-        """`say`: says a line of the launcher's own."""
+        """`say`: prints a line of the launcher's own."""
         super().__init__(ranks, on_absence)
         self._socket = ArrivalSocket(self.take, say, on_session)
-        self._asks_again: dict[int, asyncio.TimerHandle] = {}  # of ranks that have left
+        self._asks_again: dict[int, asyncio.TimerHandle] = {}  # timers, by rank that has exited
 
     @property
     def address(self) -> str:
-        """Where the library says it."""
+        """The address to which the library reports."""
         return self._socket.address
 
     async def __aenter__(self) -> LocalArrivals:
-        """Begins to listen."""
+        """Starts to listen."""
         await self._socket.__aenter__()
         return self
 
@@ -182,15 +182,15 @@ class LocalArrivals(Arrivals):
     def leave(self, rank: int) -> None:
         if self.has_come(rank):
             return
-        if self._socket.catch_up():  # it may have said something just before
+        if self._socket.catch_up():  # it may have reported just before it exited
             super().leave(rank)
-        else:  # it cannot be known yet what it has said
+        else:  # its message could not be read yet
             loop = asyncio.get_running_loop()
             self._asks_again[rank] = loop.call_later(BACK_OFF, self.leave, rank)
 
 
 def names_of(ranks: set[int]) -> str:
-    """E.g. "rank 2", "ranks 0, 1 and 3", "ranks 0, 1, 2 and 5 more"."""
+    """For example "rank 2", "ranks 0, 1 and 3", "ranks 0, 1, 2 and 5 more"."""
     first, *rest = (str(rank) for rank in sorted(ranks))
     if not rest:
         return f"rank {first}"

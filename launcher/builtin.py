@@ -1,4 +1,4 @@
-"""The launch without MPI: the ranks are processes of this host that meet at the launcher's socket."""
+"""The launch without MPI: ranks are processes on this host that meet at the launcher's socket."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from .store.server import STORE_VARIABLE, Store, open_local
 from .supervised_run import SupervisedRun
 from .supervisor import Child, Supervisor
 
-# After the first failure the other ranks get this long to notice and to report their own errors.
+# Seconds, after the first failure, for the other ranks to notice it and report their own errors.
 MOMENT = 2.0
 
 
 def rank_variables(rank: int, job: Job, rendezvous: str) -> dict[str, str]:
-    """Who the rank is, of a job on this host, and where the ranks meet."""
+    """Variables with the rank's identity, for a job on this host, and the rendezvous."""
     return {**job.told(identity(place(job.ranks, ()), rank)), "RUEDA_RENDEZVOUS": rendezvous}
 
 
 def new_rendezvous() -> str:
-    """An abstract Unix socket that no other job uses; it needs no file and leaves none behind."""
+    """The address of an abstract Unix socket that no other job uses. It needs no file, so leaves none behind."""
     return f"unix:@rueda-{secrets.token_hex(16)}"
 
 
 def new_secret() -> str:
-    """What the ranks prove to each other to know. It goes into their environment and nowhere else."""
+    """A secret that the ranks prove to each other to know. It appears only in their environment."""
     return secrets.token_hex(32)
 
 
 def dry_run(job: Job) -> list[str]:
-    """One command line per rank; without the job's secret, which is not to appear in any."""
+    """One command line per rank, without the job's secret, which must not appear in any."""
     rendezvous = new_rendezvous()
     return [line_of(job, rank_variables(rank, job, rendezvous)) for rank in range(job.ranks)]
 
 
 def line_of(job: Job, variables: Mapping[str, str]) -> str:
-    """What a rank that gets `variables` runs, to be read."""
+    """The command line of a rank with these `variables`, for people to read."""
     settings = [f"{name}={value}" for name, value in {**job.settings, **variables}.items()]
     return shlex.join(["env", *settings, *job.command])
 
@@ -59,14 +59,14 @@ class BuiltinRun(SupervisedRun):
     """One run of a job on this host."""
 
     def __init__(self, job: Job, output: RankOutput, grace: float, relay: int) -> None:
-        """`relay`: as guardian.guard() gives it."""
+        """`relay`: the result of guardian.guard()."""
         super().__init__(output, grace, relay)
         self._job = job
         self._failures: list[Failure] = []
         self._losses = Losses(job.ranks, {**os.environ, **job.settings})
         self._endings = Endings()
         self._store: Store | None = None
-        self._borne: dict[int, Failure] = {}  # without which the job was to go on
+        self._borne: dict[int, Failure] = {}  # lost ranks without which the job goes on
 
     def _has_failed(self) -> bool:
         return bool(self._failures)
@@ -98,7 +98,7 @@ class BuiltinRun(SupervisedRun):
 
     @contextlib.contextmanager
     def _serve(self, supervisor: Supervisor, rendezvous: str) -> Iterator[dict[str, str]]:
-        """Answers the ranks that meet there, with these variables."""
+        """Serves the rendezvous. Yields the variables for the ranks."""
         secret = new_secret()
         self._store = Store(
             open_local(rendezvous),
@@ -111,15 +111,15 @@ class BuiltinRun(SupervisedRun):
             yield {"RUEDA_SECRET": secret, STORE_VARIABLE: rendezvous}
 
     def _miss(self, supervisor: Supervisor, rank: int) -> None:
-        """The first world cannot be formed without a rank that has ended."""
+        """The first world cannot form because this rank has ended."""
         how = self._borne.pop(rank, None)
         if how is not None and not supervisor.ending and not self._failures:
             supervisor.end_after_moment(min(MOMENT, self._grace))
             self._failures.append(how)
 
     def _is_certain(self, rank: int) -> bool:
-        """Whether the job goes on without a rank whose loss is borne, for all that is to be expected."""
-        return not self._output.watch.is_consequence(rank)  # of losses that have not been heard of
+        """Whether, as far as can be foreseen, the job goes on without a rank whose loss it tolerates."""
+        return not self._output.watch.is_consequence(rank)  # of a loss that is not known yet
 
     def _is_missed(self, rank: int) -> bool:
         return self._store is not None and self._store.is_needed(rank)
@@ -141,11 +141,11 @@ class BuiltinRun(SupervisedRun):
         self._failures.append(how)
 
     def _ended_well(self, how: Failure) -> bool:
-        """Whether the process has done what it was to do."""
+        """Whether the process has completed its work."""
         return how.status == 0
 
     def _bears(self, how: Failure) -> bool:
-        """Whether the job goes on without a rank that has failed; says so."""
+        """Whether the job goes on without a failed rank. If so, prints that."""
         if self._is_missed(how.rank) or not self._losses.bears(how):
             return False
         self._output.say(self._losses.describe(how, self._is_certain(how.rank)))
@@ -159,7 +159,7 @@ class BuiltinRun(SupervisedRun):
         environment: dict[str, str],
         wanted: int,
     ) -> Child:
-        """Starts a rank, of `wanted`; raises LaunchError where the system does not."""
+        """Starts one of `wanted` ranks. Raises LaunchError if the system refuses."""
 
         def on_exit(status: int) -> None:
             how = Failure(rank, status, socket.gethostname())
@@ -176,7 +176,7 @@ class BuiltinRun(SupervisedRun):
                 environment,
                 lambda stream, chunk: self._output.write(rank, stream, chunk),
                 on_exit,
-                # As under mpirun, rank 0 reads what is piped in.
+                # As under mpirun, rank 0 gets the launcher's piped input.
                 stdin=None if rank == 0 and not os.isatty(0) else subprocess.DEVNULL,
             )
         except OSError as error:
@@ -185,7 +185,7 @@ class BuiltinRun(SupervisedRun):
 
 
 def why_not_started(program: str, started: int, wanted: int, error: OSError) -> str:
-    """A sentence for what the system said when a rank was to be started on this host."""
+    """A sentence that explains the system's error when a rank could not be started on this host."""
     if error.errno == errno.ENOEXEC:
         return (
             f"'{program}' is neither a program nor a script that begins with '#!': name its "

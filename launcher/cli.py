@@ -1,6 +1,6 @@
 """The `rueda` command. A subcommand is a module with a click command, and a function in `_COMMANDS`.
 
-Each is imported only where it is asked for: a job starts sooner. `rueda bench` alone is outside of `rueda.launcher`.
+Subcommands are imported on demand, so that jobs start sooner. Only `rueda bench` is outside `rueda.launcher`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _COMMANDS: dict[str, Callable[[Native], click.Command]] = {
 
 
 class _Commands(click.Group):
-    """Makes a subcommand once it is asked for."""
+    """Creates subcommands on demand."""
 
     def __init__(self, native: Native, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -90,7 +90,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with the nearest name where there is none of this one."""
+        """Like click's method, but suggests the nearest name for an unknown command."""
         if args and not args[0].startswith("-") and self.get_command(context, args[0]) is None:
             from .job import suggestion
 
@@ -114,7 +114,7 @@ Completion of commands and flags in bash (zsh_source and fish_source for these s
 
 
 def build(native: Native) -> click.Group:
-    """The command tree; `native` gives the table of options that become flags of `rueda run`."""
+    """Builds the command tree. `native` provides the option table, whose rows become flags of `rueda run`."""
 
     @click.group(
         cls=_Commands,
@@ -128,7 +128,7 @@ def build(native: Native) -> click.Group:
         help="Print the version and exit.",
     )  # fmt: skip
     def rueda() -> None:
-        """What --help says is in _HELP."""
+        """The text of --help is in _HELP."""
 
     return rueda
 
@@ -138,13 +138,13 @@ def main() -> None:
     open_missing_streams()
     stdout = sys.stdout
     if isinstance(stdout, io.TextIOWrapper) and stdout.errors == "strict":
-        stdout.reconfigure(errors="replace")  # what the user's characters do not have
+        stdout.reconfigure(errors="replace")  # for characters that the user's encoding lacks
     try:
         build(load_native())(prog_name="rueda")
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
-        # Python flushes once more at exit; let that go nowhere instead of failing again.
+        # Python flushes once more at exit. Redirect that to /dev/null, so that it does not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         where = f"'{error.filename}'" if error.filename else "standard output"
         say(f"cannot write to {where}: {error.strerror}")

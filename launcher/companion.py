@@ -1,4 +1,4 @@
-"""`rueda run` as a part of other commands, which end it where they are ended themselves."""
+"""Runs `rueda run` as part of other commands. It ends when they are ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def signals_as_exits() -> Iterator[None]:
-    """Signals that end this process raise SystemExit meanwhile: it ends what it has started and removes files."""
+    """Within this context, signals that end this process raise SystemExit, so that it can clean up."""
 
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -29,7 +29,7 @@ def signals_as_exits() -> Iterator[None]:
     before = {
         number: signal.signal(number, end)
         for number in _ENDING
-        if signal.getsignal(number) is not signal.SIG_IGN  # nohup
+        if signal.getsignal(number) is not signal.SIG_IGN  # as under nohup
     }
     try:
         yield
@@ -39,9 +39,9 @@ def signals_as_exits() -> Iterator[None]:
 
 
 def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Starts `rueda run ARGUMENTS`; `options`: of Popen.
+    """Starts `rueda run ARGUMENTS`. `options`: those of Popen.
 
-    It ends its ranks where it is ended itself, and that it is where this process is killed.
+    It ends its ranks when it is ended itself, which also happens when this process is killed.
     """
     return subprocess.Popen(
         [sys.executable, "-m", "rueda.launcher", "run", *arguments],
@@ -51,7 +51,7 @@ def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
 
 
 def run_to_end(arguments: Sequence[str], **options: Any) -> int:
-    """The exit code of `rueda run ARGUMENTS`; `options`: of Popen."""
+    """Runs `rueda run ARGUMENTS` and returns its exit code. `options`: those of Popen."""
     with signals_as_exits():
         process = start(arguments, **options)
         try:

@@ -14,7 +14,7 @@ def usable_cpus() -> int:
 
 
 def usable_cores(topology: Path = Path("/sys/devices/system/cpu")) -> int:
-    """Physical cores in this process's affinity mask: what mpirun counts as slots."""
+    """Physical cores in this process's affinity mask, which mpirun counts as slots."""
     cores = set()
     for cpu in os.sched_getaffinity(0):
         siblings = topology / f"cpu{cpu}" / "topology" / "thread_siblings_list"
@@ -28,7 +28,7 @@ def usable_cores(topology: Path = Path("/sys/devices/system/cpu")) -> int:
 def cpu_quota(
     groups: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")
 ) -> float | None:
-    """The processors' time that this process's control group gets, e.g. 2.5, as containers limit it; none: all."""
+    """The CPU limit of this process's control group (of a container, say) in CPUs, such as 2.5. None: no limit."""
     try:
         lines = groups.read_text().splitlines()
     except (OSError, ValueError):
@@ -49,7 +49,7 @@ def cpu_quota(
 
 
 def cores_within_quota() -> tuple[int, float | None]:
-    """How many cores this process may keep busy, and the quota where it allows fewer than there are."""
+    """How many cores this process may keep busy, and the quota if it allows fewer than there are."""
     cores, quota = usable_cores(), cpu_quota()
     if quota is None or math.ceil(quota) >= cores:
         return cores, None
@@ -57,14 +57,14 @@ def cores_within_quota() -> tuple[int, float | None]:
 
 
 def _upwards(mount: Path, path: str) -> Iterator[Path]:
-    """The folders of a group and of those around it; a container's own may be mounted as if it were the first."""
+    """The folders of a group and its ancestors. A container's own group may be mounted as if it were the root."""
     parts = [part for part in path.split("/") if part]
     for count in range(len(parts), -1, -1):
         yield mount.joinpath(*parts[:count])
 
 
 def _read_quota(*files: Path) -> float | None:
-    """Quota and period, of one file or two; none where there is no limit."""
+    """Quota divided by period, read from one file or two. None if there is no limit."""
     try:
         quota, period = map(float, " ".join(file.read_text() for file in files).split())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Tells the ranks that are left how others have ended, which only the parent of a process gets to know."""
+"""Tells the remaining ranks how others have ended, which only the parent of a process learns."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 from .failure import Failure
 from .sessions import Session, Talk
 
-# So many ends are remembered, the last ones: what is told of them at once fits what a session may keep unread.
+# How many of the latest ends are remembered. A message about all of them fits a session's limit for unread bytes.
 _REMEMBERED = 256
-# More sessions than any job's ranks open at a time come from nobody who means well.
+# No job's ranks open more sessions than this at a time.
 _SESSIONS = 4096
 
 
 class Endings:
     """How processes of the job have ended.
 
-    A rank asks over a session, with ``{"endings": true}``, and is told what is known and whatever comes later:
+    A rank asks over a session with ``{"endings": true}``. It is told what is known, and whatever comes later:
     ``{"ended": [{"host": "node1", "pid": 4711, "status": -9, "how": "killed by SIGKILL (Killed)"}]}``. The status is
     negative for a signal.
     """
 
     def __init__(self, on_question: Callable[[], None] | None = None) -> None:
-        """`on_question`: called when somebody asks for the first time."""
+        """`on_question`: called at the first question."""
         self._on_question = on_question
         self._known: list[dict[str, Any]] = []
         self._listeners: list[Talk] = []
 
     def accept(self, connection: socket.socket, begin: bytes) -> None:
-        """Takes a connection of which `begin` has been read, of ranks that ask for nothing else."""
+        """Takes over a connection of a rank that asks for nothing else. `begin`: bytes already read from it."""
         Session(connection, begin, self._take, self.forget)
 
     def note(self, process_id: int, failure: Failure) -> None:
@@ -44,14 +44,14 @@ class Endings:
         self.learn([ending])
 
     def learn(self, endings: Iterable[dict[str, Any]]) -> None:
-        """Of processes that others have seen end; what is known already is not told again."""
+        """Adds ends that others have seen. Ends that are already known are not reported again."""
         fresh = [ending for ending in endings if ending not in self._known]
         self._known = [*self._known, *fresh][-_REMEMBERED:]
         for listener in list(self._listeners) if fresh else ():
             listener.send(ended=fresh)
 
     def tell(self, session: Talk) -> None:
-        """From now on this rank is told, or all of a host."""
+        """From now on reports to this session, of one rank or of all ranks of a host."""
         if session in self._listeners:
             return
         if len(self._listeners) >= _SESSIONS:
@@ -69,7 +69,7 @@ class Endings:
             self._listeners.remove(session)
 
     def close(self) -> None:
-        """Ends all sessions of ranks that are told."""
+        """Closes the sessions of all ranks that are told."""
         for listener in list(self._listeners):
             listener.close()
 

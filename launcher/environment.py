@@ -1,4 +1,4 @@
-"""The variables that ranks get: set by flags, set for them, or forwarded to other hosts."""
+"""The variables of ranks: set by flags, set by the launcher, or forwarded to other hosts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from .errors import LaunchError
 
-# Forwarded to other hosts; the ranks of this host inherit everything.
+# Variables forwarded to other hosts. Ranks on this host inherit everything.
 _FORWARDED = (
     "RUEDA_*",
     "HOROVOD_*",
@@ -28,17 +28,17 @@ _FORWARDED = (
     "PYTORCH_*",
 )
 
-# What tells a rank who it is. Left over from an outer launch, it would mislead the inner one.
+# Variables that identify a rank. Left over from an outer launch, they would mislead the inner one.
 _IDENTITY = re.compile(
     r"OMPI_COMM_WORLD_|OMPI_UNIVERSE_|PMIX_|PMI_|PRTE_|ORTE_|TORCHELASTIC_RUN_ID$|"
     r"(RUEDA|HOROVOD)_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE)$|"
     r"RUEDA_(RENDEZVOUS|RENDEZVOUS_LISTENER|RENDEZVOUS_STORE|SECRET|LAUNCHER|ELASTIC|JOINER)$"
 )
 
-# How many threads a rank computes with, as OpenMP, MKL and torch read it.
+# The number of compute threads of a rank, read by OpenMP, MKL and torch.
 THREADS = "OMP_NUM_THREADS"
 
-# What a variable may be called.
+# A valid name of a variable.
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -60,7 +60,7 @@ def parse_forwards(arguments: Iterable[str]) -> tuple[tuple[str, ...], dict[str,
 
 
 def forwarded_by_default(environment: Mapping[str, str]) -> list[str]:
-    """The names in `environment` that other hosts get without being asked to."""
+    """The names in `environment` that are forwarded to other hosts by default."""
     return sorted(
         name
         for name in environment
@@ -70,25 +70,25 @@ def forwarded_by_default(environment: Mapping[str, str]) -> list[str]:
 
 
 def without_identity(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` without what an outer launcher has said about who this process is."""
+    """`environment` without the variables with which an outer launcher has identified this process."""
     own = {name: value for name, value in environment.items() if not _IDENTITY.match(name)}
-    if is_rank(environment):  # how that rank has met the others
+    if is_rank(environment):  # also drops that rank's bootstrap settings
         own.pop("RUEDA_BOOTSTRAP", None)
     return own
 
 
 def is_rank(environment: Mapping[str, str]) -> bool:
-    """Whether a process with these variables is a rank that a launcher has started."""
+    """Whether a process with these variables is a rank started by a launcher."""
     return any(
         name in environment for name in ("RUEDA_RANK", "RUEDA_JOINER", "OMPI_COMM_WORLD_RANK")
     )
 
 
 def choice_of(name: str, variables: Mapping[str, str]) -> str:
-    """What a variable chooses, read as the library does: in lower case, and nothing where it is empty."""
+    """The value of a variable as the library reads it: in lower case; "" if it is empty or not set."""
     return variables.get(name, "").lower()
 
 
 def threads_per_rank(cores: int, ranks_here: int) -> int:
-    """OMP_NUM_THREADS where nobody has set it: the ranks of a host share its cores."""
+    """The default of OMP_NUM_THREADS: the ranks of a host share its cores."""
     return max(1, cores // ranks_here)

@@ -1,4 +1,4 @@
-"""What the user can put right: one sentence on standard error and exit code 2."""
+"""Errors that the user can fix: one sentence on standard error and exit code 2."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ RAISE_PROCESS_LIMITS = "raise the limits of processes (ulimit -u, or the contain
 
 
 class LaunchError(click.ClickException):
-    """A job that cannot be started as asked. The message is one sentence: what to change."""
+    """A job cannot be started as requested. The message is one sentence that says what to change."""
 
     exit_code = 2
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Prints the sentence without click's usage banner."""
+        """Prints the sentence, without click's usage line."""
         click.echo(f"rueda: {self.format_message()}", file=file, err=True)

@@ -1,4 +1,4 @@
-"""Finds out which rank failed first and why."""
+"""Determines which rank failed first, and why."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from .tracebacks import TracebackReader
 
-# Raised because another rank failed, so never the first cause.
+# Exceptions raised because another rank failed, so never the first cause.
 _CONSEQUENCE = re.compile(
     r"([\w.]+\.)?(PeerLostError|ShutdownError)\b(?!.*\bthis rank has shut down)|"
-    # The same under the names of other libraries.
+    # The same errors under other libraries' names.
     r"[\w.]+: (Horovod has been shut down\b|.*\bcannot complete: rank \d+ )"
 )
-# What such an exception says of the rank that caused it.
+# Where such an exception names the rank that caused it.
 _BLAME = re.compile(
     r"rank (\d+)(?: \(([^,()]+), pid \d+\))? (has shut down|is gone\b.*|failed: .*)"
 )
@@ -22,20 +22,20 @@ _BLAME = re.compile(
 
 @dataclass(frozen=True)
 class Failure:
-    """How one rank ended: `status` as subprocess gives it, negative for a signal."""
+    """How one rank ended. `status`: as in subprocess, negative for a signal."""
 
     rank: int
     status: int
     host: str = ""
-    manner: str = ""  # in words, where the status does not say it all
+    manner: str = ""  # in words, if the status does not say everything
 
     @property
     def exit_code(self) -> int:
-        """What the launcher exits with: as a shell would report it."""
+        """The launcher's exit code: the one that a shell would report."""
         return 128 - self.status if self.status < 0 else self.status
 
     def describe_status(self) -> str:
-        """E.g. "exit code 3" or "killed by SIGSEGV (Segmentation fault)"."""
+        """For example "exit code 3" or "killed by SIGSEGV (Segmentation fault)"."""
         if self.manner:
             return self.manner
         if self.status >= 0:
@@ -48,21 +48,21 @@ class Failure:
 
 
 class _RankErrors:
-    """What one rank wrote to standard error, as far as it may explain its end."""
+    """The parts of one rank's standard error that may explain its end."""
 
     def __init__(self) -> None:
         self.last_line = ""
-        self.raised_at = 0  # when its exception came, among those of all ranks
+        self.raised_at = 0  # the position of its exception among those of all ranks
         self._traceback = TracebackReader()
 
     @property
     def exception(self) -> str:
-        """The last exception in one line, or nothing."""
+        """The last exception in one line, or ""."""
         return self._traceback.text
 
     @property
     def is_consequence(self) -> bool:
-        """Whether the exception came of another rank's end."""
+        """Whether the exception was caused by another rank's end."""
         members = self._traceback.members
         return any(map(_CONSEQUENCE.match, self._traceback.exceptions)) or (
             bool(members) and all(map(_CONSEQUENCE.match, members))
@@ -70,49 +70,49 @@ class _RankErrors:
 
     @property
     def blame(self) -> re.Match[str] | None:
-        """Whom the exceptions name as the cause, where they are a consequence."""
+        """The part of the exceptions that names the rank that caused them, if they are a consequence."""
         if not self.is_consequence:
             return None
         texts = [*self._traceback.exceptions, *self._traceback.members]
         return next(filter(None, map(_BLAME.search, texts)), None)
 
     def see(self, line: str) -> bool:
-        """Takes one line; returns whether it completes an exception."""
+        """Reads one line. Returns whether it completes an exception."""
         if line.strip():
             self.last_line = line.strip()
         return self._traceback.see(line)
 
 
 class FailureWatch:
-    """Reads the ranks' standard error and puts a rank's failure into words."""
+    """Reads the ranks' standard error, and explains a rank's failure in words."""
 
     def __init__(self) -> None:
         self._ranks: dict[int, _RankErrors] = {}
         self._exceptions = 0
 
     def see(self, rank: int, line: str) -> None:
-        """Takes one line, without its end, that the rank wrote to standard error."""
+        """Reads one line of the rank's standard error, without its line end."""
         errors = self._ranks.setdefault(rank, _RankErrors())
         if errors.see(line):
             self._exceptions += 1
             errors.raised_at = self._exceptions
 
     def is_consequence(self, rank: int) -> bool:
-        """Whether the rank ended because another one did."""
+        """Whether the rank ended because another rank did."""
         errors = self._ranks.get(rank)
         return errors is not None and errors.is_consequence
 
     def first_cause(self, failures: list[Failure]) -> Failure:
-        """The first of `failures`, given in order of time, that is no consequence of another."""
+        """The first of `failures` (in order of time) that is not a consequence of another."""
         own = [failure for failure in failures if not self.is_consequence(failure.rank)]
         return (own or failures)[0]
 
     def raised_on_its_own(self) -> int | None:
-        """The rank that first printed a traceback which is no consequence of another's end."""
+        """The rank that first printed a traceback that is not a consequence of another rank's end."""
         return self._first_raised(consequences=False)
 
     def raised(self) -> int | None:
-        """The rank that first printed a traceback, if possible one that is no consequence."""
+        """The rank that first printed a traceback, preferably one that is not a consequence."""
         own = self.raised_on_its_own()
         return own if own is not None else self._first_raised(consequences=True)
 
@@ -128,7 +128,7 @@ class FailureWatch:
             if blame[3] == "has shut down":
                 what = "left first: it has shut down"
             return f"{culprit} {what} (noticed by {where}: {status})"
-        # A killed process did not end by the exception that it printed before.
+        # A killed process did not end because of the exception that it printed before.
         if errors.exception and failure.status > 0:
             return f"{where} failed first: {errors.exception} ({status})"
         if errors.last_line:

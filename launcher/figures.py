@@ -1,4 +1,4 @@
-"""Pictures by matplotlib, which is imported only where one is asked for."""
+"""Plots with matplotlib, which is imported only if a plot is requested."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["new_pyplot", "require_matplotlib"]
 
 
 def require_matplotlib(option: str) -> None:
-    """Raises LaunchError where no picture could be drawn, before anything is run."""
+    """Raises LaunchError if matplotlib is missing. Called before anything runs."""
     if importlib.util.find_spec("matplotlib") is None:
         raise LaunchError(f"{option} needs matplotlib: pip install matplotlib")
 
 
 def new_pyplot() -> Any:
-    """matplotlib.pyplot, drawing without a screen."""
+    """Returns matplotlib.pyplot, set up to draw without a display."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""What JSON can hold."""
+"""Values that JSON can represent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["finite"]
 
 
 def finite(value: object) -> object:
-    """The same with None in the place of infinities and NaN, which JSON does not have."""
+    """A copy with None in place of infinities and NaN, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

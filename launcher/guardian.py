@@ -1,4 +1,4 @@
-"""Lets no process of a job outlive the launcher, not even one that is killed with SIGKILL."""
+"""Ensures that no process of a job outlives the launcher, even if the launcher is killed with SIGKILL."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from .processes import (
 from .sink import say
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-# What processes that got SIGKILL need to be gone.
+# Seconds for processes to disappear after SIGKILL.
 _KILLED = 2.0
 
 
 def guard(grace: float) -> int:
-    """Splits the launcher in three: returns in the last process, which is to run the job.
+    """Splits the launcher into three processes. Returns in the last one, the supervisor, which runs the job.
 
-    The guardian, which comes first, keeps the process number that the user knows. It passes signals
-    on and ends with the job's exit code. They go through a pipe, whose end is returned, a byte with
-    the number of each: so the supervisor, which runs the job, can tell them from those that were
-    sent to both. When the guardian is killed, the pipe says so and the supervisor ends the job as if
-    it had been asked to.
+    The guardian is the first process and keeps the process ID that the user knows. It relays signals
+    and exits with the job's exit code. It writes the number of each signal as a byte to a pipe, whose
+    read end is returned. So the supervisor can tell relayed signals from those that were sent to both
+    processes. When the guardian is killed, the pipe closes, and the supervisor ends the job as if it
+    had been asked to.
 
-    The keeper stands between the two and does nothing but inherit what a killed supervisor has left,
-    also where the guardian is killed with it, and end it: SIGTERM, and SIGKILL `grace` seconds
-    later. When the keeper is killed, the supervisor gets SIGTERM, and the guardian inherits.
+    The keeper is between the two. It only adopts and ends the processes that a killed supervisor leaves
+    behind, also if the guardian is killed with it: SIGTERM, then SIGKILL after `grace` seconds. When
+    the keeper is killed, the supervisor gets SIGTERM, and the guardian adopts the processes.
     """
     hold_relayed_signals()
     watched = {signal.SIGCHLD, *_PASSED_ON, *relayed_signals()}
@@ -68,8 +68,8 @@ def _fork() -> int:
 
 
 def _keep(grace: float, told: int) -> None:
-    """The keeper's whole life; returns in the supervisor."""
-    os.setpgid(0, 0)  # a terminal's signals are for the guardian alone
+    """Runs the keeper. Returns only in the supervisor."""
+    os.setpgid(0, 0)  # signals from a terminal go to the guardian alone
     adopt_orphans()
     parent = os.getpid()
     supervisor = _fork()
@@ -80,7 +80,7 @@ def _keep(grace: float, told: int) -> None:
         return
     os.close(told)
     name_process("rank keeper")
-    hide_command_line("rank keeper")  # `pkill -f` by words of the command leaves it alone
+    hide_command_line("rank keeper")  # so that `pkill -f` with words of the command does not match
     code = os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1])
     if code < 0:
         _end_descendants(grace)
@@ -89,7 +89,7 @@ def _keep(grace: float, told: int) -> None:
 
 
 def _die_of(number: signal.Signals) -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # whoever died of it first has left one
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the job has left a core file already
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
@@ -103,7 +103,7 @@ def _watch(keeper: int, tell: int, watched: set[signal.Signals], grace: float) -
         number = signal.Signals(info.si_signo)
         if number != signal.SIGCHLD:
             if repetitions.is_new(number, info.si_pid, time.monotonic()):
-                # It may be ending, or stopped.
+                # The supervisor may be ending, or stopped.
                 with contextlib.suppress(BrokenPipeError, BlockingIOError):
                     os.write(tell, bytes([number]))
             continue
@@ -114,7 +114,7 @@ def _watch(keeper: int, tell: int, watched: set[signal.Signals], grace: float) -
         if code >= 0:
             return code
         _end_descendants(grace)
-        _stop_watching(watched)  # perhaps nobody reads what is said
+        _stop_watching(watched)  # so that signals end this process if say() blocks
         say(f"the launcher was killed by {signal.Signals(-code).name}; all ranks are gone")
         return 128 - code
 

@@ -1,4 +1,4 @@
-"""The flags of `horovodrun`, for `rueda run`: what each one means here, or why it means nothing."""
+"""The flags of `horovodrun`, for `rueda run`: what each one does here, or why it has no effect."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PREFIX = "horovod_"
 
 @dataclass(frozen=True)
 class HorovodFlag:
-    """One flag. It sets variables, stands for another flag, is ignored with a reason, or refused with one."""
+    """One flag. It sets variables, stands for another flag, or is ignored or refused with a reason."""
 
     names: str  # as click takes them
     sets: Callable[[str], dict[str, str]] | None = None
     stands_for: tuple[str, str] | None = (
-        None  # a flag of `rueda run`, and its value or "" for this one's
+        None  # a flag of `rueda run`, and its value, or "" to pass this flag's value
     )
-    ignored: str | None = None  # why; empty where what it asks for is so anyway
+    ignored: str | None = None  # the reason; empty if it requests what is the case anyway
     refused: str = ""
     is_flag: bool = False
     values: int = 1
@@ -145,7 +145,7 @@ FLAGS = [
 
 
 def add_horovod_flags(command: click.Command) -> None:
-    """Adds the flags to a command; only those that do something appear in its help."""
+    """Adds the flags to a command. Only those that have an effect appear in its help."""
     for flag in FLAGS:
         command.params.append(
             click.Option(
@@ -162,9 +162,9 @@ def add_horovod_flags(command: click.Command) -> None:
 def apply_horovod_flags(
     values: Mapping[str, Any], say: Callable[[str], None]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The values with the flags that these stand for, and the variables that they set.
+    """Returns the values with horovodrun's flags translated, and the variables that these flags set.
 
-    Says what has no effect; raises LaunchError for what cannot be. A flag of Rueda's own wins.
+    Reports flags without effect with `say`. Raises LaunchError for refused flags. Rueda's own flags win.
     """
     changed = {name: v for name, v in values.items() if not name.startswith(PREFIX)}
     settings: dict[str, str] = {}
@@ -187,7 +187,7 @@ def apply_horovod_flags(
 
 
 def _converted(target: str, value: Any) -> Any:
-    """The value of a flag of horovodrun as that of `rueda run` for which it stands."""
+    """Converts the value of horovodrun's flag to that of the flag of `rueda run` it stands for."""
     if target == "hostfile":
         return Path(value)
     if target != "max_np":
@@ -199,7 +199,7 @@ def _converted(target: str, value: Any) -> Any:
 
 
 def alias_path(inherited: str | None) -> str:
-    """PYTHONPATH with which `import horovod` imports Rueda; `inherited` is what it was."""
+    """A PYTHONPATH with which `import horovod` imports Rueda. `inherited`: the previous value."""
     folder = Path(__file__).parents[1] / "horovod" / "alias" / "path"
     if not folder.is_dir():
         raise LaunchError(f"--horovod: {folder} is missing from the installation")

@@ -21,7 +21,7 @@ _HOSTFILE_LINE = re.compile(
 
 @dataclass(frozen=True)
 class Host:
-    """A machine and how many ranks may run on it."""
+    """A machine and the number of ranks that may run on it."""
 
     name: str
     slots: int
@@ -49,7 +49,7 @@ def _host(name: str, slots: str | None, place: str, example: str) -> Host:
 
 
 def merge_hosts(hosts: Iterable[Host]) -> tuple[Host, ...]:
-    """Each host once; one that is named twice gets the sum of its slots."""
+    """Each host once. A host that is named several times gets the sum of its slots."""
     slots: dict[str, int] = {}
     for host in hosts:
         slots[host.name] = slots.get(host.name, 0) + host.slots
@@ -75,7 +75,7 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
 
 
 def parse_hostfile(path: Path) -> tuple[Host, ...]:
-    """Parses lines `host slots=2` (as for Open MPI and Horovod) or `host:2`; `#`: comment."""
+    """Parses lines `host slots=2` (as for Open MPI and Horovod) or `host:2`. `#` starts a comment."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -113,5 +113,5 @@ def format_hosts(hosts: Iterable[Host]) -> str:
 
 
 def total_slots(hosts: Iterable[Host]) -> int:
-    """How many ranks the hosts take together."""
+    """The total number of slots."""
     return sum(host.slots for host in hosts)

@@ -1,4 +1,4 @@
-"""What is to be run, checked before anything is started."""
+"""A job: what to run, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from .hosts import Host, total_slots
 
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 
-# What horovodrun tells a rank as well.
+# Parts of a rank's identity that horovodrun also passes, under names of its own.
 _WHO = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 
 
 @dataclass(frozen=True)
 class Job:
-    """A program, how often and where it runs, and the variables that it gets."""
+    """A program, its number of ranks, its hosts, and its variables."""
 
     ranks: int
     command: tuple[str, ...]
-    hosts: tuple[Host, ...] = ()  # empty: this host, or what the batch system has granted
+    hosts: tuple[Host, ...] = ()  # empty: this host, or the hosts that a batch system has granted
     settings: Mapping[str, str] = field(default_factory=dict)
     forward: tuple[str, ...] = ()
-    # Of the settings, those that nobody has asked for and that follow from what this host has.
+    # Names of settings that the user has not given and that depend on this host's hardware.
     chosen: frozenset[str] = frozenset()
-    # Whether scripts are Horovod's, and look for variables of horovodrun's.
+    # Whether the script is written for Horovod and looks for horovodrun's variables.
     for_horovod: bool = False
 
     def told(self, who: Mapping[str, str]) -> dict[str, str]:
-        """The variables that say who a rank is, by the names that its script may look for."""
+        """The variables of a rank's identity, under all names that its script may look for."""
         names = [name for name in _WHO if self.for_horovod and f"RUEDA_{name}" in who]
         return {**who, **{f"HOROVOD_{name}": who[f"RUEDA_{name}"] for name in names}}
 
     @property
     def recovers(self) -> bool:
-        """Whether the ranks go on without those that are lost."""
+        """Whether the ranks go on without lost ranks."""
         return choice_of("RUEDA_RECOVERY", {**os.environ, **self.settings}) == "on"
 
     @property
@@ -52,16 +52,16 @@ class Job:
 
     @property
     def ranks_here(self) -> int:
-        """The most ranks that any host gets when hosts are filled in order."""
+        """The largest number of ranks on any host when hosts are filled in order."""
         if not self.hosts:
             return self.ranks
-        if self.ranks > total_slots(self.hosts):  # oversubscribed: shared out
+        if self.ranks > total_slots(self.hosts):  # oversubscribed: divided evenly
             return -(-self.ranks // len(self.hosts))
         return min(self.ranks, max(host.slots for host in self.hosts))
 
 
 def check_ranks(ranks: int | None, hosts: Sequence[Host], oversubscribe: bool) -> int:
-    """The number of ranks: as asked, or one per slot of the hosts."""
+    """The number of ranks: as requested, or one per slot of the hosts."""
     slots = total_slots(hosts)
     if ranks is None:
         if not hosts:
@@ -78,14 +78,14 @@ def check_ranks(ranks: int | None, hosts: Sequence[Host], oversubscribe: bool) -
 
 
 def search_path() -> str:
-    """PATH, led by the folder of this Python where that is missing (no activated environment)."""
+    """PATH. If it lacks this Python's folder (environment not activated), with that folder in front."""
     path = os.environ.get("PATH", os.defpath)
     folder = os.path.dirname(sys.executable)
     return path if folder in path.split(os.pathsep) else folder + os.pathsep + path
 
 
 def check_command(command: Sequence[str], local: bool) -> tuple[str, ...]:
-    """The command with its program where it can be found, if it is to be found on this host."""
+    """The command, with a program that can be found. `local`: checks that on this host. Raises LaunchError."""
     if not local:
         return tuple(command)
     program, *arguments = command
@@ -100,7 +100,7 @@ def check_command(command: Sequence[str], local: bool) -> tuple[str, ...]:
         raise LaunchError(
             f"there is no file '{script}' for {program} to run{_similar_file(script)}"
         )
-    # mpirun looks on the PATH by itself; name the file only where it would find another or none.
+    # mpirun searches the PATH itself. Pass the full path only if it would find another program, or none.
     return tuple(command) if shutil.which(program) == found else (found, *arguments)
 
 
@@ -123,7 +123,7 @@ def _similar_file(path: str) -> str:
 
 
 def _names_in(folder: str) -> list[str]:
-    """What is in the folder; nothing where it may not be read, or is none."""
+    """The names in the folder; empty if it is not a readable folder."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -131,12 +131,12 @@ def _names_in(folder: str) -> list[str]:
 
 
 def _forbidden_folder(path: str) -> str:
-    """The first folder on the way to `path` that may not be entered, or nothing."""
+    """The first folder on the way to `path` that this user may not enter, or ""."""
     folders = [str(folder) for folder in reversed(Path(path).parents)]
     return next((f for f in folders if os.path.isdir(f) and not os.access(f, os.X_OK)), "")
 
 
 def suggestion(name: str, names: Sequence[str] | set[str], cutoff: float = 0.75) -> str:
-    """The nearest of the names as the end of a sentence; nothing where none is near."""
+    """The nearest of the names, as the end of a sentence; "" if none is near."""
     close = difflib.get_close_matches(name, sorted(names), n=1, cutoff=cutoff)
     return f"; did you mean '{close[0]}'?" if close else ""

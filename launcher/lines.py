@@ -8,10 +8,10 @@ _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
 
 
 class LineAssembler:
-    """Collects chunks and gives back whole lines, each with its end.
+    """Collects chunks and returns whole lines, each with its line end.
 
-    A lone carriage return ends a line because progress bars redraw with it. A line longer than
-    `longest` is given back in pieces, so that memory stays bounded.
+    A lone carriage return ends a line, because progress bars use it to redraw. A line longer than
+    `longest` is returned in pieces, so that memory stays bounded.
     """
 
     def __init__(self, longest: int = 1 << 16) -> None:
@@ -19,7 +19,7 @@ class LineAssembler:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Adds a chunk and returns the lines that it completes."""
+        """Adds a chunk. Returns the lines that it completes."""
         text = self._rest + chunk
         lines = []
         start = 0
@@ -33,7 +33,7 @@ class LineAssembler:
         return lines
 
     def finish(self) -> list[bytes]:
-        """The last line, ended where the writer did not."""
+        """Returns the last line, with a line end added if the writer left it out."""
         rest, self._rest = self._rest, b""
         if not rest:
             return []

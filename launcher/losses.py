@@ -1,4 +1,4 @@
-"""How many ranks a job may lose and go on with the others."""
+"""Counts lost ranks, and decides whether a job goes on without them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .failure import Failure
 class Losses:
     """The ranks that a job has lost, and whether it goes on without them.
 
-    Only a job whose ranks recover (RUEDA_RECOVERY=on) goes on, while at least RUEDA_MIN_NP of them are left.
+    A job goes on only if its ranks recover (RUEDA_RECOVERY=on), and while at least RUEDA_MIN_NP of them are left.
     """
 
     def __init__(self, ranks: int, variables: Mapping[str, str]) -> None:
-        """`variables`: what the ranks get. Raises LaunchError for a least number that cannot be."""
+        """`variables`: those of the ranks. Raises LaunchError for an impossible RUEDA_MIN_NP."""
         self._ranks = ranks
         self._recovers = choice_of("RUEDA_RECOVERY", variables) == "on"
         self._least = (
@@ -25,21 +25,21 @@ class Losses:
         self._lost: list[Failure] = []
 
     def bears(self, *failures: Failure) -> bool:
-        """Whether the job goes on without these ranks, too, which is noted then."""
+        """Whether the job also goes on without these ranks. If so, counts them as lost."""
         if not self._recovers or self._ranks - len(self._lost) - len(failures) < self._least:
             return False
         self._lost += failures
         return True
 
     def describe(self, failure: Failure, is_certain: bool = True) -> str:
-        """What to say when a rank is lost; `is_certain`: nothing else will turn out to be the cause."""
+        """The sentence for a lost rank. `is_certain`: no other cause will turn up."""
         where = f"rank {failure.rank}" + (f" on {failure.host}" if failure.host else "")
         goes_on = "; the other ranks go on" if is_certain else ""
         return f"{where} is lost, {failure.describe_status()}{goes_on}"
 
 
 def least_of(ranks: int, text: str) -> int:
-    """What RUEDA_MIN_NP asks for; raises LaunchError where that cannot be."""
+    """The value of RUEDA_MIN_NP. Raises LaunchError if it is impossible."""
     try:
         least = int(text)
     except ValueError:

@@ -18,7 +18,7 @@ from .hosts import format_hosts, total_slots
 from .job import Job
 
 _VERSION = re.compile(r"\(Open MPI\) (\d+)\.([\w.]+)")
-# Where one of these is set, mpirun takes hosts and slots from the batch system.
+# If one of these is set, mpirun takes hosts and slots from the batch system.
 _BATCH_SYSTEMS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")
 
 
@@ -32,13 +32,13 @@ class Mpirun:
 
     @property
     def tag_separator(self) -> bytes:
-        """What stands between the tag of a line of output and the line."""
+        """The text between the tag of an output line and the line itself."""
         return b" " if self.major >= 5 else b""
 
 
 @dataclass(frozen=True)
 class MpirunOptions:
-    """What the user said about mpirun itself."""
+    """The user's settings for mpirun itself."""
 
     bind_to: str = "none"
     map_by: str = ""
@@ -48,7 +48,7 @@ class MpirunOptions:
 
 
 def find_mpirun(environment: Mapping[str, str] = os.environ) -> str | None:
-    """That of RUEDA_MPI_LIBRARY, of this Python's environment, or on the PATH."""
+    """Finds the mpirun of RUEDA_MPI_LIBRARY, of this Python's environment, or on the PATH."""
     library = environment.get("RUEDA_MPI_LIBRARY", "")
     # /usr/lib/x86_64-linux-gnu/libmpi.so.40 belongs to /usr/bin/mpirun.
     prefixes = Path(library).absolute().parents if library else []
@@ -59,7 +59,7 @@ def find_mpirun(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def inspect_mpirun(path: str) -> Mpirun:
-    """Asks an mpirun for its version. Refuses what is not Open MPI."""
+    """Asks an mpirun for its version. Raises LaunchError if it is not Open MPI's."""
     try:
         answer = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=30, check=False
@@ -76,7 +76,7 @@ def inspect_mpirun(path: str) -> Mpirun:
 
 
 def is_batch_job() -> bool:
-    """Whether a batch system has granted hosts that mpirun will use unless told otherwise."""
+    """Whether a batch system has granted hosts, which mpirun uses by default."""
     return any(name in os.environ for name in _BATCH_SYSTEMS)
 
 
@@ -92,7 +92,7 @@ def _mapping(mpirun: Mpirun, options: MpirunOptions, oversubscribe: bool) -> lis
     map_by = options.map_by
     arguments = []
     if oversubscribe and mpirun.major >= 5:
-        # Open MPI 5 knows --oversubscribe only as a deprecated spelling of this.
+        # In Open MPI 5, --oversubscribe is a deprecated spelling of this.
         qualifiers = map_by.upper().split(":")[1:]
         if not any("OVERSUBSCRIBE" in qualifier.split(",") for qualifier in qualifiers):
             policy_colons = 2 if map_by.lower().startswith("ppr:") else 0
@@ -117,7 +117,7 @@ def _variables(job: Job) -> list[str]:
 
 
 def command_line(mpirun: Mpirun, job: Job, options: MpirunOptions) -> list[str]:
-    """The whole line, ready to run or to print."""
+    """The whole command line, ready to run or print."""
     on_path = shutil.which("mpirun") == mpirun.path
     argv = ["mpirun" if on_path else mpirun.path, "-np", str(job.ranks)]
     if job.hosts:
@@ -134,6 +134,6 @@ def command_line(mpirun: Mpirun, job: Job, options: MpirunOptions) -> list[str]:
         argv += ["--with-ft", "ulfm"]
     if job.recovers:
         argv += ["--runtime-options", "error-nonzero-status=false"]
-        # Its hierarchical collectives fail after a failure (open-mpi/ompi issue 13915).
+        # Open MPI's hierarchical collectives fail after a failure (open-mpi/ompi issue 13915).
         argv += ["--mca", "coll", "^han"]
     return [*argv, *_variables(job), *options.extra, *job.command]

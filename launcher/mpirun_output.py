@@ -1,4 +1,4 @@
-"""Reads what mpirun writes: which rank wrote what, and mpirun's own notices of failed ranks."""
+"""Parses mpirun's output: which rank wrote what, and mpirun's own notices about failed ranks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PROCESS = r"process rank (\d+) with PID \d+ on node (\S+) "
 _SIGNAL = re.compile(_PROCESS + r"exited on signal (\d+)")
 _ABORT = re.compile(_PROCESS + r'calling "abort"')
 _IMPROPER = re.compile(_PROCESS + r"exiting improperly")
-# After a second signal: the launcher's own, where mpirun takes longer to end its ranks than `--grace`.
+# mpirun's answer to a second signal, which the launcher sends if mpirun takes longer than `--grace` to end its ranks.
 _IMPATIENCE = re.compile(r"Abort is in progress\.\.\.hit ctrl-c again to forcibly terminate\s*")
 _UNFINALISED = "exited without finalising MPI"
 _SUPERFLUOUS = re.compile(r"Primary job\s+terminated normally, but \d+ process")
 
 
 def parse_notice(text: str) -> Failure | None:
-    """The failure that a notice of mpirun's (Open MPI 4 or 5) tells of, if it is one."""
+    """The failure that a notice from mpirun (Open MPI 4 or 5) reports, or None."""
     text = " ".join(text.split())
     if match := _EXIT_CODE.search(text):
         return Failure(int(match[1]), int(match[2]))
@@ -37,10 +37,10 @@ def parse_notice(text: str) -> Failure | None:
 
 
 def first_failure(failures: Sequence[Failure], watch: FailureWatch, code: int) -> Failure:
-    """Who is to blame, of those that mpirun names in its order; `code`: what mpirun has ended with.
+    """The first cause among the failures that mpirun reports, in its order. `code`: mpirun's exit code.
 
-    The rank that noticed another's end may well be the first to exit, and one that handles the loss of another exits
-    without finalising MPI: such a notice is the cause only where nobody has told of another.
+    A rank that noticed another's end may be the first to exit, and a rank that handles the loss of another exits
+    without finalizing MPI. A notice about that is the cause only if no other cause is reported.
     """
     first = next((failure for failure in failures if failure.manner != _UNFINALISED), failures[0])
     is_unfinalised = first.manner == _UNFINALISED
@@ -54,7 +54,7 @@ def first_failure(failures: Sequence[Failure], watch: FailureWatch, code: int) -
 
 
 class Notices:
-    """mpirun's own lines, gathered into the blocks between two rules of dashes."""
+    """mpirun's own lines, collected into the blocks between two lines of dashes."""
 
     def __init__(self) -> None:
         self.failures: list[Failure] = []
@@ -62,7 +62,7 @@ class Notices:
         self._drops_blank = False
 
     def see(self, line: str) -> str:
-        """Takes one line; returns what to show: nothing where the launcher says it better."""
+        """Takes one line. Returns the text to show: "" if the launcher's own message is better."""
         if not _RULE.fullmatch(line):
             if self._block is None:
                 return self._show(line)
@@ -74,7 +74,7 @@ class Notices:
         return self._close(self._block + [line])
 
     def finish(self) -> str:
-        """What is left of an unfinished block."""
+        """Returns the rest of an unfinished block."""
         return self._close(self._block) if self._block is not None else ""
 
     def _show(self, line: str) -> str:
@@ -93,10 +93,10 @@ class Notices:
 
 
 class Demultiplexer:
-    """Tells apart the ranks in one of mpirun's two streams, written with tagged output.
+    """Separates the ranks' output in one of mpirun's two streams, with tagged output.
 
-    Every line begins with a tag `[job,rank]<stream>:`, and Open MPI 4 repeats it in the middle of a
-    line that was written in pieces. Lines without a tag are mpirun's own.
+    Every line starts with a tag `[job,rank]<stream>:`. Open MPI 4 repeats it within a line that was
+    written in pieces. Lines without a tag are mpirun's own.
     """
 
     def __init__(self, ranks: int, separator: bytes) -> None:
@@ -106,12 +106,12 @@ class Demultiplexer:
         self._source: tuple[int, Stream] | None = None
 
     def feed(self, chunk: bytes) -> Iterator[tuple[tuple[int, Stream] | None, bytes]]:
-        """Yields (rank and stream, or None for mpirun itself; text)."""
+        """Yields pairs: (rank, stream), or None for mpirun itself; text."""
         for line in self._assembler.feed(chunk):
             yield from self._split(line)
 
     def finish(self) -> Iterator[tuple[tuple[int, Stream] | None, bytes]]:
-        """What is left after the end of the stream."""
+        """Yields the rest after the end of the stream."""
         for line in self._assembler.finish():
             yield from self._split(line)
 
@@ -127,12 +127,12 @@ class Demultiplexer:
             start = tag.end()
         if start < len(line):
             yield self._source, line[start:]
-        if line.endswith(b"\n"):  # after a lone carriage return the same rank goes on, untagged
+        if line.endswith(b"\n"):  # after a lone carriage return the same rank continues untagged
             self._source = None
 
 
 class MpirunOutput:
-    """Both streams of mpirun: ranks' output to `output`, mpirun's own lines to `show`."""
+    """Handles mpirun's two streams. Passes the ranks' output to `output`, and returns mpirun's own lines."""
 
     def __init__(self, output: RankOutput, ranks: int, separator: bytes) -> None:
         self._output = output
@@ -140,11 +140,11 @@ class MpirunOutput:
         self._notices = {s: Notices() for s in ("stdout", "stderr")}
 
     def write(self, stream: Stream, chunk: bytes) -> list[tuple[Stream, str]]:
-        """Takes a chunk; returns mpirun's own text that is to be shown."""
+        """Takes a chunk. Returns the part of mpirun's own text to show."""
         return self._sort(stream, self._streams[stream].feed(chunk))
 
     def finish(self) -> list[tuple[Stream, str]]:
-        """What is left after both streams have ended."""
+        """Returns the rest after both streams have ended."""
         own: list[tuple[Stream, str]] = []
         streams: tuple[Stream, ...] = ("stdout", "stderr")
         for stream in streams:
@@ -154,7 +154,7 @@ class MpirunOutput:
 
     @property
     def failures(self) -> list[Failure]:
-        """What mpirun said about failed ranks, the first first."""
+        """The failed ranks that mpirun has reported, the first one first."""
         return self._notices["stderr"].failures + self._notices["stdout"].failures
 
     def _sort(

@@ -1,4 +1,4 @@
-"""Runs a job under mpirun and makes out of its output who failed and why."""
+"""Runs a job under mpirun, and determines from its output which rank failed and why."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .output import RankOutput, Stream, ended_by, ended_well
 from .supervised_run import SupervisedRun
 from .supervisor import Supervisor
 
-# mpirun kills the other ranks by itself once one has failed; this is for when it does not manage.
+# mpirun kills the other ranks once one has failed. If it has not done so after these seconds, the launcher does.
 _MPIRUN_KILLS_WITHIN = 15.0
 
 
@@ -38,7 +38,7 @@ class MpirunRun(SupervisedRun):
         grace: float,
         relay: int,
     ) -> None:
-        """`relay`: as guardian.guard() gives it."""
+        """`relay`: the result of guardian.guard()."""
         super().__init__(output, grace, relay)
         self._argv = argv
         self._only_host = "" if is_batch_job() or not job.is_local else socket.gethostname()

@@ -1,4 +1,4 @@
-"""The native extension as far as the launcher needs it: its options, or why it is missing."""
+"""The parts of the native extension that the launcher needs: its options, or why it is missing."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Native:
-    """The extension `rueda._native`, or the reason why it cannot be imported."""
+    """The extension `rueda._native`, or why it cannot be imported."""
 
     module: ModuleType | None = None
     why_not: str = ""
     option_table: list[dict[str, Any]] = field(default_factory=list)
-    # Of names of variables, a sentence for each that is misspelled.
+    # Given names of variables, returns a sentence for each misspelled one.
     unknown_variables: Callable[[list[str]], list[str]] = lambda _: []
 
     @property
     def lacks_mpi(self) -> bool:
-        """Whether the extension is there, but the plug-in for MPI was not built."""
+        """Whether the extension exists, but the MPI plug-in was not built."""
         return self.module is not None and not mpi_plugin().exists()
 
 
 def mpi_plugin() -> Path:
-    """Where the plug-in for MPI lies if it was built."""
+    """The path of the MPI plug-in, if it was built."""
     return Path(__file__).parents[1] / "lib" / "librueda_mpi.so"
 
 
 def load_native() -> Native:
-    """Imports the extension; never raises."""
+    """Imports the extension. Never raises."""
     try:
         module = importlib.import_module("rueda._native")
     except ImportError as error:  # not built, built for another Python, or librueda.so not found

@@ -1,4 +1,4 @@
-"""Flags of `rueda run` from the library's table of options, each setting one variable."""
+"""Flags of `rueda run` from the library's option table. Each sets one variable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-# Options that `rueda run` declares itself, because they change what the launcher does.
+# Options that `rueda run` declares itself, because they affect the launcher.
 _LAUNCHER_OWNS = {"bootstrap"}
 
 _NUMBERS = {
@@ -36,7 +36,7 @@ class OptionFlag:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> OptionFlag:
-        """Reads a row as `rueda._native.option_table()` gives it."""
+        """Reads a row of `rueda._native.option_table()`."""
         choices = row.get("choices") or ()
         if isinstance(choices, str):
             choices = choices.split("|")
@@ -52,12 +52,12 @@ class OptionFlag:
 
     @property
     def parameter(self) -> str:
-        """Click's name of the flag's value; no flag of the launcher's own begins like this."""
+        """Click's name of the flag's value. None of the launcher's own flags has this prefix."""
         return f"option_{self.name}"
 
     @property
     def _default_in_words(self) -> str:
-        """Bytes in the largest unit that divides them, as docs/options.md has them."""
+        """The default, with bytes in the largest unit that divides them, as in docs/options.md."""
         if self.type == "bytes" and self.default.isdigit():
             for suffix, unit in (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
                 if int(self.default) and int(self.default) % unit == 0:
@@ -66,7 +66,7 @@ class OptionFlag:
 
     @property
     def help(self) -> str:
-        """What `--help` says."""
+        """The flag's text in `--help`."""
         text = self.description
         if self.default:
             text += f" Default {self._default_in_words}."
@@ -74,7 +74,7 @@ class OptionFlag:
 
 
 def _check_number(type_name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """A callback that accepts what the library accepts and hands it on as it was written."""
+    """A callback that accepts what the library accepts, and passes it on as written."""
     pattern, accepted = _NUMBERS[type_name]
 
     def check(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
@@ -114,6 +114,6 @@ def add_flags(flags: Iterable[OptionFlag]) -> Callable[[click.Command], click.Co
 
 
 def environment_of(flags: Iterable[OptionFlag], values: Mapping[str, Any]) -> dict[str, str]:
-    """The variables that the flags given on the command line set."""
+    """The variables set by the flags on the command line."""
     chosen = ((flag.environment, values.get(flag.parameter)) for flag in flags)
     return {name: str(value) for name, value in chosen if value is not None}

@@ -1,4 +1,4 @@
-"""Ends what a dead rank has left behind while mpirun still waits for it."""
+"""Ends processes that a dead rank has left behind while mpirun still waits for them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from collections.abc import Callable
 
 from .processes import children, descendants, is_alive, kill_all, reap
 
-# Seconds between two looks, and how many of them in a row must find the same orphans.
+# Seconds between looks, and the number of consecutive looks that must find the same orphans.
 INTERVAL = 1.0
 _LOOKS = 2
 
 
 class AdoptedZombies:
-    """Takes leave of ended processes that this one has adopted, which else count as processes until the job's end.
+    """Reaps ended processes that this process has adopted. Otherwise they would count as processes until the job ends.
 
-    Not of its own children, of which it is to learn how they ended. Others may start children in this process, too:
-    these they take leave of at once, and so what is still there after INTERVAL has been adopted.
+    Does not reap its own children, whose exit status it needs. Other code in this process may also start children, but
+    reaps them immediately. So zombies that are still there after INTERVAL were adopted.
     """
 
     def __init__(self, own: Callable[[], set[int]]) -> None:
-        """`own`: the children that have been started here and have not been taken leave of."""
+        """`own`: returns the children that were started here and have not been reaped."""
         self._own = own
         self._seen: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def look(self) -> None:
-        """To be called after SIGCHLD, in a running loop."""
+        """Call after SIGCHLD, in a running loop."""
         if self._timer is None:
             self._seen = self._ended()
             if self._seen:
@@ -46,22 +46,22 @@ class AdoptedZombies:
 
 
 class OrphanWatch:
-    """mpirun 5 takes a rank for alive as long as anybody holds its output open.
+    """Ends the orphans of dead ranks under mpirun 5, which believes a rank alive while a process holds its output open.
 
-    So a killed rank whose own children live on would keep the job waiting for ever. The launcher
-    adopts such children (see processes.adopt_orphans); when one stays while fewer of mpirun's
-    children live than before, it is told to end, then killed. Daemons that the program starts on
-    purpose are let be as long as all ranks live. Ranks of other hosts cannot be seen from here.
+    If a rank is killed but its children live on, the job would wait forever. The launcher adopts
+    such children (see processes.adopt_orphans). If one stays while fewer of mpirun's children are
+    alive than before, it is told to end, then killed. Daemons that the program starts on purpose are
+    left alone as long as all ranks are alive. Ranks on other hosts are not visible from here.
     """
 
     def __init__(self, mpirun: int, ranks_here: int) -> None:
-        """`ranks_here`: how many ranks run on this host, as far as that is known, else 0."""
+        """`ranks_here`: the number of ranks on this host, or 0 if it is not known."""
         self._mpirun = mpirun
         self._max_ranks = ranks_here
-        self._seen: dict[int, int] = {}  # orphan → in how many looks in a row
+        self._seen: dict[int, int] = {}  # orphan → number of consecutive looks
 
     def look(self) -> None:
-        """To be called every INTERVAL seconds."""
+        """Call every INTERVAL seconds."""
         ranks = sum(map(is_alive, children(self._mpirun)))
         self._max_ranks = max(self._max_ranks, ranks)
         adopted = children(os.getpid()) - {self._mpirun}

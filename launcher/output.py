@@ -1,4 +1,4 @@
-"""Where the ranks' output goes: to the terminal with a prefix, and to one file per rank."""
+"""The ranks' output: shown on the terminal with a prefix, and copied to one file per rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Stream = Literal["stdout", "stderr"]
 
 
 def open_rank_files(directory: Path | None, ranks: int, here: range) -> dict[int, Sink]:
-    """Opens `directory/rank.N` for every rank of those `here`, N padded with zeros to list in order."""
+    """Opens `directory/rank.N` for every rank in `here`. N is zero-padded so that files list in order."""
     if directory is None:
         return {}
     width = len(str(ranks - 1))
@@ -34,7 +34,7 @@ def open_rank_files(directory: Path | None, ranks: int, here: range) -> dict[int
 def _open_rank_file(path: Path) -> Sink:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
-        # Of a pipe this waits for nobody.
+        # Non-blocking, so that opening a named pipe does not wait for a reader.
         descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno != errno.ENXIO:
@@ -45,17 +45,17 @@ def _open_rank_file(path: Path) -> Sink:
 
 
 class RankOutput:
-    """Takes what ranks write: prefixes whole lines, copies to files, shows the failure watch.
+    """Handles the ranks' output: prefixes whole lines, copies them to files, passes them to the failure watch.
 
-    What cannot be written is reported once for the files and once for each standard stream; the job
-    goes on. `loss` then says what to tell at the end. All is written by `writer`, and known to be
-    once that is done.
+    A write error is reported once for the files and once per standard stream, and the job goes on.
+    `loss` is then the sentence to print at the end. `writer` does all writing; when it is done,
+    everything is written and all errors are known.
     """
 
     def __init__(
         self, ranks: int, directory: Path | None, prefix: bool, here: range | None = None
     ) -> None:
-        """`ranks`: of the job. `here`: those whose files are written here; by default all."""
+        """`ranks`: of the job. `here`: ranks whose files are written here; all by default."""
         self._directory = directory
         self._files = open_rank_files(directory, ranks, range(ranks) if here is None else here)
         self._prefix = prefix
@@ -66,7 +66,7 @@ class RankOutput:
         self.watch = FailureWatch()
 
     def write(self, rank: int, stream: Stream, chunk: bytes) -> None:
-        """Takes a piece of a rank's output."""
+        """Handles a piece of a rank's output."""
         if self._directory is not None:
             if rank not in self._files:
                 self._open_file_of(rank, self._directory)
@@ -80,7 +80,7 @@ class RankOutput:
         self.writer.put(len(text), lambda: self._write_stream(sink, text))
 
     def say(self, text: str) -> None:
-        """A line of the launcher's own while the job runs, which must not wait for somebody who reads."""
+        """Prints a line of the launcher's own while the job runs, without waiting for a reader."""
         self.writer.put(len(text), lambda: say(text))
 
     def finish(self) -> None:
@@ -90,7 +90,7 @@ class RankOutput:
         self.writer.put(0, self._close_files)
 
     def _open_file_of(self, rank: int, directory: Path) -> None:
-        """Of a process that has joined later."""
+        """Opens the file of a process that joined later."""
         path = directory / f"rank.{rank}"
         try:
             self._files[rank] = _open_rank_file(path)
@@ -112,7 +112,7 @@ class RankOutput:
         for file in self._files.values():
             try:
                 os.close(file.descriptor)
-            except OSError as error:  # a network file system may only now have no room
+            except OSError as error:  # network file systems may report a full disk only now
                 file.error = file.error or error
                 self._report_file(file)
 
@@ -136,14 +136,14 @@ class RankOutput:
 
 
 def ended_well(output: RankOutput) -> tuple[int, str]:
-    """Exit code and last line of a job whose ranks have all ended with 0."""
+    """Exit code and last line for a job whose ranks have all exited with 0."""
     if not output.loss:
         return 0, ""
     return OUTPUT_LOST, f"all ranks have ended with 0, but output is lost: {output.loss}"
 
 
 def ended_by(number: signal.Signals) -> tuple[int, str]:
-    """Exit code and last line of a job that a signal to the launcher has ended."""
-    if number == signal.SIGPIPE:  # nobody reads what would be said
+    """Exit code and last line for a job that ended because of a signal to the launcher."""
+    if number == signal.SIGPIPE:  # nobody would read a message
         return 128 + number, ""
     return 128 + number, f"ended by {number.name}; all ranks are gone"

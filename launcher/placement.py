@@ -1,4 +1,4 @@
-"""Which ranks run on which host, and the variables that tell a rank who it is."""
+"""Places ranks on hosts, and makes the variables that identify a rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .hosts import Host, total_slots
 
 @dataclass(frozen=True)
 class HostShare:
-    """The ranks of one host, which follow one another."""
+    """The ranks of one host, which are consecutive."""
 
     host: Host
     first: int
@@ -23,7 +23,7 @@ class HostShare:
 
 
 def place(ranks: int, hosts: Sequence[Host]) -> list[HostShare]:
-    """Fills the hosts in order; where there are more ranks than slots, each host gets as many."""
+    """Fills the hosts in order. If ranks outnumber slots, divides the ranks evenly over the hosts."""
     if not hosts:
         return [HostShare(Host("localhost", ranks), 0, ranks)]
     if ranks > total_slots(hosts):
@@ -43,7 +43,7 @@ def place(ranks: int, hosts: Sequence[Host]) -> list[HostShare]:
 
 
 def identity(shares: Sequence[HostShare], rank: int) -> dict[str, str]:
-    """Who the rank is: of all, on its host, and among those with its number on the other hosts."""
+    """Variables with the rank's number in the job, on its host, and among ranks of equal number on other hosts."""
     index = next(i for i, share in enumerate(shares) if rank in share.ranks)
     local = rank - shares[index].first
     has_peer = [share.count > local for share in shares]

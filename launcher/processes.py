@@ -1,4 +1,4 @@
-"""Linux's means against orphans: adoption of descendants, and death with the parent."""
+"""Linux features against orphans: adopting descendants, and a death signal when the parent dies."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def adopt_orphans() -> None:
-    """Descendants whose parent ends become children of this process, so that it can find them."""
+    """From now on, descendants whose parent ends become children of this process, so that it can find them."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def name_process(name: str) -> None:
-    """What `ps` and `killall` call this process, up to 15 bytes."""
+    """Sets this process's name in `ps` and `killall`, up to 15 bytes."""
     _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def hide_command_line(text: str) -> None:
-    """Puts `text` where `ps` and `pkill -f` find the words that this process was started with."""
+    """Replaces this process's command line in `ps` and `pkill -f` by `text`."""
     with contextlib.suppress(OSError), open("/proc/self/stat", "rb") as stat:
         fields = stat.read().rpartition(b")")[2].split()
         begin, end = int(fields[45]), int(fields[46])
-        if 0 < begin < end:  # else the kernel does not tell
+        if 0 < begin < end:  # else the kernel does not report it
             words = text.encode()[: end - begin - 1]
             ctypes.memmove(begin, words.ljust(end - begin, b"\0"), end - begin)
 
 
 def become_killable(launcher: int, death_signal: signal.Signals) -> None:
-    """In a new child: leads a process group, and gets `death_signal` when the launcher dies.
+    """Call in a new child. It becomes the leader of a process group, and gets `death_signal` when the launcher dies.
 
-    The child has its own group so that a signal reaches whatever it has started as well.
+    The child has its own group so that a signal also reaches all processes that it has started.
     """
     os.setpgid(0, 0)
     signal.signal(signal.SIGTTOU, signal.SIG_DFL)
     _libc.prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
-    if os.getppid() != launcher:  # died before the call above
+    if os.getppid() != launcher:  # the launcher died before the call above
         os._exit(1)
 
 
@@ -57,7 +57,7 @@ def _parents() -> dict[int, int]:
 
 
 def descendants(ancestor: int) -> set[int]:
-    """Processes, zombies included, that descend from `ancestor`."""
+    """Descendants of `ancestor`, including zombies."""
     children: dict[int, list[int]] = {}
     for process, parent in _parents().items():
         children.setdefault(parent, []).append(process)
@@ -71,7 +71,7 @@ def descendants(ancestor: int) -> set[int]:
 
 
 def children(parent: int) -> set[int]:
-    """Processes, zombies included, whose parent is `parent`: cheap, for looking often."""
+    """Children of `parent`, including zombies. Cheap, so that it can be called often."""
     found: set[int] = set()
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{parent}/task"):
@@ -81,7 +81,7 @@ def children(parent: int) -> set[int]:
 
 
 def members_of(group: int, ancestor: int) -> set[int]:
-    """Processes of a process group that descend from `ancestor`, as those do that it has adopted."""
+    """Processes of a process group that are descendants of `ancestor`, including adopted ones."""
     members: set[int] = set()
     for process in descendants(ancestor):
         with contextlib.suppress(ProcessLookupError):
@@ -91,7 +91,7 @@ def members_of(group: int, ancestor: int) -> set[int]:
 
 
 def environment_of(process: int) -> dict[bytes, bytes]:
-    """The variables that the process's program was started with; none where they may not be read."""
+    """The variables with which the process's program was started; empty if they may not be read."""
     try:
         with open(f"/proc/{process}/environ", "rb") as file:
             settings = file.read().split(b"\0")
@@ -101,7 +101,7 @@ def environment_of(process: int) -> dict[bytes, bytes]:
 
 
 def waited_for_processor(process: int) -> float:
-    """The seconds that its main thread was ready and had no processor; 0 where the kernel does not tell."""
+    """Seconds for which its main thread was runnable but had no processor; 0 if the kernel does not report it."""
     try:
         with open(f"/proc/{process}/schedstat") as file:
             return int(file.read().split()[1]) / 1e9
@@ -126,7 +126,7 @@ def kill_all(processes: Iterable[int], number: signal.Signals) -> None:
 
 
 def reap(processes: Iterable[int]) -> None:
-    """Takes leave of adopted processes that have ended."""
+    """Reaps adopted processes that have ended."""
     for process in processes:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""What this host can run: numbers of processes and of open files, looked at before anything starts."""
+"""This host's limits on processes and open files, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from .errors import LaunchError
 
 # MPI and the library count ranks with 32 bits.
 _MAX_RANKS = 2**31 - 1
-# The launcher's descriptors: two pipes per rank, one more while it is started, a file.
+# The launcher's descriptors per rank: two pipes, one more while it starts, and a file.
 _PER_RANK_STARTED = 3
 _OF_THE_LAUNCHER = 32
-# A rank's: to each rank of its host connections and shared memory (5.3 were counted), and its own.
+# A rank's descriptors per rank on its host: connections and shared memory (5.3 were counted); plus its own.
 _PER_RANK_IN_WORLD = 6
 _OF_A_RANK = 256
 
 
 def max_processes() -> tuple[int, str]:
-    """How many processes this user may have on this host, and what says so."""
+    """How many processes this user may have on this host, and which limit says so."""
     limits = []
     for name in ("pid_max", "threads-max"):
         try:
@@ -33,7 +33,7 @@ def max_processes() -> tuple[int, str]:
 
 
 def check_number(ranks: int, ranks_here: int) -> None:
-    """Refuses more ranks than can be numbered, or than this host has processes for."""
+    """Raises LaunchError for more ranks than can be numbered, or than this host can run processes for."""
     if ranks > _MAX_RANKS:
         raise LaunchError(f"-np {ranks}: a job can have at most {_MAX_RANKS} ranks")
     most, source = max_processes()
@@ -44,9 +44,9 @@ def check_number(ranks: int, ranks_here: int) -> None:
 
 
 def provide_descriptors(ranks_here: int, started_here: bool) -> None:
-    """Raises the soft limit of open files, which ranks inherit, to what `ranks_here` ranks need.
+    """Raises the soft limit on open files, which ranks inherit, to what `ranks_here` ranks need.
 
-    `started_here`: whether this process itself starts them. Refuses where it could not.
+    `started_here`: whether this process itself starts them. Raises LaunchError if the hard limit is too low.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     own = (_PER_RANK_STARTED * ranks_here if started_here else 0) + _OF_THE_LAUNCHER

@@ -1,4 +1,4 @@
-"""Files that commands leave what they have found in."""
+"""Files in which commands leave their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["replace_file", "require_file", "write_file"]
 
 
 def require_file(option: str, path: Path | None) -> None:
-    """Before anything is run: raises LaunchError where a folder is in the file's place, or none there to have it."""
+    """Call before anything runs. Raises LaunchError if the path is a folder, or its folder does not exist."""
     if path is None:
         return
     if os.path.isdir(path):
@@ -23,7 +23,7 @@ def require_file(option: str, path: Path | None) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Also into a pipe or a terminal. Raises LaunchError."""
+    """Writes a file, which may be a pipe or a terminal. Raises LaunchError."""
     try:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
@@ -31,8 +31,8 @@ def write_file(path: Path, text: str) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """All at once: where it fails, the file is what it was. Raises LaunchError."""
-    path = path.resolve()  # where it is a link, that stays one
+    """Replaces a file atomically: after an error it is unchanged. Raises LaunchError."""
+    path = path.resolve()  # so that a link stays a link
     part = path.with_name(path.name + ".part")
     try:
         part.write_text(text, encoding="utf-8", errors="backslashreplace")

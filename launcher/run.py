@@ -1,4 +1,4 @@
-"""`rueda run`: puts a job together from the command line and starts it."""
+"""`rueda run`: builds a job from the command line and starts it."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from .resources import check_number, provide_descriptors
 from .run_flags import declare_flags
 from .sink import say
 
-# Descriptors for a connection to a host, counted in those for a rank that is started here.
+# Descriptors per connection to a host, in units of those for a rank that is started here.
 _PER_HOST = 2
-# Seconds, as the library has it.
+# Seconds; the library's limit.
 _MAX_TIMEOUT = 1e9
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What the command line asks for besides the job itself."""
+    """What the command line specifies besides the job itself."""
 
     bootstrap: str | None
     mpirun_path: str | None
@@ -70,13 +70,13 @@ def _hosts(hosts: str | None, hostfile: Path | None) -> tuple[Host, ...]:
 
 
 def _default_settings(job: Job, given: Mapping[str, str]) -> dict[str, str]:
-    """Variables that the launcher sets where the user has not. `job`: without them."""
+    """Variables that the launcher sets unless the user has. `job`: the job without them."""
     job_ranks_here = job.ranks_here
     settings = {}
     if search_path() != os.environ.get("PATH"):
         settings["PATH"] = search_path()
     if "PYTHONUNBUFFERED" not in os.environ:
-        settings["PYTHONUNBUFFERED"] = "1"  # lines appear when they are printed
+        settings["PYTHONUNBUFFERED"] = "1"  # so that lines appear when they are printed
     if THREADS not in os.environ and THREADS not in given:
         cores, quota = cores_within_quota()
         threads = threads_per_rank(cores, job_ranks_here)
@@ -110,7 +110,7 @@ def _make_job(
     if values["bootstrap"] is not None:
         settings["RUEDA_BOOTSTRAP"] = values["bootstrap"]
     if hosts and not (is_elastic(values) or values["map_by"] or values["mpi_args"]):
-        hosts = tuple(share.host for share in place(ranks, hosts))  # those that get any
+        hosts = tuple(share.host for share in place(ranks, hosts))  # only those that get ranks
     hosts = hosts or find_hosts(values, ranks, settings)
     draft = Job(ranks, (), hosts)
     check_number(ranks, draft.ranks_here if draft.is_local else 0)
@@ -122,7 +122,7 @@ def _make_job(
 
 
 def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpirun | None:
-    """The mpirun to use, or none for the built-in launch, with the reason said."""
+    """The mpirun to use, or None for the built-in launch. Prints the reason if mpirun is missing."""
     if request.bootstrap == "rendezvous" or not (job.is_local or _asks_for_mpi(request, job)):
         return None
     insists = request.bootstrap == "mpi" or request.mpirun_path is not None
@@ -133,11 +133,11 @@ def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpir
             "--max-np: ranks cannot join a job that mpirun has started; leave out --mpirun, and what else asks for MPI"
         )
     if job.recovers and not insists:
-        return None  # mpirun ends all ranks when one is lost, unless it is told much
+        return None  # by default mpirun ends all ranks when one is lost
     if native.lacks_mpi and not insists and job.is_local:
         say("the MPI plug-in is not built; the ranks are started directly, see 'rueda check'")
         return None
-    # The library that --mpi-library names brings its own mpirun.
+    # The library that --mpi-library names has its own mpirun.
     path = request.mpirun_path or mpirun.find_mpirun({**os.environ, **job.settings})
     if path is not None:
         return mpirun.inspect_mpirun(path)
@@ -156,7 +156,7 @@ def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpir
 
 
 def _needs_mpirun(request: RunRequest, job: Job) -> bool:
-    """Whether something is asked for that without mpirun has no effect, or cannot be."""
+    """Whether the user requested something that has no effect, or is impossible, without mpirun."""
     given = request.mpirun_options
     return (
         given != mpirun.MpirunOptions(oversubscribe=given.oversubscribe)
@@ -165,7 +165,7 @@ def _needs_mpirun(request: RunRequest, job: Job) -> bool:
 
 
 def _asks_for_mpi(request: RunRequest, job: Job) -> bool:
-    """Whether a job on several hosts is to be mpirun's: by name, or by what only mpirun understands."""
+    """Whether the user wants mpirun for a job on several hosts: by name, or by settings that only mpirun supports."""
     return (
         request.bootstrap == "mpi"
         or request.mpirun_path is not None
@@ -175,7 +175,7 @@ def _asks_for_mpi(request: RunRequest, job: Job) -> bool:
 
 
 def _show(request: RunRequest, lines: Callable[[], Sequence[str]]) -> bool:
-    """Prints what is to be run where that is asked for; returns whether nothing else is."""
+    """Prints what will run, for --dry-run and --verbose. Returns whether it is a dry run."""
     if request.dry_run:
         click.echo("\n".join(lines()))
     elif request.verbose:
@@ -185,7 +185,7 @@ def _show(request: RunRequest, lines: Callable[[], Sequence[str]]) -> bool:
 
 
 def _require_folder() -> None:
-    """All hosts run the job in the folder of this process."""
+    """Raises LaunchError if the current folder, in which all hosts run the job, is gone."""
     try:
         os.getcwd()
     except OSError as error:
@@ -196,7 +196,7 @@ def _require_folder() -> None:
 
 def _run_remote(request: RunRequest, job: Job) -> int:
     _require_folder()
-    # Each host divides its own cores.
+    # Without settings that depend on this host: each host divides its own cores.
     settings = {name: value for name, value in job.settings.items() if name not in job.chosen}
     job = replace(job, settings=settings)
     if _show(request, lambda: remote.dry_run(job, request.reach)):
@@ -218,7 +218,7 @@ def _run_remote(request: RunRequest, job: Job) -> int:
 
 
 def _run_nodes(request: RunRequest, job: Job, nodes: Nodes) -> int:
-    """`job`: this node's."""
+    """Runs this node's part. `job`: this node's ranks only."""
     _require_folder()
     whole = job_of_all(job, nodes)
     shares = [
@@ -247,7 +247,7 @@ def _run_nodes(request: RunRequest, job: Job, nodes: Nodes) -> int:
 
 
 def _stays_here(request: RunRequest, job: Job) -> bool:
-    """Whether all ranks run on this host, and none ever comes from another."""
+    """Whether all ranks run on this host, and none can ever join from another."""
     if request.elastic is None or request.elastic.script is None:
         return job.is_local
     return is_here_only(job.hosts)
@@ -292,7 +292,7 @@ def _run_mpirun(request: RunRequest, job: Job, tool: mpirun.Mpirun) -> int:
 
 
 def _start_timeout(settings: Mapping[str, str]) -> float:
-    """How long ranks wait for each other, and so the launcher for the hosts."""
+    """How long ranks wait for each other, and therefore the launcher for the hosts."""
     name = "RUEDA_INIT_TIMEOUT"
     text = settings.get(name) or os.environ.get(name) or "120"
     try:
@@ -305,7 +305,7 @@ def _start_timeout(settings: Mapping[str, str]) -> float:
 
 
 def _bootstrap_of(values: Mapping[str, Any]) -> str | None:
-    """What RUEDA_BOOTSTRAP asks of the launcher; nothing where it tells how a rank of another job meets the others."""
+    """The launcher's bootstrap by RUEDA_BOOTSTRAP, or None. An outer job's variable does not count within its ranks."""
     _, given = parse_forwards(values["forward"])
     inherited = {} if is_rank(os.environ) else os.environ
     asked = choice_of("RUEDA_BOOTSTRAP", {**inherited, **given})
@@ -346,7 +346,7 @@ def make_run_command(native: Native) -> click.Command:
         values, from_horovod = apply_horovod_flags(values, say)
         values = {**values, "bootstrap": values["bootstrap"] or _bootstrap_of(values)}
         nodes = nodes_of(values, os.environ)
-        # Each node checks its own once the others can be told, see prepare().
+        # Each node checks its own command once it can tell the others, see prepare().
         job = _make_job(values, flags, from_horovod, checks_command=nodes is None)
         count = nodes.count if nodes is not None else 1
         request = _request(values, job.ranks * count, job.settings)

@@ -80,7 +80,7 @@ _SECTIONS = {
 
 
 class _RunCommand(click.Command):
-    """Prints the options in sections, and explains an unknown flag where the table is missing."""
+    """Prints the options in sections. If the option table is missing, explains unknown flags with that."""
 
     native: Native
 
@@ -249,7 +249,7 @@ _FLAGS = [
 def declare_flags(
     callback: Callable[..., Any], flags: Sequence[OptionFlag], native: Native
 ) -> click.Command:
-    """Makes the command `run` out of its function."""
+    """Builds the command `run` from its function."""
     for decorate in reversed(_FLAGS):
         callback = decorate(callback)
     command = click.command(

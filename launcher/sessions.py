@@ -1,4 +1,4 @@
-"""What the launcher and the ranks tell each other: objects of JSON, a line each, both ways."""
+"""Messages between the launcher and the ranks: JSON objects, one per line, in both directions."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, Protocol
 
 from rueda.json_objects import read_object
 
-# Of a line, and of what a rank has not read: it may name each rank of a job twice.
+# The limit on a line, and on what a rank has not read. A line may name each rank of a job twice.
 _MAX_BYTES = 1 << 20
 _PIECE = 1 << 16
 
 
 class Talk(Protocol):
-    """What the launcher has with one process, here or on another host: it tells it something, or ends it."""
+    """The launcher's session with one process, on this or another host."""
 
-    number: int  # of the process, once it has told
+    number: int  # of the process, once it has said it
 
     def send(self, **message: Any) -> None:
         """Says something."""
@@ -28,9 +28,9 @@ class Talk(Protocol):
 
 
 class Session:
-    """A connection to one process, whose number its first message tells.
+    """A connection to one process. Its first message says its number.
 
-    Nonsense ends it, and so does a process that does not read.
+    It ends if the process sends invalid data, or does not read.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Session:
         on_message: Callable[[Session, dict[str, Any]], None],
         on_end: Callable[[Session], None],
     ) -> None:
-        """`begin`: what has been read from it already."""
+        """`begin`: bytes already read from the connection."""
         self.number = -1
         self._connection = connection
         self._on_message = on_message

@@ -1,4 +1,4 @@
-"""Writes to file descriptors so that nothing is lost silently."""
+"""Writes to file descriptors without losing anything silently."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import os
 import select
 import sys
 
-# What the launcher exits with where the ranks did well, but not all of their output was written:
+# The launcher's exit code if the ranks succeeded, but not all of their output could be written:
 # EX_IOERR of sysexits.h.
 OUTPUT_LOST = 74
 
 
 class Sink:
-    """A descriptor that takes everything, however slowly, or remembers why it did not.
+    """Writes everything to a descriptor, however slow it is, or remembers the error.
 
-    Waits for a non-blocking descriptor. Writing goes on after an error, so that a full disk that is
-    made room on takes what comes then.
+    Waits if the descriptor is non-blocking. Keeps writing after an error, so that later output is
+    written once a full disk has space again.
     """
 
     def __init__(self, descriptor: int, name: str) -> None:
-        """`name`: as people know it, e.g. "standard output"."""
+        """`name`: for messages, such as "standard output"."""
         self.descriptor = descriptor
         self.name = name
-        self.error: OSError | None = None  # the first that lost something
-        self.nobody_reads = False  # a pipe whose other end is closed
+        self.error: OSError | None = None  # the first error that lost output
+        self.nobody_reads = False  # it is a pipe whose other end is closed
 
     def write(self, data: bytes) -> bool:
-        """Writes all of `data`; returns whether the first error occurred in it."""
+        """Writes all of `data`. Returns whether the sink's first error occurred in this call."""
         rest = memoryview(data)
         try:
             while rest and not self.nobody_reads:
@@ -41,7 +41,7 @@ class Sink:
         return False
 
     def explain(self) -> str:
-        """E.g. "cannot write to standard output: No space left on device"."""
+        """For example "cannot write to standard output: No space left on device"."""
         reason = self.error.strerror if self.error is not None else os.strerror(errno.EPIPE)
         return f"cannot write to {self.name}: {reason}"
 
@@ -60,21 +60,21 @@ standard_error = Sink(2, "standard error")
 
 
 def is_unread() -> bool:
-    """Whether nobody reads what this process says any more."""
+    """Whether nobody reads this process's standard output or error any more."""
     return standard_output.nobody_reads or standard_error.nobody_reads
 
 
 def say(text: str) -> None:
-    """A line of the launcher's own on standard error."""
+    """Prints a line of the launcher's own on standard error."""
     line = f"rueda: {text}\n"
     if sys.stderr is sys.__stderr__:
         standard_error.write(line.encode(errors="backslashreplace"))
-    else:  # somebody collects it
+    else:  # sys.stderr was replaced
         sys.stderr.write(line)
 
 
 def open_missing_streams() -> None:
-    """Gives standard streams that were closed (`>&-`) /dev/null, so that no other file gets their numbers."""
+    """Opens /dev/null for standard streams that were closed (`>&-`), so that no other file gets their numbers."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

@@ -1,7 +1,7 @@
-"""What is granted to connections that have not shown yet that they belong to the job, wherever the launcher listens.
+"""Limits on connections that have not proved yet that they belong to the job, wherever the launcher listens.
 
-So many at once cost little, keep no rank out for long, and keep the launcher from nothing else. For ranks,
-csrc/transport/strangers.h has the same.
+That many connections cost little, do not keep ranks out for long, and do not keep the launcher from other work.
+csrc/transport/strangers.h has the same for ranks.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-# At once; where more come, the oldest makes room. Where all ranks may come at the same time, one more for each of them.
+# Pending connections. If more come, the oldest is dropped. If all ranks may come at once, one more for each of them.
 MAX_PENDING = 64
-# Who serves other things as well takes no more connections than this before it looks at those.
+# Connections accepted before other work gets its turn.
 MAX_ACCEPTED_AT_ONCE = 64
-# When to try again where the process lacks descriptors: nothing tells when one is free again; seconds.
+# Seconds until the next attempt if the process lacks descriptors. Nothing reports when one is free again.
 BACK_OFF = 0.1
 
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-# Between two lines about the same; seconds.
+# Seconds between two lines on the same subject.
 _PAUSE = 1.0
 
 
 class LimitedSay:
-    """Says what others can cause as often as they like: one line a second, with the number of those left out."""
+    """Prints messages that others can cause at will: one line per second, with the number of omitted ones."""
 
     def __init__(
         self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
@@ -38,7 +38,7 @@ class LimitedSay:
         self._left_out = 0
 
     def __call__(self, text: str) -> None:
-        """Says it, or counts it."""
+        """Prints the text, or counts it as omitted."""
         now = self._clock()
         if self._last is not None and now - self._last < _PAUSE:
             self._left_out += 1
@@ -49,28 +49,28 @@ class LimitedSay:
 
 
 class Rejections(LimitedSay):
-    """Says of one door what comes to it in vain."""
+    """Reports rejected connections of one listener."""
 
     def __init__(self, door: str, say: Callable[[str], None]) -> None:
-        """`door`: what the lines begin with, if anything."""
+        """`door`: a prefix of the lines, or ""."""
         begin = f"{door}: " if door else ""
         super().__init__(lambda text: say(begin + text))
 
     def of_user(self, user: int) -> None:
-        """A process of another user has come."""
+        """A process of another user has connected."""
         self(f"rejected a connection of user {user}")
 
     def of_one_that(self, why: str, host: str = "") -> None:
-        """`why`: what it has done, or failed to do. `host`: from which it has come."""
+        """`why`: what it has done, or failed to do. `host`: where it comes from."""
         origin = f" from {host}" if host else ""
         self(f"rejected a connection{origin} that {why}")
 
 
 class Acceptor:
-    """Accepts connections in the running loop, and lets others have their turn however many come.
+    """Accepts connections in the running loop, and lets other work have its turn however many come.
 
-    Where the system lacks a descriptor or memory for one, the listener stays readable all the while: it is not
-    looked at for a moment, and `warn` gets a sentence.
+    If the system lacks a descriptor or memory for a connection, the listener would stay readable. It is then ignored
+    for a moment, and `warn` gets a sentence.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Acceptor:
         warn: Callable[[str], None],
         on_shortage: Callable[[], None] = lambda: None,
     ) -> None:
-        """`take`: gets each connection, and the address of its other end. `on_shortage`: may free a descriptor."""
+        """`take`: gets each connection and its peer's address. `on_shortage`: may free a descriptor."""
         self._listener = listener
         self._take = take
         self._warn = warn
@@ -95,7 +95,7 @@ class Acceptor:
         self._loop.add_reader(self._listener, self.accept)
 
     def close(self) -> None:
-        """Closes the listener; those that were taken stay connected."""
+        """Closes the listener. Accepted connections stay open."""
         if self._timer is not None:
             self._timer.cancel()
         if self._loop is not None and self._is_open():
@@ -103,7 +103,7 @@ class Acceptor:
         self._listener.close()
 
     def accept(self, most: int = MAX_ACCEPTED_AT_ONCE) -> bool:
-        """Takes so many of those that wait; returns False where the system lacks what that takes."""
+        """Accepts up to `most` waiting connections. Returns False if the system lacks the resources."""
         for _ in range(most):
             if not self._is_open():
                 return True
@@ -114,7 +114,7 @@ class Acceptor:
             except (ConnectionAbortedError, InterruptedError):
                 continue
             except OSError as error:
-                if not self._somebody_waits():  # without descriptors accept() does not look
+                if not self._somebody_waits():  # without descriptors, accept() fails in any case
                     return True
                 self._back_off(error)
                 return False

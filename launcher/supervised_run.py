@@ -1,4 +1,4 @@
-"""One run of a job, whoever starts its ranks."""
+"""One run of a job, whichever way its ranks are started."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .supervisor import Supervisor
 
 
 class SupervisedRun(ABC):
-    """Runs a job under a supervisor, and says at the end what has become of it."""
+    """Runs a job under a supervisor, and reports at the end how it went."""
 
     def __init__(self, output: RankOutput, grace: float, relay: int) -> None:
-        """`relay`: as guardian.guard() gives it."""
+        """`relay`: the result of guardian.guard()."""
         self._output = output
         self._grace = grace
         self._relay = relay
-        self._absence = ""  # a sentence about a rank that can never come
+        self._absence = ""  # a sentence about a rank that can never arrive
 
     async def run(self) -> int:
-        """Runs the job to its end; returns the exit code and, after a failure, says why."""
+        """Runs the job to its end. Returns the exit code; after a failure, prints the cause."""
         async with Supervisor(self._grace, self._output.writer, self._relay) as supervisor:
             await self._run_ranks(supervisor)
             self._output.finish()
@@ -32,18 +32,18 @@ class SupervisedRun(ABC):
 
     @abstractmethod
     async def _run_ranks(self, supervisor: Supervisor) -> None:
-        """Starts the ranks and returns when they are gone, and all that they wrote is known."""
+        """Starts the ranks. Returns when they are gone and all of their output has been read."""
 
     @abstractmethod
     def _verdict(self, supervisor: Supervisor) -> tuple[int, str]:
-        """The exit code, and what to say last, if anything."""
+        """The exit code and the last line to print, or ""."""
 
     @abstractmethod
     def _has_failed(self) -> bool:
         """Whether a rank is known to have failed."""
 
     def _notice_absence(self, supervisor: Supervisor, sentence: str) -> None:
-        """Ends all ranks where one can never come to `rueda.init()`."""
+        """Ends all ranks because one can never call `rueda.init()`."""
         if not supervisor.ending and not self._has_failed():
             self._absence = sentence
             supervisor.end_after(0)
@@ -51,7 +51,7 @@ class SupervisedRun(ABC):
     def _arrivals(
         self, ranks: int, supervisor: Supervisor, on_session: OnSession | None = None
     ) -> LocalArrivals:
-        """Hears which ranks of this host have come; `on_session`: as ArrivalSocket has it."""
+        """Listens for arrivals of this host's ranks. `on_session`: as for ArrivalSocket."""
         return LocalArrivals(
             ranks,
             lambda sentence: self._notice_absence(supervisor, sentence),

@@ -1,4 +1,4 @@
-"""Runs child processes: hands on their output, passes on signals, and leaves no process behind."""
+"""Runs child processes: passes on their output and signals to them, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .processes import (
 from .sink import is_unread, say
 from .writer import Writer
 
-# What descendants get to end by themselves once the ranks are gone.
+# Seconds for descendants to end on their own once the ranks are gone.
 _NATURAL_END = 1.0
-# How long ended processes' pipes may stay open before they are given up.
+# Seconds for which the pipes of ended processes may stay open before they are given up.
 _DRAIN = 2.0
-# By what factor of it waiting for a processor may lengthen a last moment, and the least time between looks.
+# The limit, as a multiple, by which waiting for a processor extends end_after_moment(); seconds between its looks.
 _MOST_WAITING = 10
 _LOOK = 0.02
-# How long, once a signal has come, nobody may read the launcher's output before it is given up.
+# Seconds for which the launcher's output may stay unread, once a signal has come, before it is given up.
 _UNREAD = 1.0
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -41,7 +41,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 @dataclass(eq=False)
 class Child:
-    """One process and what to do with what it writes and with its end."""
+    """One process, with handlers for its output and its end."""
 
     process: subprocess.Popen[bytes]
     on_output: Callable[[Stream, bytes], None]
@@ -53,7 +53,7 @@ class Child:
     ended: bool = False
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the process and whatever it has started, or has it passed on."""
+        """Sends a signal to the process and its group, or lets `on_signal` pass it on."""
         if self.exited:
             return
         if self.on_signal is not None:
@@ -62,7 +62,7 @@ class Child:
             self.kill(number)
 
     def relay(self, number: signal.Signals) -> None:
-        """Sends a signal to the process alone, which may have helpers that do not expect it, or has it passed on."""
+        """Sends a signal to the process alone (its helpers may not expect it), or lets `on_signal` pass it on."""
         if self.exited:
             return
         if self.on_signal is not None:
@@ -72,12 +72,12 @@ class Child:
                 os.kill(self.process.pid, number)
 
     def end(self, grace: float) -> None:
-        """Ends it: SIGTERM, and SIGKILL `grace` seconds later."""
+        """Ends it: SIGTERM, then SIGKILL after `grace` seconds."""
         self.send_signal(signal.SIGTERM)
         asyncio.get_running_loop().call_later(grace, self.send_signal, signal.SIGKILL)
 
     def end_rest(self, grace: float) -> None:
-        """Ends what it has left in its group, once it has exited, as end() does."""
+        """Like end(), for processes that it has left in its group. Call once it has exited."""
 
         def end(number: signal.Signals) -> None:
             kill_all(members_of(self.process.pid, os.getpid()), number)
@@ -86,24 +86,24 @@ class Child:
         asyncio.get_running_loop().call_later(grace, end, signal.SIGKILL)
 
     def kill(self, number: signal.Signals) -> None:
-        """Sends a signal to the process and whatever it has started."""
+        """Sends a signal to the process and its group."""
         if not self.exited:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
 
 
 class Supervisor:
-    """Starts children, each in a process group of its own, and stays until all are gone.
+    """Starts children, each in its own process group, and waits until all are gone.
 
-    SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on; whoever is left after `grace` seconds is
-    killed. SIGUSR1 and SIGUSR2 are passed on to the processes alone and end nothing.
+    SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on, and children that are left after `grace` seconds
+    are killed. SIGUSR1 and SIGUSR2 are passed on to the processes alone and end nothing.
 
-    Where nobody reads what this process writes any more the children are ended as by
-    SIGTERM. Use as an asynchronous context manager around spawn() and wait(), then written() and
-    say(); give_way() in between lets signals be obeyed.
+    If nobody reads this process's output any more, the children are ended as by SIGTERM. Use as an
+    asynchronous context manager around spawn() and wait(), then written() and say(). Call give_way()
+    in between to handle signals.
 
-    `writer` writes what `on_output` of the children produces; they are not read while it has too
-    much to do. `relay` is a pipe through which the guardian passes on signals; see guardian.py.
+    `writer` writes what the children's `on_output` produces. Children are not read while the writer is
+    full. `relay` is a pipe through which the guardian relays signals; see guardian.py.
     """
 
     def __init__(self, grace: float, writer: Writer, relay: int) -> None:
@@ -116,18 +116,18 @@ class Supervisor:
             lambda: {child.process.pid for child in self._children if not child.exited}
         )
         self._children: list[Child] = []
-        self._unread: list[tuple[Child, Stream, int]] = []  # until the writer has room
+        self._unread: list[tuple[Child, Stream, int]] = []  # not read until the writer has room
         self._all_spawned = False
         self._all_exited = asyncio.Event()
-        self._is_woken = False  # by threads, to look what they have written
-        self._changed = asyncio.Event()  # something that _until() may wait for
+        self._is_woken = False  # by a thread that has made progress
+        self._changed = asyncio.Event()  # something that _until() may be waiting for
         self._loop = asyncio.get_running_loop()
         self._timers: list[asyncio.TimerHandle] = []
         self.interrupted_by: signal.Signals | None = None
-        self.ending = False  # whoever exits from now on was told to
+        self.ending = False  # children that exit from now on were told to
 
     async def __aenter__(self) -> Supervisor:
-        """Takes over the signals."""
+        """Installs the signal handlers."""
         adopt_orphans()
         for number in self._handled():
             self._loop.add_signal_handler(number, self._heed, number)
@@ -138,7 +138,7 @@ class Supervisor:
         return self
 
     async def __aexit__(self, error: object, *_: object) -> None:
-        """Ends what still runs, also after an error in between."""
+        """Kills what is still running, also after an error."""
         self._signal_all(signal.SIGKILL)
         if error is not None:
             with contextlib.suppress(LaunchError):
@@ -169,11 +169,11 @@ class Supervisor:
         on_signal: Callable[[signal.Signals], None] | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> Child:
-        """Starts a process. `on_exit` gets its status: negative for a signal. Raises OSError.
+        """Starts a process. `on_exit` gets its status, negative for a signal. Raises OSError.
 
-        `death_signal` is what it gets should the launcher itself be killed. `on_signal` is called instead
-        of a signal being sent, for a process that passes it on by other means. `on_end` is called once the
-        process has exited and all that it wrote was read.
+        `death_signal`: sent to it if the launcher itself is killed. `on_signal`: called instead of sending
+        it a signal, for processes that get signals by other means. `on_end`: called once the process has
+        exited and all of its output has been read.
         """
         launcher = os.getpid()
         process = subprocess.Popen(
@@ -195,7 +195,7 @@ class Supervisor:
         return child
 
     def every(self, seconds: float, act: Callable[[], None]) -> None:
-        """Calls `act` again and again until the children have exited."""
+        """Calls `act` periodically until the children have exited."""
 
         def again() -> None:
             if not self._all_exited.is_set():
@@ -205,14 +205,14 @@ class Supervisor:
         self._loop.call_later(seconds, again)
 
     def end_after(self, seconds: float) -> None:
-        """Ends all children in `seconds`: SIGTERM, and SIGKILL `grace` seconds later."""
+        """Ends all children in `seconds`: SIGTERM, then SIGKILL after `grace` more seconds."""
         self._timers.append(self._loop.call_later(seconds, self.end, signal.SIGTERM))
         self._timers.append(self._loop.call_later(seconds + self._grace, self.end, signal.SIGKILL))
 
     def end_after_moment(self, seconds: float) -> None:
-        """Like end_after(), in `seconds` that the children have had the processors for.
+        """Like end_after(), but time that children spend waiting for a processor does not count.
 
-        What a child has spent waiting for one does not count, up to `_MOST_WAITING` times the seconds.
+        This extends the time by at most `_MOST_WAITING` times `seconds`.
         """
         begun = self._loop.time()
         before = {child: waited_for_processor(child.process.pid) for child in self._children}
@@ -233,26 +233,26 @@ class Supervisor:
         look()
 
     def end(self, number: signal.Signals) -> None:
-        """Sends all children a signal that is to end them."""
+        """Sends all children a signal that should end them."""
         self.ending = True
         for child in self._children:
             child.send_signal(number)
 
     def relay(self, number: signal.Signals) -> None:
-        """Passes on a signal that ends nothing."""
+        """Passes on a signal that does not end the job."""
         for child in self._children:
             child.relay(number)
 
     def interrupt(self, number: signal.Signals) -> None:
-        """Does what the signal, sent to the launcher, would do."""
+        """Acts as if the launcher had received the signal."""
         self._pass_on(number, "direct", "relayed")
 
     async def give_way(self) -> None:
-        """Handles signals and output that have come meanwhile."""
+        """Handles signals and output that have arrived meanwhile."""
         await asyncio.sleep(0)
 
     async def wait(self) -> None:
-        """Returns when every child, and every process that they started, is gone."""
+        """Returns when all children, and all processes that they started, are gone."""
         self._all_spawned = True
         self._writer.start(self._notice_progress)
         self._reap()
@@ -261,26 +261,26 @@ class Supervisor:
         await self._until(self._is_drained, self._writer)
 
     def start_writer(self, writer: Writer) -> None:
-        """Has another writer begin, whose progress is noticed, too."""
+        """Starts another writer, whose progress is noticed as well."""
         writer.start(self._notice_progress)
 
     async def written(self) -> None:
-        """Returns when the writer is done, or a signal has come and nobody reads."""
+        """Returns when the writer is done, or when a signal has come and nobody reads the output."""
         await self._until(lambda: self._writer.is_done, self._writer)
 
     async def say(self, text: str) -> None:
-        """Says a line, and waits for it to be read no longer than written() does."""
-        writer = Writer()  # the other may still wait for somebody who reads the standard output
+        """Prints a line. Waits for a reader no longer than written() does."""
+        writer = Writer()  # the other writer may still be blocked on standard output
         writer.put(0, lambda: say(text))
         writer.start(self._notice_progress)
         await self._until(lambda: writer.is_done, writer)
 
     def until_ending(self, say: Callable[[str], None]) -> Callable[[str], None]:
-        """Says lines by `say` until the children are ended, whose connections end anywhere then."""
+        """A `say` that drops lines once the children are being ended, as connections may then break anywhere."""
         return lambda text: None if self.ending else say(text)
 
     async def _until(self, is_reached: Callable[[], bool], writer: Writer) -> None:
-        """Waits without end only where `writer` does, and no signal has come."""
+        """Waits without a limit only while `writer` has work and no signal has come."""
         while not is_reached():
             timeout: float | None = _DRAIN
             if not writer.is_done:
@@ -295,9 +295,9 @@ class Supervisor:
         return all(child.open_pipes == 0 for child in self._children)
 
     def _notice_progress(self) -> None:
-        """Called by threads.
+        """Called from threads.
 
-        Wakes the loop once for many writes: asyncio loses signals where its socket for both is full.
+        Wakes the loop once for many writes: asyncio loses signals if its wake-up socket is full.
         """
         if self._is_woken:
             return
@@ -309,12 +309,12 @@ class Supervisor:
         self._is_woken = False  # first, so that no progress after this look goes unnoticed
         self._changed.set()
         self._read_on()
-        # The error tells. The signal that goes with it comes also of a connection whose other end is gone.
+        # Detected by the write error, not by SIGPIPE, which a closed connection also raises.
         if is_unread() and not self.ending:
             self.interrupt(signal.SIGPIPE)
 
     def _read_on(self) -> None:
-        """Reads again from those that had to wait and need not any more."""
+        """Resumes reading from children that no longer have to wait."""
         unread, self._unread = self._unread, []
         for child, stream, descriptor in unread:
             if self._must_wait(child):
@@ -323,9 +323,9 @@ class Supervisor:
                 self._loop.add_reader(descriptor, self._read, child, stream, descriptor)
 
     def _must_wait(self, child: Child) -> bool:
-        """Whether nothing is read from the child now, because nobody reads what comes of it.
+        """Whether reading from the child is paused because the writer is full.
 
-        One that passes signals on is heard in any case once there was one: it says how it was obeyed.
+        After a signal, a child that passes signals on is always read, because it reports the effect.
         """
         is_obeying = self.interrupted_by is not None and child.on_signal is not None
         return self._writer.is_full and not is_obeying
@@ -341,7 +341,7 @@ class Supervisor:
         numbers = os.read(self._relay, 64)
         for number in numbers:
             self._pass_on(signal.Signals(number), "relayed")
-        if not numbers:  # it has been killed
+        if not numbers:  # the guardian has been killed
             self._loop.remove_reader(self._relay)
             self._pass_on(signal.SIGTERM, "relayed")
 
@@ -353,7 +353,7 @@ class Supervisor:
         if not self._interruptions.is_new(*ways):
             return
         self._changed.set()
-        if self.interrupted_by is not None:  # asked for twice: at once
+        if self.interrupted_by is not None:  # the second request: kill at once
             self.end(signal.SIGKILL)
             return
         self.interrupted_by = number
@@ -370,7 +370,7 @@ class Supervisor:
             child.on_exit(child.process.returncode)
             if child.open_pipes == 0:
                 self._finish(child)
-            else:  # somebody else may hold them open
+            else:  # other processes may hold the pipes open
                 self._loop.call_later(_DRAIN, self._finish, child)
         if self._all_spawned and all(child.exited for child in self._children):
             self._all_exited.set()

@@ -1,4 +1,4 @@
-"""Folders that go when a command ends."""
+"""Folders that are removed when a command ends."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["require_temporary_files", "temporary_folder"]
 
 
 def require_temporary_files(instead: str = "") -> None:
-    """Raises LaunchError where there is no room for any, as where all of a container is read-only.
+    """Raises LaunchError if no temporary file can be created, for example in a read-only container.
 
-    `instead`: what else to do about it.
+    `instead`: another remedy, for the message.
     """
     try:
         tempfile.gettempdir()
@@ -27,7 +27,7 @@ def require_temporary_files(instead: str = "") -> None:
 
 @contextmanager
 def temporary_folder(prefix: str, instead: str) -> Iterator[Path]:
-    """A new one. Raises LaunchError as require_temporary_files() does."""
+    """A new folder, removed afterwards. Raises LaunchError like require_temporary_files()."""
     require_temporary_files(instead)
     with tempfile.TemporaryDirectory(prefix=prefix) as folder:
         yield Path(folder)

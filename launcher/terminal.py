@@ -1,4 +1,4 @@
-"""Where tables go."""
+"""The console for tables."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ _AS_WIDE_AS_NEEDED = 1000  # columns
 
 
 def console() -> Console:
-    """Standard output: as wide as the terminal, and as wide as a table needs where it is a file or a pipe.
+    """Standard output: as wide as the terminal, or as wide as a table needs if it is a file or a pipe.
 
-    rich takes those for 80 columns wide and cuts words short, which nobody can widen afterwards. ``COLUMNS`` says
-    otherwise.
+    By default rich assumes 80 columns for files and pipes and truncates words. ``COLUMNS`` overrides the width.
     """
     is_free = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(width=_AS_WIDE_AS_NEEDED if is_free else None)

@@ -1,11 +1,11 @@
-"""Reads Python's tracebacks out of standard error, line by line."""
+"""Extracts Python's tracebacks from standard error, line by line."""
 
 from __future__ import annotations
 
 import re
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")  # Python 3.13 colors tracebacks
-# What stands before each line of an exception group: "  | ", "  + ", "  +-+---- 1 ----".
+# The margin of the lines of an exception group: "  | ", "  + ", "  +-+---- 1 ----".
 _MARGIN = re.compile(r"(?P<indent>(?:  )+)(?:\+-)?[|+](?P<rule>-{3,}.*)?(?: (?P<body>.*))?$")
 _GROUP_HEADER = "Exception Group Traceback (most recent call last):"
 _HEADER = re.compile(r"(Exception Group )?Traceback \(most recent call last\):$")
@@ -20,29 +20,29 @@ _IGNORED = re.compile(r"Exception ignored in|--- Logging error ---")
 _EXCEPTION = re.compile(r"(?P<name>[^\W\d]\w*(\.([^\W\d]\w*|<locals>))*)(?P<colon>:( .*)?)?$")
 _GROUP = re.compile(r"[\w.]*ExceptionGroup: .*\(\d+ sub-exceptions?\)$")
 
-# A traceback with more output than this behind it was handled by the program.
+# A traceback followed by more lines than this was handled by the program.
 _LINES_AFTER_TRACEBACK = 20
-# More lines of others than this within a traceback: it was none.
+# With more foreign lines than this inside, it was not a traceback.
 _LINES_WITHIN_TRACEBACK = 20
 
 
 class TracebackReader:
-    """The last traceback of a process, as far as it may explain the process's end."""
+    """The last traceback of a process, if it may explain the process's end."""
 
     def __init__(self) -> None:
-        self.exceptions: list[str] = []  # in the order in which they were printed: a chain
+        self.exceptions: list[str] = []  # a chain, in the order of printing
         self.members: list[str] = []  # of an exception group, however deep
         self._within = False
         self._in_group = False
-        self._is_ignored = False  # Python goes on after it
-        self._is_chained = False  # the next exception belongs to the last
+        self._is_ignored = False  # Python continues after this exception
+        self._is_chained = False  # the next exception belongs to the last one
         self._foreign_lines = 0
         self._lines_since = 0
-        self._continues = False  # the exception's text begins on the next line
+        self._continues = False  # the exception's text starts on the next line
 
     @property
     def text(self) -> str:
-        """The exception in one line; empty where there is none."""
+        """The exception in one line; "" if there is none."""
         if not self.exceptions:
             return ""
         last = self.exceptions[-1]
@@ -66,7 +66,7 @@ class TracebackReader:
         return False
 
     def _without_margin(self, line: str) -> tuple[int, str]:
-        """How deep in exception groups the line stands (0: in none), and what it says there."""
+        """The line's depth in exception groups (0: in none), and its text without the margin."""
         match = _MARGIN.match(line)
         if match is not None and match["body"] == _GROUP_HEADER:
             self._in_group = True
@@ -109,7 +109,7 @@ class TracebackReader:
         if self._continues and self.exceptions:
             self.exceptions[-1] += " " + body.strip()
         self._continues = False
-        self._lines_since += not body[0].isspace()  # what is indented still is the text
+        self._lines_since += not body[0].isspace()  # indented lines still belong to the text
         if self._lines_since > _LINES_AFTER_TRACEBACK:
             self._forget()
 
@@ -118,5 +118,5 @@ def _is_exception(body: str) -> bool:
     match = _EXCEPTION.match(body)
     if match is None:
         return False
-    # A single word in lower case may be anybody's output.
+    # A single lower-case word may be any output.
     return bool(match["colon"]) or "." in body or not body[0].islower()

@@ -1,10 +1,10 @@
-"""Which Rueda this is."""
+"""The version of Rueda."""
 
 from __future__ import annotations
 
 
 def installed_version() -> str:
-    """As the installation has it; or that it is a checkout that is not installed."""
+    """The installed version, or a text that this is a checkout that is not installed."""
     import importlib.metadata  # a third of the start-up time of everything else
 
     try:

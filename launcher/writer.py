@@ -1,4 +1,4 @@
-"""Does what may block, such as writing to a pipe that nobody reads, in a thread of its own."""
+"""Performs writes that may block, such as to a pipe that nobody reads, in a thread."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from collections.abc import Callable
 
 from .errors import RAISE_PROCESS_LIMITS, LaunchError
 
-# Bytes that may wait before no more should be put.
+# Pending bytes above which producers should wait.
 _ROOM = 1 << 20
 
 
 class Writer:
-    """Takes writes at once and performs them in turn.
+    """Accepts writes immediately and performs them in order.
 
-    Nothing is performed before start(), so that ranks can be forked while there is one thread. The
-    thread does not keep the process from ending, also where a write in it never returns.
+    Performs nothing before start(), so that ranks can be forked while there is only one thread. The
+    thread does not keep the process from exiting, even if a write never returns.
     """
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[tuple[int, Callable[[], None]]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._on_progress: Callable[[], None] = lambda: None
-        # The first two belong to whoever puts, the others to the thread: none needs a lock.
+        # The first two belong to the thread that calls put(), the others to the writer's. None needs a lock.
         self._put = 0
         self._put_bytes = 0
         self._done = 0
         self._done_bytes = 0
 
     def put(self, size: int, write: Callable[[], None]) -> None:
-        """Has `write` called, which writes `size` bytes."""
+        """Queues `write`, which writes `size` bytes."""
         self._put += 1
         self._put_bytes += size
         self._waiting.put((size, write))
 
     def start(self, on_progress: Callable[[], None]) -> None:
-        """Begins; the thread calls `on_progress` after each write. Does nothing the second time. Raises LaunchError."""
+        """Starts the thread, which calls `on_progress` after each write. Idempotent. Raises LaunchError."""
         if self._thread is not None:
             return
         self._on_progress = on_progress
@@ -51,7 +51,7 @@ class Writer:
         self._thread = thread
 
     def write_here(self) -> None:
-        """Performs what waits in the caller's thread, where there is no other."""
+        """Performs pending writes in the caller's thread, if start() has not started one."""
         if self._thread is None:
             with contextlib.suppress(queue.Empty):
                 while True:
@@ -59,7 +59,7 @@ class Writer:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits that whoever produces more should wait, too."""
+        """Whether so much is pending that producers should wait."""
         return self._put_bytes - self._done_bytes >= _ROOM
 
     @property

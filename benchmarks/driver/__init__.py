@@ -1,7 +1,7 @@
-"""The command `rueda bench`: Rueda and its alternatives measured side by side, in one run.
+"""The command `rueda bench`: measures Rueda and its alternatives side by side, in one run.
 
-The folder is installed as `rueda.bench`. `turns.py` walks through the sizes and lets the contenders take turns; each
-is a `Group` of ranks that sleep between their turns. What a contender is stands in `contenders.py`.
+This folder is installed as `rueda.bench`. `turns.py` loops over the sizes and lets the contenders take turns. Each
+contender is a `Group` of ranks that sleep between turns; `contenders.py` defines them.
 """
 
 from .subcommands import make_bench_command

@@ -1,4 +1,4 @@
-"""Where groups of ranks are started, and where all of them end, however the run ends."""
+"""Starts groups of ranks, and ends all of them however the run ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .group import Group, Listener, end_all
 
 
 class Interrupted(BaseException):
-    """A signal that ends the run. No error: nobody is to catch it by accident."""
+    """A signal ends the run. Not an `Exception`, so that no handler catches it by accident."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number.name)
@@ -33,7 +33,7 @@ def _interrupt(number: int, _: FrameType | None) -> None:
 
 
 class Arena:
-    """Use as a context manager."""
+    """A context manager that owns all groups of a run."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
@@ -51,17 +51,20 @@ class Arena:
     def __exit__(
         self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
     ) -> None:
-        for number in _ENDING:  # a second Ctrl-C must not leave anybody behind
+        for number in _ENDING:  # a second Ctrl-C must not leave processes behind
             signal.signal(number, signal.SIG_IGN)
         self._listener.close()
-        # Even an MPI rank that is to be killed gets a moment to remove its files.
+        # MPI ranks get a moment to remove their files even when the run is interrupted.
         end_all(self._groups, _PATIENCE if kind is None else _HASTE)
         shutil.rmtree(self._folder, ignore_errors=True)
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def start(self, contender: Contender, room: int = 0) -> Group:
-        """Starts a contender's ranks and waits until they have joined. Raises GroupFailed."""
+        """Starts a contender's ranks and waits until they have joined. Raises GroupFailed.
+
+        `room`: bytes per rank in the area that the group shares.
+        """
         number = len(self._groups)
         folder = self._folder / str(number)
         folder.mkdir()

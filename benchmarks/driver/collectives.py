@@ -1,20 +1,20 @@
-"""What each collective takes, leaves behind and has to move."""
+"""Inputs, results and bus bandwidth of each collective."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# A part of a result: (whose values, the first of them, how many); -1 stands for the reduction.
+# A part of a result: (rank whose values they are, index of the first, count). Rank -1: the reduction.
 Block = tuple[int, int, int]
 REDUCTION = -1
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One row of the table below. `count` is the number of elements of the larger side of a rank.
+    """One row of the table below. `count`: elements of the larger of a rank's input and output.
 
-    nccl-tests' conventions: the size is that of the larger side, the count that of the smaller.
+    As in nccl-tests, the reported size is that of the larger buffer, the reported count that of the smaller.
     """
 
     name: str
@@ -23,14 +23,14 @@ class Collective:
     input_is_part: bool  # the input is 1/ranks of the size
     output_is_part: bool
     result: Callable[[int, int, int, int], list[Block]]  # of (rank, ranks, count, root)
-    bus_factor: Callable[[int], float]  # of ranks: algorithm bandwidth to bus bandwidth
+    bus_factor: Callable[[int], float]  # of ranks: bus bandwidth / algorithm bandwidth
 
     def needs_parts(self) -> bool:
         """Whether the size must be divisible by the number of ranks."""
         return self.name not in {"allreduce", "broadcast"}
 
     def shown_count(self, count: int, ranks: int) -> int:
-        """What the column `count` says."""
+        """The value of the column `count`."""
         return count // ranks if self.needs_parts() else count
 
 

@@ -1,4 +1,4 @@
-"""`rueda bench` with a collective, or none, for its argument."""
+"""`rueda bench [COLLECTIVE]`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rueda.launcher.errors import LaunchError
 if TYPE_CHECKING:
     from .run import Request
 
-_HELP = """Measures Rueda's collectives and those of its alternatives side by side, in one run.
+_HELP = """Measures the collectives of Rueda and of its alternatives side by side, in one run.
 
 \b
   rueda bench -np 2
   rueda bench allreduce -np 2 -b 4 -e 256M -f 4 --peers mpi,gloo,impi --tune-mpi
   rueda bench allgather -np 4 -b 1K -e 16M --dtype bfloat16 --json report.json
-  rueda bench latency -np 2  (how long single calls take: see rueda bench latency --help)
-  rueda bench train -np 2    (steps of training: see rueda bench train --help)
+  rueda bench latency -np 2  (latency of single calls: see rueda bench latency --help)
+  rueda bench train -np 2    (training steps: see rueda bench train --help)
 
 All ranks run on this host. COLLECTIVE is allreduce (the default), allgather, broadcast,
 reduce_scatter or alltoall.
@@ -26,32 +26,32 @@ reduce_scatter or alltoall.
 
 _EPILOG = """
 \b
-How it is measured. The ranks of every contender are started once and sleep in read() while it is
-not their turn. At each size the contenders take turns, in --rounds rounds, each time another
-first. Before each call every rank rewrites its whole buffer; a call lasts from the moment the last
-rank enters it until the last rank has left. The median is over all calls of all rounds, p10 and p90
-are its spread. Ranks are bound to a core each where there are enough, else not at all. Where ranks
-outnumber the cores, Open MPI is told so, and yields.
+How it is measured. The ranks of every contender start once and sleep in read() between their
+turns. At each size the contenders take turns in --rounds rounds, and a different one goes first in
+each round. Before each call every rank rewrites its whole buffer. A call lasts from the moment the
+last rank enters it until the last rank leaves it. The median is over all calls of all rounds; p10
+and p90 show the spread. Each rank is bound to its own core if there are enough cores, otherwise no
+rank is bound. If ranks outnumber the cores, Open MPI is told so, and yields.
 
 \b
-Columns (nccl-tests' conventions): size in bytes of a rank's larger buffer; count of elements, of
-the smaller buffer; time in µs; algbw = size / time; busbw = algbw times 2(n-1)/n for allreduce, 1
-for broadcast, (n-1)/n else, in GB/s; wrong = elements that were not what they should be, in
-the first and the last call of every round on every rank.
+Columns (nccl-tests' conventions): size: bytes of a rank's larger buffer; count: elements of its
+smaller buffer; time in µs; algbw = size / time, and busbw = algbw times 2(n-1)/n for allreduce, 1
+for broadcast, (n-1)/n otherwise, both in GB/s; wrong: incorrect elements in the first and the last
+call of every round, on all ranks.
 
 \b
 Contenders. rueda: direct calls in C++, on private memory (any) and on registered memory
 (rueda::allocate, rueda.empty). rueda-named: named calls in C++. rueda-python: named calls from
-Python; rueda-python-direct: rueda.torch.PersistentAllreduce. baseline, baseline-named: the other
-build that --baseline names. Peers: mpi (every Open MPI that is found), impi (Intel MPI), gloo
-(torch.distributed), deepspeed (its allreduce through shared memory). "Open MPI" in the ratios is
-the fastest of those found, with its defaults; "its best" the fastest of all settings, with
---tune-mpi.
+Python. rueda-python-direct: rueda.torch.PersistentAllreduce. baseline, baseline-named: the build
+that --baseline names. Peers: mpi (every Open MPI found), impi (Intel MPI), gloo
+(torch.distributed), deepspeed (its shared-memory allreduce). In the ratios, "Open MPI" is the
+fastest Open MPI found, with its defaults; with --tune-mpi, "its best" is the fastest of all
+settings.
 
 \b
-Limits. A flag exchanged between two cores, or handed over on one by sched_yield; memcpy and a += b
-on 64 MiB; process_vm_readv. At each size "limit": the loads and stores of an allreduce in
-shared memory on huge pages, without waiting for anybody.
+Limits. A flag exchanged between two cores, or handed over on one core by sched_yield; memcpy and
+a += b on 64 MiB; process_vm_readv. At each size, "limit" is the time of an allreduce's loads and
+stores in shared memory on huge pages, without waiting for other ranks.
 
 \b
 --json writes one object: schema (1), head, notes, collective, ranks, dtype, op, contenders (their
@@ -60,8 +60,8 @@ results by contender: time_us, min_us, p10_us, p90_us, round_medians_us, calls, 
 busbw_gbps, wrong, or unsupported).
 
 \b
-Exit code: 0; 1 where a result was wrong or ranks died; 2 where it could not be run as asked;
-128 + N where signal N ended it (130 after Ctrl-C). Nothing is left running.
+Exit code: 0; 1 if a result was wrong or ranks died; 2 if it could not run as asked; 128 + N if
+signal N ended it (130 after Ctrl-C). No process is left running.
 """
 
 
@@ -76,56 +76,59 @@ def _refuse_hosts(_: click.Context, __: click.Parameter, hosts: str | None) -> N
 _FLAGS = [
     click.argument("collective", default="allreduce"),
     click.option("-np", "-n", "--num-proc", "ranks", type=int, default=2, metavar="N",
-                 help="How many ranks. Default 2."),
+                 help="Number of ranks. Default 2."),
     click.option("-b", "--min-bytes", "first", metavar="SIZE",
-                 help="The smallest size: bytes, or with K, M, G. Default: one element."),
+                 help="Smallest size, in bytes or with K, M or G. Default: one element."),
     click.option("-e", "--max-bytes", "last", default="256M", metavar="SIZE",
-                 help="The largest size. Default 256M."),
+                 help="Largest size. Default 256M."),
     click.option("-f", "--step-factor", "factor", type=int, default=4, metavar="N",
-                 help="Each size is so many times the one before. Default 4."),
-    click.option("-d", "--dtype", default="float32", metavar="TYPE", help="Default float32."),
-    click.option("-o", "--op", default="sum", metavar="OP", help="The reduction. Default sum."),
-    click.option("--root", type=int, default=0, metavar="RANK", help="Of broadcast. Default 0."),
+                 help="Factor from one size to the next. Default 4."),
+    click.option("-d", "--dtype", default="float32", metavar="TYPE",
+                 help="Element type. Default float32."),
+    click.option("-o", "--op", default="sum", metavar="OP", help="Reduction. Default sum."),
+    click.option("--root", type=int, default=0, metavar="RANK",
+                 help="Root of broadcast. Default 0."),
     click.option("--memory", default="private,registered", metavar="LIST",
-                 help="Rueda's columns. Default private,registered."),
+                 help="Memory for Rueda's calls, a column each. Default private,registered."),
     click.option("--paths", default="direct", metavar="LIST",
                  help="Ways to call Rueda: direct, named, python, python-direct. Default direct."),
     click.option("--peers", metavar="LIST",
-                 help="Of mpi, impi, gloo, deepspeed; or none. Default: mpi, impi and gloo, as far "
-                 "as they are installed."),
+                 help="Any of mpi, impi, gloo, deepspeed; or none. Default: those of mpi, impi "
+                 "and gloo that are installed."),
     click.option("--baseline", type=click.Path(path_type=Path), metavar="FOLDER",
-                 help="Another build of Rueda, as `pip install --target FOLDER` makes it: takes "
-                 "turns with this one in the paths direct and named."),
+                 help="Another build of Rueda, installed with `pip install --target FOLDER`, to "
+                 "compare on the paths direct and named."),
     click.option("--impi", type=click.Path(path_type=Path), metavar="FOLDER",
-                 help="An environment with Intel MPI."),
+                 help="An environment that contains Intel MPI."),
     click.option("--tune-mpi", is_flag=True,
-                 help="Sweep Open MPI's allreduce algorithms and segment sizes first, and let "
-                 "the best at each size take part."),
+                 help="First sweep Open MPI's allreduce algorithms and segment sizes. The best at "
+                 "each size takes part."),
     click.option("--rounds", type=click.IntRange(min=1), default=6, metavar="N",
-                 help="How often the contenders take turns at each size. Default 6."),
+                 help="Rounds at each size; each contender has a turn per round. Default 6."),
     click.option("--calls", type=click.IntRange(min=0), default=0, metavar="N",
-                 help="Calls in each round. Default 0: as many as --seconds allow, 3 to 1000."),
+                 help="Calls per turn. Default 0: as many as fit into --seconds, 3 to 1000."),
     click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=0.1,
-                 metavar="S", help="For a contender in each round at each size. Default 0.1."),
+                 metavar="S", help="Time per turn. Default 0.1."),
     click.option("--late", type=click.FloatRange(min=0), default=0, metavar="MS",
-                 help="One rank, another in each call, enters so many milliseconds after the "
-                 "others, as ranks that train do. Default 0."),
-    click.option("--limits/--no-limits", default=True, help="Measure the machine, too."),
+                 help="One rank, a different one in each call, enters this many milliseconds after "
+                 "the others, as in training. Default 0."),
+    click.option("--limits/--no-limits", default=True,
+                 help="Also measure the machine's limits."),
     click.option("--explain", is_flag=True,
-                 help="Print which algorithm Rueda has chosen for which sizes on this host, and exit. "
+                 help="Print which algorithm Rueda uses for which sizes on this host, and exit. "
                  "Across hosts: rueda check -H."),
     click.option("-H", "--hosts", expose_value=False, hidden=True, callback=_refuse_hosts),
     click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE",
-                 help="Write the results."),
+                 help="Write the results as JSON."),
     click.option("--markdown", "markdown_file", type=click.Path(path_type=Path), metavar="FILE",
                  help="Write the tables as Markdown."),
     click.option("--plot", "plot_file", type=click.Path(path_type=Path), metavar="FILE",
-                 help="Draw them: .svg, .png or .pdf. Needs matplotlib."),
+                 help="Plot the results: .svg, .png or .pdf. Needs matplotlib."),
 ]  # fmt: skip
 
 
 class _Collectives(click.Command):
-    """Called `collectives` inside, but that word is left out by those who call it."""
+    """Registered as `collectives`, a name that users do not type: the usage line omits it."""
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         path = ctx.parent.command_path if ctx.parent else ctx.command_path
@@ -133,10 +136,10 @@ class _Collectives(click.Command):
 
 
 def make_collectives_command() -> click.Command:
-    """The command."""
+    """The command for one collective."""
 
     def bench(context: click.Context, /, **values: Any) -> None:
-        from .run import run  # `rueda run` has no use for NumPy
+        from .run import run  # imports NumPy, which `rueda run` does not need
 
         context.exit(run(_request(values)))
 

@@ -1,4 +1,4 @@
-"""Who takes part: how each is started, or why it cannot be."""
+"""The contenders: how each is started, or why it cannot be."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from .mpi_libraries import IntelMpi, OpenMpi, find_intel_mpi, find_open_mpis, in
 PRIVATE, REGISTERED = "private", "registered"
 PEERS = ("mpi", "impi", "gloo", "deepspeed")
 PATHS = ("direct", "named", "python", "python-direct")
-BASELINE_PATHS = ("direct", "named")  # those that need nothing of this driver in the other build
+BASELINE_PATHS = ("direct", "named")  # in C++: they need no Python code of the other build
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a group is started: what its processes have to know."""
+    """What the processes of a group need to know at the start."""
 
     ranks: int
     address: str
     token: str
-    folder: Path  # for files of the run
+    folder: Path  # for the run's files
     oversubscribed: bool
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A library, and a way to start its ranks."""
+    """A library and how to start its ranks."""
 
     name: str
     commands: Callable[[Setting], list[Command]]
     memories: tuple[str, ...] = (PRIVATE,)
-    peer: str = ""  # the word in --peers; empty for Rueda itself
+    peer: str = ""  # its name in --peers; empty for Rueda itself
     collectives: tuple[str, ...] = ()  # empty: all
     joins_within: float = 300.0  # seconds: importing torch on a busy machine takes a while
 
 
 def worker(baseline: Path | None = None) -> Path:
-    """The ranks that are written in C++. Raises LaunchError where they were not built."""
+    """The program of the C++ ranks. Raises LaunchError if it was not built."""
     package = Path(__file__).parents[1] if baseline is None else baseline.absolute() / "rueda"
     path = package / "lib" / "rueda_bench_worker"
     if baseline is not None and not path.exists():
@@ -87,9 +87,9 @@ def _rueda_commands(argv: Sequence[str]) -> Callable[[Setting], list[Command]]:
 
 
 def rueda(path: str, baseline: Path | None = None) -> Contender:
-    """Rueda by its direct calls or its named ones, in C++ or from Python; or another build of it.
+    """Rueda, or with `baseline` another build of it, called in the way that `path` (of PATHS) names.
 
-    Raises LaunchError where something is not installed.
+    Raises LaunchError if something is not installed.
     """
     both = (PRIVATE, REGISTERED)
     if path == "python":
@@ -122,7 +122,7 @@ def _python_ranks(module: str) -> Callable[[Setting], list[Command]]:
 
 
 def limits() -> Contender:
-    """The machine itself."""
+    """The loops that measure the machine's limits."""
 
     def commands(setting: Setting) -> list[Command]:
         return [
@@ -143,7 +143,7 @@ def limits() -> Contender:
 
 
 def open_mpi(found: OpenMpi, settings: dict[str, str] | None = None, name: str = "") -> Contender:
-    """An Open MPI, with MCA parameters of its own if any are given."""
+    """An Open MPI; `settings` are MCA parameters."""
 
     def commands(setting: Setting) -> list[Command]:
         environment = _own_environment(setting)
@@ -168,11 +168,11 @@ def intel_mpi(found: IntelMpi) -> Contender:
 
 
 class Missing(Exception):
-    """A peer that is not installed; the text says what to install."""
+    """A peer is not installed; the text says what to install."""
 
 
 def find_peer(peer: str, impi: Path | None) -> list[Contender]:
-    """The contenders that a word of --peers stands for. Raises Missing."""
+    """The contenders for one name in --peers. Raises Missing."""
     if peer == "mpi":
         mpis = find_open_mpis()
         if not mpis:

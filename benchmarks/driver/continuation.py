@@ -1,4 +1,4 @@
-"""Reports that later runs are added to."""
+"""Reports to which later runs are added."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rueda.launcher.errors import LaunchError
 def require_same(
     path: Path, before: Mapping[str, str], here: Mapping[str, str], names: Iterable[str]
 ) -> None:
-    """That nothing which changes what is measured has changed. Raises LaunchError."""
+    """Raises LaunchError if one of `names` (things that affect the results) differs from the runs in `path`."""
     for name in names:
         if before.get(name) != here.get(name):
             raise LaunchError(

@@ -1,4 +1,4 @@
-"""Which algorithm moves which sizes, as the library has decided."""
+"""Shows which algorithm the library uses for which sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WHAT = {
 
 
 def algorithm_table(text: str) -> Table:
-    """`flat:0-8K;direct:8K-` as a table; where there are no ranges, a single row."""
+    """`flat:0-8K;direct:8K-` as a table. Text without ranges becomes a single row."""
     rows = []
     for part in text.split(";"):
         name, _, sizes = part.strip().partition(":")

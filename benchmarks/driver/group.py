@@ -1,4 +1,4 @@
-"""The ranks of one contender: started once, asleep in read() while it is not their turn."""
+"""The ranks of one contender: started once, asleep in read() between their turns."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .wire import Message, receive, send
 
 _HUGE_PAGE = 2 << 20
 _ANSWER_WITHIN = 300.0
-_TAIL = 20  # lines of what a dead group has printed
+_TAIL = 20  # lines of a failed group's output that the error quotes
 
 
 class GroupFailed(LaunchError):
-    """Ranks of a contender have died or do not answer."""
+    """Ranks of a contender died or do not answer."""
 
     exit_code = 1
 
@@ -40,7 +40,7 @@ class Command:
 
 
 class Listener:
-    """Where ranks connect. Others than this user's processes are turned away."""
+    """The socket that ranks connect to. Turns away processes of other users."""
 
     def __init__(self) -> None:
         self.address = f"rueda-bench-{secrets.token_hex(8)}"
@@ -49,7 +49,7 @@ class Listener:
         self._socket.listen(128)
 
     def accept(self, timeout: float) -> socket.socket | None:
-        """The next connection, or none within the time."""
+        """The next connection; None after `timeout` seconds or if another user's process connected."""
         self._socket.settimeout(timeout)
         try:
             connection, _ = self._socket.accept()
@@ -69,7 +69,7 @@ class Group:
     """The ranks of one contender."""
 
     name: str
-    token: str  # by which its ranks name it
+    token: str  # with which its ranks say which group they belong to
     log: Path
     connections: list[socket.socket] = field(default_factory=list)  # by rank
     facts: dict[str, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Group:
     def ask(
         self, values: Sequence[Mapping[str, object]], payloads: Sequence[bytes]
     ) -> list[Message]:
-        """Says something to each rank and returns what each answers. Raises GroupFailed."""
+        """Sends each rank a message and returns the answers, by rank. Raises GroupFailed."""
         try:
             for connection, value, payload in zip(self.connections, values, payloads, strict=True):
                 send(connection, value, payload)
@@ -108,14 +108,14 @@ class Group:
         return [answers[rank] for rank in range(self.ranks)]
 
     def failed(self, why: str) -> GroupFailed:
-        """The error, with the end of what the ranks have printed."""
-        time.sleep(0.3)  # a launcher such as mpirun reports a moment later
+        """The error, with the last lines that the ranks printed."""
+        time.sleep(0.3)  # launchers such as mpirun report a moment later
         lines = self.log.read_text(errors="replace").strip().splitlines()
         tail = "".join(f"\n  | {line}" for line in lines[-_TAIL:])
         return GroupFailed(f"{self.name}: {why}{tail or '; it has printed nothing'}")
 
     def start(self, commands: Sequence[Command]) -> None:
-        """Starts the processes; what they print goes to the log."""
+        """Starts the processes. Their output goes to the log."""
         driver = os.getpid()
         with self.log.open("ab") as log:
             for command in commands:
@@ -159,7 +159,7 @@ class Group:
                         hello = receive(other)
                     except EOFError as error:
                         raise self.failed("a rank has died while joining") from error
-                    if hello.values["group"] != self.token:  # of a group that was given up
+                    if hello.values["group"] != self.token:  # from a group that was given up
                         other.close()
                         continue
                     by_rank[hello.number("rank")] = other
@@ -191,17 +191,17 @@ class Group:
             os.close(descriptor)
 
     def let_go(self) -> None:
-        """Closes the connections: ranks that sleep leave by themselves."""
+        """Closes the connections, at which sleeping ranks exit."""
         for connection in self.connections:
             connection.close()
 
     def end(self, within: float = 5.0) -> None:
-        """Lets the ranks go, and kills those that have not gone within that many seconds."""
+        """Lets the ranks go, and kills those that have not exited after `within` seconds."""
         self.let_go()
         self._await(within)
         for process in self._processes:
             if process.poll() is None:
-                process.terminate()  # mpirun ends its ranks then, and removes their files
+                process.terminate()  # mpirun then ends its ranks and removes their files
         self._await(3.0)
         for process in self._processes:
             if process.poll() is None:
@@ -222,7 +222,7 @@ def _has_spoken(connection: socket.socket) -> bool:
 
 
 def end_all(groups: Sequence[Group], within: float) -> None:
-    """Ends every group, in that many seconds if need be by force, and whatever else they left."""
+    """Ends every group, by force after `within` seconds, and every other process they left."""
     for group in groups:
         group.let_go()
     deadline = time.monotonic() + within

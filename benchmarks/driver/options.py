@@ -1,4 +1,4 @@
-"""Options that several commands of `rueda bench` have."""
+"""Options that several commands of `rueda bench` share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def ranks_option(least: int) -> Decorator:
-    """-np, as `ranks`."""
+    """The option -np; its value is passed as `ranks`."""
     return click.option(
         "-np",
         "-n",
@@ -21,11 +21,11 @@ def ranks_option(least: int) -> Decorator:
         type=click.IntRange(min=least),
         default=2,
         metavar="N",
-        help="How many ranks. Default 2.",
+        help="Number of ranks. Default 2.",
     )
 
 
 def file_option(flag: str, text: str) -> Decorator:
-    """A file that is written, as `FLAG_file`."""
+    """An option that names an output file; its value is passed as `FLAG_file`."""
     name = flag.removeprefix("--") + "_file"
     return click.option(flag, name, type=click.Path(path_type=Path), metavar="FILE", help=text)

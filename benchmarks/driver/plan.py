@@ -1,4 +1,4 @@
-"""What is to be measured."""
+"""What to measure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Plan:
     op: str
     root: int
     rounds: int
-    calls: int  # in each block; 0: as many as `seconds` allow
-    seconds: float  # for one block
-    late: float  # seconds that one rank, another in each call, enters after the others
+    calls: int  # per block; 0: as many as fit into `seconds`
+    seconds: float  # per block
+    late: float  # seconds by which one rank, a different one in each call, enters after the others
     processors: tuple[int, ...]
 
     @property
@@ -31,19 +31,19 @@ class Plan:
         return self.ranks > len(self.processors)
 
     def count(self, size: int) -> int:
-        """Elements of the larger side."""
+        """Elements of a rank's larger buffer."""
         return size // element_size(self.dtype)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A column: a contender with a kind of memory, and the group that runs it."""
+    """A column of the report: a contender with a kind of memory, and its group."""
 
     label: str
     contender: Contender
     memory: str
     group: Group
-    # Sizes at which it takes part; all where empty.
+    # Sizes at which it takes part; empty: all.
     sizes: frozenset[int] = frozenset()
 
     def takes_part(self, collective: Collective, size: int) -> bool:

@@ -1,4 +1,4 @@
-"""The report as a picture."""
+"""Plots the report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .sizes import format_size
 
 
 def check(path: Path) -> None:
-    """Raises LaunchError where no picture could be drawn, before anything is measured."""
+    """Raises LaunchError if the report cannot be plotted. Called before anything is measured."""
     if importlib.util.find_spec("matplotlib") is None:
         raise LaunchError("--plot needs matplotlib: pip install matplotlib")
     if path.suffix not in {".svg", ".png", ".pdf"}:
@@ -21,7 +21,7 @@ def check(path: Path) -> None:
 
 
 def draw(report: Report, path: Path) -> None:
-    """Bus bandwidth and time over size, one line for each contender, with the spread."""
+    """Plots time, with its spread, and bus bandwidth over size, one line per contender."""
     import matplotlib
 
     matplotlib.use("Agg")

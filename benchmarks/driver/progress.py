@@ -1,4 +1,4 @@
-"""How far a long run is: a bar on a terminal, nothing elsewhere."""
+"""The progress of a long run: a bar on a terminal, nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 
 class Progress:
-    """Use as a context manager; what is said through it stands above the bar."""
+    """A context manager. Text printed with `say()` appears above the bar."""
 
     def __init__(self) -> None:
         self._bar = None
@@ -34,17 +34,17 @@ class Progress:
             self._bar.stop()
 
     def begin(self, steps: int) -> None:
-        """So many steps are to come."""
+        """Sets the total number of steps."""
         if self._bar is not None:
             self._bar.update(self._task, total=steps)
 
     def tell(self, what: str, steps: int) -> None:
-        """What is being done; `steps` of them are over."""
+        """Shows what is being done, and advances the bar by `steps`."""
         if self._bar is not None:
             self._bar.update(self._task, description=what[:60], advance=steps)
 
     def say(self, text: str) -> None:
-        """A result, on standard output."""
+        """Prints a result on standard output."""
         if self._bar is not None and sys.stdout.isatty():
             self._bar.console.out(text, highlight=False)
         else:

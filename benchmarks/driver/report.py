@@ -1,4 +1,4 @@
-"""What came out, and the numbers that follow from it."""
+"""The results, and numbers derived from them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from .limits import LIMITS, SHARED_SUMS
 from .plan import Entry, Plan
 from .samples import Samples
 
-OPEN_MPI = "Open MPI"  # the fastest of those that are installed
-OPEN_MPI_BEST = "its best"  # the fastest of the settings that were swept
+OPEN_MPI = "Open MPI"  # the fastest Open MPI that is installed, with its defaults
+OPEN_MPI_BEST = "its best"  # the fastest of all settings
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Report:
         return [entry.label for entry in self.entries if not entry.contender.peer]
 
     def peers(self) -> list[str]:
-        """What Rueda is compared with: all Open MPIs are one."""
+        """What Rueda is compared with. All Open MPIs count as one."""
         names = []
         for entry in self.entries:
             peer = entry.contender.peer
@@ -42,7 +42,7 @@ class Report:
         return names
 
     def seconds(self, size: int, label: str) -> float | None:
-        """The median of a column, or of the best of the columns that `label` stands for."""
+        """The median of a column; for `OPEN_MPI` and `OPEN_MPI_BEST` the lowest median of their columns."""
         results = self.sizes[size]
         if label in (OPEN_MPI, OPEN_MPI_BEST):
             labels = [
@@ -56,7 +56,7 @@ class Report:
         return min(known) if known else None
 
     def limit(self, size: int) -> float | None:
-        """Seconds that the loads and stores alone take."""
+        """The time of the loads and stores alone, in seconds."""
         results = self.sizes[size]
         known = [results[n].median for n in SHARED_SUMS if n in results and results[n].known]
         return min(known) if known else None
@@ -67,13 +67,13 @@ class Report:
         return samples.median if samples is not None and samples.known else None
 
     def bandwidths(self, size: int, seconds: float) -> tuple[float, float]:
-        """Algorithm and bus bandwidth in GB/s, as nccl-tests count them."""
+        """Algorithm and bus bandwidth in GB/s, as nccl-tests defines them."""
         algorithm = size / seconds / 1e9
         return algorithm, algorithm * self.plan.collective.bus_factor(self.plan.ranks)
 
     @property
     def wrong(self) -> int:
-        """Wrong elements in all."""
+        """The total number of wrong elements."""
         return sum(s.wrong for results in self.sizes.values() for s in results.values())
 
     def _size_as_json(self, size: int) -> dict[str, object]:

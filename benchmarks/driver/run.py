@@ -1,4 +1,4 @@
-"""A run of `rueda bench` from the checked command line to the report."""
+"""A run of `rueda bench`, from the command line to the report."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _some_of(text: str, known: Sequence[str], what: str) -> list[str]:
 
 
 def make_plan(request: Request, processors: tuple[int, ...]) -> Plan:
-    """Checks everything that can be checked before anything is started. Raises LaunchError."""
+    """Checks the command line before anything starts. Raises LaunchError."""
     collective = COLLECTIVES[_collective_of(request.collective)]
     dtype = _one_of(request.dtype, values.DTYPES, "dtype")
     op = _one_of(request.op, values.OPERATIONS, "reduction")
@@ -120,7 +120,7 @@ def make_plan(request: Request, processors: tuple[int, ...]) -> Plan:
 
 
 def _find_peers(request: Request) -> tuple[list[Contender], list[str]]:
-    """The peers, and remarks on those that nobody insists on. Raises LaunchError."""
+    """The peers, and notes on missing ones. Raises LaunchError if --peers names a missing one."""
     if request.peers is not None and request.peers.strip() in {"", "none"}:
         return [], []
     insists = request.peers is not None
@@ -192,7 +192,7 @@ def _explain(arena: Arena) -> int:
 
 
 def _steps(plan: Plan, request: Request, entries: int, swept: int) -> int:
-    """How often somebody takes a turn, for the bar."""
+    """The number of turns in the run, for the progress bar."""
     size_turns = entries + (len(SHARED_SUMS) if request.limits else 0)
     constant = len(LIMITS) if request.limits else 0
     return plan.rounds * (len(plan.sizes) * size_turns + constant) + swept

@@ -13,17 +13,17 @@ Times = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Block:
-    """What the ranks have answered about one block of calls."""
+    """The ranks' results for one block of calls."""
 
     durations: npt.NDArray[np.float64]  # seconds, one per call
     wrong: int
-    interval: float  # seconds from one call to the next, rewriting included
+    interval: float  # seconds from one call to the next, including the rewriting of buffers
 
 
 def block_of(clocks: Sequence[tuple[Times, Times]], steps: int, wrong: int) -> Block:
-    """`clocks`: for each rank when it entered and when it left each call, in ns of one clock.
+    """`clocks`: for each rank, when it entered and left each call, in ns of a clock that all ranks share.
 
-    A call lasts from the moment the last rank entered until the last rank has left.
+    A call lasts from the moment the last rank enters it until the last rank leaves it.
     """
     entered = np.stack([ours for ours, _ in clocks]).max(axis=0)
     left = np.stack([theirs for _, theirs in clocks]).max(axis=0)
@@ -35,7 +35,7 @@ def block_of(clocks: Sequence[tuple[Times, Times]], steps: int, wrong: int) -> B
 
 @dataclass
 class Samples:
-    """All that is known of one contender at one size."""
+    """All results of one contender at one size."""
 
     rounds: list[npt.NDArray[np.float64]] = field(default_factory=list)
     wrong: int = 0
@@ -51,7 +51,7 @@ class Samples:
         return bool(self.rounds)
 
     def quantile(self, share: float) -> float:
-        """Seconds, over all calls of all rounds; 0.5 is the median."""
+        """In seconds, over all calls of all rounds. `share`: 0 to 1; 0.5 gives the median."""
         return float(np.quantile(np.concatenate(self.rounds), share))
 
     @property

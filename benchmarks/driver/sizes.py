@@ -1,4 +1,4 @@
-"""Sizes as people write them, and the sequence of sizes that is measured."""
+"""Parses and formats sizes, and lists the sizes to measure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size: int) -> str:
-    """`64 Ki`, `256 Mi`, or the number where no unit divides it."""
+    """`64 Ki`, `256 Mi`, or the plain number if no unit divides it."""
     for unit in ("G", "M", "K"):
         if size and size % _UNITS[unit] == 0:
             return f"{size // _UNITS[unit]} {unit}i"
@@ -27,10 +27,10 @@ def format_size(size: int) -> str:
 
 
 def size_sequence(first: int, last: int, factor: int, element: int, parts: int = 1) -> list[int]:
-    """From `first` to `last` bytes, each `factor` times the one before.
+    """Sizes from `first` to `last` bytes, each `factor` times the previous one.
 
-    Each is rounded up to a multiple of `parts` elements. Raises `LaunchError` where `first` and
-    `last` are the wrong way round or `first` is not made of elements.
+    Each is rounded up to a multiple of `parts` elements of `element` bytes. Raises `LaunchError` if `first` exceeds
+    `last` or is not a multiple of `element`, or if `factor` is less than 2.
     """
     if first > last:
         raise LaunchError(f"-b {first} is more than -e {last}: the smallest size comes first")

@@ -1,4 +1,4 @@
-"""`rueda bench` with `latency` and `train` beside the collectives."""
+"""`rueda bench`: the collectives, and the subcommands `latency` and `train`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .train.command import make_train_command
 
 
 class _Bench(click.Group):
-    """Takes whatever is no subcommand for the arguments of the one called `collectives`."""
+    """Passes arguments that do not begin with a subcommand to the subcommand `collectives`."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         if (
             not args
-        ):  # as every other command that could do anything; what it would do takes many minutes
+        ):  # like the other commands, does not start work (here many minutes) without arguments
             args = ["collectives", "--help"]
         elif args[0] not in self.commands:
             args = ["collectives", *args]
@@ -28,7 +28,7 @@ def make_bench_command() -> click.Group:
 
 
 def with_subcommands(collectives: click.Command) -> click.Group:
-    """`collectives` and its arguments as they are, `bench latency` and `bench train`."""
+    """A group that runs `collectives` by default, and has `latency` and `train` as subcommands."""
     group = _Bench("bench", short_help=collectives.short_help)
     group.add_command(collectives, "collectives")
     group.add_command(make_latency_command())

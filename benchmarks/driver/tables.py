@@ -1,4 +1,4 @@
-"""The report as text: tables that fit a terminal, and the same in Markdown."""
+"""The report as text: tables for a terminal and for Markdown."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _ABSENT = "-"
 
 @dataclass(frozen=True)
 class Table:
-    """Cells, all text."""
+    """A table of text cells."""
 
     title: str
     columns: list[str]
     rows: list[list[str]]
 
     def as_text(self) -> str:
-        """Right-aligned columns under a line that begins with #, as nccl-tests print them."""
+        """Right-aligned columns under a header line that begins with #, as nccl-tests prints them."""
         widths = [
             max(len(cell) for cell in column)
             for column in zip(self.columns, *self.rows, strict=True)
@@ -33,7 +33,7 @@ class Table:
         return "\n".join(lines)
 
     def as_markdown(self) -> str:
-        """A table with its title above."""
+        """A Markdown table below its title."""
         lines = [f"**{self.title}**", "", _row(self.columns), _row(["---:"] * len(self.columns))]
         return "\n".join([*lines, *(_row(row) for row in self.rows)])
 
@@ -43,7 +43,7 @@ def _row(cells: list[str]) -> str:
 
 
 def microseconds(seconds: float) -> str:
-    """Three digits that count: `0.163`, `12.3`, `1230`."""
+    """With about three significant digits: `0.163`, `12.3`, `1230`."""
     value = seconds * 1e6
     for limit, digits in ((1, 3), (10, 2), (100, 1)):
         if value < limit:
@@ -81,7 +81,7 @@ def _cells(report: Report, size: int, samples: Samples) -> list[str]:
 
 
 def summary_table(report: Report) -> Table:
-    """The medians of all contenders, size by size."""
+    """The medians of all contenders, one row per size."""
     labels = [entry.label for entry in report.entries if not entry.sizes]
     best = [name for name in report.peers() if name not in labels and name != "Open MPI"]
     rows = []
@@ -97,7 +97,7 @@ def summary_table(report: Report) -> Table:
 
 
 def ratio_tables(report: Report) -> list[Table]:
-    """For each of Rueda's columns: how many times as long its peers take, and the limits."""
+    """For each of Rueda's columns: its speedup over the peers, and its ratio to the limits."""
     return [_ratio_table(report, label) for label in report.ours()]
 
 
@@ -125,7 +125,7 @@ def _ratio_table(report: Report, label: str) -> Table:
 
 
 def limits_table(report: Report) -> Table:
-    """What the machine can do."""
+    """The machine's limits."""
     rows = []
     for limit in LIMITS:
         if limit.name not in report.limits:

@@ -1,4 +1,4 @@
-"""Looks for Open MPI's best: each of its allreduce algorithms, a few calls at each size."""
+"""Searches for Open MPI's best settings: tries each allreduce algorithm with a few calls at each size."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _ALGORITHMS = {
     1: "basic linear", 2: "nonoverlapping", 3: "recursive doubling", 4: "ring",
     5: "segmented ring", 6: "Rabenseifner", 7: "allgather-reduce",
 }  # fmt: skip
-_SEGMENTS = (16 << 10, 64 << 10, 256 << 10, 1 << 20)  # only the segmented ring has them
+_SEGMENTS = (16 << 10, 64 << 10, 256 << 10, 1 << 20)  # bytes; of the segmented ring only
 _ROUNDS = 2
 _SECONDS = 0.03
 
 
 @dataclass(frozen=True)
 class Setting:
-    """MCA parameters and what to call them."""
+    """MCA parameters, and a name for them."""
 
     name: str
     parameters: dict[str, str]
 
 
 def settings(major: int) -> list[Setting]:
-    """All that are swept."""
+    """All settings to try with this major version."""
     found = []
     for number, name in _ALGORITHMS.items():
         if number == 7 and major < 5:
@@ -61,7 +61,7 @@ Start = Callable[[Contender], Group]
 def sweep(
     plan: Plan, mpis: Sequence[OpenMpi], start: Start, tell: Tell
 ) -> tuple[list[Tuned], dict[int, tuple[str, float]], list[str]]:
-    """The settings that are the best somewhere, which and how fast at each size, and remarks."""
+    """Returns the settings that are the fastest at some size, the fastest with its seconds by size, and notes."""
     best: dict[int, tuple[str, float]] = {}
     running: dict[str, tuple[Contender, Group]] = {}
     notes = []
@@ -89,7 +89,7 @@ def sweep(
 
 
 def _medians(plan: Plan, group: Group) -> dict[int, float]:
-    """Seconds at each size at which the results are right."""
+    """The median in seconds at each size with correct results."""
     medians = {}
     for size in plan.sizes:
         turn = Turn(plan, group, size).as_collective(PRIVATE)

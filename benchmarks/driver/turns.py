@@ -1,4 +1,4 @@
-"""Walks through the sizes; at each the contenders take turns, so that noise hits all alike."""
+"""Loops over the sizes. At each the contenders take turns, so that noise affects all alike."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .samples import Block, Samples, block_of
 
 _FEWEST_CALLS, _MOST_CALLS = 3, 1000
 _TRIAL_CALLS = 3
-# Libraries prepare what they meet repeatedly: Rueda puts it on huge pages in the third run.
+# Libraries prepare for buffers they see again: Rueda moves them to huge pages in the third run.
 _TRIAL_WARMUP = 4
 
-# Says what has been done: a text, and how many of the steps of the whole run it was.
+# Reports progress: a text, and how many of the run's steps are now done in addition.
 Tell = Callable[[str, int], None]
 
 
 class Unsupported(Exception):
-    """The contender cannot do this; the text says why."""
+    """The contender does not support this call; the text says why."""
 
 
 def _measure(
@@ -42,7 +42,7 @@ def _measure(
 
 
 class Turn:
-    """One contender at one size: what its ranks are asked, and how many calls fit into a block."""
+    """One contender at one size: the requests for its ranks, and the number of calls per block."""
 
     def __init__(self, plan: Plan, group: Group, size: int, calls: int | None = None) -> None:
         self._plan = plan
@@ -59,7 +59,7 @@ class Turn:
         self._payloads.append(payload)
 
     def as_collective(self, memory: str) -> Turn:
-        """Asks for the plan's collective."""
+        """Makes the requests for the plan's collective. Returns self."""
         plan, collective = self._plan, self._plan.collective
         count = plan.count(self._size)
         for rank in range(plan.ranks):
@@ -76,7 +76,7 @@ class Turn:
         return self
 
     def as_limit(self, name: str, checked: bool) -> Turn:
-        """Asks for a loop of the limits, on float32; `checked` where it leaves a sum."""
+        """Makes the requests for a limit's loop, on float32. `checked`: its result is a sum. Returns self."""
         ranks, count = self._plan.ranks, -(-self._size // 4)
         for rank in range(ranks):
             tables = [values.table(rank, ranks, "sum", "float32")]
@@ -95,7 +95,7 @@ class Turn:
         return _measure(self._group, requests, self._payloads)
 
     def take(self) -> None:
-        """Runs a block; the first one is preceded by a short one that shows how long calls take."""
+        """Runs a block. Unless the plan sets the calls, the first turn begins with a short trial that sets them."""
         if self.samples.unsupported:
             return
         try:
@@ -111,7 +111,7 @@ class Turn:
 
 
 def _rounds(plan: Plan, turns: Sequence[tuple[str, Turn]], tell: Tell, what: str) -> None:
-    """Everybody in each round, each time another first."""
+    """In each round every contender takes a turn; each round starts with a different one."""
     for round_ in range(plan.rounds):
         shift = round_ % max(1, len(turns))
         for label, turn in [*turns[shift:], *turns[:shift]]:
@@ -121,7 +121,7 @@ def _rounds(plan: Plan, turns: Sequence[tuple[str, Turn]], tell: Tell, what: str
 
 
 def measure_limits(plan: Plan, group: Group, tell: Tell) -> dict[str, Samples]:
-    """What does not depend on the size."""
+    """Measures the limits that do not depend on the size."""
     turns = [
         (limit.name, Turn(plan, group, limit.size, limit.calls).as_limit(limit.name, False))
         for limit in LIMITS
@@ -133,7 +133,7 @@ def measure_limits(plan: Plan, group: Group, tell: Tell) -> dict[str, Samples]:
 def measure_size(
     plan: Plan, entries: Sequence[Entry], limits: Group | None, size: int, tell: Tell
 ) -> dict[str, Samples]:
-    """All contenders at one size, by label, and with `limits` the limit of this size."""
+    """Measures all contenders at one size, and with `limits` an allreduce's limit at this size. Results by label."""
     turns = [
         (entry.label, Turn(plan, entry.group, size).as_collective(entry.memory))
         for entry in entries

@@ -1,4 +1,4 @@
-"""The values that ranks put in and what must come out: small integers, exact in every dtype."""
+"""Input values and expected results: small integers, which are exact in every dtype."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ELEMENT = {
 DTYPES = tuple(_ELEMENT)
 OPERATIONS = ("sum", "average", "min", "max", "product", "bit_and", "bit_or", "bit_xor")
 
-# Prime numbers of elements that make tables of nearly 8 KiB: no chunk is a multiple of one.
+# Elements of a table of nearly 8 KiB, by element size. Primes, so that no chunk is a multiple of a table.
 _PERIODS = {1: 8191, 2: 4093, 4: 2039, 8: 1021, 16: 509}
 
-# What no sum may exceed, nor what is summed for an average: an int8 holds it.
+# The largest sum, and the largest sum for an average: fits an int8.
 _HIGHEST_SUM = 127
 
 _Integers = npt.NDArray[np.int64]
@@ -33,12 +33,12 @@ def element_size(dtype: str) -> int:
 
 
 def period(dtype: str) -> int:
-    """Elements of a table, after which the values repeat."""
+    """The number of elements of a table, after which the values repeat."""
     return _PERIODS[element_size(dtype)]
 
 
 def _highest(op: str, dtype: str, ranks: int) -> int:
-    """The largest value, such that no sum exceeds an int8 where ranks are few enough."""
+    """The largest input value. With few enough ranks, no sum exceeds an int8."""
     if dtype == "bool":
         return 1
     if op == "sum":
@@ -49,13 +49,13 @@ def _highest(op: str, dtype: str, ranks: int) -> int:
 
 
 def _contributors(op: str, ranks: int) -> int:
-    """How many ranks may have anything but 0 in one element, so that no sum exceeds an int8."""
+    """How many ranks may have a non-zero value in one element, so that no sum exceeds an int8."""
     least = {"sum": 1, "average": ranks}.get(op)  # of one rank
     return ranks if least is None else min(ranks, max(1, _HIGHEST_SUM // least))
 
 
 def fits(op: str, dtype: str, ranks: int) -> bool:
-    """Whether the dtype has values for so many ranks whose reduction is exact."""
+    """Whether values exist whose reduction over that many ranks is exact in the dtype."""
     return op != "average" or element_size(dtype) > 1 or ranks <= _HIGHEST_SUM
 
 
@@ -85,14 +85,14 @@ def _reduced(ranks: int, op: str, dtype: str) -> _Integers:
 
 def as_bytes(values: _Integers, dtype: str) -> bytes:
     """The values as elements of `dtype`."""
-    if dtype == "bfloat16":  # the upper half of a float32; these have nothing in the lower
+    if dtype == "bfloat16":  # the upper half of a float32, whose lower half is 0 for these values
         return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
     return values.astype(dtype).tobytes()
 
 
 @functools.lru_cache(maxsize=64)
 def table(whose: int, ranks: int, op: str, dtype: str) -> bytes:
-    """The values of a rank, or with `REDUCTION` what they become together."""
+    """The values of rank `whose`, or the reduction of all ranks' values if it is `REDUCTION`."""
     if whose == REDUCTION:
         return as_bytes(_reduced(ranks, op, dtype), dtype)
     return as_bytes(_integers(whose, ranks, op, dtype), dtype)
@@ -101,7 +101,7 @@ def table(whose: int, ranks: int, op: str, dtype: str) -> bytes:
 def expectation(
     collective: Collective, rank: int, ranks: int, count: int, root: int, op: str, dtype: str
 ) -> tuple[str, bytes]:
-    """What a rank is told: the blocks of its result, and the tables, its own values first."""
+    """What the driver sends a rank: the blocks of its result, and the tables; its own values come first."""
     tables = [table(rank, ranks, op, dtype)]
     numbers: dict[int, int] = {}
     blocks = []

@@ -1,6 +1,6 @@
-"""What the driver and the ranks say to each other; benchmarks/worker/message.h is the other end.
+"""Messages between the driver and the ranks; benchmarks/worker/message.h is the C++ counterpart.
 
-A message is the lengths of its two parts, then lines `name value`, then bytes.
+A message consists of the lengths of its two parts, then lines `name value`, then a payload of bytes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Message:
 
 
 def connect_to_driver(connection: socket.socket, address: str) -> None:
-    """Connects a rank to the driver; raises OSError where another user's process listens there."""
+    """Connects a rank to the driver. Raises OSError if another user's process listens there."""
     connection.connect("\0" + address)
     if user_of(connection) != os.geteuid():
         raise PermissionError(errno.EPERM, "the driver's socket is another user's")
 
 
 def send(connection: socket.socket, values: Mapping[str, object], payload: bytes = b"") -> None:
-    """Raises OSError where the other side has gone."""
+    """Sends a message. Raises OSError if the other side is gone."""
     lines = "".join(f"{name} {value}\n" for name, value in values.items()).encode()
     connection.sendall(_LENGTHS.pack(len(lines), len(payload)) + lines + payload)
 
@@ -53,7 +53,7 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
 
 
 def receive(connection: socket.socket) -> Message:
-    """Raises EOFError where the other side has closed the connection."""
+    """Waits for a message. Raises EOFError if the other side has closed the connection."""
     try:
         lines, payload = _LENGTHS.unpack(_exactly(connection, _LENGTHS.size))
         text = _exactly(connection, lines).decode()

@@ -136,19 +136,19 @@ void end_succession() {
 // The options of a world after the first: it does not write over what the one before has written.
 Options options_of_later(Options options, std::uint64_t epoch) {
   if (epoch == 0) return options;
-  if (!options.timeline.empty()) options.timeline += str(".epoch", epoch);
   if (!options.flight_recorder.empty()) options.flight_recorder += str("/epoch", epoch);
   return options;
 }
 
 std::unique_ptr<Succession> make_succession(Bootstrap& bootstrap, const Succession::First& first,
-                                            const Options& options) {
+                                            const Options& options,
+                                            const std::shared_ptr<History>& history) {
   if (options.recovery != "on" || first.world.topology.size == 1) return nullptr;
-  const auto start = [options](World world, Bootstrap& members, std::uint64_t later,
-                               Succession::OnFailure on_failure,
-                               std::shared_ptr<ProcessSets> sets) {
+  const auto start = [options, history](World world, Bootstrap& members, std::uint64_t later,
+                                        Succession::OnFailure on_failure,
+                                        std::shared_ptr<ProcessSets> sets) {
     return start_runtime(std::move(world), members, options_of_later(options, later),
-                         std::move(on_failure), std::move(sets));
+                         std::move(on_failure), {std::move(sets), history});
   };
   return value_or_throw(Succession::open(bootstrap, first, options, start,
                                          Clock::now() + seconds(options.init_timeout)));
@@ -292,9 +292,12 @@ void init(const std::map<std::string, std::string>& overrides) {
   warn_of_idle_algorithm(world, options);
   end_succession();
   const auto sets = std::make_shared<ProcessSets>(world.topology.rank, world.topology.size);
-  auto succession = make_succession(*opened.bootstrap, {world, 0, sets}, options);
-  set_runtime(start_runtime(std::move(world), *opened.bootstrap, options,
-                            failures_of_first(succession), sets));
+  const auto history = std::make_shared<History>();
+  auto succession = make_succession(*opened.bootstrap, {world, 0, sets}, options, history);
+  auto runtime = start_runtime(std::move(world), *opened.bootstrap, options,
+                               failures_of_first(succession), {sets, history});
+  runtime->take_over(0);
+  set_runtime(std::move(runtime));
   set_succession(std::move(succession));
   state.epoch = 0;
   state.overrides = overrides;
@@ -310,6 +313,7 @@ void shutdown() {
   // the last.
   if (const auto runtime = take_runtime()) {
     runtime->shutdown();
+    runtime->timeline().close();
     process().broken = process().broken || !runtime->epoch().failure().ok();
   }
 }
@@ -337,6 +341,7 @@ Recovery recover(double timeout, bool break_whole) {
   auto next = value_or_throw(state.succession->take_next(now + seconds(timeout)));
   state.broken = true;  // as MPI sees it
   set_log_rank(next.runtime->topology().rank);
+  next.runtime->take_over(next.recovery.epoch);
   set_runtime(std::move(next.runtime));
   broken->shutdown();
   state.epoch = next.recovery.epoch;
@@ -404,13 +409,15 @@ Recovery enter_world(const WorldMeeting& meeting) {
   World world = value_or_throw(form_world(*bootstrap, options, no_mpi));
   OfferedSets offered(present);
   const auto sets = value_or_throw(inherit_sets(*bootstrap, offered.known(), deadline));
-  auto succession = make_succession(*bootstrap, {world, entered.epoch, sets}, options);
+  const auto history = present ? present->history() : std::make_shared<History>();
+  auto succession = make_succession(*bootstrap, {world, entered.epoch, sets}, options, history);
   auto runtime =
       start_runtime(std::move(world), *bootstrap, options_of_later(options, entered.epoch),
-                    failures_of_first(succession), sets);
+                    failures_of_first(succession), {sets, history});
   // From here on nothing fails: all are in the new world.
   offered.keep_with_next();
   set_log_rank(runtime->topology().rank);
+  runtime->take_over(entered.epoch);
   set_runtime(std::move(runtime));
   state.epoch = entered.epoch;
   state.overrides = overrides;
@@ -425,6 +432,7 @@ void abort(const std::string& cause) {
   end_succession();
   if (const auto runtime = take_runtime()) {
     runtime->abort(cause);
+    runtime->timeline().close();
     process().broken = true;
   }
 }
@@ -456,7 +464,7 @@ bool is_homogeneous() {
 }
 
 std::map<std::string, std::int64_t> metrics() {
-  return current_runtime()->metrics().values();
+  return current_runtime()->history()->values();
 }
 void count_filled_gradient() {
   current_runtime()->metrics().gradients_filled.add(1);

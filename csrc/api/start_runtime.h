@@ -10,10 +10,9 @@
 namespace rueda {
 
 // Returns once all ranks have connected: one that leaves at once must not be gone before. Throws on
-// every rank where one of them cannot. `on_failure`, `sets`: see Runtime::start().
+// every rank where one of them cannot. `on_failure`, `inherited`: see Runtime::start().
 [[nodiscard]] std::shared_ptr<Runtime> start_runtime(
     World world, Bootstrap& bootstrap, const Options& options,
-    std::function<void(const Status&)> on_failure = {},
-    std::shared_ptr<ProcessSets> sets = nullptr);
+    std::function<void(const Status&)> on_failure = {}, Runtime::Inheritance inherited = {});
 
 }  // namespace rueda

@@ -17,7 +17,8 @@ class Succession {
  public:
   using OnFailure = std::function<void(const Status&)>;
   // Starts a runtime in a world that was formed; collective. Throws where one of its ranks does not
-  // succeed. `on_failure` and `sets` are for Runtime::start().
+  // succeed. `on_failure` and `sets` are for Runtime::start(). Whoever takes the world says so to
+  // the runtime (Runtime::take_over()).
   using Start = std::function<std::shared_ptr<Runtime>(World world, Bootstrap& bootstrap,
                                                        std::uint64_t epoch, OnFailure on_failure,
                                                        std::shared_ptr<ProcessSets> sets)>;

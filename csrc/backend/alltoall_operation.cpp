@@ -29,8 +29,8 @@ void AlltoallOperation::exchange_counts() {
   received_rows_[self] = input_.rows[self];
 }
 
-// Rows are sent only once all counts are in: by then the others are about to know where theirs go
-// as well, and need not keep them aside.
+// Sends rows only once all counts have arrived. By then the receivers are about to know where their
+// rows go, and need not buffer them.
 void AlltoallOperation::exchange_rows() {
   counts_known_ = true;
   const std::vector<std::size_t> received = offsets_of(received_rows_);
@@ -39,7 +39,7 @@ void AlltoallOperation::exchange_rows() {
   const auto self = static_cast<std::size_t>(lane_.rank);
   const std::size_t own_bytes = given[self + 1] - given[self];
   if (own_bytes > 0) std::memcpy(output + received[self], input_.data + given[self], own_bytes);
-  // Starting with the next rank, so that not everyone sends to rank 0 first.
+  // Starts with the next rank, so that not everyone sends to rank 0 first.
   for (int distance = 1; distance < lane_.size(); ++distance) {
     const auto peer = static_cast<std::size_t>((lane_.rank + distance) % lane_.size());
     const MutableBytes target(output + received[peer], received[peer + 1] - received[peer]);
@@ -59,7 +59,7 @@ void AlltoallOperation::exchange_rows() {
   }
 }
 
-// Where each rank's rows begin, in bytes, with the end of all as last element.
+// Byte offset of each rank's rows; the last element is the total.
 std::vector<std::size_t> AlltoallOperation::offsets_of(
     const std::vector<std::int64_t>& rows) const {
   std::vector<std::size_t> offsets{0};

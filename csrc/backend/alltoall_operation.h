@@ -1,4 +1,4 @@
-// Every rank sends rows to every other: first how many, then the rows themselves, all pairs at
+// Every rank sends rows to every other rank: first the row counts, then the rows, all pairs at
 // once.
 #pragma once
 
@@ -21,7 +21,7 @@ class AlltoallOperation : public Operation {
   void exchange_counts();
   void exchange_rows();
   [[nodiscard]] std::vector<std::size_t> offsets_of(const std::vector<std::int64_t>& rows) const;
-  // Whether all of `tickets` are done; an error among them ends the operation.
+  // Whether all `tickets` are done; an error among them ends the operation.
   bool all_done(const std::vector<Ticket>& tickets);
 
   Lane lane_;

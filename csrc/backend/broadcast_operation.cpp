@@ -6,7 +6,7 @@ namespace rueda {
 
 namespace {
 
-// Chunks whose receives are posted ahead.
+// Number of chunks whose receives are posted ahead.
 constexpr std::int64_t chunks_ahead = 4;
 
 }  // namespace

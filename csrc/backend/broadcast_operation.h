@@ -1,4 +1,4 @@
-// Broadcast as a pipeline along the ring: each rank passes a chunk on while it receives the next.
+// Broadcast as a pipeline along the ring: each rank forwards a chunk while it receives the next.
 #pragma once
 
 #include <deque>
@@ -18,7 +18,7 @@ class BroadcastOperation : public Operation {
 
  private:
   [[nodiscard]] std::size_t chunk_size(std::int64_t chunk) const;
-  // Takes what has completed off the front of `tickets`; returns how many did.
+  // Removes completed tickets from the front of `tickets`; returns how many.
   std::int64_t take(std::deque<Ticket>& tickets);
 
   Lane lane_;

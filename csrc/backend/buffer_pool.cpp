@@ -13,8 +13,7 @@ PooledBuffer BufferPool::take(std::size_t bytes) {
     free_.erase(found);
     return buffer;
   }
-  // Powers of two, so that batches of similar size share buffers; pages that are not used cost
-  // nothing.
+  // Powers of two, so that batches of similar size share buffers; unused pages cost nothing.
   const std::size_t capacity = std::bit_ceil(std::max<std::size_t>(bytes, 4096));
   auto memory = allocate_(capacity);
   if (!memory) throw std::bad_alloc();

@@ -1,4 +1,4 @@
-// Fusion buffers and scratch that are kept from batch to batch, so that a steady state allocates
+// Fusion buffers and scratch memory, kept across batches so that the steady state allocates
 // nothing.
 #pragma once
 
@@ -34,14 +34,14 @@ struct PooledBuffer {
 
 class BufferPool {
  public:
-  // Null, or throws std::bad_alloc, when there is no memory.
+  // Returns null or throws std::bad_alloc when out of memory.
   using Allocate = std::function<std::shared_ptr<std::byte[]>(std::size_t bytes)>;
 
-  // Keeps up to `kept` buffers that are not in use.
+  // Keeps up to `kept` unused buffers.
   explicit BufferPool(std::size_t kept, Allocate allocate = allocate_aligned)
       : kept_(kept), allocate_(std::move(allocate)) {}
 
-  // The smallest free buffer that is large enough, or a new one. Throws std::bad_alloc.
+  // Returns the smallest free buffer that is large enough, or a new one. Throws std::bad_alloc.
   [[nodiscard]] PooledBuffer take(std::size_t bytes);
   void give_back(PooledBuffer buffer);
 

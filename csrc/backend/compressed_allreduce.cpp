@@ -12,7 +12,7 @@ namespace rueda {
 
 namespace {
 
-// Whole blocks, so that only the end of what a rank owns of a tensor has a part of one.
+// Whole blocks, so that only the end of a rank's part of a tensor has an incomplete block.
 std::int64_t chunk_elements(const Lane& lane) {
   const std::int64_t elements = lane.chunk_bytes / static_cast<std::int64_t>(sizeof(float));
   return std::clamp(elements / block_elements * block_elements, block_elements, max_run);
@@ -40,7 +40,7 @@ bool CompressedAllreduce::advance() {
   if (done_) return false;
   const bool moved = move_messages();
   if (done_) return true;
-  // What others wait for first.
+  // What other ranks wait for comes first.
   const bool worked = reduce_own_chunk() || send_next() || take_a_result();
   if (!done_ && is_over()) done_ = true;
   return moved || worked || done_;
@@ -68,7 +68,7 @@ bool CompressedAllreduce::reduce_own_chunk() {
   const auto has_contributed = [](const Peer& peer) {
     return peer.inbox.has_arrived(ChunkKind::contribution);
   };
-  // Not before its time, so that results do not pile up.
+  // Not ahead of time, so that results do not pile up.
   if (reduced_ > time_ || !std::all_of(peers_.begin(), peers_.end(), has_contributed)) return false;
   for (int rank = 0; rank < lane_.size() && !done_; ++rank) add_contribution(rank, chunk);
   if (done_) return true;
@@ -83,7 +83,7 @@ bool CompressedAllreduce::reduce_own_chunk() {
   return true;
 }
 
-// Ranks come in their order: the first one's values begin the sum.
+// Called in rank order; the first contribution initialises the sum.
 void CompressedAllreduce::add_contribution(int rank, const CompressedChunk& chunk) {
   const auto add = [&](ConstBytes bytes) {
     return tensors_.add_to_sum(chunk, rank, bytes, sum_.data());

@@ -1,11 +1,11 @@
-// An allreduce whose contributions and results travel encoded.
+// An allreduce whose contributions and results are encoded for transfer.
 //
-// Each rank encodes what it has of the others' segments and sends it straight to their owners. An
-// owner decodes and adds in float32 in the order of the ranks, encodes the result once, and sends
-// that to all; every rank, the owner too, takes the decoded bits of that one encoding. So all ranks
-// hold the same bits, and each value is rounded once on its way to its owner and once on its way
-// back, however many ranks there are (Wang et al., "ZeRO++", 2023, section 3.3, qgZ). A rank sends
-// 2(P-1)/P of the elements, as around a ring.
+// Each rank encodes its share of every segment and sends it straight to the segment's owner. The
+// owner decodes the contributions, adds them in float32 in rank order, encodes the sum once, and
+// sends that to all. Every rank, including the owner, uses the decoded bits of that one encoding,
+// so all ranks hold the same bits. Each value is rounded once on its way to its owner and once on
+// its way back, whatever the number of ranks (Wang et al., "ZeRO++", 2023, section 3.3, qgZ). A
+// rank sends 2(P-1)/P of the elements, as around a ring.
 #pragma once
 
 #include <deque>
@@ -17,18 +17,18 @@
 
 namespace rueda {
 
-// Chunk by chunk: at time t this rank sends its contributions to chunk t of all other segments, and
-// then the result of its own chunk t - result_lag. Nobody waits for more than for what all ranks
-// send at an earlier time, so some rank can always go on.
+// Works chunk by chunk: at time t this rank sends its contributions to chunk t of all other
+// segments, then the result of its own chunk t - result_lag. A rank only ever waits for what others
+// send at earlier times, so some rank can always proceed.
 class CompressedAllreduce : public Operation {
  public:
-  // Requires reduction.compression for floating-point elements that are summed up or averaged.
-  // `report` is told by all ranks alike whose results are of no use, and by some what contributions
-  // are. Throws std::bad_alloc.
+  // Requires reduction.compression, and a sum or average of floating-point elements. `report` is
+  // called on all ranks for unusable results, and on some ranks for the contributions responsible.
+  // Throws std::bad_alloc.
   CompressedAllreduce(const Lane& lane, const Reduction& reduction, std::vector<Piece> pieces,
                       ReportFault report);
 
-  // Encodes or decodes one chunk at most, so that the transport gets on with its work in between.
+  // Encodes or decodes at most one chunk per call, so that the transport makes progress in between.
   bool advance() override;
   [[nodiscard]] bool done() const override { return done_; }
   [[nodiscard]] const Status& status() const override { return status_; }
@@ -39,7 +39,7 @@ class CompressedAllreduce : public Operation {
     int rank;  // within the set
     CompressedOutbox outbox;
     CompressedInbox inbox;
-    std::int64_t results_taken = 0;  // empty chunks count, too
+    std::int64_t results_taken = 0;  // includes empty chunks
   };
   struct Result {
     EncodedChunk chunk;  // null where the chunk is empty
@@ -60,20 +60,20 @@ class CompressedAllreduce : public Operation {
 
   Lane lane_;
   CompressedTensors tensors_;
-  std::deque<Peer> peers_;  // beginning with the next rank; they stay where they are
+  std::deque<Peer> peers_;  // starts with the next rank; addresses are stable
   ChunkBuffers buffers_;
   std::vector<float> sum_;  // of one chunk
-  std::vector<float> own_;  // this rank's part of it
+  std::vector<float> own_;  // this rank's contribution to it
   std::int64_t time_ = 0;
-  std::size_t served_ = 0;      // peers that have their contribution of this time
+  std::size_t served_ = 0;      // peers sent this time's contribution
   std::int64_t reduced_ = 0;    // own chunks
-  std::deque<Result> results_;  // of own chunks that wait for their time
+  std::deque<Result> results_;  // of own chunks, not yet due
   bool done_ = false;
   Status status_;
 };
 
-// The whole of it: what became of a piece is told with the ranks that have contributed what the
-// codec cannot hold.
+// The complete operation. A piece's status names the ranks that contributed values which the codec
+// cannot hold.
 [[nodiscard]] std::unique_ptr<Operation> compressed_allreduce(const Lane& lane,
                                                               const Reduction& reduction,
                                                               std::vector<Piece> pieces);

@@ -17,7 +17,7 @@ CompressedLayout::CompressedLayout(const std::vector<Piece>& pieces, int ranks, 
   chunk = std::clamp<std::int64_t>(chunk, 1, max_run);
   for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
     const std::int64_t shorter = pieces[piece].count / ranks;
-    const std::int64_t longer = pieces[piece].count % ranks;  // so many parts have one element more
+    const std::int64_t longer = pieces[piece].count % ranks;  // this many parts get one more
     std::int64_t first = 0;
     for (int owner = 0; owner < ranks; ++owner) {
       const std::int64_t count = shorter + (owner < longer ? 1 : 0);
@@ -31,7 +31,7 @@ CompressedLayout::CompressedLayout(const std::vector<Piece>& pieces, int ranks, 
   }
 }
 
-// A run goes into the last chunk, if it fits there.
+// Appends a run to the last chunk if it fits there.
 void CompressedLayout::add(Part& part, std::size_t piece, std::int64_t first, std::int64_t count,
                            std::int64_t chunk) {
   for (const std::int64_t end = first + count; first < end; first += chunk) {

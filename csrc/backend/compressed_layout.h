@@ -1,7 +1,7 @@
-// How a compressed allreduce divides a batch. Each tensor is divided among the ranks by itself, and
-// into runs that are encoded by themselves: what becomes of it does not depend on which others are
-// in its batch. The runs of one owner lie one after the other and travel in chunks. The same on
-// every rank.
+// How a compressed allreduce divides a batch. Each tensor is divided among the ranks separately,
+// and into runs that are encoded separately, so its result does not depend on what else is in the
+// batch. The runs of one owner are contiguous and travel in chunks. The layout is the same on every
+// rank.
 #pragma once
 
 #include <cstddef>
@@ -19,24 +19,24 @@ struct PieceRun {
   std::size_t piece = 0;
   std::int64_t first = 0;     // within the piece
   std::int64_t count = 0;     // not 0
-  std::int64_t in_chunk = 0;  // where it begins in its chunk
+  std::int64_t in_chunk = 0;  // offset within its chunk
 };
 
 struct CompressedChunk {
-  std::span<const PieceRun> runs;  // none: the chunk does not travel
+  std::span<const PieceRun> runs;  // empty: the chunk is not sent
   std::int64_t count = 0;
 };
 
 class CompressedLayout {
  public:
-  // `chunk`: elements of a chunk, and of a run, at most max_run.
+  // `chunk`: maximum elements of a chunk, and of a run; at most max_run.
   CompressedLayout(const std::vector<Piece>& pieces, int ranks, std::int64_t chunk);
 
-  // Of the owner that has most; the last ones of others may be empty.
+  // Of the owner with the most; the last ones of other owners may be empty.
   [[nodiscard]] std::int64_t chunks() const { return chunks_; }
-  // Elements of the longest one.
+  // Elements of the longest chunk.
   [[nodiscard]] std::int64_t longest() const { return longest_; }
-  // Of those that `owner` reduces.
+  // A chunk of the elements that `owner` reduces.
   [[nodiscard]] CompressedChunk chunk(int owner, std::int64_t number) const;
 
  private:

@@ -74,7 +74,7 @@ bool CompressedInbox::advance() {
   return moved;
 }
 
-// The sizes of messages come before them, so that of the next is awaited before it is posted.
+// A message's size precedes it, so it must arrive before the receive is posted.
 bool CompressedInbox::await_size(std::size_t max_bytes) {
   if (!size_ticket_) {
     size_ticket_ = receive(std::as_writable_bytes(std::span(&size_, 1)));

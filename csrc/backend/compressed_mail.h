@@ -1,6 +1,5 @@
-// What two ranks of a compressed allreduce send each other: encoded chunks, in an order that both
-// know, so that they need no numbers. Where their sizes depend on the values, each is led by a
-// message that tells its size.
+// What two ranks of a compressed allreduce send each other: encoded chunks, unnumbered, in an order
+// that both know. If sizes depend on the values, each chunk is preceded by a message with its size.
 #pragma once
 
 #include <array>
@@ -14,9 +13,9 @@
 
 namespace rueda {
 
-// So many chunks of each kind are on their way at a time between two ranks.
+// How many chunks of each kind are in flight between two ranks at a time.
 inline constexpr std::size_t mail_window = 4;
-// An owner's result of a chunk follows its contributions to so many later chunks.
+// An owner sends a chunk's result after its contributions to this many later chunks.
 inline constexpr std::int64_t result_lag = 2;
 
 enum class ChunkKind : std::uint8_t { contribution, result };
@@ -25,15 +24,15 @@ struct ChunkMessage {
   ChunkKind kind;
   std::size_t max_bytes;
 };
-// All that rank `from` sends to rank `to`.
+// Everything that rank `from` sends to rank `to`.
 [[nodiscard]] std::vector<ChunkMessage> messages_between(const CompressedTensors& tensors, int from,
                                                          int to);
 
-// Buffers that are used again once nobody else holds them.
+// Buffers that are reused once nobody else holds them.
 using EncodedChunk = std::shared_ptr<std::vector<std::byte>>;
 class ChunkBuffers {
  public:
-  // Of at least so many bytes. Throws std::bad_alloc.
+  // Of at least `bytes` bytes. Throws std::bad_alloc.
   [[nodiscard]] EncodedChunk take(std::size_t bytes);
 
  private:
@@ -42,7 +41,7 @@ class ChunkBuffers {
 
 using ChunkSize = std::uint32_t;
 
-// To one rank of the lane's.
+// To one rank of the lane.
 class CompressedOutbox {
  public:
   CompressedOutbox(const Lane& lane, int rank, bool tells_sizes)
@@ -51,13 +50,13 @@ class CompressedOutbox {
   void send(EncodedChunk chunk, std::size_t bytes);
   [[nodiscard]] bool is_full() const { return sent_.size() >= 2 * mail_window; }
   [[nodiscard]] bool is_empty() const { return sent_.empty(); }
-  // Lets go of what has been sent; returns whether there was any.
+  // Releases what has been sent; returns whether there was anything.
   bool advance();
   [[nodiscard]] const Status& status() const { return status_; }
 
  private:
   struct Sent {
-    std::unique_ptr<ChunkSize> size;  // which has to stay where it is
+    std::unique_ptr<ChunkSize> size;  // address must be stable
     Ticket size_ticket;
     EncodedChunk chunk;
     Ticket ticket;
@@ -74,20 +73,19 @@ class CompressedOutbox {
   Status status_;
 };
 
-// From one rank of the lane's.
+// From one rank of the lane.
 class CompressedInbox {
  public:
   CompressedInbox(const Lane& lane, int rank, bool tells_sizes, std::vector<ChunkMessage> messages)
       : lane_(lane), rank_(rank), tells_sizes_(tells_sizes), messages_(std::move(messages)) {}
 
-  // Posts receives and looks what has arrived; returns whether anything moved. Throws
-  // std::bad_alloc.
+  // Posts receives and checks for arrivals; returns whether anything moved. Throws std::bad_alloc.
   bool advance();
   [[nodiscard]] const Status& status() const { return status_; }
-  // Whether all has come and was taken.
+  // Whether everything has arrived and been taken.
   [[nodiscard]] bool is_done() const;
 
-  // Chunks of a kind are taken one by one, in their order.
+  // Chunks of a kind are taken in order, one at a time.
   [[nodiscard]] bool has_arrived(ChunkKind kind) const;
   [[nodiscard]] ConstBytes front(ChunkKind kind) const;
   void pop(ChunkKind kind);
@@ -116,7 +114,7 @@ class CompressedInbox {
   bool tells_sizes_;
   std::vector<ChunkMessage> messages_;
   std::size_t posted_ = 0;
-  ChunkSize size_ = 0;  // of the next message, once its ticket is done
+  ChunkSize size_ = 0;  // of the next message, valid once its ticket is done
   Ticket size_ticket_;
   std::array<std::deque<Arrival>, 2> arrivals_;
   ChunkBuffers buffers_;

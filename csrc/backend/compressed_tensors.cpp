@@ -12,7 +12,7 @@ namespace rueda {
 
 namespace {
 
-// Leads each run of a codec whose runs do not tell their size.
+// Precedes each run of a codec whose runs do not contain their size.
 using RunSize = std::uint32_t;
 
 }  // namespace
@@ -48,8 +48,8 @@ std::byte* CompressedTensors::element(std::byte* data, std::int64_t index) const
   return data + static_cast<std::size_t>(index) * size_of(reduction_.dtype);
 }
 
-// This rank's values as they are encoded: where they lie, or in `scratch`. What is not finite
-// leaves the velocity as it was: it would never become finite again.
+// This rank's values as they are encoded: in place, or in `scratch`. Values that are not finite
+// leave the velocity unchanged, since it would never become finite again.
 const float* CompressedTensors::gather(const PieceRun& run, float* scratch) const {
   const Piece& piece = pieces_[run.piece];
   if (piece.input == nullptr) {
@@ -90,7 +90,7 @@ ConstBytes CompressedTensors::without_size(const std::byte* encoded, std::size_t
   return {encoded + head, bytes - head};
 }
 
-// Null where a value was not finite.
+// Null if a value was not finite.
 const float* CompressedTensors::decoded(const PieceRun& run, ConstBytes encoded, int partials) {
   float* const target = decoded_.data() + run.in_chunk;
   const Decoded found =
@@ -98,7 +98,7 @@ const float* CompressedTensors::decoded(const PieceRun& run, ConstBytes encoded,
   return found == Decoded::finite ? target : nullptr;
 }
 
-// What was not finite leaves the residual as it was, here and below.
+// Values that are not finite leave the residual unchanged, here and below.
 std::size_t CompressedTensors::encode(const CompressedChunk& chunk, std::byte* target) {
   std::size_t bytes = 0;
   for (const PieceRun& run : chunk.runs) {
@@ -125,13 +125,13 @@ void CompressedTensors::copy_own(const CompressedChunk& chunk, float* target) {
     if (values != to) std::memcpy(to, values, bytes);
     if (are_within(to, run.count, codec_->limit())) continue;
     report_(run.piece, rank_);
-    // In the sum it may be within the limit; another owner would not have got it.
+    // The sum may be back within the limit; another owner would not have received the value.
     to[0] = std::numeric_limits<float>::quiet_NaN();
   }
 }
 
-// Calls visit(run, bytes of it, what its codec is told) for each run of a chunk; false where that
-// is, or the bytes do not agree with the runs.
+// Calls visit(run, its bytes, its CodecRun) for each run of a chunk. False if a call returns false
+// or the bytes do not match the runs.
 template <class Visit>
 bool CompressedTensors::for_each_run(const CompressedChunk& chunk, ConstBytes source, int partials,
                                      const Visit& visit) const {

@@ -1,5 +1,5 @@
-// The tensors of a compressed allreduce on one rank: what is encoded of them, and what the decoded
-// results become there.
+// The tensors of a compressed allreduce on one rank: encodes their elements, and decodes results
+// into them.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace rueda {
 
-// A value of a piece is not finite, or more than the codec holds: in the contribution of a rank of
-// the lane, or in what all ranks take.
+// A value of a piece is not finite or exceeds what the codec holds, either in the contribution of
+// `rank` (within the lane) or, with all_ranks, in the result.
 using ReportFault = std::function<void(std::size_t piece, int rank)>;
 inline constexpr int all_ranks = -1;
 
@@ -26,7 +26,7 @@ class CompressedTensors {
   [[nodiscard]] const CompressedLayout& layout() const { return layout_; }
   [[nodiscard]] const Codec& codec() const { return *codec_; }
 
-  // The room for one chunk, as the contribution of one rank or as the sum of all.
+  // Room needed for one chunk, as one rank's contribution or as the sum of all.
   [[nodiscard]] std::size_t contribution_bytes(const CompressedChunk& chunk) const {
     return max_bytes(chunk, 1);
   }
@@ -34,23 +34,23 @@ class CompressedTensors {
     return max_bytes(chunk, contributors_);
   }
 
-  // This rank's contribution to a chunk, which `target` has room for. With error feedback the
-  // residuals of last time go along, and what is lost now becomes the new ones. Returns the bytes.
+  // Encodes this rank's contribution into `target`, which has room for it. Error feedback adds the
+  // last call's residuals and stores the new loss as residuals. Returns the number of bytes.
   std::size_t encode(const CompressedChunk& chunk, std::byte* target);
-  // The same as float32, where the codec need not have seen it: nothing is lost of it. A run with
-  // what the codec cannot hold has a NaN, as if it had.
+  // The same as float32, without the codec and its loss. A run with a value that the codec cannot
+  // hold gets a NaN, as if it had been encoded.
   void copy_own(const CompressedChunk& chunk, float* target);
 
-  // sum[i] = what `rank` has contributed, where that is the first one, or += it. False where no
-  // encode() has written it.
+  // Sets sum[i] to the contribution of `rank` if it is the first, else adds it. False if `source`
+  // was not written by encode().
   [[nodiscard]] bool add_to_sum(const CompressedChunk& chunk, int rank, ConstBytes source,
                                 float* sum) const;
-  // What the owner makes of the sum before all ranks take it. With error feedback what is lost of
-  // it becomes the residuals of this rank's own contribution, of which nothing was lost. Returns
-  // the bytes.
+  // Encodes the owner's sum, as all ranks will get it. With error feedback, the loss becomes the
+  // residuals of this rank's own contribution, which itself lost nothing. Returns the number of
+  // bytes.
   std::size_t encode_result(const CompressedChunk& chunk, float* sum, std::byte* target);
 
-  // Decodes a result into the tensors. False where no encode_result() has written it.
+  // Decodes a result into the tensors. False if `source` was not written by encode_result().
   [[nodiscard]] bool take_result(const CompressedChunk& chunk, ConstBytes source);
 
  private:
@@ -72,7 +72,7 @@ class CompressedTensors {
   int rank_;
   int contributors_;
   ReportFault report_;
-  std::vector<float> scratch_;  // of a chunk
+  std::vector<float> scratch_;  // one chunk
   std::vector<float> decoded_;
 };
 

@@ -1,4 +1,4 @@
-// What a rank brings into a reduction over messages.
+// A rank's contribution to a reduction over messages.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,7 @@
 
 namespace rueda {
 
-// Fills `target` with this rank's contribution, scaled: `input`, or the identity where that is
-// null.
+// Fills `target` with this rank's contribution, scaled: `input`, or the identity if it is null.
 inline void contribute(std::byte* target, const std::byte* input, std::int64_t count,
                        const Reduction& reduction) {
   if (input == nullptr) return fill_identity(target, count, reduction.dtype, reduction.op);
@@ -19,7 +18,7 @@ inline void contribute(std::byte* target, const std::byte* input, std::int64_t c
   scale(target, count, reduction.dtype, reduction.prescale);
 }
 
-// How many elements travel around a ring at a time.
+// Number of elements per chunk on a ring.
 [[nodiscard]] inline std::int64_t chunk_elements(const Lane& lane, std::size_t element) {
   const auto chunk = lane.chunk_bytes / static_cast<std::int64_t>(element);
   return chunk > 0 ? chunk : 1;

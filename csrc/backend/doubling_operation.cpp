@@ -77,7 +77,7 @@ void DoublingOperation::finish(const Exchange& exchange) {
   if (--to_combine_ == 0) finish_result();
 }
 
-// The same on all who hold the sum, from the same bits.
+// All ranks that hold the sum compute this from the same bits.
 void DoublingOperation::finish_result() {
   if (reduction_.op == ReduceOp::average) {
     divide(data_, count_, reduction_.dtype, reduction_.divisor);

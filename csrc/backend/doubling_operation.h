@@ -10,7 +10,7 @@ namespace rueda {
 
 class DoublingOperation final : public Operation {
  public:
-  // In place. `data` is this rank's contribution, scaled already.
+  // In place. `data` is this rank's contribution, already scaled.
   DoublingOperation(const Lane& lane, const Reduction& reduction, std::byte* data,
                     std::int64_t count);
 
@@ -31,7 +31,7 @@ class DoublingOperation final : public Operation {
   const std::size_t bytes_;
   const std::vector<Exchange> exchanges_;
   std::size_t next_ = 0;
-  std::size_t to_combine_ = 0;  // exchanges that are left
+  std::size_t to_combine_ = 0;  // exchanges left
   Ticket sent_;
   Ticket received_;
   std::vector<std::byte> incoming_;

@@ -30,7 +30,7 @@ std::unique_ptr<Operation> eager_result(const Lane& lane, const Reduction& reduc
 
 }  // namespace
 
-// What this rank has sent along is on its way to the others' caches, and is read from the tensor.
+// This rank's contribution is read from its tensor: the sent copy is moving to other ranks' caches.
 std::unique_ptr<Operation> eager_allreduce(const Lane& lane, const Reduction& reduction,
                                            const std::vector<Piece>& pieces,
                                            const Contributions& contributions) {

@@ -1,5 +1,6 @@
-// Collectives for which every rank has all that the others contribute at hand, see EagerBuffers:
-// nothing is left but to combine or copy it. With the same bits as if ranks had met in a channel.
+// Collectives for which every rank already holds all contributions, see EagerBuffers: they only
+// have to be combined or copied. The result is bitwise the same as if the ranks had met in a
+// channel.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +16,20 @@ namespace rueda {
 class Contributions {
  public:
   Contributions() = default;
-  // That of each member begins at `offset` of what it has sent along.
+  // The contribution of each member begins at `offset` of what it sent along.
   Contributions(std::span<const std::byte* const> sent, std::size_t offset)
       : sent_(sent), offset_(offset) {}
 
-  // Not those of each, but what all have contributed to an allreduce, combined.
+  // For an allreduce that has already been combined: the result instead of the contributions.
   static Contributions combined(const std::byte* result, std::size_t offset) {
     Contributions contributions;
     contributions.result_ = result + offset;
     return contributions;
   }
 
-  // Whether they are at hand.
+  // Whether they are available.
   explicit operator bool() const { return !sent_.empty() || result_ != nullptr; }
-  [[nodiscard]] const std::byte* result() const { return result_; }  // null: of each
+  [[nodiscard]] const std::byte* result() const { return result_; }  // null: not combined
   [[nodiscard]] const std::byte* of(int member) const {
     return sent_[static_cast<std::size_t>(member)] + offset_;
   }
@@ -39,20 +40,20 @@ class Contributions {
   const std::byte* result_ = nullptr;
 };
 
-// What a rank contributes to an alltoall: how many rows it has for each rank, then the rows.
+// A rank's contribution to an alltoall: the number of rows for each rank, then the rows.
 class EagerRows {
  public:
   [[nodiscard]] static std::size_t bytes(int ranks) {
     return static_cast<std::size_t>(ranks) * sizeof(std::int64_t);
   }
-  // Whether there is room for so many bytes of rows.
+  // Whether `rows` bytes of rows fit into `room`.
   [[nodiscard]] static bool fit(int ranks, std::size_t rows, std::size_t room) {
     return bytes(ranks) <= room && rows <= room - bytes(ranks);
   }
-  // Returns where the rows go.
+  // Returns where the rows are to be written.
   static std::byte* put(std::span<const std::int64_t> rows, std::byte* target);
 
-  // `contributed`: by one of so many ranks.
+  // `contributed`: by one of `ranks` ranks.
   EagerRows(const std::byte* contributed, int ranks) : contributed_(contributed), ranks_(ranks) {}
   [[nodiscard]] std::int64_t count_for(int rank) const;
   [[nodiscard]] const std::byte* rows_for(int rank, std::size_t row_bytes) const;
@@ -62,12 +63,12 @@ class EagerRows {
   int ranks_;
 };
 
-// As Backend's functions of these names. All are over when they return. Every member contributes.
+// Like Backend's functions of the same names, but done when they return. Every member contributes.
 // Contributed: the pieces' elements, one piece after the other.
 std::unique_ptr<Operation> eager_allreduce(const Lane& lane, const Reduction& reduction,
                                            const std::vector<Piece>& pieces,
                                            const Contributions& contributions);
-// Contributed: the elements for all ranks, in their order.
+// Contributed: the elements for all ranks, in rank order.
 std::unique_ptr<Operation> eager_reduce_scatter(const Lane& lane, const Reduction& reduction,
                                                 std::byte* output,
                                                 const std::vector<std::int64_t>& lengths,
@@ -80,7 +81,7 @@ std::unique_ptr<Operation> eager_allgather(const Lane& lane, std::byte* output,
 std::unique_ptr<Operation> eager_alltoall(const Lane& lane, std::size_t row_bytes,
                                           const AllocateRows& allocate,
                                           const Contributions& contributions);
-// Contributed by the root: `bytes`.
+// Contributed by the root: `bytes` bytes.
 std::unique_ptr<Operation> eager_broadcast(const Lane& lane, std::byte* data, std::int64_t bytes,
                                            int root, const Contributions& contributions);
 

@@ -1,4 +1,4 @@
-// An operation with nothing to wait for: it could not begin, or everything was there already.
+// An operation that is done from the start: it could not begin, or had nothing to wait for.
 #pragma once
 
 #include <utility>

@@ -14,8 +14,8 @@ namespace rueda {
 
 namespace {
 
-// What transports hand over at once. Anything larger waits until the receiver is about to know
-// where it goes, so that it need not be kept aside.
+// Largest message that transports hand over immediately. Larger ones wait until the receiver is
+// about to know where they go, so that it need not buffer them.
 constexpr std::size_t max_early = LinkCosts::small_chunk;
 
 std::size_t index(int number) {
@@ -59,8 +59,7 @@ std::vector<int> GatheredAlltoall::carried(int host) const {
 
 // --- Within the host
 
-// Rows that the others cannot reach are copied first, unless they are so many that they are not
-// going to be gathered anyway.
+// Copies rows that other members cannot reach, unless there are too many to be gathered anyway.
 void GatheredAlltoall::gather(const HostPolicy& policy) {
   const std::size_t length = bytes(sum(input_.rows));
   const bool must_copy =
@@ -124,7 +123,7 @@ std::vector<HostPull::Transfer> GatheredAlltoall::what_to_take(const HostPull& p
     transfers.push_back({member, bytes(rows_before_[index(member)][index(to)]), nullptr, length});
     places.push_back(std::exchange(end, end + length));
   };
-  std::vector<std::size_t> begins;  // of bundles
+  std::vector<std::size_t> begins;  // of the bundles
   for (int host = 0; host < hosts_.hosts(); ++host) {
     gathers_[index(host)] = should_gather(host) ? 1 : 0;
     if (gathers_[index(host)] == 0 || host == hosts_.host()) continue;
@@ -150,7 +149,7 @@ std::vector<HostPull::Transfer> GatheredAlltoall::what_to_take(const HostPull& p
   return transfers;
 }
 
-// Where this rank is alone on its host.
+// For a rank that is alone on its host.
 void GatheredAlltoall::bundle_own_rows() {
   rows_ = {input_.rows};
   std::fill(gathers_.begin(), gathers_.end(), 1);
@@ -186,7 +185,7 @@ void GatheredAlltoall::receive(int from, std::span<const MutableBytes> spans) {
   }
 }
 
-// Each host begins with the next one, so that not all send to the first.
+// Each host starts with the next one, so that not all send to the first.
 void GatheredAlltoall::tell_counts() {
   for (int distance = 1; distance < hosts_.hosts(); ++distance) {
     const int host = (hosts_.host() + distance) % hosts_.hosts();

@@ -1,13 +1,13 @@
-// All-to-all of members on several hosts, of which some have more than one.
+// All-to-all for members on several hosts, at least one of which has several members.
 //
-// What the members of a host have for one rank of another is gathered, in the host's memory, by one
-// of them, which sends it as one message; who that is follows from the rank, so that the members
-// share the work. It begins with how many rows each of them has for that rank. So a rank of H hosts
-// with L members each sends H-1 messages of each kind instead of (H-1)L.
+// For each rank of another host, one member gathers the rows of all members of this host, in its
+// memory, and sends them as one message. Which member does so depends on the rank, so that the
+// members share the work. The message begins with each member's row count for that rank. With H
+// hosts of L members, a rank sends H-1 messages of each kind instead of (H-1)L.
 //
-// Gathering costs a copy. The sending host decides for each other host, by what all its members
-// have for it, and says so with the numbers of rows: where that is much, each member sends what it
-// has by itself. The same holds for what the members of a host have for each other.
+// Gathering costs a copy. For each other host, the sending host decides by the total that its
+// members have for that host, and announces the decision with the row counts: if it is large, each
+// member sends its rows itself. The same holds for rows between members of a host.
 #pragma once
 
 #include <memory>
@@ -22,10 +22,10 @@ namespace rueda {
 
 class GatheredAlltoall final : public Operation {
  public:
-  // Sets of more members have no room for their numbers in a channel.
+  // A channel has no room for the row counts of larger sets.
   static constexpr std::size_t max_members = ChannelMemory::table_entries - 1;
 
-  // `policy`: of stages. `pool`: of memory that others on this host reach.
+  // `policy`: from policy_of_stages(). `pool`: of memory that other members on this host can reach.
   GatheredAlltoall(const Lane& lane, const HostPolicy& policy, BufferPool& pool,
                    AlltoallInput input, AllocateRows allocate);
   ~GatheredAlltoall() override;
@@ -36,7 +36,7 @@ class GatheredAlltoall final : public Operation {
   [[nodiscard]] std::vector<int> awaited() const override;
 
  private:
-  // What this host has for one rank, side by side in the order of its members.
+  // The rows of this host's members for one rank, contiguous, in member order.
   struct Bundle {
     int to = 0;  // rank within the set
     const std::byte* data = nullptr;
@@ -46,7 +46,7 @@ class GatheredAlltoall final : public Operation {
   [[nodiscard]] std::size_t bytes(std::int64_t rows) const {
     return static_cast<std::size_t>(rows) * input_.row_bytes;
   }
-  // The ranks of another host that this one sends to for all members here.
+  // Ranks of another host to which this rank sends on behalf of all members here.
   [[nodiscard]] std::vector<int> carried(int host) const;
 
   // --- Within the host
@@ -74,16 +74,16 @@ class GatheredAlltoall final : public Operation {
   const AllocateRows allocate_;
 
   std::unique_ptr<Operation> pull_;  // while members gather
-  // Of each member here, for each rank of the set, with what they add up to before it.
+  // Row counts of each member here for each rank of the set, and their prefix sums.
   std::vector<std::vector<std::int64_t>> rows_;
   std::vector<std::vector<std::int64_t>> rows_before_;
-  bool all_offer_ = true;      // whether each member's rows can be taken
-  std::vector<char> gathers_;  // for each host: whether this one does
+  bool all_offer_ = true;      // whether every member's rows can be read
+  std::vector<char> gathers_;  // by host: whether this host gathers for it
   PooledBuffer gathered_;
-  std::vector<Bundle> bundles_;                    // of what this rank carries
-  std::vector<const std::byte*> taken_;            // from each member here, for this rank
-  std::vector<std::vector<std::int64_t>> told_;    // to each of those ranks, and by each host:
-  std::vector<std::vector<std::int64_t>> counts_;  // whether it has gathered, rows of its members
+  std::vector<Bundle> bundles_;                  // carried by this rank
+  std::vector<const std::byte*> taken_;          // from each member here, for this rank
+  std::vector<std::vector<std::int64_t>> told_;  // sent to each of those ranks, and from each host:
+  std::vector<std::vector<std::int64_t>> counts_;  // whether it gathers, its members' row counts
   std::vector<std::int64_t> received_rows_;        // from each rank of the set
   std::vector<Ticket> awaited_counts_;
   std::vector<Ticket> receives_;

@@ -1,4 +1,4 @@
-// What this build can do with GPUs.
+// What this build supports on GPUs.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 namespace rueda {
 
 struct GpuSupport {
-  bool built = false;   // tensors of GPUs are served
-  std::string kernels;  // what the kernels were compiled by and for; empty without them
-  std::string nccl;     // version of the NCCL that is found; empty without
+  bool built = false;   // collectives accept GPU tensors
+  std::string kernels;  // compiler and targets of the kernels; empty if none
+  std::string nccl;     // version of the NCCL found; empty if none
 };
 // Loads NCCL.
 [[nodiscard]] GpuSupport gpu_support(const Options& options);

@@ -30,7 +30,7 @@ class Allreduce {
 
   [[nodiscard]] std::int64_t parts() const { return plan_.parts(); }
 
-  // Each slice goes to the member that carries it, which is left with what this host contributes.
+  // Leaves each slice with the member that carries it: this host's combined contribution.
   [[nodiscard]] std::unique_ptr<Operation> reduce(std::int64_t part) const {
     if (lane_.before_links == nullptr) {
       const Segment whole = plan_.part(part);
@@ -87,9 +87,9 @@ class Allreduce {
   const Reduction reduction_;
   const Piece piece_;
   const std::size_t element_;
-  const int rank_;  // among the members here
+  const int rank_;  // among this host's members
   const HierarchyPlan plan_;
-  const std::uint64_t before_;  // the first places in the channels' queues
+  const std::uint64_t before_;  // first tickets in the channels' queues
   const std::uint64_t after_;
 };
 

@@ -1,11 +1,11 @@
-// Collectives of process sets that span hosts. What the members of a host can do in its memory is
-// done there, so that every byte crosses each host's link as often as it has to and no more:
+// Collectives of process sets that span hosts. Whatever the members of a host can do in its memory
+// is done there, so that data crosses each host's link no more often than necessary:
 //
 //   allreduce       see hierarchical_allreduce.h, hierarchical_compressed.h
-//   reduce-scatter  reduce-scatter within, a ring for each member's place across
-//   all-gather      a ring for each member's place across, all-gather within
-//   broadcast       from host to host, then to all within; large ones in parts that overlap
-//   all-to-all      gathered within by where it goes, see gathered_alltoall.h
+//   reduce-scatter  reduce-scatter within, then a ring across hosts for each member's place
+//   all-gather      a ring across hosts for each member's place, then all-gather within
+//   broadcast       from host to host, then to all within; large ones in overlapping parts
+//   all-to-all      gathered within by destination, see gathered_alltoall.h
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -30,7 +30,7 @@ namespace rueda {
 
 namespace {
 
-// Where each member's block of a reduce-scatter or an all-gather lies.
+// Position of each member's block in a reduce-scatter or an all-gather.
 std::vector<Segment> blocks_of(const std::vector<std::int64_t>& lengths) {
   std::vector<Segment> blocks;
   std::int64_t offset = 0;
@@ -41,7 +41,7 @@ std::vector<Segment> blocks_of(const std::vector<std::int64_t>& lengths) {
   return blocks;
 }
 
-// Of the blocks those that go around a ring, by host: those of the members whose place it is.
+// The blocks that go around a ring, by host: those of the members with that place on their host.
 std::vector<Segment> blocks_of_ring(const SetHosts& hosts, const std::vector<Segment>& blocks,
                                     int ring) {
   std::vector<Segment> segments;
@@ -53,12 +53,12 @@ std::vector<Segment> blocks_of_ring(const SetHosts& hosts, const std::vector<Seg
   return segments;
 }
 
-// Which member of this host takes a member's block to other hosts, or gets it from them.
+// The member of this host that sends a member's block to other hosts, or receives it from them.
 int carrier_of(const SetHosts& hosts, int member) {
   return hosts.member_of_ring(hosts.host(), hosts.index_of(member));
 }
 
-// The rings in which this rank takes part, one after the other on all ranks: they share a tag.
+// The rings that this rank is part of, in the same order on all ranks, since they share a tag.
 std::vector<int> own_rings(const SetHosts& hosts) {
   std::vector<int> rings;
   for (int ring = hosts.rank(); ring < hosts.max_size(); ring += hosts.size()) {
@@ -91,7 +91,7 @@ class HierarchicalBackend final : public Backend {
       return std::make_unique<LeafAllreduce>(lane, reduction, std::move(pieces));
     }
     if (reduction.compression.codec != CodecKind::none) {
-      // Whatever its size and its batch, so that these do not change what a tensor becomes.
+      // Regardless of size and batch, which must not affect a tensor's result.
       const bool one_ring = goes_around_one_ring(lane, std::numeric_limits<std::int64_t>::max());
       if (one_ring || lane.hosts->max_size() == 1) {
         return inner_->allreduce(lane, reduction, std::move(pieces));
@@ -199,7 +199,7 @@ class HierarchicalBackend final : public Backend {
            lane.hosts->algorithms().choose(static_cast<std::int64_t>(bytes)) == Algorithm::ring;
   }
 
-  // The same on all ranks, who know their own sizes only.
+  // Same on all ranks, although each of them knows only its own sizes.
   static bool may_gather(const Lane& lane) {
     if (lane.hosts == nullptr || lane.hosts->max_size() == 1) return false;
     const auto& rows = lane.hosts->alltoall().rows();
@@ -207,7 +207,7 @@ class HierarchicalBackend final : public Backend {
     return !never && lane.members->size() <= GatheredAlltoall::max_members;
   }
 
-  // Of several tensors, or of one that not all here can read and write. A matter of this rank.
+  // For several tensors, or one that some member here cannot read or write. Decided by this rank.
   static bool must_pack(const Lane& lane, const Reduction& reduction,
                         const std::vector<Piece>& pieces) {
     const Piece& piece = pieces.front();
@@ -217,7 +217,7 @@ class HierarchicalBackend final : public Backend {
            !is_reachable_here(lane, piece.output, bytes);
   }
 
-  // Each block is combined here by who carries it across, and ends where its owner is that.
+  // The member that carries a block combines it on this host; a ring delivers it to its owner.
   [[nodiscard]] std::unique_ptr<Operation> reduce_blocks(const Lane& lane,
                                                          const Reduction& reduction,
                                                          const std::byte* input, std::byte* buffer,
@@ -251,7 +251,7 @@ class HierarchicalBackend final : public Backend {
     return std::make_unique<Sequence>(std::move(steps));
   }
 
-  // This rank's block lies in `output` already.
+  // This rank's block is already in `output`.
   [[nodiscard]] std::unique_ptr<Operation> gather_blocks(const Lane& lane, std::byte* output,
                                                          std::size_t bytes,
                                                          const std::vector<Segment>& blocks) {
@@ -282,7 +282,7 @@ class HierarchicalBackend final : public Backend {
     return std::make_unique<Sequence>(std::move(steps));
   }
 
-  // From the root to one member of each other host, and from these to all.
+  // From the root to one member of each other host, and from these to all members.
   [[nodiscard]] std::unique_ptr<Operation> spread(const Lane& lane, std::byte* data,
                                                   std::int64_t bytes, int root) {
     const SetHosts& hosts = *lane.hosts;

@@ -17,10 +17,10 @@ namespace rueda {
 
 namespace {
 
-// What stays in the first cache while it is packed and looked at.
+// Elements that stay in the L1 cache while they are packed and checked.
 constexpr std::int64_t packed_at_a_time = 4096;
 
-// What others on this host read, for as long as this lives.
+// Memory that other members of this host read during this object's lifetime.
 class SharedBytes {
  public:
   SharedBytes(BufferPool& pool, std::size_t bytes) : pool_(pool), buffer_(pool.take(bytes)) {}
@@ -39,7 +39,7 @@ bool is_aligned(const std::byte* data) {
   return reinterpret_cast<std::uintptr_t>(data) % alignof(float) == 0;
 }
 
-// Whether the others here can work on the tensors where they lie.
+// Whether the other members here can work on the tensors in place.
 bool can_stay(const Lane& lane, const Reduction& reduction, const std::vector<Piece>& pieces) {
   if (pieces.size() != 1 || reduction.dtype != DataType::float32 || reduction.prescale != 1.0) {
     return false;
@@ -81,7 +81,7 @@ class CompressedHierarchy {
 
   [[nodiscard]] std::int64_t parts() const { return layout_.parts(); }
 
-  // Each slice goes to the member that carries it, which is left with this host's sum.
+  // Leaves each slice with the member that carries it: this host's sum.
   [[nodiscard]] std::unique_ptr<Operation> reduce(std::int64_t part) {
     if (data_.input != nullptr) bring_in(part);
     const Reduction within = {.op = reduction_.op, .contributors = reduction_.contributors};
@@ -94,7 +94,7 @@ class CompressedHierarchy {
                          before_ + static_cast<std::uint64_t>(part));
   }
 
-  // What is encoded is the slice's part of each tensor.
+  // A slice's part of each tensor is encoded separately.
   [[nodiscard]] std::unique_ptr<Operation> cross(std::int64_t part) {
     if (rank_ >= slices_) return nullptr;
     const std::span<const SlicedRun> runs = layout_.runs(part, rank_);
@@ -132,7 +132,7 @@ class CompressedHierarchy {
     });
   }
 
-  // Of the results of a slice only the members that carry it know whether they are of any use.
+  // Only the members that carry a slice know whether its results are usable.
   [[nodiscard]] std::unique_ptr<Operation> share_faults() {
     if (lane_.after_links == nullptr) return nullptr;
     const std::size_t tensors = pieces_.size();
@@ -179,8 +179,8 @@ class CompressedHierarchy {
     }
   }
 
-  // Packs what is not where the others work on it, and looks at all that this rank contributes: in
-  // the sum over a host it cannot be told any more whose is not finite.
+  // Packs whatever the other members cannot work on in place, and checks all that this rank
+  // contributes: in the host's sum it is no longer visible whose value was not finite.
   void bring_in(std::int64_t part) const {
     for_each_run(part, [this](const SlicedRun& run) {
       bool is_fine = true;
@@ -210,7 +210,7 @@ class CompressedHierarchy {
   [[nodiscard]] std::size_t bytes(std::int64_t count) const {
     return bytes(count, size_of(reduction_.dtype));
   }
-  // Where the members of this host work on it.
+  // The memory in which this host's members work.
   [[nodiscard]] const std::byte* input(std::int64_t at) const {
     return data_.input == nullptr ? nullptr : data_.input + bytes(at, sizeof(float));
   }
@@ -224,13 +224,13 @@ class CompressedHierarchy {
   const std::vector<Piece> pieces_;
   const std::shared_ptr<CompressedFaults> faults_;
   const float limit_;
-  const int rank_;  // among the members here
+  const int rank_;  // among this host's members
   const int slices_;
   const SlicedLayout layout_;
-  const SharedBytes flags_;  // of each slice, for each tensor: whether its results are of no use
+  const SharedBytes flags_;  // per slice, per tensor: whether results are unusable
   std::optional<SharedBytes> packed_;
-  Piece data_;                  // all tensors as they are laid out: where they are, or packed
-  const std::uint64_t before_;  // the first places in the channels' queues
+  Piece data_;                  // all tensors as laid out: in place, or packed
+  const std::uint64_t before_;  // first tickets in the channels' queues
   const std::uint64_t after_;
 };
 

@@ -1,10 +1,10 @@
-// A compressed allreduce of members on several hosts, of which some have more than one.
+// A compressed allreduce for members on several hosts, at least one of which has several members.
 //
-// Each host's members reduce-scatter their tensors as float32 in its memory; those that hold a
-// slice exchange it encoded between hosts, as in compressed_allreduce.h, and the others take the
-// decoded result from them. So a host sends 2(H-1)/H of the encoded data, and each value is rounded
-// once on its way to its owner and once on its way back: it is the sum over a host that is rounded.
-// Parts are under way at once, as without a codec.
+// Each host's members reduce-scatter their tensors as float32 in memory. The members that hold a
+// slice exchange it encoded between hosts, as in compressed_allreduce.h; the others copy the
+// decoded result from them. A host thus sends 2(H-1)/H of the encoded data. Each value (a sum over
+// a host) is rounded once on its way to its owner and once on its way back. Parts are in flight at
+// once, as without a codec.
 #pragma once
 
 #include <memory>
@@ -15,9 +15,9 @@
 
 namespace rueda {
 
-// `policy`: of stages. `pool`: of memory that others on this host reach; used for all but a single
-// tensor of float32 that they reach. Residuals belong to the sum over this host: a member keeps
-// them for the slice that it exchanges. Throws std::bad_alloc.
+// `policy`: from policy_of_stages(). `pool`: of memory that the other members on this host can
+// reach; used for everything but a single float32 tensor that they can reach. Residuals belong to
+// the sum over this host: a member keeps those of the slice it exchanges. Throws std::bad_alloc.
 [[nodiscard]] std::unique_ptr<Operation> hierarchical_compressed(const Lane& lane,
                                                                  const HostPolicy& policy,
                                                                  BufferPool& pool,

@@ -12,7 +12,7 @@ namespace rueda {
 
 class LargeResults::Mapping {
  public:
-  // So much more is mapped that a huge page begins in it; what is never touched costs nothing.
+  // Maps enough to start at a huge-page boundary; pages that are never touched cost nothing.
   explicit Mapping(std::size_t bytes)
       : bytes_(bytes),
         mapping_(::mmap(nullptr, bytes + huge_page, PROT_READ | PROT_WRITE,
@@ -28,7 +28,7 @@ class LargeResults::Mapping {
 
   [[nodiscard]] std::byte* begin() const { return begin_; }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
-  // Until it is written again.
+  // In effect until it is written again.
   void mark_as_free() const { ::madvise(begin_, bytes_, MADV_FREE); }
 
  private:
@@ -51,7 +51,7 @@ std::size_t LargeResults::kept() const {
   return kept_bytes_;
 }
 
-// The smallest that is large enough, but none that would be wasted on it.
+// Takes the smallest mapping that is large enough, but none more than twice as large.
 std::shared_ptr<LargeResults::Mapping> LargeResults::take(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   auto best = kept_.end();
@@ -70,7 +70,7 @@ std::shared_ptr<LargeResults::Mapping> LargeResults::take(std::size_t bytes) {
 void LargeResults::give_back(std::shared_ptr<Mapping> mapping) {
   if (mapping->bytes() > max_kept_bytes) return;
   if (mapping->bytes() >= marked_bytes) mapping->mark_as_free();
-  std::list<std::shared_ptr<Mapping>> dropped;  // unmapped without the lock
+  std::list<std::shared_ptr<Mapping>> dropped;  // unmapped after unlocking
   const std::lock_guard lock(mutex_);
   kept_bytes_ += mapping->bytes();
   kept_.push_back(std::move(mapping));

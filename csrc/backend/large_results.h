@@ -1,4 +1,4 @@
-// Memory for large results, which the application gets and gives back, from whichever thread.
+// Memory for large results. The application gets it and returns it, on any thread.
 #pragma once
 
 #include <cstddef>
@@ -8,17 +8,17 @@
 
 namespace rueda {
 
-// Memory that has just been mapped costs a fault for each page, all in all more than a collective
-// that fills it: what has been given back is kept for the next result. Where it is much, it is
-// marked as free (MADV_FREE), so that the kernel takes it away where memory is short. It begins at
-// a huge page and lies on huge pages as far as the kernel has some.
+// Freshly mapped memory costs a page fault per page, in total more than the collective that fills
+// it. So memory that is returned is kept for the next result. Large pieces are marked as free
+// (MADV_FREE) so that the kernel can reclaim them when memory is short. Memory starts at a
+// huge-page boundary and uses huge pages as far as the kernel has any.
 class LargeResults : public std::enable_shared_from_this<LargeResults> {
  public:
-  // From here on a result comes from the pool.
+  // Smallest result that comes from the pool.
   static constexpr std::size_t min_bytes = 512 << 10;
-  // From here on it is marked: that takes as long as a collective of a few MiB.
+  // Smallest one that is marked; marking takes as long as a collective of a few MiB.
   static constexpr std::size_t marked_bytes = 16 << 20;
-  // At most so much is kept, and so many pieces.
+  // Limits on what is kept.
   static constexpr std::size_t max_kept_bytes = 512 << 20;
   static constexpr std::size_t max_kept_pieces = 8;
 
@@ -26,9 +26,9 @@ class LargeResults : public std::enable_shared_from_this<LargeResults> {
     return std::shared_ptr<LargeResults>(new LargeResults);
   }
 
-  // Uninitialised. The pool lives on until it is given back. Throws std::bad_alloc.
+  // Uninitialised. The pool outlives the memory. Throws std::bad_alloc.
   [[nodiscard]] std::shared_ptr<std::byte[]> allocate(std::size_t bytes);
-  // Bytes that wait for the next result.
+  // Bytes kept for later results.
   [[nodiscard]] std::size_t kept() const;
 
  private:
@@ -39,7 +39,7 @@ class LargeResults : public std::enable_shared_from_this<LargeResults> {
   void give_back(std::shared_ptr<Mapping> mapping);
 
   mutable std::mutex mutex_;
-  std::list<std::shared_ptr<Mapping>> kept_;  // the latest last
+  std::list<std::shared_ptr<Mapping>> kept_;  // most recent last
   std::size_t kept_bytes_ = 0;
 };
 

@@ -11,9 +11,9 @@ namespace rueda {
 
 namespace {
 
-// So many rounds are under way: one is combined while others travel.
+// Number of rounds in flight: one is combined while others are transferred.
 constexpr std::size_t max_rounds = 4;
-// The messages of an operation, each in an order of its own.
+// Kinds of messages of an operation; each kind is ordered separately.
 constexpr std::uint64_t contributions = 0;
 constexpr std::uint64_t results = 1;
 
@@ -40,7 +40,7 @@ LeafAllreduce::LeafAllreduce(const Lane& lane, const Reduction& reduction,
   done_ = chunks_ == 0;
 }
 
-// Earlier ranks own one element more where the batch does not divide evenly.
+// If the batch does not divide evenly, the first ranks own one more element each.
 LeafAllreduce::Range LeafAllreduce::chunk_of(int owner, std::int64_t number) const {
   const std::int64_t share = count_ / lane_.size();
   const std::int64_t rest = count_ % lane_.size();
@@ -119,8 +119,8 @@ void LeafAllreduce::send_contribution(Exchange& exchange, Range range) {
   if (!spans.empty()) exchange.contribution_sent = send(exchange.rank, contributions, spans);
 }
 
-// The output may be the first partial sum, which has to be gone before. In the order of the rounds,
-// since a message that is sent later may be gone sooner.
+// The output may be the same memory as the first partial sum, which must have been sent first. In
+// round order, since a later message may be sent sooner.
 bool LeafAllreduce::take_result(Exchange& exchange, std::int64_t number) {
   std::int64_t& taken = results_taken_[static_cast<std::size_t>(exchange.rank)];
   if (taken != number || !is_over(exchange.contribution_sent)) return false;
@@ -148,7 +148,7 @@ bool LeafAllreduce::advance(Round& round) {
   return true;
 }
 
-// One after the other, so that results leave in their order.
+// One after the other, so that results are sent in order.
 bool LeafAllreduce::may_combine(const Round& round) const {
   const Round& first = rounds_.front();
   const auto before = static_cast<std::size_t>(round.number - first.number);
@@ -173,7 +173,7 @@ void LeafAllreduce::combine(Round& round) {
   send_results(round, runs);
 }
 
-// Where what one of the sources has of `run` lies; `before`: elements of the chunk before it.
+// Position of a source's data for `run`; `before`: elements of the chunk that precede the run.
 const std::byte* LeafAllreduce::input_of(const Round& round, const LeafPlan::Source& source,
                                          const Run& run, std::int64_t before) const {
   if (source.rank == lane_.rank) {

@@ -1,9 +1,9 @@
 // An allreduce of partial sums of leaves (include/rueda/leaves.h), over messages.
 //
-// The elements of a batch are divided evenly among the ranks. Each rank sends, of what another one
-// owns, its partial sums straight to that owner, which combines those of all ranks along the tree
-// and sends the result to all. With n bytes of elements a rank with k partial sums sends
-// (k+1)(P-1)/P * n: as much as around a ring where each has one.
+// The elements of a batch are divided evenly among the ranks. Each rank sends its partial sums of a
+// segment straight to the segment's owner. The owner combines those of all ranks along the tree and
+// sends the result to all. With n bytes of elements, a rank with k partial sums sends (k+1)(P-1)/P
+// * n: as much as a ring does when each rank has one.
 #pragma once
 
 #include <cstdint>
@@ -18,21 +18,21 @@
 
 namespace rueda {
 
-// Chunk by chunk: several rounds are under way at once, and in round t what travels is chunk t of
-// each owner.
+// Works chunk by chunk, with several rounds in flight at once. Round t moves chunk t of every
+// owner.
 class LeafAllreduce final : public Operation {
  public:
   // Requires reduction.leaves. Throws std::bad_alloc.
   LeafAllreduce(const Lane& lane, const Reduction& reduction, std::vector<Piece> pieces);
 
-  // Combines one chunk at most, so that the transport gets on with its work in between.
+  // Combines at most one chunk per call, so that the transport makes progress in between.
   bool advance() override;
   [[nodiscard]] bool done() const override { return done_; }
   [[nodiscard]] const Status& status() const override { return status_; }
   [[nodiscard]] std::vector<int> awaited() const override;
 
  private:
-  // Elements of the batch, as if its pieces lay one after the other.
+  // A range of the batch's elements, as if its pieces were contiguous.
   struct Range {
     std::int64_t first = 0;
     std::int64_t count = 0;
@@ -52,7 +52,7 @@ class LeafAllreduce final : public Operation {
   };
   struct Round {
     std::int64_t number = 0;
-    std::vector<Exchange> exchanges;  // beginning with the next rank
+    std::vector<Exchange> exchanges;  // starts with the next rank
     bool is_combined = false;
   };
 
@@ -75,7 +75,7 @@ class LeafAllreduce final : public Operation {
   void send_results(Round& round, const std::vector<Run>& runs);
   [[nodiscard]] Ticket send(int rank, std::uint64_t part, const std::vector<ConstBytes>& spans);
   [[nodiscard]] Ticket take(int rank, std::uint64_t part, const std::vector<MutableBytes>& spans);
-  // Whether a transfer has ended or there is none; its error ends the operation.
+  // Whether a transfer has ended, or there was none. Its error ends the operation.
   bool is_over(const Ticket& ticket);
   bool is_over(const Round& round);
 
@@ -86,16 +86,16 @@ class LeafAllreduce final : public Operation {
   TreeCombiner tree_;
   std::int64_t chunk_;       // elements
   std::int64_t count_ = 0;   // of the batch
-  std::int64_t chunks_ = 0;  // of the owner that has most
+  std::int64_t chunks_ = 0;  // of the owner with the most
   std::int64_t begun_ = 0;
-  std::vector<std::int64_t> results_taken_;  // by rank: rounds whose result has been asked for
-  std::deque<Round> rounds_;                 // under way
+  std::vector<std::int64_t> results_taken_;  // by rank: rounds whose result was requested
+  std::deque<Round> rounds_;                 // in flight
   bool done_ = false;
   Status status_;
 };
 
-// Where others cannot reach the partial sums: `start` gets them, and room for the result, in a
-// buffer of `pool`, as one piece. Throws std::bad_alloc.
+// For partial sums that other ranks cannot reach: packs them, with room for the result, into a
+// buffer of `pool` as one piece and passes that to `start`. Throws std::bad_alloc.
 [[nodiscard]] std::unique_ptr<Operation> packed_leaves(
     BufferPool& pool, const Lane& lane, const Reduction& reduction,
     const std::vector<Piece>& pieces,

@@ -1,4 +1,4 @@
-// Sums of the lengths of parts, such as those of the ranks, that lie one after another.
+// Sums over the lengths of contiguous parts, such as those of the ranks.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,13 @@
 
 namespace rueda {
 
-// Of the first `count`: where the next part begins.
+// Sum of the first `count` lengths, which is the offset of the next part.
 [[nodiscard]] inline std::int64_t sum(const std::vector<std::int64_t>& lengths,
                                       std::ptrdiff_t count) {
   return std::accumulate(lengths.begin(), lengths.begin() + count, std::int64_t{0});
 }
 
-// Of all.
+// Sum of all lengths.
 [[nodiscard]] inline std::int64_t sum(const std::vector<std::int64_t>& lengths) {
   return sum(lengths, static_cast<std::ptrdiff_t>(lengths.size()));
 }

@@ -1,6 +1,5 @@
-// An allreduce whose elements travel as a narrower type than they are: converted while they are
-// packed into a fusion buffer, reduced there as the narrow type, and converted back while they are
-// unpacked.
+// An allreduce whose elements travel as a narrower type: converted while packed into a fusion
+// buffer, reduced there in the narrow type, and converted back while unpacked.
 #pragma once
 
 #include <memory>
@@ -11,7 +10,7 @@
 
 namespace rueda {
 
-// Requires reduction.wire. `backend` reduces the buffer, which comes from `pool`. The prescale
+// Requires reduction.wire. `backend` reduces the buffer, which is taken from `pool`. The prescale
 // factor is applied before the first rounding, the postscale factor after the last. Throws
 // std::bad_alloc.
 [[nodiscard]] std::unique_ptr<Operation> narrowed_allreduce(Backend& backend, BufferPool& pool,

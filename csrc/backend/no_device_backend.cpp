@@ -1,4 +1,4 @@
-// What stands in for the GPU's side where Rueda is built without CUDA.
+// Stub of the device backend for builds without CUDA.
 #include "backend/device_backend.h"
 #include "backend/ended_operation.h"
 #include "backend/gpu_support.h"
@@ -27,7 +27,7 @@ class NoDeviceBackend final : public DeviceBackend {
     return std::make_unique<EndedOperation>(absent());
   }
 
-  // Reached only by a rank that has joined while others reduce tensors of their GPUs.
+  // Reached only on a rank that has joined while others reduce GPU tensors.
   std::unique_ptr<Operation> allreduce(const Lane&, const Reduction&, std::vector<Piece>) override {
     return std::make_unique<EndedOperation>(absent());
   }

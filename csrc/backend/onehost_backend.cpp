@@ -15,11 +15,11 @@ namespace rueda {
 
 namespace {
 
-// Tensors of a batch that are smaller than this on average are packed: two copies of 16 KiB take as
-// long as two system calls.
+// Batches whose tensors average less than this are packed: copying 16 KiB twice takes as long as
+// two system calls.
 constexpr std::size_t packed_below = 16 << 10;
 
-// A collective in the lane's channel, whose traffic is counted there.
+// Makes a collective in the lane's channel that counts its traffic in the lane's counters.
 template <class Collective, class... Arguments>
 std::unique_ptr<Operation> counted(const Lane& lane, Arguments&&... arguments) {
   auto collective =
@@ -113,7 +113,7 @@ class OnehostBackend : public Backend {
 
   std::unique_ptr<Operation> alltoall(const Lane& lane, AlltoallInput input,
                                       AllocateRows allocate) override {
-    // Its bytes differ between ranks, so the choice cannot depend on them.
+    // Its size differs between ranks, so the choice must not depend on it.
     if (lane.size() > static_cast<int>(ChannelMemory::table_entries)) {
       return ring_->alltoall(lane, std::move(input), std::move(allocate));
     }
@@ -129,19 +129,19 @@ class OnehostBackend : public Backend {
   }
 
  private:
-  // Nothing for the ring.
+  // nullopt for the ring.
   [[nodiscard]] std::optional<HostPolicy> policy_for(const Lane& lane, std::size_t bytes) const {
     if (lane.channel == nullptr) return std::nullopt;
     return rueda::policy_for(algorithms_, policy_, bytes);
   }
 
-  // Whether it is quicker to pack the pieces than to ask the kernel for each. The same on all
+  // Whether packing the pieces is faster than asking the kernel for each of them. Same on all
   // ranks.
   static bool are_small(const std::vector<Piece>& pieces, std::size_t bytes) {
     return pieces.size() > 1 && bytes / pieces.size() < packed_below;
   }
 
-  // The same on all ranks, except for a single tensor, about which ranks need not agree.
+  // Same on all ranks, except for a single tensor, where ranks need not agree.
   static bool must_pack(const Lane& lane, const Reduction& reduction,
                         const std::vector<Piece>& pieces) {
     if (pieces.size() > ChannelMemory::table_entries) return true;
@@ -177,7 +177,7 @@ class OnehostBackend : public Backend {
   }
 
   using Offer = std::function<std::unique_ptr<Operation>(const std::byte* data)>;
-  // Starts with `data`, or with a copy where the others could not reach it.
+  // Starts with `data`, or with a copy if the other ranks could not reach it.
   std::unique_ptr<Operation> offer(const Lane& lane, const HostPolicy& policy,
                                    const std::byte* data, std::size_t bytes, const Offer& start) {
     const HostMemory& host = lane.channel->host();

@@ -1,4 +1,5 @@
-// An allreduce of several tensors, or of one that the others cannot reach, through a fusion buffer.
+// An allreduce through a fusion buffer: of several tensors, or of one that other ranks cannot
+// reach.
 #pragma once
 
 #include <functional>
@@ -10,10 +11,10 @@
 
 namespace rueda {
 
-// Begins the allreduce of what has been packed: one piece, with an output.
+// Begins the allreduce of the packed data: one piece, with an output.
 using StartPacked = std::function<std::unique_ptr<Operation>(const Piece& all)>;
 
-// Packs at once into a buffer of `pool`. Throws std::bad_alloc.
+// Packs immediately, into a buffer from `pool`. Throws std::bad_alloc.
 [[nodiscard]] std::unique_ptr<Operation> packed_allreduce(BufferPool& pool, const Lane& lane,
                                                           DataType dtype,
                                                           const std::vector<Piece>& pieces,

@@ -1,5 +1,5 @@
-// An operation over one buffer of scratch: what lies in several places is packed into it, and the
-// result unpacked from it.
+// An operation on a scratch buffer: data from several places is packed into it, and the result is
+// unpacked from it.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ class PackedOperation : public Operation {
   using Start = std::function<std::unique_ptr<Operation>(std::byte* buffer)>;
   using Copy = std::function<void(std::byte* buffer)>;
 
-  // Packs and starts at once; unpacks when the inner operation has succeeded. Throws
+  // Packs and starts immediately; unpacks once the inner operation has succeeded. Throws
   // std::bad_alloc.
   PackedOperation(BufferPool& pool, std::size_t bytes, const Copy& pack, const Start& start,
                   Copy unpack);

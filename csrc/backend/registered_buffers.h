@@ -1,4 +1,4 @@
-// Buffers that the other ranks of this host see.
+// Buffers that the other ranks of this host can read.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace rueda {
 
-// For a BufferPool.
+// An Allocate function for BufferPool.
 [[nodiscard]] inline std::shared_ptr<std::byte[]> allocate_registered(std::size_t bytes) {
   const auto memory = RegisteredMemory::of_process();
   return memory ? memory.value()->allocate(bytes) : nullptr;

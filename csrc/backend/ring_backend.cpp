@@ -21,7 +21,7 @@ class RingBackend : public Backend {
 
   [[nodiscard]] std::string_view name() const override { return "ring"; }
 
-  // A single tensor is reduced where it lies; several share a fusion buffer.
+  // Reduces a single tensor in place; several share a fusion buffer.
   std::unique_ptr<Operation> allreduce(const Lane& lane, const Reduction& reduction,
                                        std::vector<Piece> pieces) override {
     if (reduction.leaves) {

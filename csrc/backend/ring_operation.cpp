@@ -135,8 +135,7 @@ bool RingOperation::take_sends() {
   return moved;
 }
 
-// Done by the owner of a segment before anyone else receives it, so that all ranks hold the same
-// bits.
+// The owner of a segment finishes it before anyone receives it, so all ranks hold the same bits.
 void RingOperation::finish_reduced(const Segment& segment) {
   if (reduction_.op == ReduceOp::average) {
     divide(at(segment), segment.count, reduction_.dtype, reduction_.divisor);

@@ -11,7 +11,7 @@
 
 namespace rueda {
 
-// Walks through the hops of the plan: receives are posted a few hops ahead, each received chunk is
+// Walks through the plan's hops: receives are posted a few hops ahead, and each received chunk is
 // reduced and passed on while later chunks are still on the wire. One element is `element_size`
 // bytes.
 class RingOperation : public Operation {
@@ -28,7 +28,7 @@ class RingOperation : public Operation {
  private:
   struct Pending {
     Hop hop;
-    Ticket ticket;  // null for an empty chunk, which does not travel
+    Ticket ticket;  // null for an empty chunk, which is not sent
   };
 
   [[nodiscard]] std::byte* at(const Segment& segment) const {

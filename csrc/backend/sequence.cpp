@@ -32,7 +32,7 @@ std::vector<int> Sequence::awaited() const {
 
 namespace {
 
-// Of parts whose free steps may be over: each is looked at again and again.
+// Limit on parts begun early for their free steps, since every advance() checks each of them.
 constexpr std::size_t max_ahead = 64;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Operations that are composed of operations.
+// Operations composed of other operations.
 #pragma once
 
 #include <cstdint>
@@ -11,35 +11,35 @@
 
 namespace rueda {
 
-// One after the other, each begun when the one before has succeeded.
+// Runs steps one after the other. Each begins when the one before has succeeded.
 class Sequence final : public Operation {
  public:
-  // Begins an operation; null: this rank has nothing to do in this step, or has done it.
+  // Begins an operation. Null: this rank has nothing to do in this step, or has already done it.
   using Step = std::function<std::unique_ptr<Operation>()>;
 
   explicit Sequence(std::vector<Step> steps);
 
   bool advance() override { return advance_to(steps_.size()); }
-  // Goes on, but begins none of the steps from this one on.
+  // Like advance(), but does not begin `step` or any later one.
   bool advance_to(std::size_t step);
   [[nodiscard]] bool done() const override { return step_ == steps_.size() || !status_.ok(); }
   [[nodiscard]] const Status& status() const override { return status_; }
   [[nodiscard]] std::vector<int> awaited() const override;
-  // How many steps are over.
+  // Number of completed steps.
   [[nodiscard]] std::size_t completed() const { return step_; }
 
  private:
   const std::vector<Step> steps_;
   std::size_t step_ = 0;
-  bool begun_ = false;  // this step
+  bool begun_ = false;  // the current step
   std::unique_ptr<Operation> operation_;
   Status status_;
 };
 
-// Sequences of which several are under way at once, so that their steps overlap: the next one
-// begins when the first step of the one before is over, and is `width` ahead of the oldest at most;
-// but for the first `free_steps` of each, which go on long before, so that others who have a place
-// in the same queue need not wait for what holds up the steps that follow.
+// Runs several sequences at once so that their steps overlap. A sequence begins when the first step
+// of the previous one has completed, and is at most `width` ahead of the oldest. The first
+// `free_steps` of each sequence are exempt from that limit: they run far ahead, so that peers in
+// the same queue are not held up by whatever delays the later steps.
 class Pipeline final : public Operation {
  public:
   using MakePart = std::function<std::vector<Sequence::Step>(std::int64_t part)>;

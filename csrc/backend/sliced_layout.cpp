@@ -7,7 +7,7 @@ namespace rueda {
 SlicedLayout::SlicedLayout(std::span<const std::int64_t> counts, const UnitsOf& units_of,
                            int slices, std::int64_t part)
     : slices_of_part_(slices) {
-  std::vector<Unit> units;  // of the part that is being put together
+  std::vector<Unit> units;  // of the current part
   std::int64_t elements = 0;
   for (std::size_t tensor = 0; tensor < counts.size(); ++tensor) {
     if (counts[tensor] == 0) continue;

@@ -1,10 +1,9 @@
-// How a batch is cut where each host's members share the work of its links: into parts that are
-// under way one after the other, each with a slice for every member that carries one.
+// How a batch is cut when each host's members share its links: into parts that are processed one
+// after the other, each with a slice for every member that uses a link.
 //
-// A tensor is cut by itself, into units of which each lies in one part, and each unit into slices:
-// which of its elements belong together does not depend on which other tensors are in the batch.
-// The units of a part lie side by side, slice by slice, so that a slice is one run of elements. A
-// single tensor lies as it is.
+// Each tensor is cut separately into units, and each unit into slices; a unit belongs to one part.
+// So which elements stay together does not depend on the batch's other tensors. Within a part,
+// units are grouped by slice, so that a slice is contiguous. A single tensor keeps its order.
 #pragma once
 
 #include <cstddef>
@@ -22,27 +21,27 @@ struct SlicedRun {
   std::size_t tensor = 0;
   std::int64_t first = 0;  // within the tensor
   std::int64_t count = 0;  // not 0
-  std::int64_t at = 0;     // within the batch as it is laid out
+  std::int64_t at = 0;     // within the batch as laid out
 };
 
 class SlicedLayout {
  public:
-  // Into how many units a tensor of so many elements is cut: at least one, where it has any.
+  // Into how many units a tensor of `count` elements is cut; at least one unless it is empty.
   using UnitsOf = std::function<std::int64_t(std::int64_t count)>;
 
-  // `counts`: the elements of each tensor. `slices`: how many members carry one. `part`: units are
-  // put together until they have at least so many elements.
+  // `counts`: elements of each tensor. `slices`: number of members that carry one. `part`: minimum
+  // elements of a part, which is filled with units up to there.
   SlicedLayout(std::span<const std::int64_t> counts, const UnitsOf& units_of, int slices,
                std::int64_t part);
 
   [[nodiscard]] std::int64_t parts() const {
     return static_cast<std::int64_t>(slices_.size()) / slices_of_part_;
   }
-  // Where it lies.
+  // Position of the slice in the batch as laid out.
   [[nodiscard]] Segment slice(std::int64_t part, int index) const {
     return slices_[place(part, index)].segment;
   }
-  // What is in it, in its order.
+  // The slice's runs, in order.
   [[nodiscard]] std::span<const SlicedRun> runs(std::int64_t part, int index) const;
 
  private:

@@ -45,7 +45,7 @@ std::unique_ptr<Operation> reduce_within(const Lane& lane, const HostPolicy& pol
                                          std::uint64_t ticket) {
   const ReduceOp op = reduction.op == ReduceOp::average ? ReduceOp::sum : reduction.op;
   const Combination combination{.dtype = reduction.dtype, .op = op, .prescale = reduction.prescale};
-  // Who has joined is not known, so that it cannot be told whether that is one of these.
+  // It is not known which ranks have joined, so one of these may have.
   const bool all_contribute = reduction.contributors == lane.size();
   auto collective = std::make_unique<HostReduction>(
       *lane.before_links, policy, combination, all_contribute ? lane.before_links->size() : 0,

@@ -1,4 +1,4 @@
-// Lists of transfers that an operation has under way.
+// Lists of transfers that an operation has in flight.
 #pragma once
 
 #include <initializer_list>
@@ -10,7 +10,7 @@
 
 namespace rueda {
 
-// Whether all are done, and well. The first that has failed is told in `failure`.
+// Whether all have completed successfully. Stores the first error found in `failure`.
 [[nodiscard]] inline bool all_done(const std::vector<Ticket>& tickets, Status& failure) {
   for (const Ticket& ticket : tickets) {
     if (!ticket->done) return false;
@@ -21,7 +21,7 @@ namespace rueda {
   return true;
 }
 
-// With whom those are that are not done, sorted.
+// Peers of the transfers that are not done, sorted.
 [[nodiscard]] inline std::vector<int> awaited_peers(
     std::initializer_list<const std::vector<Ticket>*> lists) {
   std::set<int> peers;

@@ -129,7 +129,7 @@ void TreeOperation::finish_result(std::int64_t chunk) {
   }
 }
 
-// A child's chunks may have come, and wait for those of the one before it.
+// A child's chunks may have arrived and be waiting for those of the child before it.
 std::vector<int> TreeOperation::awaited() const {
   std::vector<int> ranks;
   for (const Queue* queue : {&from_children_[0], &from_children_[1], &to_children_[0],

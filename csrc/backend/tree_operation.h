@@ -1,5 +1,5 @@
-// Allreduce along a tree over a transport: sums go up to the root chunk by chunk, and the result
-// comes down behind them. All ranks get the root's bits.
+// Allreduce along a tree over a transport. Sums go up to the root chunk by chunk, and the result
+// follows them down. All ranks get the root's bits.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@ namespace rueda {
 
 class TreeOperation final : public Operation {
  public:
-  // In place, along one of the trees of double_tree.h, `chunk` elements at a time at most, at least
-  // one. `data` is this rank's contribution, scaled already.
+  // In place, along one of the trees of double_tree.h, in chunks of at most `chunk` (>= 1)
+  // elements. `data` is this rank's contribution, already scaled.
   TreeOperation(const Lane& lane, int tree, const Reduction& reduction, std::byte* data,
                 std::int64_t count, std::int64_t chunk);
 
@@ -25,7 +25,7 @@ class TreeOperation final : public Operation {
   [[nodiscard]] std::vector<int> awaited() const override;
 
  private:
-  // Messages under way with one rank in one direction.
+  // Messages in flight to or from one rank.
   struct Queue {
     int peer = -1;  // within the lane
     std::deque<Ticket> tickets;
@@ -37,7 +37,8 @@ class TreeOperation final : public Operation {
   [[nodiscard]] std::byte* staging(std::size_t child, std::int64_t chunk);
   void send(Queue& queue, TreeProgress::Flow& flow);
   void receive(Queue& queue, TreeProgress::Flow& flow, std::byte* target);
-  // Whether the oldest message is over; takes it away then. An error ends the operation.
+  // Removes the oldest message if it is done, and returns whether it was. An error ends the
+  // operation.
   bool take(Queue& queue);
   bool move_up();
   bool move_down();

@@ -125,7 +125,7 @@ struct Waiting {
 // Begins an operation, or does it where the caller waits for it at once, as far as that takes no
 // longer than until it is time to look for signals. He then finds the handle in his list, also
 // where a signal's handler raises something before this has returned. The caller has the GIL, and
-// submission may wait for the coordinator's lock.
+// submission may wait for the progress lock.
 template <class Begin, class Do>
 py::object begin_or_do(Waiting waiting, const Begin& begin, const Do& do_it) {
   Handle handle;
@@ -198,7 +198,7 @@ py::object submit_alltoall(std::uintptr_t input, Shape shape, int dtype,
 
 }  // namespace
 
-// Submission may wait for the coordinator's lock, so it goes on without the GIL.
+// Submission may wait for the progress lock, so it goes on without the GIL.
 void bind_collectives(py::module_& module) {
   const py::call_guard<GilReleased> released;
   module.def("allreduce", &submit_allreduce, released, py::arg("input"), py::arg("output"),

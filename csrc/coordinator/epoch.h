@@ -35,7 +35,7 @@ namespace rueda {
 
 class Epoch final : public Progress::Work {
  public:
-  // `sets`: see Runtime::start().
+  // `sets`: see Runtime::Inheritance.
   Epoch(World world, const EpochServices& services, LossPolicy on_loss,
         std::shared_ptr<ProcessSets> sets = nullptr);
   Epoch(const Epoch&) = delete;

@@ -1,4 +1,4 @@
-// What outlives an epoch, and what the parts of it use.
+// What outlives an epoch, and what the parts of it use: the runtime's.
 #pragma once
 
 #include <functional>

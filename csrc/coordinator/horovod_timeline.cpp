@@ -159,6 +159,16 @@ class HorovodTimeline final : public TimelineWriter {
     file_.write(str(R"("name":"CYCLE_START","ph":"i","s":"g","ts":)", file_.microseconds(when)));
   }
 
+  void world(const WorldMark& mark, Time when) override {
+    for (auto& [key, lane] : lanes_) {
+      if (lane.state != Lane::idle) end(lane, when);
+      lane.state = Lane::idle;
+      lane.later.clear();
+    }
+    rank_ = mark.rank;
+    file_.write(world_event(mark, "\"g\"", file_.microseconds(when)));
+  }
+
  private:
   struct Lane;
   using Happening = std::function<void(Lane&)>;
@@ -235,7 +245,7 @@ class HorovodTimeline final : public TimelineWriter {
   }
 
   TraceFile& file_;
-  const int rank_;
+  int rank_;  // of the present world
   const bool mark_cycles_;
   std::unordered_map<std::string, Lane> lanes_;
 };

@@ -1,4 +1,5 @@
-// What the engine counts. The coordinator thread writes; anyone may read at any time.
+// What the engine counts. A Counter is written by the owner of the progress lock, a SharedCounter
+// by anyone; anyone may read at any time.
 #pragma once
 
 #include <array>
@@ -38,14 +39,14 @@ struct Metrics {
   SharedCounter table_parts_direct;  // worked on in shared memory, instead of a request
   Counter control_messages_sent;
   Counter control_bytes_sent;
-  Counter control_messages_dropped;  // that nothing here could make sense of
+  Counter control_messages_dropped;  // that nothing here could make sense of, or wants any more
   Counter stall_warnings;
   Counter plans_replayed;    // batches, or groups of them, executed without negotiation
   Counter plans_eager;       // of those: all was sent along with the ranks' readiness
   Counter plans_cancelled;   // by this rank
   Counter driven_by_caller;  // waits in which the caller drove the engine
   Counter caller_sleeps;     // of callers that drove
-  Counter sleeps;            // of the coordinator thread
+  Counter sleeps;            // of the progress thread
   Counter idle_wakeups;      // after which there was nothing to do
   Counter looks;             // of whoever drives, for something to do
 

@@ -106,12 +106,13 @@ bool OpenSets::step(Time now) {
     const auto& [id, coordinator] = *set;
     moved = coordinator->step(now) || moved;
     if (are_broken_) return true;
-    if (coordinator->closed() && !messages_.is_closed(id)) {
+    if (!coordinator->closing().ok() && !messages_.is_closed(id)) {
       const bool in_order = coordinator->closing().code() == ErrorCode::shutdown;
       if (id == 0 && in_order) note_departure(coordinator->closing());
       messages_.close(id, coordinator->closing(), now, seconds(services_.options.shutdown_timeout));
     }
-    const bool gone = coordinator->closed() && !coordinator->in_flight() && !process_sets_.find(id);
+    const bool gone =
+        !coordinator->closing().ok() && !coordinator->in_flight() && !process_sets_.find(id);
     if (gone) forget(id);
     set = gone ? sets_.erase(set) : std::next(set);
   }
@@ -171,7 +172,8 @@ std::optional<Time> OpenSets::next_deadline() const {
 // --- The end
 
 bool OpenSets::are_over() const {
-  return !any(sets_, [](const SetCoordinator& set) { return !set.closed() || set.in_flight(); });
+  return !any(sets_,
+              [](const SetCoordinator& set) { return set.closing().ok() || set.in_flight(); });
 }
 
 Status OpenSets::failed_transfer(Time now) const {
@@ -192,7 +194,7 @@ bool OpenSets::may_do_without(int rank) const {
   const SetCoordinator* const world = find(0);
   if (world == nullptr || world->closing().code() != ErrorCode::shutdown) return false;
   return !any(sets_, [rank](const SetCoordinator& set) {
-    return set.members().has(rank) && (!set.closed() || set.in_flight());
+    return set.members().has(rank) && (set.closing().ok() || set.in_flight());
   });
 }
 

@@ -236,6 +236,11 @@ Status ProcessSets::remove(int id, bool* was_offered) {
   return sets_.erase(id) == 0 ? missing_locked(id) : Status();
 }
 
+void ProcessSets::give_up(int id) {
+  const std::lock_guard lock(mutex_);
+  if (kind_of(id) == Kind::formed) formed_.insert(id);
+}
+
 bool ProcessSets::existed(int id) const {
   const std::lock_guard lock(mutex_);
   return id < next_id_ || formed_.contains(id);

@@ -1,5 +1,5 @@
-// Which process sets exist. Changed by the coordinator thread, in the same order on every rank;
-// read by anyone.
+// Which process sets exist. Those that all ranks know are changed by the owner of the progress
+// lock, in the same order on every rank; read by anyone.
 #pragma once
 
 #include <algorithm>
@@ -94,7 +94,9 @@ class ProcessSets {
   // another such set.
   Expected<std::shared_ptr<const ProcessSetMembers>> form(int id, const std::vector<int>& ranks);
   Status remove(int id, bool* was_offered = nullptr);
-  // Whether the set existed once: a message for it is then late, not early.
+  // This rank cannot form the set of that number, and does not try again.
+  void give_up(int id);
+  // Whether the set existed once, or never will: a message for it is then not early.
   [[nodiscard]] bool existed(int id) const;
 
  private:
@@ -119,7 +121,8 @@ class ProcessSets {
   bool is_offered_ = false;
   std::map<int, std::shared_ptr<const ProcessSetMembers>> sets_;
   std::map<int, std::string> gone_;  // see KnownSets
-  std::set<int> formed_;  // numbers that members have agreed on, also of sets that are gone
+  std::set<int>
+      formed_;  // numbers that members have agreed on, also of sets that are gone, or given up
 };
 
 // Batches that were negotiated, those that are replayed, and those on GPUs: each are numbered in an

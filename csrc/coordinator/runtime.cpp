@@ -1,5 +1,7 @@
 #include "coordinator/runtime.h"
 
+#include <utility>
+
 #include "core/cancellation_off.h"
 #include "core/log.h"
 #include "core/strings.h"
@@ -23,13 +25,16 @@ Status refusal_of(const MessageRequest& request, const ProcessSets& process_sets
 }  // namespace
 
 Runtime::Runtime(World world, const Options& options, LossPolicy on_loss,
-                 std::function<void(const Status&)> on_failure, std::shared_ptr<ProcessSets> sets)
+                 std::function<void(const Status&)> on_failure, Inheritance inherited)
     : options_(options),
+      history_(std::move(inherited.history)),
+      chapter_(history_, metrics_),
+      timeline_(history_->trace()),
       recorder_(options.flight_recorder, static_cast<std::size_t>(options.flight_recorder_size),
                 world.topology.rank, world.topology.size),
       epoch_(std::move(world),
              {options_, commands_, metrics_, timeline_, recorder_, std::move(on_failure)}, on_loss,
-             std::move(sets)),
+             std::move(inherited.sets)),
       progress_(epoch_, epoch_.layout().host, epoch_.layout().topology.local_size, metrics_),
       sender_(commands_, progress_),
       tables_(sender_, epoch_.process_sets()),
@@ -38,23 +43,28 @@ Runtime::Runtime(World world, const Options& options, LossPolicy on_loss,
 Expected<std::unique_ptr<Runtime>> Runtime::start(World world, const Options& options,
                                                   LossPolicy on_loss,
                                                   std::function<void(const Status&)> on_failure,
-                                                  std::shared_ptr<ProcessSets> sets) {
+                                                  Inheritance inherited) {
+  const bool is_first = inherited.history == nullptr;
+  if (is_first) inherited.history = std::make_shared<History>();
   std::unique_ptr<Runtime> runtime(
-      new Runtime(std::move(world), options, on_loss, std::move(on_failure), std::move(sets)));
-  const TimelineStyle style{
-      options.timeline_format == "horovod" ? TimelineFormat::horovod : TimelineFormat::rueda,
-      options.timeline_cycles == "1"};
-  if (Status status = runtime->timeline_.open(options.timeline, runtime->topology().rank, style);
-      !options.timeline.empty() && !status.ok()) {
-    // The other ranks have this one in their world already: a trace less is better than a job less.
-    log(LogLevel::error, status.to_string());
-  }
+      new Runtime(std::move(world), options, on_loss, std::move(on_failure), std::move(inherited)));
+  if (is_first) runtime->take_over(0);
   if (Status status = runtime->epoch_.open(); !status.ok()) return status;
   runtime->commands_.open();
   const Epoch::Descriptors descriptors = runtime->epoch_.descriptors();
   Status status = runtime->progress_.start(descriptors.control, descriptors.transport);
   if (!status.ok()) return status;
   return runtime;
+}
+
+void Runtime::take_over(std::uint64_t epoch) {
+  const TimelineStyle style{
+      options_.timeline_format == "horovod" ? TimelineFormat::horovod : TimelineFormat::rueda,
+      options_.timeline_cycles == "1"};
+  const Status status =
+      timeline_.take_over({epoch, topology().rank, topology().size}, options_.timeline, style);
+  // The other ranks have this one in their world already: a trace less is better than a job less.
+  if (!status.ok()) log(LogLevel::error, status.to_string());
 }
 
 Runtime::~Runtime() {

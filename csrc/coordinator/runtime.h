@@ -1,6 +1,8 @@
-// What lives on in a process that uses Rueda, whatever becomes of its world: options, counters,
-// timeline, the application's commands and the progress that is made with them. It owns the epoch,
-// the world as it is now.
+// A process in a world: options, the application's commands and the progress that is made with
+// them, counters, the flight recorder. It owns the epoch, what is at work in the world, and
+// outlives it: the world may lose ranks and end, while handles, refusals and counters are still
+// asked for. Where another world follows it gets a runtime of its own, to which this one leaves
+// what belongs to the process: process sets, and the History of counters and timeline.
 //
 // Operations are handed in here; what is asked of tables and of process sets has parts of its own.
 //
@@ -20,6 +22,7 @@
 #include "coordinator/command_sender.h"
 #include "coordinator/epoch.h"
 #include "coordinator/flight_recorder.h"
+#include "coordinator/history.h"
 #include "coordinator/metrics.h"
 #include "coordinator/progress.h"
 #include "coordinator/repeated_call.h"
@@ -35,19 +38,25 @@ namespace rueda {
 
 class Runtime {
  public:
+  // What a world has from those before it in this process.
+  struct Inheritance {
+    std::shared_ptr<ProcessSets> sets;  // null: it begins with none
+    std::shared_ptr<History> history;   // null: it begins one, as the world of take_over(0)
+  };
   // Connects to the neighbours in the world's tree and starts the progress thread.
-  // `on_failure` is called once, when the world breaks, by whoever makes progress. `sets`: those
-  // that the world has from one before it; by default it begins with none.
+  // `on_failure` is called once, when the world breaks, by whoever makes progress.
   static Expected<std::unique_ptr<Runtime>> start(
       World world, const Options& options, LossPolicy on_loss = LossPolicy::end_world,
-      std::function<void(const Status&)> on_failure = {},
-      std::shared_ptr<ProcessSets> sets = nullptr);
+      std::function<void(const Status&)> on_failure = {}, Inheritance inherited = {});
   // Shuts down.
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
   // --- Any thread may call all of this.
+
+  // This world is the process's from now on, as that of this number: its timeline goes on with it.
+  void take_over(std::uint64_t epoch);
 
   // Operations of a set, one or a group. What is wrong with them, or with the set, comes with the
   // handles. Empty names are numbered.
@@ -79,9 +88,10 @@ class Runtime {
   [[nodiscard]] ProcessSets& process_sets() const { return epoch_.process_sets(); }
 
   [[nodiscard]] const Options& options() const { return options_; }
-  // Counters, those of the application's threads among them.
+  // Counters of this world, those of the application's threads among them.
   [[nodiscard]] Metrics& metrics() { return metrics_; }
-  // May begin and end while the runtime runs.
+  [[nodiscard]] const std::shared_ptr<History>& history() const { return history_; }
+  // The process's, as long as this world is; may begin and end while the runtime runs.
   [[nodiscard]] Timeline& timeline() { return timeline_; }
   // What this rank did last; nothing is recorded without Options::flight_recorder.
   [[nodiscard]] FlightRecorder& flight_recorder() { return recorder_; }
@@ -101,7 +111,7 @@ class Runtime {
 
  private:
   Runtime(World world, const Options& options, LossPolicy on_loss,
-          std::function<void(const Status&)> on_failure, std::shared_ptr<ProcessSets> sets);
+          std::function<void(const Status&)> on_failure, Inheritance inherited);
 
   // Of each submission its handle.
   std::vector<Handle> open_handles(std::vector<Submission>& submissions) const;
@@ -111,7 +121,9 @@ class Runtime {
   void stop(Command command);
 
   const Options options_;
+  const std::shared_ptr<History> history_;
   Metrics metrics_;
+  const History::Chapter chapter_;  // of the history: these metrics
   Timeline timeline_;
   FlightRecorder recorder_;
   CommandQueue commands_;

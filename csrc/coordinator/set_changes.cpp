@@ -24,7 +24,12 @@ Status SetChanges::open() {
 void SetChanges::form(const Command& command) {
   // Not before: what others have sent for a set that is known, but not open, would be dropped.
   auto room = reserve_room(means_.world, command.ranks);
-  if (!room) return command.handle->complete(room.status());
+  if (!room) {
+    // The others may have formed it: the number is used, here as well.
+    means_.process_sets.give_up(command.set_id);
+    forget_early(command.set_id);
+    return command.handle->complete(room.status());
+  }
   auto formed = means_.process_sets.form(command.set_id, command.ranks);
   if (formed) start(formed.value(), std::move(room).value());
   command.handle->complete(formed.status());
@@ -81,9 +86,24 @@ void SetChanges::answer_late(const Status& status) {
 void SetChanges::start(const Members& members, Room room) {
   if (members->rank >= 0) open_set(members, std::move(room));
   // Messages for it may have come from ranks that heard of it earlier.
-  if (auto early = early_.extract(members->id)) {
-    for (const EarlyMessage& message : early.mapped()) receive(message.peer, message.payload);
+  SetCoordinator* const set = sets_.find(members->id);
+  if (set == nullptr) return forget_early(members->id);
+  const EarlyMessages::Kept early = early_.take(members->id);
+  if (early.is_overfull) {
+    set->break_off(
+        str("ranks have said more in ", members->name(), " than is kept until it is open here"));
   }
+  for (const auto& [peer, message] : early.messages) {
+    count_dropped(set->receive(peer, message, Clock::now()) ? 0 : 1);
+  }
+}
+
+void SetChanges::forget_early(int set_id) {
+  count_dropped(early_.take(set_id).messages.size());
+}
+
+void SetChanges::count_dropped(std::size_t messages) {
+  services_.metrics.control_messages_dropped.add(static_cast<std::int64_t>(messages));
 }
 
 void SetChanges::open_set(Members members, Room room) {
@@ -129,14 +149,15 @@ SetCoordinator::Events SetChanges::events_of(int id) {
 
 bool SetChanges::receive(int peer, std::span<const std::byte> payload) {
   Reader reader(payload);
-  const auto id = static_cast<int>(reader.unsigned_integer());
-  if (!reader.ok()) return false;
+  const std::uint64_t number = reader.unsigned_integer();
+  if (!reader.ok() || number >= end_of_formed) return false;
   if (sets_.are_broken()) return true;
+  const auto id = static_cast<int>(number);
   if (SetCoordinator* const set = sets_.find(id)) {
-    set->receive(peer, reader.rest(), Clock::now());
-  } else if (!means_.process_sets.existed(id)) {
-    early_[id].push_back({peer, {payload.begin(), payload.end()}});
+    return set->receive(peer, reader.rest(), Clock::now());
   }
+  if (means_.process_sets.existed(id)) return false;
+  count_dropped(early_.keep(id, peer, reader.rest()));
   return true;
 }
 

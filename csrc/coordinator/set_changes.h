@@ -2,13 +2,13 @@
 //
 // A set begins where all ranks have agreed on it in the world's stream of responses, or where its
 // members have formed it among themselves. Other ranks may know of it earlier: what they send until
-// it is open here is kept. It ends in its own stream of responses; then OpenSets lets go of it.
+// it is open here is kept (EarlyMessages). It ends in its own stream of responses; then OpenSets
+// lets go of it.
 //
 // Used by the owner of the progress lock only.
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -18,6 +18,7 @@
 #include "backend/device_backend.h"
 #include "coordinator/active_messages.h"
 #include "coordinator/command.h"
+#include "coordinator/early_messages.h"
 #include "coordinator/epoch_services.h"
 #include "coordinator/open_handle.h"
 #include "coordinator/open_sets.h"
@@ -57,7 +58,8 @@ class SetChanges {
   // What was answered late because another world was being formed in the place of this one: told
   // now, that this one goes on, or why not.
   void answer_late(const Status& status);
-  // A message of the control plane within a set, open or not; false where it is malformed.
+  // A message of the control plane within a set, open or not; false where there can be no such set,
+  // it is gone, or either rank is no member of it.
   bool receive(int peer, std::span<const std::byte> payload);
 
  private:
@@ -71,16 +73,15 @@ class SetChanges {
   // A new set, of which this rank is a member or not.
   void start(const Members& members, Room room);
   void open_set(Members members, Room room = nullptr);
+  // Nothing more will be done with what came early for it.
+  void forget_early(int set_id);
+  void count_dropped(std::size_t messages);
   [[nodiscard]] SetCoordinator::Events events_of(int set_id);
 
   const Means means_;
   OpenSets& sets_;
   const EpochServices& services_;
-  struct EarlyMessage {
-    int peer;
-    std::vector<std::byte> payload;
-  };
-  std::map<int, std::vector<EarlyMessage>> early_;  // for sets that this rank does not know yet
+  EarlyMessages early_;
   struct Change {
     OpenHandle handle;
     int set_id = 0;  // of a set that was added

@@ -247,17 +247,20 @@ bool SetCoordinator::begin_leave() {
   return true;
 }
 
-void SetCoordinator::receive(int peer, std::span<const std::byte> message, Time now) {
+bool SetCoordinator::receive(int peer, std::span<const std::byte> message, Time now) {
   const auto member = members_->member_of(peer);
-  if (!member) return;
-  if (!is_about_rounds(message)) return negotiation_.receive(*member, message, now);
-  if (replay_.receive(*member, message)) return;
-  negotiation_.break_off(str("a malformed message about rounds arrived from rank ", peer));
+  if (!member) return false;
+  if (!is_about_rounds(message)) {
+    negotiation_.receive(*member, message, now);
+  } else if (!replay_.receive(*member, message)) {
+    negotiation_.break_off(str("a malformed message about rounds arrived from rank ", peer));
+  }
+  return true;
 }
 
 void SetCoordinator::hear_whereabouts(int peer, std::string text, Time now) {
   const auto member = members_->member_of(peer);
-  if (!member || closed()) return;
+  if (!member || !closing().ok()) return;
   negotiation_.hear_whereabouts(*member, std::move(text), now);
 }
 

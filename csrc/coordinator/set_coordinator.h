@@ -1,5 +1,6 @@
 // One process set at work on this rank: what the application hands in is replayed or negotiated,
-// and what its members have agreed on is executed. Used by the coordinator thread only.
+// and what its members have agreed on is executed. Used by the owner of the progress
+// lock only.
 #pragma once
 
 #include <memory>
@@ -36,7 +37,8 @@ class SetCoordinator {
   [[nodiscard]] RoundAtOnce* at_once();
   void join(OpenHandle handle);
   void leave();
-  void receive(int peer, std::span<const std::byte> message, Time now);
+  // False where the peer is no member.
+  bool receive(int peer, std::span<const std::byte> message, Time now);
   // What a member says of where it is.
   void hear_whereabouts(int peer, std::string text, Time now);
 
@@ -52,15 +54,13 @@ class SetCoordinator {
   // Whether batches are under way, or only the other members are waited for.
   // Or whether they still need this rank though the set has ended.
   [[nodiscard]] bool in_flight() const {
-    return batches_.size() > 0 || replay_.waits() || (closed() && replay_.is_needed());
+    return batches_.size() > 0 || replay_.waits() || (!closing().ok() && replay_.is_needed());
   }
   // Whether messages of other members are expected at any moment.
   [[nodiscard]] bool negotiates() const {
     return negotiation_.waits() || replay_.waits_for_hosts();
   }
-  // Nothing more can be agreed on.
-  [[nodiscard]] bool closed() const { return !closing().ok(); }
-  // Why; ok while it goes on.
+  // Why nothing more can be agreed on; ok while it goes on.
   [[nodiscard]] const Status& closing() const { return negotiation_.closed(); }
   // When step() should be called though nothing happens.
   [[nodiscard]] std::optional<Time> next_deadline() const;
@@ -68,6 +68,8 @@ class SetCoordinator {
   // The set has been removed, as all its members hear: it ends, in its own stream of responses,
   // when each has said that it has heard. What all had submitted before is done.
   void retire(const Status& reason);
+  // Ends it for all members: something has gone wrong here.
+  void break_off(const std::string& why) { negotiation_.break_off(why); }
   // Fails everything that is open. The transport must have been aborted.
   void fail_all(const Status& reason);
   // What that was, e.g. "allreduce of 'x'"; the first of many.

@@ -1,7 +1,7 @@
 // Operations of a process set that its members negotiate, on this rank: from the submission to the
 // answer that all members get. What is then to be executed is left to SetCoordinator.
 //
-// Used by the coordinator thread only.
+// Used by the owner of the progress lock only.
 #pragma once
 
 #include <cstddef>

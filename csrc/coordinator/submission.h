@@ -37,7 +37,7 @@ struct Submission {
   std::shared_ptr<DeviceEvent> ready;  // on a GPU: what has to be done before the tensor is touched
   OpenHandle handle;
   Time submitted_at{};
-  Time taken_at{};                    // from the queue, by the coordinator thread
+  Time taken_at{};                    // from the queue, by the owner of the progress lock
   std::shared_ptr<ControlRoom> room;  // a process set to be added: see reserve_room()
   // The application submitted the name again before this was agreed on.
   Status duplicate;

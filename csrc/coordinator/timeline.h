@@ -2,9 +2,11 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "coordinator/timeline_writer.h"
 #include "coordinator/trace_file.h"
@@ -12,38 +14,65 @@
 
 namespace rueda {
 
-// Any thread may open and close it while another one writes.
-class Timeline {
+// What a process writes through all its worlds, which take turns: one file, whichever of them has
+// begun it.
+class Trace {
  public:
   // Writes nothing.
-  Timeline() = default;
-  ~Timeline();
+  Trace() = default;
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+
+ private:
+  friend class Timeline;
+
+  Status open(const std::string& path, int rank, const TimelineStyle& style);
+
+  std::atomic<bool> is_open_ = false;
+  std::mutex mutex_;       // of all below
+  bool is_begun_ = false;  // or has been stopped before it was: options begin none any more
+  int turn_ = 0;           // of the world that writes
+  TraceFile file_;
+  std::unique_ptr<TimelineWriter> writer_;
+};
+
+// What a world tells the trace of its process. Any thread may call all of it while another one
+// writes.
+class Timeline {
+ public:
+  explicit Timeline(std::shared_ptr<Trace> trace = std::make_shared<Trace>())
+      : trace_(std::move(trace)) {}
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
+
+  // From now on this world writes, and those before it do not, whatever still happens in them. A
+  // trace that is written gets a mark and goes on. Where none has been begun `path` begins, as by
+  // open(), but as <path>.epoch<number> in a later world: the name alone may be that of a file of
+  // another process, whose rank this one has now. Empty: none begins. Errors of open().
+  Status take_over(const WorldMark& world, const std::string& path, const TimelineStyle& style);
 
   // Starts writing to `path`, in which %r stands for the rank; without %r, rank 0 alone writes.
   // invalid_argument where it is open already, initialization where the file cannot be written.
   Status open(const std::string& path, int rank, const TimelineStyle& style = {});
   // Ends the file. Without effect while not open.
   void close();
-  [[nodiscard]] bool is_open() const { return open_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool is_open() const { return trace_->is_open_.load(std::memory_order_relaxed); }
 
   // Calls `tell` with the TimelineWriter. Without effect while not open.
   template <typename Tell>
   void write(Tell tell) {
     if (!is_open()) return;
-    const std::lock_guard lock(mutex_);
-    if (is_open()) tell(*writer_);  // not closed meanwhile
+    const std::lock_guard lock(trace_->mutex_);
+    // Neither closed meanwhile nor taken over.
+    if (is_open() && turn_ == trace_->turn_) tell(*trace_->writer_);
   }
 
   // Hands what has been written to the system, so that a killed job leaves a readable trace.
   void flush();
 
  private:
-  std::atomic<bool> open_ = false;
-  std::mutex mutex_;  // of all below
-  TraceFile file_;
-  std::unique_ptr<TimelineWriter> writer_;
+  const std::shared_ptr<Trace> trace_;
+  int turn_ = 0;  // under the trace's mutex
 };
 
 }  // namespace rueda

@@ -18,6 +18,15 @@ std::string in_capitals(std::string_view name) {
   return text;
 }
 
+}  // namespace
+
+std::string world_event(const WorldMark& mark, const std::string& scope, const std::string& when) {
+  return str(R"("name":"WORLD","ph":"i","s":)", scope, ",\"ts\":", when, R"(,"args":{"epoch":)",
+             mark.epoch, ",\"rank\":", mark.rank, ",\"size\":", mark.size, "}");
+}
+
+namespace {
+
 class RuedaTimeline final : public TimelineWriter {
  public:
   RuedaTimeline(TraceFile& file, int rank) : file_(file), rank_(rank) {
@@ -51,6 +60,10 @@ class RuedaTimeline final : public TimelineWriter {
   }
 
   void cycle(Time) override {}
+
+  void world(const WorldMark& mark, Time when) override {
+    file_.write(world_event(mark, str(R"("p","pid":)", rank_), file_.microseconds(when)));
+  }
 
  private:
   // Process sets reduce tensors of one name at once, and bars of one row must not overlap.

@@ -1,6 +1,7 @@
 // How what happened to tensors is written down: one writer for each format of a timeline.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,6 +18,13 @@ namespace rueda {
 struct TimelineStyle {
   TimelineFormat format = TimelineFormat::rueda;
   bool mark_cycles = false;
+};
+
+// A world that takes the place of another one: its number, and this process in it.
+struct WorldMark {
+  std::uint64_t epoch = 0;
+  int rank = 0;
+  int size = 1;
 };
 
 // What a writer is told, each rank of what it sees itself, in the order in which it sees it.
@@ -45,11 +53,18 @@ class TimelineWriter {
   virtual void stalled(int set, const std::string& name, Time when) = 0;
   // What has been agreed on together begins.
   virtual void cycle(Time when) = 0;
+  // All that follows is of another world. What was under way in the one before has ended.
+  virtual void world(const WorldMark& mark, Time when) = 0;
 };
 
-// Writes what identifies the file at once; `file` is open and outlives the writer.
+// Writes what identifies the file at once; `file` is open and outlives the writer. `rank`: in the
+// world that there is now; in the file the process is known by it in later ones, too.
 [[nodiscard]] std::unique_ptr<TimelineWriter> make_timeline_writer(const TimelineStyle& style,
                                                                    TraceFile& file, int rank);
+
+// The event by which a writer marks another world. `scope`: of the event, and what it names.
+[[nodiscard]] std::string world_event(const WorldMark& mark, const std::string& scope,
+                                      const std::string& when);
 
 // A row per tensor, a bar per phase, the rank as the process.
 [[nodiscard]] std::unique_ptr<TimelineWriter> make_rueda_timeline(TraceFile& file, int rank);

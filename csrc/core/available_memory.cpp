@@ -16,7 +16,7 @@ std::optional<std::int64_t> number_in(const std::string& path) {
   return std::nullopt;
 }
 
-// Of files that the kernel keeps in memory while nobody wants it.
+// Memory of cached files, which the kernel reclaims on demand.
 std::int64_t caches_in(const std::string& path, std::string_view prefix) {
   std::ifstream file(path);
   std::string name;
@@ -41,8 +41,8 @@ std::optional<std::int64_t> of_host(std::string_view what, const std::string& pa
   return std::nullopt;
 }
 
-// What is left of one limit; nothing where there is none, which version 1 says by the largest
-// number of pages.
+// What remains of one limit; empty if there is none. Version 1 says that with the largest number of
+// pages.
 std::optional<std::int64_t> left_of(const std::string& limit, const std::string& usage) {
   constexpr std::int64_t no_limit = std::int64_t{1} << 60;
   const auto most = number_in(limit);
@@ -51,7 +51,7 @@ std::optional<std::int64_t> left_of(const std::string& limit, const std::string&
   return std::max<std::int64_t>(0, *most - *used);
 }
 
-// Of version 2, where swap has a limit of its own.
+// For version 2, where swap has a limit of its own.
 std::optional<std::int64_t> left_in(const std::string& folder, std::int64_t free_swap) {
   const auto left = left_of(folder + "/memory.max", folder + "/memory.current");
   if (!left) return std::nullopt;
@@ -60,7 +60,7 @@ std::optional<std::int64_t> left_in(const std::string& folder, std::int64_t free
          std::min(swap.value_or(free_swap), free_swap);
 }
 
-// Of version 1, where there may be one of memory and swap together.
+// For version 1, where memory and swap may have a common limit.
 std::optional<std::int64_t> left_in_first(const std::string& folder, std::int64_t free_swap) {
   const auto left = left_of(folder + "/memory.limit_in_bytes", folder + "/memory.usage_in_bytes");
   if (!left) return std::nullopt;

@@ -1,12 +1,12 @@
-// Threads of the application may be cancelled (pthread_cancel()), which unwinds them from within
-// whatever blocks.
+// Application threads may be cancelled (pthread_cancel()), which unwinds them from inside any
+// blocking call.
 #pragma once
 
 #include <pthread.h>
 
 namespace rueda {
 
-// While it lives, this thread is not cancelled: nobody would go on with what it has in hand.
+// While it exists, this thread is not cancelled: nobody would finish its work.
 class CancellationOff {
  public:
   CancellationOff() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }

@@ -11,10 +11,10 @@ using Clock = std::chrono::steady_clock;
 using Time = Clock::time_point;
 using Duration = Clock::duration;
 
-// About 30 years, which can be added to any time.
+// About 30 years; can be added to any time.
 inline constexpr double forever_seconds = 1e9;
 
-// At most for ever, infinity included; a NaN is no time.
+// At most forever_seconds, also for infinity; 0 for NaN.
 [[nodiscard]] inline Duration seconds(double value) {
   const double upper = value < forever_seconds ? value : forever_seconds;
   const double bounded = std::isnan(value) ? 0 : std::max(upper, -forever_seconds);

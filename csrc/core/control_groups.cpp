@@ -6,7 +6,7 @@ namespace rueda {
 
 namespace {
 
-// Of version 1: some are mounted under all of their names, some only under their own.
+// For version 1: some are mounted under all of their names, some only under their own.
 bool names(const std::string& controllers, std::string_view controller) {
   return ("," + controllers + ",").find("," + std::string(controller) + ",") != std::string::npos;
 }

@@ -7,16 +7,16 @@
 
 namespace rueda {
 
-// Where the kernel says which groups a process is in, and where it shows their limits.
+// Where the kernel lists a process's groups, and where it shows their limits.
 struct ControlGroupFiles {
   std::string groups = "/proc/self/cgroup";
   std::string mount = "/sys/fs/cgroup";
 };
 
-// Calls `look` with the folder of each group that `controller` ("cpu", "memory") may limit: this
-// process's, and those that it is in, the innermost first. `version`: 1 or 2, whose files have
-// different names. A folder need not be there: a container may not see the groups around its own,
-// which is mounted as if it were the first.
+// Calls `look` with the folder of each group in which `controller` ("cpu", "memory") may limit this
+// process: its own and its ancestors, the innermost first. `version`: 1 or 2, whose files have
+// different names. A folder need not exist: a container may not see the groups around its own,
+// which is mounted as if it were the root.
 void for_each_control_group(
     const ControlGroupFiles& files, std::string_view controller,
     const std::function<void(const std::string& folder, int version)>& look);

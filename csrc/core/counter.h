@@ -1,4 +1,4 @@
-// A number that one thread counts and any thread reads.
+// A number that one thread increments and any thread reads.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@ namespace rueda {
 
 class Counter {
  public:
-  // By the one writer only: cheaper than an atomic addition.
+  // Only for the one writer; cheaper than an atomic addition.
   void add(std::int64_t amount) {
     value_.store(value_.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
   }
@@ -18,7 +18,7 @@ class Counter {
   std::atomic<std::int64_t> value_{0};
 };
 
-// By any thread.
+// Any thread may increment it.
 class SharedCounter {
  public:
   void add(std::int64_t amount) { value_.fetch_add(amount, std::memory_order_relaxed); }

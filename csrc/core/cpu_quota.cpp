@@ -12,7 +12,7 @@ void take_least(std::optional<double>& least, double quota, double period) {
   if (quota > 0 && period > 0) least = std::min(least.value_or(quota / period), quota / period);
 }
 
-// Of version 2: "max 100000", or "250000 100000".
+// Version 2: "max 100000", or "250000 100000".
 void read_max(std::optional<double>& least, const std::string& folder) {
   std::ifstream file(folder + "/cpu.max");
   double quota = 0;
@@ -20,7 +20,7 @@ void read_max(std::optional<double>& least, const std::string& folder) {
   if (file >> quota >> period) take_least(least, quota, period);
 }
 
-// Of version 1: a quota of -1 is none.
+// Version 1: a quota of -1 means none.
 void read_cfs(std::optional<double>& least, const std::string& folder) {
   std::ifstream quota_file(folder + "/cpu.cfs_quota_us");
   std::ifstream period_file(folder + "/cpu.cfs_period_us");

@@ -1,4 +1,4 @@
-// How many processors' time this process's control group gets.
+// How much processor time this process's control group gets.
 #pragma once
 
 #include <optional>
@@ -7,11 +7,11 @@
 
 namespace rueda {
 
-// E.g. 2.5, of the group and those that it is in, whichever gets least; nothing where there is no
+// In processors, e.g. 2.5: the least that the group and its ancestors get; empty if there is no
 // limit.
 [[nodiscard]] std::optional<double> cpu_quota(const ControlGroupFiles& files = {});
 
-// How many ranks can compute at the same time by that; 0 where there is no limit.
+// How many ranks can compute at the same time within the quota; 0 if there is no limit.
 [[nodiscard]] int ranks_within_cpu_quota();
 
 }  // namespace rueda

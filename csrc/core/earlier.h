@@ -1,4 +1,4 @@
-// Which of two things that are waited for comes first.
+// The earlier of two awaited times.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace rueda {
 
-// Either may never come.
+// Either may be missing: it never comes.
 [[nodiscard]] inline std::optional<Time> earlier(std::optional<Time> left,
                                                  std::optional<Time> right) {
   if (!left || !right) return left ? left : right;

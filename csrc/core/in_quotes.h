@@ -1,4 +1,4 @@
-// Names in texts.
+// Quotes names for messages.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace rueda {
 
-// A name that an application has given, between quotes. What would end a text or a line, or is no
-// character, is escaped: "'a\x00b'".
+// A name given by the application, in quotes. Control characters, which could end a text or a line,
+// are escaped: "'a\x00b'".
 [[nodiscard]] std::string in_quotes(std::string_view name);
 
 }  // namespace rueda

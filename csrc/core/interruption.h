@@ -1,4 +1,4 @@
-// Lets the caller of something that blocks for long end it early, as Python does on Ctrl-C.
+// Lets a caller end a long blocking call early, as Python does on Ctrl-C.
 #pragma once
 
 #include <chrono>
@@ -9,8 +9,8 @@
 
 namespace rueda {
 
-// While it lives, waits of this thread call `look` after each `pause`. What `look` throws ends the
-// wait and whatever waits; from then on nothing is called any more, so that cleaning up may wait.
+// While it exists, waits of this thread call `look` after each `pause`. An exception from `look`
+// ends the wait and propagates. After that `look` is not called any more, so cleanup may wait.
 class Interruptible {
  public:
   explicit Interruptible(std::function<void()> look,
@@ -20,10 +20,10 @@ class Interruptible {
   Interruptible& operator=(const Interruptible&) = delete;
 };
 
-// Whether a wait of this thread should look now and then, and the look itself.
+// Whether a wait of this thread should call `look` now and then, and the call itself.
 [[nodiscard]] bool is_interruptible();
 void look_for_interruption();
-// How long to wait between two looks.
+// How long to wait between two calls.
 [[nodiscard]] Duration pause_between_looks();
 
 }  // namespace rueda

@@ -1,5 +1,5 @@
-// For messages that others can cause as often as they like: at most one line a second, with the
-// number of those left out.
+// For messages that others can trigger without limit: at most one line per second, with the number
+// of omitted lines.
 #pragma once
 
 #include <chrono>
@@ -13,10 +13,10 @@
 
 namespace rueda {
 
-// Lets one through per second.
+// Lets one message through per second.
 class RateLimit {
  public:
-  // How many were left out before this one; nothing where this one is to be left out, too.
+  // How many were omitted before this one; empty if this one is to be omitted, too.
   [[nodiscard]] std::optional<std::int64_t> admit(Time now);
 
  private:

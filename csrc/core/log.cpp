@@ -21,7 +21,7 @@ std::atomic<int> log_rank{-1};
 constexpr std::array<std::string_view, 6> level_names{"trace",   "debug", "info",
                                                       "warning", "error", "off"};
 
-// How long a line waits where standard error is non-blocking and nobody reads it.
+// How long a line waits if standard error is non-blocking and nobody reads it.
 constexpr int write_timeout_ms = 1000;
 
 void write_fully(int fd, std::string_view text) {
@@ -33,7 +33,7 @@ void write_fully(int fd, std::string_view text) {
       pollfd writable{fd, POLLOUT, 0};
       if (::poll(&writable, 1, write_timeout_ms) == 0) return;
     } else if (errno != EINTR) {
-      return;  // there is nowhere to say so
+      return;  // there is nowhere to report it
     }
   }
 }

@@ -1,4 +1,4 @@
-// Leveled messages on standard error, each line prefixed with the rank. RUEDA_LOG_LEVEL chooses.
+// Leveled messages on standard error, prefixed with the rank. RUEDA_LOG_LEVEL sets the level.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace rueda {
 
 enum class LogLevel { trace, debug, info, warning, error, off };
 
-// By its name; `warning` for what is none.
+// The level with this name; `warning` for an unknown name.
 [[nodiscard]] LogLevel log_level_of(std::string_view name);
 
 void set_log_level(LogLevel level);

@@ -12,7 +12,7 @@ struct Releaser {
   ReleaseMemory release;
 };
 
-// Never destroyed: threads that allocate may outlive what is.
+// Never destroyed: allocating threads may outlive static objects.
 Releaser& releaser() {
   static auto& the_one = *new Releaser;
   return the_one;

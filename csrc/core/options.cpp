@@ -155,7 +155,7 @@ constexpr std::array table{
         &Options::interface},
 };
 
-// More cannot be told from for ever, and would overflow the clock.
+// More would be as good as forever, and would overflow the clock.
 constexpr double max_seconds = 1e9;
 
 std::string in_lower_case(std::string text) {
@@ -174,7 +174,7 @@ bool is_one_of(std::string_view value, std::string_view choices) {
   return false;
 }
 
-// 1, 1024, ... for "", "K", "KB", "KiB", "k", ...; nothing for anything else.
+// 1, 1024, ... for "", "K", "KB", "KiB", "k", ...; empty for anything else.
 std::optional<double> parse_suffix(std::string_view suffix) {
   if (suffix.empty()) return 1.0;
   const auto power = std::string_view("kmgKMG").find(suffix.front());
@@ -186,7 +186,7 @@ std::optional<double> parse_suffix(std::string_view suffix) {
   return std::pow(1024.0, static_cast<double>(power % 3 + 1));
 }
 
-// Decimal, with a point whatever the application's locale.
+// Decimal, with a point in any locale of the application.
 std::optional<double> parse_number(std::string_view value, bool with_suffix) {
   double number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
@@ -198,7 +198,7 @@ std::optional<double> parse_number(std::string_view value, bool with_suffix) {
   return number * *factor;
 }
 
-// As read_options() takes it, exactly.
+// Exact, in a form that read_options() accepts.
 std::string number_text(double value) {
   std::array<char, 32> buffer{};
   const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value);
@@ -221,7 +221,7 @@ Status assign(Options& options, const OptionSpec& spec, std::string_view source,
   const Status refused(ErrorCode::initialization,
                        str(source, "='", value, "' is not accepted: give ", accepted(spec)));
   if (const auto* field = std::get_if<std::string Options::*>(&spec.field)) {
-    // Horovod takes its log levels in either case.
+    // Horovod accepts its log levels in either case.
     const std::string chosen = spec.type == choice ? in_lower_case(value) : value;
     if (spec.type == choice && !is_one_of(chosen, spec.choices)) return refused;
     options.** field = chosen;

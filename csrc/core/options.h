@@ -32,7 +32,7 @@ struct Options {
   double heartbeat = 1;
   std::int64_t min_np = 1;
   std::string timeline;
-  std::string timeline_format = "auto";  // as rueda; read_options() makes it horovod
+  std::string timeline_format = "auto";  // like rueda; read_options() may make it horovod
   std::string timeline_cycles = "0";
   std::string flight_recorder;
   std::int64_t flight_recorder_size = 2000;
@@ -56,14 +56,14 @@ struct OptionSpec {
   std::string_view horovod;      // HOROVOD_... with the same meaning, or empty
   OptionType type;
   std::string_view choices;      // separated by '|', for OptionType::choice
-  bool must_agree;               // visible to other ranks: init fails where ranks differ
+  bool must_agree;               // visible to other ranks: init fails if ranks differ
   std::string_view description;  // one or two sentences, for --help and the documentation
   std::variant<std::string Options::*, std::int64_t Options::*, double Options::*> field;
 };
 
 [[nodiscard]] std::span<const OptionSpec> option_table();
 
-// Looks a variable up; nothing when it is unset.
+// Looks up a variable; empty if it is unset.
 using Environment = std::function<std::optional<std::string>(std::string_view)>;
 [[nodiscard]] Environment process_environment();
 

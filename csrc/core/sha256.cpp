@@ -107,7 +107,7 @@ Digest hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> me
 
 bool equal_in_constant_time(std::span<const std::byte> first, std::span<const std::byte> second) {
   if (first.size() != second.size()) return false;
-  // Volatile, so that the loop is not left early once its outcome is known.
+  // Volatile, so that the loop does not end early once its outcome is known.
   volatile std::uint8_t differing = 0;
   for (std::size_t i = 0; i < first.size(); ++i) {
     differing = differing | std::to_integer<std::uint8_t>(first[i] ^ second[i]);

@@ -1,5 +1,5 @@
-// SHA-256 (FIPS 180-4), HMAC-SHA-256 (RFC 2104) and a comparison in constant time: by these a
-// process proves that it knows a secret without telling it.
+// SHA-256 (FIPS 180-4), HMAC-SHA-256 (RFC 2104) and a constant-time comparison. With these, a
+// process proves that it knows a secret without revealing it.
 #pragma once
 
 #include <array>
@@ -16,8 +16,8 @@ using Digest = std::array<std::byte, 32>;
 [[nodiscard]] Digest hmac_sha256(std::span<const std::byte> key,
                                  std::span<const std::byte> message);
 
-// Takes as long wherever the two differ. Their lengths are no secret: ones of different lengths
-// differ at once.
+// The time does not depend on where the two differ. Lengths are not secret: different lengths
+// return immediately.
 [[nodiscard]] bool equal_in_constant_time(std::span<const std::byte> first,
                                           std::span<const std::byte> second);
 

@@ -7,9 +7,9 @@
 
 namespace rueda {
 
-// Threads that are started while it lives take no signals but those of what they do wrong
-// themselves: where these are blocked the process ends without the handler of the application, such
-// as that of Python's faulthandler, which tells where.
+// Threads that are started while it exists receive no signals except those for their own faults.
+// If these were blocked, the process would end without calling the application's handler, such as
+// the one of Python's faulthandler, which reports where.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -1,4 +1,4 @@
-// Threads that the system may refuse.
+// Starts threads; the system may refuse.
 #pragma once
 
 #include <system_error>
@@ -10,14 +10,14 @@
 
 namespace rueda {
 
-// The error where a limit of processes, which counts threads, is reached.
+// The error if a limit of processes, which includes threads, is reached.
 [[nodiscard]] inline Status no_thread(const std::system_error& error) {
   return {ErrorCode::initialization,
           str("cannot start a thread: ", error.code().message(),
               "; raise the limit of processes (ulimit -u), or the container's pids limit")};
 }
 
-// Starts it in `thread`.
+// Starts the thread in `thread`.
 template <typename Function>
 [[nodiscard]] Status start_thread(std::thread& thread, Function&& function) {
   try {

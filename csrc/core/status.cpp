@@ -69,7 +69,7 @@ const ErrorDetails& Status::details() const {
 Status Status::because(const Status& cause) const {
   if (ok()) return cause;
   if (cause.ok()) return *this;
-  // Links are immutable and may be shared: this chain is copied, with `cause` at its end.
+  // Links are immutable and may be shared, so this chain is copied, with `cause` at its end.
   std::vector<const Link*> links;
   for (const Link* link = head_.get(); link != nullptr; link = link->cause.get()) {
     links.push_back(link);

@@ -11,9 +11,9 @@
 
 namespace rueda {
 
-// Success, or a code with a message, the rank to blame where there is one, what programs may decide
-// by, and the chain of causes. Copying is cheap: the chain is shared and immutable. Not a bool,
-// which would read as if it were the error.
+// Success, or a code with a message, the rank to blame if there is one, details that programs may
+// act on, and the chain of causes. Copying is cheap: the chain is shared and immutable. Does not
+// convert to bool, which would read as if true meant an error.
 class [[nodiscard]] Status {
  public:
   Status() = default;  // success
@@ -24,11 +24,11 @@ class [[nodiscard]] Status {
   [[nodiscard]] ErrorCode code() const { return ok() ? ErrorCode::ok : head_->code; }
   [[nodiscard]] const std::string& message() const;  // of this link of the chain only
   [[nodiscard]] int peer() const { return ok() ? -1 : head_->peer; }
-  // Of the outermost link that has any.
+  // From the outermost link that has any.
   [[nodiscard]] const ErrorDetails& details() const;
 
-  // This error with `cause` beneath it, and beneath the causes that it has already: "message:
-  // cause's message: ...". Where one of the two is a success, the other.
+  // This error with `cause` added below its existing causes: "message: cause's message: ...". If
+  // one of the two is a success, returns the other.
   [[nodiscard]] Status because(const Status& cause) const;
   // The whole chain in one line.
   [[nodiscard]] std::string to_string() const;

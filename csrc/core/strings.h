@@ -14,14 +14,14 @@
 
 namespace rueda {
 
-// Integers but those that are written as characters.
+// Integers, except types that are written as characters.
 template <class Part>
 concept WrittenInDigits =
     std::integral<Part> && !std::same_as<Part, bool> && sizeof(Part) > 1 &&
     !std::same_as<Part, wchar_t> && !std::same_as<Part, char16_t> && !std::same_as<Part, char32_t>;
 
-// To the end of `text`, what a stream would write. Names are made so for each operation of a group:
-// the frequent kinds take no stream, which costs more than all the rest.
+// Appends what a stream would write to `text`. Names are built this way for each operation of a
+// group, so the frequent types avoid a stream, which costs more than all the rest.
 template <class Part>
 void append_as_text(std::string& text, const Part& part) {
   if constexpr (std::convertible_to<const Part&, std::string_view>) {
@@ -34,7 +34,7 @@ void append_as_text(std::string& text, const Part& part) {
     text.append(digits.data(), end);
   } else {
     std::ostringstream out;
-    out.imbue(std::locale::classic());  // "1000", whatever the application's locale
+    out.imbue(std::locale::classic());  // "1000" in any locale of the application
     out << part;
     text += std::move(out).str();
   }

@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 18> others{"RUEDA_RANK",        "RUEDA_SI
                                                   "RUEDA_SECRET_FILE", "RUEDA_EQUIV",
                                                   "RUEDA_REPORT",      "RUEDA_RENDEZVOUS_STORE"};
 
-// How many characters must be inserted, deleted or exchanged to make one of the other.
+// How many characters must be inserted, deleted or replaced to turn one into the other.
 std::size_t edit_distance(std::string_view from, std::string_view to) {
   std::vector<std::size_t> row(to.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});

@@ -1,4 +1,4 @@
-// Finds variables that look like Rueda's and are not read by anything: misspelled ones.
+// Finds misspelled variables: they look like Rueda's, but nothing reads them.
 #pragma once
 
 #include <span>
@@ -8,12 +8,12 @@
 
 namespace rueda {
 
-// Variables that are no options: set by launchers, or read before any init().
+// Variables that are not options: set by launchers, or read before any init().
 [[nodiscard]] std::span<const std::string_view> other_variables();
 
 // One sentence for each of `names` that begins with RUEDA_ and is neither an option's variable nor
-// one of other_variables(), with the nearest that is, where one is near. RUEDA_TEST_ and
-// RUEDA_BENCH_ are for tests and benchmarks and always known.
+// one of other_variables(); it suggests the nearest known one, if one is near. RUEDA_TEST_ and
+// RUEDA_BENCH_ are for tests and benchmarks and are always known.
 [[nodiscard]] std::vector<std::string> unknown_variables(std::span<const std::string> names);
 
 // The names of this process's variables.

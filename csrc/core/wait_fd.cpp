@@ -11,7 +11,7 @@ namespace rueda {
 
 namespace {
 
-// Without end, for poll(). A signal can come just before the sleep, and does not end it then.
+// Instead of an unlimited poll(): a signal just before the sleep does not end it.
 constexpr std::chrono::milliseconds longest{60'000};
 
 bool wait_for(int fd, short events, Time deadline) {

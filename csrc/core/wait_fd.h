@@ -1,12 +1,13 @@
-// Sleeping on one descriptor until a deadline.
+// Sleeps on one descriptor until a deadline.
 #pragma once
 
 #include "core/clock.h"
 
 namespace rueda {
 
-// Sleep until `fd` is readable or writable (true), or broken (true); until the deadline has passed
-// or a signal handler ran (false). Where the caller is Interruptible they throw what it throws.
+// Sleep until `fd` is readable or writable (true), or broken (true), until the deadline has passed
+// or until a signal handler ran (false). If the thread is Interruptible, they throw what `look`
+// throws.
 bool wait_readable(int fd, Time deadline);
 bool wait_writable(int fd, Time deadline);
 

@@ -77,7 +77,7 @@ Expected<BatchKernels> BatchKernels::load(DeviceReference device,
                       ") with a driver for CUDA ", cuda_version_text(device->driver().version())))
         .because(status);
   }
-  BatchKernels kernels(device, module);  // not moved: `current` needs it to the end
+  BatchKernels kernels(device, module);  // not moved from: `current` needs it until the end
   for (const char* name : kernel_names) {
     const CudaDevice& owner = *kernels.device_;
     CUfunction function = nullptr;

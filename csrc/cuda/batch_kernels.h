@@ -1,4 +1,4 @@
-// Work on many tensors of a GPU in one launch: packing and unpacking with conversion and scaling.
+// Processes many GPU tensors in one launch: packs and unpacks, with conversion and scaling.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace cuda {
 struct CopyItem;
 }
 
-// Elements at any address that is a multiple of their size, and of any number; both sides aligned
-// to 16 bytes are fastest. A null source stands for zeros.
+// Elements may start at any multiple of their size, in any number; 16-byte alignment on both sides
+// is fastest. A null source stands for zeros.
 struct TensorCopy {
   const void* source = nullptr;
   void* destination = nullptr;
@@ -28,12 +28,12 @@ struct TensorCopy {
   DataType to = DataType::float32;
 };
 
-// The kernels on one device. All launches are asynchronous and may be captured into a graph. One
-// launch takes up to 1000 tensors; beyond there are several. Tensors without elements cost nothing.
+// The kernels on one device. All launches are asynchronous and can be captured into a graph. One
+// launch takes up to 1000 tensors; larger batches need several. Empty tensors cost nothing.
 class BatchKernels {
  public:
-  // Fails with ErrorCode::unsupported where Rueda was built without nvcc, and where the kernels are
-  // not for this GPU or driver.
+  // ErrorCode::unsupported if Rueda was built without nvcc, or the kernels do not support this GPU
+  // or driver.
   [[nodiscard]] static Expected<BatchKernels> load(
       DeviceReference device, std::span<const std::byte> image = kernel_image());
   BatchKernels(BatchKernels&& other) noexcept;
@@ -41,9 +41,9 @@ class BatchKernels {
   ~BatchKernels();
 
   // destination[i] = to(scale * source[i]). Any element type without conversion and scale; float16,
-  // bfloat16, float32 and float64 with. Computed in float32, or in float64 where source or
-  // destination is (float64 becomes a 16-bit float by way of float32), and rounded to nearest, ties
-  // to even. Tensors must not overlap. ErrorCode::unsupported for other conversions.
+  // bfloat16, float32 and float64 with. Computed in float32, or in float64 if source or destination
+  // is (float64 becomes a 16-bit float via float32), and rounded to nearest, ties to even. Tensors
+  // must not overlap. ErrorCode::unsupported for other conversions.
   //
   //     kernels.copy(stream, {{gradient, bucket, 1000, DataType::float32, DataType::bfloat16}},
   //     0.5);
@@ -53,7 +53,7 @@ class BatchKernels {
  private:
   BatchKernels(DeviceReference device, ModuleHandle module);
 
-  // Launches the items, cut into tiles, as often as needed.
+  // Launches the items, cut into tiles, in as many launches as needed.
   Status launch(const CudaStream& stream, std::span<cuda::CopyItem> items, double scale) const;
   Status start(const CudaStream& stream, const std::string& kernel, std::uint32_t tiles,
                void* parameters) const;

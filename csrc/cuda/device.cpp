@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t max_spare_events = 256;
 
-// Asks for attributes until one cannot be had.
+// Queries attributes until one fails.
 class Questions {
  public:
   Questions(const CudaDriver& driver, CUdevice device) : driver_(driver), device_(device) {}
@@ -118,10 +118,10 @@ void CudaDevice::give_back(EventHandle event) const {
 
 namespace {
 
-// The innermost one; null outside of all.
+// The innermost one; null if there is none.
 thread_local const CurrentDevice* innermost = nullptr;
 
-// The calling thread's, which it replaces.
+// Sets the calling thread's mode and returns the previous one.
 int exchange_capture_mode(const CudaDevice& device, int mode) {
   auto exchanged = static_cast<CUstreamCaptureMode>(mode);
   device.functions().exchange_capture_mode(&exchanged);
@@ -141,7 +141,7 @@ CurrentDevice::CurrentDevice(const CudaDevice& device, DriverUse use)
     status_ = outer_->status_;
     return;
   }
-  // Without asking first whether it is current already: that would be a call, too.
+  // Does not check whether it is current already: that would be a driver call, too.
   status_ = device.check(device.functions().context_push(device.context()), "cuCtxPushCurrent");
   pushed_ = status_.ok();
 }

@@ -1,5 +1,5 @@
-// A GPU in its primary context, which torch and the CUDA runtime use too: memory, streams and
-// events are theirs and ours alike.
+// A GPU in its primary context, which torch and the CUDA runtime use too, so that memory, streams
+// and events can be shared with them.
 #pragma once
 
 #include <cstddef>
@@ -17,16 +17,16 @@ namespace rueda {
 struct DeviceFacts {
   int ordinal = 0;
   std::string name;
-  std::string pci_bus_id;      // tells whether two processes are on the same GPU
+  std::string pci_bus_id;      // shows whether two processes use the same GPU
   int compute_capability = 0;  // 90 for sm_90
   std::size_t memory_bytes = 0;
-  bool has_memory_pools = false;  // memory can be allocated and freed in a stream's order
+  bool has_memory_pools = false;  // stream-ordered allocation is supported
 };
 
 class CudaDevice {
  public:
-  // Retains the primary context, which is made if nobody has one yet. Fails with invalid_argument
-  // where there is no such device, naming how many there are.
+  // Retains the primary context, creating it if necessary. Fails with invalid_argument if there is
+  // no such device, with the number of devices.
   [[nodiscard]] static Expected<std::shared_ptr<const CudaDevice>> open(const CudaDriver& driver,
                                                                         int ordinal);
   ~CudaDevice();
@@ -37,12 +37,11 @@ class CudaDevice {
   [[nodiscard]] const DriverTable& functions() const { return driver_.functions(); }
   [[nodiscard]] const DeviceFacts& facts() const { return facts_; }
   [[nodiscard]] ContextHandle context() const { return context_; }
-  // With the device in the message.
+  // Names the device in the message.
   [[nodiscard]] Status check(int code, std::string_view what) const;
 
-  // --- Events that nobody uses any more, to be recorded anew: to make one and to destroy it costs
-  // more than to record it. Whoever waits for what was recorded before is not disturbed. Any
-  // thread. Null where there is none.
+  // --- Unused events for reuse, since creating and destroying an event costs more than recording
+  // it. Waits for an earlier recording are not affected. Thread-safe. Null if there is none.
   [[nodiscard]] EventHandle spare_event() const;
   void give_back(EventHandle event) const;
 
@@ -56,20 +55,20 @@ class CudaDevice {
   mutable std::vector<EventHandle> spare_events_;
 };
 
-// What streams, events and memory hold on to: their device outlives them.
+// Held by streams, events and memory, so that their device outlives them.
 using DeviceReference = std::shared_ptr<const CudaDevice>;
 
-// What the driver is going to be called for.
+// What the driver will be called for.
 enum class DriverUse {
-  any,      // also what a capture that some thread has begun forbids (torch captures in a mode in
-            // which no thread may allocate memory or look at events): kept from spoiling it
+  any,      // also calls that are forbidden during a stream capture, even another thread's (torch's
+            // capture mode forbids allocating and querying events); keeps captures intact
   enqueue,  // recording an event, waiting for one in a stream, launching a kernel
 };
 
-// Makes a device the calling thread's current one for as long as this lives. Within another one of
-// the same device it costs nothing; else two calls of the driver, and two more for any use.
-// Everything in this layer does so itself; calls to NCCL need it around them, and who calls much
-// does well to have one around all.
+// Makes a device the calling thread's current one during this object's lifetime. Free if nested in
+// another one for the same device; otherwise two driver calls, and two more for DriverUse::any.
+// Everything in this layer does so itself. NCCL calls must be made inside one, and callers that
+// make many calls should put one around all of them.
 class CurrentDevice {
  public:
   explicit CurrentDevice(const CudaDevice& device, DriverUse use = DriverUse::any);
@@ -83,10 +82,10 @@ class CurrentDevice {
   [[nodiscard]] bool is_nested() const { return outer_ != nullptr && &outer_->device_ == &device_; }
 
   const CudaDevice& device_;
-  const CurrentDevice* const outer_;  // the thread's before this one
+  const CurrentDevice* const outer_;  // the thread's previous one
   Status status_;
   bool pushed_ = false;
-  bool is_relaxed_ = false;   // here or further out
+  bool is_relaxed_ = false;   // here or in an outer one
   bool has_relaxed_ = false;  // here
   int capture_mode_ = 0;      // before that
 };

@@ -30,7 +30,7 @@ std::vector<LibraryCandidate> candidates_for(const Options& options) {
     return {{file.string(), "RUEDA_CUDA_LIBRARY"}};
   }
   std::vector<LibraryCandidate> candidates{{library_name, "the system"}};
-  // Where containers and WSL mount it without telling the dynamic linker.
+  // Where containers and WSL mount it, unknown to the dynamic linker.
   for (const auto* folder : {"/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"}) {
     add_if_exists(candidates, fs::path(folder) / library_name, folder);
   }
@@ -116,7 +116,7 @@ Expected<int> CudaDriver::device_count() const {
 
 Expected<const CudaDriver*> load_cuda(const Options& options) {
   static std::mutex mutex;
-  // Never destroyed: threads that end communicators may outlive all else.
+  // Never destroyed: threads that end communicators may outlive everything else.
   static auto& loaded = *new std::map<std::string, std::unique_ptr<CudaDriver>>;
   const std::lock_guard lock(mutex);
   const auto known = loaded.find(options.cuda_library);

@@ -1,5 +1,5 @@
-// The CUDA driver, loaded at run time: a process without a GPU never needs it. Only the driver
-// API is used, never the runtime's: there is no second copy of cudart beside torch's.
+// The CUDA driver, loaded at run time: a process without a GPU never needs it. Uses only the driver
+// API, not the runtime's, so there is no second copy of cudart next to torch's.
 #pragma once
 
 #include <memory>
@@ -13,10 +13,10 @@ namespace rueda {
 
 struct DriverTable;  // the driver's functions: cuda/driver_table.h, which needs cuda.h
 
-// The oldest driver that is accepted, as the driver counts: 12020 is CUDA 12.2. Kernels take more
-// than 4 KiB of parameters, and every GPU from sm_80 on is served.
+// The oldest accepted driver, in the driver's encoding: 12020 is CUDA 12.2. Allows more than 4 KiB
+// of kernel parameters and supports all GPUs from sm_80 on.
 inline constexpr int minimum_driver_version = 12020;
-// "12.2" of 12020.
+// 12020 gives "12.2".
 [[nodiscard]] std::string cuda_version_text(int version);
 
 class CudaDriver {
@@ -28,14 +28,13 @@ class CudaDriver {
 
   [[nodiscard]] const DriverTable& functions() const { return *functions_; }
   [[nodiscard]] int version() const { return version_; }
-  // The file that it was loaded from.
+  // The file it was loaded from.
   [[nodiscard]] const std::string& library() const { return library_; }
 
-  // How many GPUs this process may use (CUDA_VISIBLE_DEVICES counts). 0 is no error.
+  // Number of GPUs this process may use (subject to CUDA_VISIBLE_DEVICES). 0 is not an error.
   [[nodiscard]] Expected<int> device_count() const;
 
-  // Success for 0; else "`what` failed: NAME (text)" with the driver's own words. `code` is a
-  // CUresult.
+  // Ok for 0; otherwise "`what` failed: NAME (text)" in the driver's words. `code` is a CUresult.
   [[nodiscard]] Status check(int code, std::string_view what) const;
 
  private:
@@ -44,9 +43,9 @@ class CudaDriver {
   std::string library_;
 };
 
-// Loads the driver once per process and file. Fails (ErrorCode::initialization) where there is
-// none, where it is older than minimum_driver_version (both are named), where it cannot start, and
-// where Rueda was built without cuda.h. A failure is not remembered.
+// Loads the driver once per process and file. Fails (ErrorCode::initialization) if there is none,
+// it is older than minimum_driver_version (names both), it cannot start, or Rueda was built without
+// cuda.h. A failure is not cached.
 //
 //     auto driver = load_cuda(options);
 //     if (!driver) return driver.status();

@@ -1,11 +1,11 @@
-// The functions of the CUDA driver that Rueda calls. The one header that needs cuda.h: it is
-// included by sources of this layer alone, which are not built where there is no cuda.h.
+// The CUDA driver functions that Rueda calls. The only header that needs cuda.h; included only by
+// sources of this layer, which are not built without cuda.h.
 #pragma once
 
 #include <cuda.h>
 
-// cuda.h renames functions whose meaning has changed by macros (cuMemAlloc is cuMemAlloc_v2). What
-// is looked up must carry the name that was declared, so the names pass through the preprocessor.
+// cuda.h uses macros to rename functions whose semantics have changed (cuMemAlloc_v2, for example).
+// The symbol looked up must match the declaration, so the names go through the preprocessor.
 #define RUEDA_DRIVER_FUNCTIONS(USE)                             \
   USE(get_error_name, cuGetErrorName)                           \
   USE(get_error_string, cuGetErrorString)                       \

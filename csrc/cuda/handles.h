@@ -1,7 +1,7 @@
-// The driver's handles by name, so that whoever passes them on needs no CUDA header.
+// Forward declarations of the driver's handles, so that passing them on needs no CUDA header.
 #pragma once
 
-// As cuda.h declares them.
+// As declared in cuda.h.
 struct CUctx_st;
 struct CUstream_st;
 struct CUevent_st;

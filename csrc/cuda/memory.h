@@ -1,7 +1,7 @@
-// Memory of a GPU, memory of the host that a GPU reaches at full speed, and copies between them.
+// GPU memory, host memory that a GPU accesses at full speed, and copies between them.
 //
-// Pointers to a GPU's memory are ordinary pointers that the host must not read or write through.
-// All copies are asynchronous: both sides must stay valid until the stream has done them.
+// Pointers to GPU memory are ordinary pointers, but the host must not dereference them. All copies
+// are asynchronous: both sides must stay valid until the stream has completed them.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace rueda {
 
-// A GPU's memory, aligned to 256 bytes. Allocating and freeing wait for all of the GPU's work: not
-// for every step, and only what no stream uses any more may be freed.
+// GPU memory, aligned to 256 bytes. Allocating and freeing wait for all of the GPU's work, so do
+// not use it in every step. Free only what no stream uses any more.
 class DeviceHeap {
  public:
   DeviceHeap() = default;
@@ -31,8 +31,8 @@ class DeviceHeap {
 //     auto memory = DeviceMemory::allocate(device, bytes);
 using DeviceMemory = OwnedMemory<DeviceHeap>;
 
-// Host memory that copy engines reach directly, in every context of the process, and that kernels
-// see under the same address.
+// Host memory that copy engines access directly in every context of the process, and that kernels
+// see at the same address.
 class PinnedHeap {
  public:
   PinnedHeap() = default;
@@ -46,8 +46,8 @@ class PinnedHeap {
 };
 using PinnedMemory = OwnedMemory<PinnedHeap>;
 
-// Pins memory that exists already (Rueda's shared memory, say) for as long as this lives. Pages
-// that it shares with other registered memory are refused by the driver.
+// Pins existing memory (such as Rueda's shared memory) during this object's lifetime. The driver
+// refuses pages shared with other registered memory.
 class HostRegistration {
  public:
   [[nodiscard]] static Expected<HostRegistration> pin(DeviceReference device,
@@ -62,8 +62,8 @@ class HostRegistration {
   std::byte* data_ = nullptr;
 };
 
-// Copies on `stream`. From and to ordinary host memory the call may block; pinned memory does not.
-// 0 bytes do nothing.
+// Copy on `stream`. With ordinary host memory the call may block; with pinned memory it does not. 0
+// bytes do nothing.
 [[nodiscard]] Status copy_to_device(const CudaStream& stream, std::byte* device_memory,
                                     const std::byte* host_memory, std::size_t bytes);
 [[nodiscard]] Status copy_to_host(const CudaStream& stream, std::byte* host_memory,

@@ -12,8 +12,8 @@ namespace rueda {
 MemoryPool::MemoryPool(DeviceReference device, MemoryPoolHandle handle)
     : device_(std::move(device)), handle_(handle) {}
 
-// Not the device's default pool: torch, where it is told to use the driver's allocator, has its own
-// settings there.
+// Not the device's default pool: torch configures that for itself if told to use the driver's
+// allocator.
 Expected<MemoryPool> MemoryPool::create(DeviceReference device, std::size_t kept_bytes) {
   const CurrentDevice current(*device);
   if (!current.status().ok()) return current.status();
@@ -33,8 +33,8 @@ Expected<MemoryPool> MemoryPool::create(DeviceReference device, std::size_t kept
   const CUresult set =
       device->functions().pool_set_attribute(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
   if (Status status = device->check(set, "cuMemPoolSetAttribute"); !status.ok()) return status;
-  // Otherwise the driver may make a stream that allocates wait for another one that frees, which
-  // may wait for other ranks: two process sets could wait for each other across ranks.
+  // Otherwise the driver may make an allocating stream wait for one that frees, which may be
+  // waiting for other ranks: two process sets could wait for each other across ranks.
   int allowed = 0;
   const CUresult forbidden = device->functions().pool_set_attribute(
       handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &allowed);

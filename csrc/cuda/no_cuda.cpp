@@ -1,5 +1,5 @@
-// Takes the place of this layer's other sources where there was no cuda.h. Nobody gets a driver, so
-// nobody calls what needs one.
+// Replaces this layer's other sources in builds without cuda.h. Nobody gets a driver, so nobody
+// calls anything that needs one.
 #include "cuda/driver.h"
 
 namespace rueda {

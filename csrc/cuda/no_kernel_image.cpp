@@ -1,4 +1,4 @@
-// Takes the place of the embedded kernels where there was no nvcc.
+// Replaces the embedded kernels in builds without nvcc.
 #include "cuda/kernel_image.h"
 
 namespace rueda {

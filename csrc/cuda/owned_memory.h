@@ -1,4 +1,4 @@
-// Memory with one owner, whoever allocates it.
+// Memory with a single owner, from any allocator.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,15 @@
 
 namespace rueda {
 
-// `Source` is where the memory comes from and goes back to. It is kept as long as the memory is,
-// and can be made without arguments:
+// `Source` allocates and frees the memory. It is kept as long as the memory, and must be
+// default-constructible:
 //
 //     Expected<std::byte*> allocate(std::size_t bytes) const;
 //     void free(std::byte* memory) const;
 template <class Source>
 class OwnedMemory {
  public:
-  // 0 bytes are no memory, and no error.
+  // 0 bytes give no memory and no error.
   [[nodiscard]] static Expected<OwnedMemory> allocate(Source source, std::size_t bytes) {
     OwnedMemory memory;
     if (bytes == 0) return memory;

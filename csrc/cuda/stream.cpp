@@ -10,15 +10,15 @@ namespace rueda {
 
 namespace {
 
-// Success is true, "not ready" false.
+// True for success, false for "not ready".
 Expected<bool> is_ready(const CudaDevice& device, CUresult result, const char* what) {
   if (result == CUDA_ERROR_NOT_READY) return false;
   if (Status status = device.check(result, what); !status.ok()) return status;
   return true;
 }
 
-// Asks again and again: without a pause at first, as even the shortest sleep takes some 60 us, and
-// seldom after a while, so that a thread that waits long takes no processor.
+// Polls: at first without sleeping, since even the shortest sleep takes some 60 us, and rarely
+// after a while, so that a long wait uses no processor time.
 template <class Question>
 Status wait_until(const Question& question, Time deadline, const std::string& awaited) {
   constexpr auto max_pause = std::chrono::microseconds(200);

@@ -1,5 +1,5 @@
-// Streams and events: the order in which a GPU does things, which the host arranges but never waits
-// for unless it must.
+// Streams and events: the order of a GPU's work, which the host arranges but waits for only if it
+// must.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +15,29 @@ class CudaEvent;
 
 class CudaStream {
  public:
-  // Of our own: of the device's highest priority, and without waiting for the default stream.
+  // A stream of our own: of the device's highest priority, and not waiting for the default stream.
   [[nodiscard]] static Expected<CudaStream> create(DeviceReference device);
-  // Somebody else's, as an integer (torch's stream.cuda_stream; 0 and 1 are the default stream, 2
-  // is another one in each thread). It is not destroyed here and must outlive its uses.
+  // A foreign stream, as an integer (torch's stream.cuda_stream; 0 and 1 are the default stream, 2
+  // is the per-thread one). Not destroyed here; must outlive its uses.
   [[nodiscard]] static CudaStream borrow(DeviceReference device, std::uintptr_t handle);
 
   CudaStream(CudaStream&& other) noexcept;
   CudaStream& operator=(CudaStream&& other) noexcept;
-  // What has been enqueued is still done.
+  // Enqueued work still completes.
   ~CudaStream();
 
   [[nodiscard]] StreamHandle handle() const { return handle_; }
   [[nodiscard]] const DeviceReference& device() const { return device_; }
 
-  // What is enqueued from now on waits for what was recorded in `event` last. The event may be of
+  // Work enqueued from now on waits for what was last recorded in `event`, which may belong to
   // another device. The host does not wait.
   [[nodiscard]] Status wait_for(const CudaEvent& event) const;
-  // Whether all that was enqueued is done; an error where some of it failed.
+  // Whether all enqueued work is done; an error if some of it failed.
   [[nodiscard]] Expected<bool> is_idle() const;
   // Blocks the calling thread until then; ErrorCode::timeout at the deadline.
   [[nodiscard]] Status wait_until_idle(Time deadline) const;
-  // Whether a CUDA graph is being captured on it: asking whether it is idle, and allocating, would
-  // spoil the capture.
+  // Whether a CUDA graph is being captured on it. Querying whether it is idle, and allocating
+  // memory, would invalidate the capture.
   [[nodiscard]] Expected<bool> is_capturing() const;
 
  private:
@@ -48,11 +48,11 @@ class CudaStream {
   bool owned_ = false;
 };
 
-// A point in a stream. It takes no time stamps, which makes it cheap.
+// A point in a stream, without a time stamp, which makes it cheap.
 class CudaEvent {
  public:
   [[nodiscard]] static Expected<CudaEvent> create(DeviceReference device);
-  // After what `stream` has enqueued so far. Mostly one that has been used before.
+  // Follows what `stream` has enqueued so far. Usually reuses an event.
   [[nodiscard]] static Expected<CudaEvent> after(const CudaStream& stream);
   CudaEvent(CudaEvent&& other) noexcept;
   CudaEvent& operator=(CudaEvent&& other) noexcept;
@@ -61,9 +61,9 @@ class CudaEvent {
   [[nodiscard]] EventHandle handle() const { return handle_; }
   [[nodiscard]] const DeviceReference& device() const { return device_; }
 
-  // Moves this event to after what `stream`, of the same device, has enqueued so far.
+  // Moves this event behind what `stream`, on the same device, has enqueued so far.
   [[nodiscard]] Status record(const CudaStream& stream) const;
-  // Whether what was recorded is done; an event that never was, is. An error where it failed.
+  // Whether what was recorded is done; true if nothing was. An error if it failed.
   [[nodiscard]] Expected<bool> is_done() const;
   // Blocks the calling thread until then; ErrorCode::timeout at the deadline.
   [[nodiscard]] Status wait_until_done(Time deadline) const;

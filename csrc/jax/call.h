@@ -1,4 +1,4 @@
-// What XLA asks for in one call, in Rueda's words.
+// What XLA requests in one call, in Rueda's terms.
 #pragma once
 
 #include <string>
@@ -20,10 +20,10 @@ struct Call {
   std::vector<TensorView> outputs;
 };
 
-// Throws InvalidArgumentError for what python/rueda/jax never asks for.
+// Throws InvalidArgumentError for requests that python/rueda/jax never makes.
 [[nodiscard]] Call read_call(const ffi::CallFrame& frame);
 
-// Makes an error of XLA's of whatever is thrown.
+// Creates an XLA error.
 [[nodiscard]] ffi::Error* make_error(const ffi::Api& api, ErrorCode code, const std::string& text);
 
 }  // namespace rueda::jax

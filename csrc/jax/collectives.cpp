@@ -21,9 +21,9 @@ std::vector<Handle> submit_allreduce(const Call& call) {
   return grouped_allreduce(call.inputs, outputs, options);
 }
 
-// The first extent of what is gathered, scattered and exchanged is the number of ranks: the shapes
-// of XLA's results are known before ranks talk to each other, so all blocks are of one size, which
-// is what Rueda compares then.
+// For gather, scatter and exchange, the first dimension is the number of ranks. XLA knows the
+// shapes of results before ranks communicate, so all blocks have the same size, which Rueda then
+// verifies.
 Handle submit_one(const Call& call, std::size_t index, const std::string& name) {
   TensorView input = call.inputs[index];
   const TensorView& output = call.outputs[index];
@@ -48,7 +48,7 @@ Handle submit_one(const Call& call, std::size_t index, const std::string& name) 
       str("a call of XLA asks for '", call.kind, "', which is no collective"));
 }
 
-// Of an operation whose result nobody needs, but whose tensors must stay until then.
+// For an operation whose result is not needed, but whose tensors must stay until it ends.
 void wait_for_end(const Handle& handle) {
   try {
     handle.wait();
@@ -56,7 +56,7 @@ void wait_for_end(const Handle& handle) {
   }
 }
 
-// Of the tensor that Rueda knows by `name`, its path in the tree; empty where there is none.
+// Path in the tree of the tensor that Rueda knows as `name`; empty if there is none.
 std::string_view path_of(const Call& call, const std::string& name) {
   for (std::size_t i = 0; i < call.inputs.size(); ++i) {
     const std::string each = call.inputs.size() == 1 ? call.name : str(call.name, ".", i);
@@ -65,7 +65,7 @@ std::string_view path_of(const Call& call, const std::string& name) {
   return {};
 }
 
-// All of a group fail with the error of one of them.
+// All operations of a group fail with the error of one of them.
 const Output& output_of(const Call& call, const Handle& handle) {
   try {
     return handle.output();

@@ -1,4 +1,4 @@
-// Hands what one call asks for to Rueda, and what comes of it to XLA.
+// Passes XLA's requests to Rueda, and the results back to XLA.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace rueda::jax {
 // Throws what Rueda's functions throw.
 [[nodiscard]] std::vector<Handle> submit(const Call& call);
 
-// Once all handles are done: puts results where XLA expects them. Throws the first error.
+// Call once all handles are done: puts results where XLA expects them. Throws the first error.
 void finish(const Call& call, const std::vector<Handle>& handles);
 
 }  // namespace rueda::jax

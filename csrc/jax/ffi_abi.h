@@ -1,8 +1,7 @@
-// What Rueda uses of the C ABI by which XLA calls functions of other libraries ("typed FFI"), as
-// far as it has been the same from version 0.1 on. Declared here, so that the wheel is built
-// without jaxlib and works with any: XLA promises that fields are only ever added, at the end of a
-// struct, under a new minor version. tests/engines/jax compares this with the header that jaxlib
-// brings.
+// The part of XLA's C ABI for calling other libraries ("typed FFI") that Rueda uses; unchanged
+// since version 0.1. Declared here so that the wheel is built without jaxlib and works with any
+// version: XLA promises to add fields only at the end of a struct, and with a new minor version.
+// tests/engines/jax compares this with the header in jaxlib.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +32,7 @@ struct Version {
   int minor_version;
 };
 
-// As those of absl::Status.
+// The codes of absl::Status.
 enum class Code : int {
   cancelled = 1,
   invalid_argument = 3,
@@ -45,7 +44,7 @@ enum class Code : int {
   unavailable = 14,
 };
 
-// The numbers of xla::PrimitiveType.
+// The codes of xla::PrimitiveType.
 enum class ElementType : int {
   boolean = 1,
   int8 = 2,
@@ -73,7 +72,7 @@ struct Buffer {
   std::int64_t* dims;
 };
 
-struct Text {  // not terminated
+struct Text {  // not zero-terminated
   const char* data;
   std::size_t size;
 };
@@ -82,7 +81,7 @@ struct Scalar {
   void* value;
 };
 
-// Arguments and results: buffers, all of them.
+// Arguments and results, all of them buffers.
 struct Buffers {
   std::size_t struct_size;
   Extension* extension;
@@ -122,7 +121,7 @@ struct FutureSetError {
   std::size_t struct_size;
   Extension* extension;
   Future* future;
-  Error* error;  // becomes XLA's
+  Error* error;  // ownership passes to XLA
 };
 struct ErrorDestroy {
   std::size_t struct_size;
@@ -156,7 +155,7 @@ struct CallFrame {
   Future* future;  // out: keeps arguments and results alive until it is completed
 };
 
-// By which XLA asks a handler, before it calls it, for which version it was made.
+// With this XLA asks a handler, before it first calls it, for its version.
 struct Metadata {
   std::size_t struct_size;
   Version version;

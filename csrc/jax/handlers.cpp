@@ -1,4 +1,4 @@
-// What XLA calls: the functions of librueda_jax.so that python/rueda/jax registers.
+// The functions of librueda_jax.so that python/rueda/jax registers and XLA calls.
 #include <exception>
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace rueda::jax {
 namespace {
 
 // XLA asks for the version before the first call. What is used here has not changed since 0.1, so
-// it is the version that asks, of the same major one.
+// the answer is the caller's own version if the major version is the same.
 bool answer_metadata(const ffi::CallFrame& frame) {
   if (frame.extension == nullptr || frame.extension->type != ffi::extension_metadata) return false;
   ffi::Metadata& metadata = *reinterpret_cast<ffi::MetadataExtension*>(frame.extension)->metadata;
@@ -46,7 +46,7 @@ ffi::Future* begin(const ffi::CallFrame& frame) {
 
 extern "C" {
 
-// Begins a collective and returns; the future tells when its results are there.
+// Begins a collective and returns; the future completes when the results are available.
 __attribute__((visibility("default"))) rueda::ffi::Error* rueda_jax_collective(
     rueda::ffi::CallFrame* frame) {
   using namespace rueda;
@@ -61,7 +61,7 @@ __attribute__((visibility("default"))) rueda::ffi::Error* rueda_jax_collective(
   }
 }
 
-// Does nothing. python/rueda/jax/in_place.py says what for.
+// Does nothing. For its purpose see python/rueda/jax/in_place.py.
 __attribute__((visibility("default"))) rueda::ffi::Error* rueda_jax_nothing(
     rueda::ffi::CallFrame* frame) {
   rueda::jax::answer_metadata(*frame);

@@ -11,10 +11,10 @@ namespace rueda::jax {
 
 namespace {
 
-// As many computations may run in our threads before completions have to wait for one of them.
+// Computations that may run in these threads before completions have to wait for one of them.
 constexpr int max_threads = 16;
 
-// Only a wrong size of a struct is an error here, and nobody could be told.
+// The only error here is a wrong struct size, and nobody could be told.
 void discard(const ffi::Api& api, ffi::Error* error) {
   if (error == nullptr) return;
   ffi::ErrorDestroy arguments{sizeof(arguments), nullptr, error};
@@ -70,7 +70,7 @@ void Completions::let_another_go_on() {
   } else if (threads_ < max_threads) {
     try {
       add_thread();
-    } catch (const std::system_error&) {  // then those that are there go on later
+    } catch (const std::system_error&) {  // the existing threads continue later
     }
   }
 }

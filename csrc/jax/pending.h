@@ -1,8 +1,8 @@
-// Calls of XLA's whose operations are under way, and the threads that complete them.
+// XLA calls whose operations are in progress, and the threads that complete them.
 //
-// To complete a future is to run, in the same thread, what XLA computes from it. So whoever has
-// heard that operations are done lets another thread listen on before it completes a call: no
-// computation keeps the completion of another operation from being heard.
+// Completing a future runs, in the same thread, whatever XLA computes from it. So a thread that
+// learns of finished operations lets another thread listen before it completes a call: a
+// computation never delays the completion of other operations.
 #pragma once
 
 #include <condition_variable>
@@ -18,27 +18,28 @@
 namespace rueda::jax {
 
 struct Pending {
-  const ffi::Api* api;  // XLA's, which lives as long as the process
+  const ffi::Api* api;  // XLA's; lives as long as the process
   ffi::Future* future;
   Call call;
   std::vector<Handle> handles;
   std::size_t unfinished = 0;  // of the handles
 
-  // All handles are done.
+  // Call once all handles are done.
   void complete() const;
 };
 
-// Completes the future of a call that nothing is pending of.
+// Completes the future of a call that has nothing pending.
 void fail(const ffi::Api& api, ffi::Future* future, ErrorCode code, const std::string& text);
 
 class Completions {
  public:
-  // Of this process; never destroyed, since its threads are not either.
+  // Of this process. Never destroyed, since its threads never end.
   static Completions& instance();
 
-  // There is a thread after this. Throws std::system_error where the system has none left.
+  // Ensures that there is a thread. Throws std::system_error if the system has none left.
   void start();
-  // Completes the call's future, with an error where an operation has failed. After start().
+  // Completes the call's future once its operations are done, with an error if one failed. Call
+  // after start().
   void add(Pending pending);
 
  private:

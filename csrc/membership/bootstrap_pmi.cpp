@@ -21,7 +21,7 @@ namespace rueda {
 
 namespace {
 
-// For questions that the process manager answers at once.
+// For questions that the process manager answers immediately.
 constexpr auto pmi_answer_timeout = std::chrono::seconds(30);
 constexpr std::size_t max_pmi_line = 1 << 16;
 constexpr std::size_t key_digits = 32;
@@ -30,7 +30,7 @@ Status pmi_failed(std::string text) {
   return Status(ErrorCode::initialization, std::move(text));
 }
 
-// A SIGPIPE of this thread's own comes at once, and is taken away; one that was there before stays.
+// A SIGPIPE raised by this thread arrives immediately and is consumed; one already pending stays.
 class SignalPipeBlocked {
  public:
   SignalPipeBlocked() {
@@ -75,7 +75,7 @@ std::string from_hexadecimal(const std::string& digits) {
 
 using Answer = std::map<std::string, std::string>;
 
-// The words "name=value" of a line.
+// Parses a line's words "name=value".
 Answer pmi_words(const std::string& line) {
   Answer words;
   std::size_t begin = 0;
@@ -95,7 +95,7 @@ std::string word_of(const Answer& answer, const std::string& name) {
   return found == answer.end() ? std::string() : found->second;
 }
 
-// Without SIGPIPE, which would end the process, where the process manager is gone.
+// Avoids SIGPIPE, which would end the process, if the process manager is gone.
 ssize_t send_quietly(int fd, std::string_view text) {
   const ssize_t sent = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
   if (sent >= 0 || errno != ENOTSOCK) return sent;
@@ -103,8 +103,8 @@ ssize_t send_quietly(int fd, std::string_view text) {
   return ::write(fd, text.data(), text.size());
 }
 
-// The process's own conversation with its process manager, which takes one in the process's life:
-// it begins with the first world, and ends with the process.
+// The process's conversation with its process manager, which allows only one per process: it begins
+// with the first world and ends with the process.
 class PmiConversation {
  public:
   static PmiConversation& instance() {
@@ -112,7 +112,7 @@ class PmiConversation {
     return conversation;
   }
   ~PmiConversation() {
-    if (process_ != ::getpid() || is_lost_) return;  // not begun, or its parent's
+    if (process_ != ::getpid() || is_lost_) return;  // not begun, or begun by its parent
     constexpr std::string_view line = "cmd=finalize\n";
     if (send_quietly(fd_, line) < 0) return;
     pollfd answer{fd_, POLLIN, 0};
@@ -121,7 +121,7 @@ class PmiConversation {
   PmiConversation(const PmiConversation&) = delete;
   PmiConversation& operator=(const PmiConversation&) = delete;
 
-  // Does nothing but count the second time.
+  // After the first call, only counts.
   Status begin(int fd, Time deadline) {
     ++worlds_;
     if (process_ == ::getpid()) return {};
@@ -146,7 +146,7 @@ class PmiConversation {
   [[nodiscard]] std::size_t piece() const { return piece_; }  // bytes of a value in one put
   [[nodiscard]] int worlds() const { return worlds_; }
 
-  // One line, and the line that answers it.
+  // Sends a line and returns the answer.
   Expected<Answer> ask(const std::string& line, std::string_view expected, Time deadline) {
     if (is_lost_) return pmi_failed("the process manager, which serves PMI, was given up");
     std::string rest = line + "\n";
@@ -201,8 +201,8 @@ class PmiConversation {
   }
 
   int fd_ = -1;
-  pid_t process_ = -1;  // that has begun it
-  int worlds_ = 0;      // keys are written once in the life of a job: each world has its own
+  pid_t process_ = -1;  // the process that began it
+  int worlds_ = 0;      // keys can be written once per job: each world has its own
   std::string space_;
   std::size_t piece_ = 0;
   std::string received_;

@@ -28,11 +28,11 @@ using Verb = RendezvousWords::Verb;
 
 constexpr std::size_t max_read_bytes = 1 << 20;
 constexpr auto between_tries = std::chrono::milliseconds(20);
-// For questions that the store answers at once.
+// For questions that the store answers immediately.
 constexpr auto answer_timeout = std::chrono::seconds(30);
-// For one attempt to be let in: whoever listens there may be none of ours and say nothing.
+// For one attempt to be admitted: whatever listens there may not be ours, and stay silent.
 constexpr auto attempt_timeout = std::chrono::seconds(10);
-// The same where there are other addresses to try, and the longest pause between rounds over them.
+// The same if there are other addresses to try, and the longest pause between rounds over them.
 constexpr auto short_attempt_timeout = std::chrono::seconds(2);
 constexpr auto max_between_rounds = std::chrono::milliseconds(500);
 
@@ -74,26 +74,26 @@ class RendezvousBootstrap final : public Bootstrap {
     const auto missing = ask({Verb::missing, 0, 0, {}, {}}, Clock::now() + std::chrono::seconds(2));
     if (!missing)
       return failed("the barrier was not passed before the deadline").because(missing.status());
-    if (missing.value().verb == Verb::ok) {  // it came about just now
+    if (missing.value().verb == Verb::ok) {  // it was completed just now
       const auto answer = next_answer(Clock::now() + answer_timeout);
       return answer ? learn(missing.value()) : answer.status();
     }
-    link_.drop();  // the others must not take this rank's word for granted any more
+    link_.drop();  // the others must no longer rely on this rank's answers
     return failed(str("waited for ", missing.value().value, " until the deadline"));
   }
 
-  // ErrorCode::timeout where there is no answer before the deadline, ErrorCode::transport where the
-  // connection broke, ErrorCode::initialization where the answer is no.
+  // ErrorCode::timeout if there is no answer by the deadline, ErrorCode::transport if the
+  // connection broke, ErrorCode::initialization if the answer is no.
   Expected<RendezvousWords> ask(const RendezvousWords& question, Time deadline) {
     if (!link_.is_open()) return lost(Status(ErrorCode::transport, "it was given up"));
     link_.enqueue(question.to_frame());
     return next_answer(deadline);
   }
 
-  // Whether what answers is the store of those who know the secret; ErrorCode::initialization
-  // where it is not.
+  // Checks that the answer comes from a store that knows the secret; if not,
+  // ErrorCode::initialization.
   Status greet(Time deadline);
-  // After greet(). ErrorCode::initialization where another attempt would be in vain.
+  // Call after greet(). ErrorCode::initialization if another attempt would be futile.
   Status enter(Time deadline);
 
   void keep(std::unique_ptr<RendezvousStore> store) { store_ = std::move(store); }
@@ -108,7 +108,7 @@ class RendezvousBootstrap final : public Bootstrap {
 
   [[nodiscard]] std::string own_name() const { return str("rank ", rank_, " on ", host_name()); }
 
-  // What all have put before the barrier that `answer` ends.
+  // Stores what all ranks put before the barrier that `answer` ends.
   Status learn(const RendezvousWords& answer) {
     auto texts = split_texts(answer.value);
     if (!texts) return texts.status();
@@ -155,7 +155,7 @@ class RendezvousBootstrap final : public Bootstrap {
   RendezvousHello hello_;
   std::string server_ = "rank 0";
   std::map<std::string, std::string> known_;  // what was put before the last barrier
-  bool is_in_ = false;                        // both sides have shown that they know the secret
+  bool is_in_ = false;                        // both sides have proved that they know the secret
 };
 
 Status RendezvousBootstrap::greet(Time deadline) {
@@ -184,9 +184,9 @@ Status RendezvousBootstrap::enter(Time deadline) {
                                         " there, or a rank has not left the world before"));
 }
 
-// Those of its addresses that this host has. Where a name resolves to none of them on the very host
-// that it names, to a loopback as Debian's do or to an address of a gateway, the others may reach
-// this host at any, and rank 0 listens everywhere.
+// The addresses behind `address` that belong to this host. A name may resolve to none of them on
+// the very host that it names: to a loopback, as Debian's do, or to a gateway's address. The other
+// ranks may then reach this host at any address, so rank 0 listens everywhere.
 std::vector<std::string> addresses_to_serve(const std::string& address) {
   const auto colon = address.rfind(':');
   if (!address.starts_with("tcp:") || colon <= 4) return {address};
@@ -249,7 +249,7 @@ Expected<SocketLink> try_to_connect_to_one(const std::string& address, Time dead
   return SocketLink(std::move(fd).value(), false);
 }
 
-// Whoever serves may not be reached at each of a name's addresses.
+// The server may not be reachable at every address of a name.
 Expected<SocketLink> try_to_connect(const std::string& address, Time deadline) {
   const std::vector<std::string> addresses = addresses_of(address);
   for (std::size_t i = 0; i + 1 < addresses.size(); ++i) {
@@ -261,7 +261,7 @@ Expected<SocketLink> try_to_connect(const std::string& address, Time deadline) {
   return try_to_connect_to_one(addresses.back(), deadline);
 }
 
-// Reaches what listens there, which has not shown yet whose it is.
+// Connects to whatever listens there; its identity is not verified yet.
 Expected<std::unique_ptr<RendezvousBootstrap>> reach(const std::string& address, int rank, int size,
                                                      const std::string& secret, Time deadline) {
   auto link = try_to_connect(address, deadline);
@@ -269,7 +269,7 @@ Expected<std::unique_ptr<RendezvousBootstrap>> reach(const std::string& address,
   return std::make_unique<RendezvousBootstrap>(std::move(link).value(), rank, size, secret);
 }
 
-// One attempt. ErrorCode::initialization where another would be in vain.
+// One attempt. ErrorCode::initialization if another would be futile.
 Expected<std::unique_ptr<RendezvousBootstrap>> try_to_enter(const std::string& address, int rank,
                                                             int size, const std::string& secret,
                                                             Time deadline,
@@ -283,12 +283,12 @@ Expected<std::unique_ptr<RendezvousBootstrap>> try_to_enter(const std::string& a
   return entered;
 }
 
-// What keeps a rank from getting in at each of several addresses, in the order of how much it says.
+// Why a rank is not admitted at any of several addresses; keeps the most informative reason.
 struct Obstacle {
   Status status{ErrorCode::timeout, "no answer"};
-  bool is_answer = false;  // somebody was there
+  bool is_answer = false;  // something answered
 
-  // Not of an attempt that the deadline cut short.
+  // Ignores attempts that the deadline cut short.
   void note(Status found, bool answered, Time deadline) {
     if (Clock::now() >= deadline || (is_answer && !answered)) return;
     status = std::move(found);
@@ -296,8 +296,8 @@ struct Obstacle {
   }
 };
 
-// The same at one of several addresses: who is not of this job is an obstacle, and no error.
-// ErrorCode::timeout where it took all the time.
+// The same for one of several addresses: a server of another job is an obstacle, not an error.
+// ErrorCode::timeout if it used up all the time.
 Expected<std::unique_ptr<RendezvousBootstrap>> try_to_enter_one(const std::string& address,
                                                                 int rank, int size,
                                                                 const std::string& secret,
@@ -310,14 +310,14 @@ Expected<std::unique_ptr<RendezvousBootstrap>> try_to_enter_one(const std::strin
     const bool said_nothing = status.code() == ErrorCode::timeout;
     return Status(said_nothing ? ErrorCode::timeout : ErrorCode::transport, "not of this job");
   }
-  // Whoever gives up between proof and answer may be a rank there already, and has left then.
+  // A client that gives up between proof and answer may already count as a rank that has left.
   status = entered.value()->enter(deadline);
   if (status.ok()) return entered;
   obstacle.note(status, true, deadline);
   return status;
 }
 
-// Attempts until the deadline.
+// Tries until the deadline.
 Expected<std::unique_ptr<RendezvousBootstrap>> enter_until(const std::string& address, int rank,
                                                            int size, const std::string& secret,
                                                            Time deadline, std::string_view server) {
@@ -326,7 +326,7 @@ Expected<std::unique_ptr<RendezvousBootstrap>> enter_until(const std::string& ad
     auto entered = try_to_enter(address, rank, size, secret, deadline, server);
     if (entered || entered.status().code() == ErrorCode::initialization) return entered;
     if (Clock::now() >= deadline) break;
-    obstacle = entered.status();  // not the one of the last attempt, which the deadline cut short
+    obstacle = entered.status();  // not the last attempt's, which the deadline cut short
     std::this_thread::sleep_for(between_tries);
     look_for_interruption();
   }
@@ -423,7 +423,7 @@ Expected<std::unique_ptr<Bootstrap>> connect_at_first_free(
   Obstacle obstacle;
   Duration pause = between_tries;
   while (true) {
-    std::vector<std::string> slow;  // to be tried last from now on
+    std::vector<std::string> slow;  // tried last from now on
     for (const std::string& address : candidates) {
       auto entered = try_to_enter_one(address, rank, size, secret, deadline, obstacle);
       if (entered) {

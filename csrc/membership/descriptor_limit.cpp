@@ -16,10 +16,10 @@ namespace rueda {
 
 namespace {
 
-// Connections, shared memory and wake-ups of each rank of the host: rank 0 holds 7.3.
+// Connections, shared memory and wake-ups for each rank of the host: rank 0 holds 7.3.
 constexpr rlim_t per_rank = 8;
 constexpr rlim_t for_itself = 32;
-// Control lane and membership, and some streams, both ways.
+// Control lane, membership and some streams, in both directions.
 constexpr rlim_t per_remote_rank = 12;
 
 rlim_t open_now() {
@@ -34,7 +34,7 @@ Status provide_descriptors(int local_size) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
   const rlim_t wanted = open_now() + for_itself + per_rank * static_cast<rlim_t>(local_size);
-  if (wanted <= limit.rlim_cur) return {};  // RLIM_INFINITY is the largest number
+  if (wanted <= limit.rlim_cur) return {};  // RLIM_INFINITY is the largest value
   if (wanted <= limit.rlim_max) {
     limit.rlim_cur = wanted;
     if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) return {};
@@ -59,7 +59,7 @@ void grow_descriptor_table(int local_size) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   const rlim_t open = open_now();
-  // What the application opens meanwhile has room as well.
+  // Leaves room for what the application opens meanwhile.
   const rlim_t worlds = 2 * (for_itself + per_rank * static_cast<rlim_t>(local_size));
   const rlim_t wanted = std::min(limit.rlim_cur, 2 * open + worlds);
   const UniqueFd own(::open("/proc/self", O_PATH | O_CLOEXEC));

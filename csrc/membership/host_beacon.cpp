@@ -14,8 +14,8 @@ bool share_a_host(const std::vector<RankFacts>& ranks) {
   return hosts.size() < ranks.size();
 }
 
-// The first of those that claim to be on this rank's host and are. All ranks of a host find the
-// same.
+// The first of the ranks that claim to be on this rank's host and really are. All ranks of a host
+// find the same one.
 int first_on_host(int rank, const std::vector<RankFacts>& ranks) {
   const RankFacts& own = ranks[static_cast<std::size_t>(rank)];
   for (int peer = 0; peer < rank; ++peer) {
@@ -38,7 +38,7 @@ Status confirm_hosts(Bootstrap& bootstrap, std::vector<RankFacts>& ranks, Time d
       bootstrap.allgather("host of", std::to_string(first_on_host(rank, ranks)), deadline);
   if (!first.ok()) return first.status();
   for (std::size_t peer = 0; peer < ranks.size(); ++peer) {
-    // Claims are kept apart: a rank that says what makes no sense joins nobody else's host.
+    // Keeps claims apart: a rank that sends nonsense does not join another's host.
     ranks[peer].host_identity += "/" + first.value()[peer];
   }
   return {};

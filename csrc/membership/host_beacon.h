@@ -1,8 +1,8 @@
-// Which ranks run on one kernel, found out by trying.
+// Finds out by trying which ranks run on the same kernel.
 //
-// host_identity() alone does not tell: virtual machines that were resumed from one snapshot have
-// the same. So each rank listens at a Unix socket with a random name, and the ranks that claim to
-// be on one host connect to the first of them. Whoever cannot is on another host.
+// host_identity() is not sufficient: it is the same on virtual machines resumed from one snapshot.
+// So each rank listens on a Unix socket with a random name, and all ranks that claim to be on one
+// host connect to the first of them. A rank that cannot connect is on another host.
 #pragma once
 
 #include <vector>
@@ -15,13 +15,13 @@
 
 namespace rueda {
 
-// To be listened at until confirm_hosts() has returned. Its address goes into RankFacts::beacon.
-// One for each rank: its name holds the rank's number, because even random numbers may be the same
-// on machines that were resumed from one snapshot.
+// Must keep listening until confirm_hosts() has returned. Its address goes into RankFacts::beacon.
+// One per rank: the name contains the rank, because even random numbers can be equal on machines
+// resumed from one snapshot.
 [[nodiscard]] Expected<Listener> light_beacon(int rank);
 
-// Collective: makes host_identity of `ranks` different for ranks that cannot reach each other
-// though they claim to be on one host. Each rank connects once, unless there are such ranks.
+// Collective: gives different host_identity values in `ranks` to ranks that claim the same host but
+// cannot reach each other. Each rank connects once, unless there are such ranks.
 // ErrorCode::initialization.
 Status confirm_hosts(Bootstrap& bootstrap, std::vector<RankFacts>& ranks, Time deadline);
 

@@ -1,4 +1,4 @@
-// What carries data between hosts: MPI or TCP, whichever a trial at init finds quicker.
+// Chooses the data links between hosts: MPI or TCP, whichever is faster in a trial at init.
 #pragma once
 
 #include <functional>
@@ -17,24 +17,23 @@ namespace rueda {
 // A kind of link that was tried between hosts.
 struct TriedLink {
   std::string transport;  // "mpi", "tcp"
-  LinkCosts costs;        // of the slowest link; nothing is measured where it cannot be used
-  std::string obstacle;   // why it cannot be used
+  LinkCosts costs;        // of the slowest link; unmeasured if unusable
+  std::string obstacle;   // why it is unusable
 };
 
 struct HostLinks {
   std::unique_ptr<Transport> transport;
   LinkCosts costs;
-  std::vector<TriedLink> tried;  // the one that was chosen comes first
+  std::vector<TriedLink> tried;  // the chosen one comes first
 };
 
 // Opens links of one kind. Collective.
 using OpenLinks = std::function<Expected<std::unique_ptr<Transport>>()>;
 
 // Collective over all ranks of `world`. `first` is open and carries nothing yet. On several hosts
-// it is measured, and where there is a `second` kind, that is opened and measured, too: it is taken
-// where it is quicker, as is_quicker() has it. Where it cannot be opened or does not answer within
-// 2 s, the first is left, and its obstacle tells why. Every rank gets the same, but for the
-// obstacle.
+// it is measured. If there is a `second` kind, that is opened and measured too, and chosen if
+// faster by is_quicker(). If it cannot be opened or does not answer within 2 s, the first is kept,
+// and the second's obstacle says why. All ranks get the same result, except for the obstacle.
 [[nodiscard]] Expected<HostLinks> choose_host_links(Bootstrap& world,
                                                     std::unique_ptr<Transport> first,
                                                     const OpenLinks& second,

@@ -16,7 +16,7 @@ bool is_listening(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &answer, &length) == 0 && answer != 0;
 }
 
-// Whether the address is the socket's: its name in the abstract namespace, or its port.
+// Whether `address` is the socket's: by its name in the abstract namespace, or by its port.
 bool is_at(int fd, const std::string& address) {
   sockaddr_storage bound{};
   socklen_t length = sizeof bound;

@@ -1,8 +1,8 @@
-// The listening socket that is handed to rank 0, which serves the rendezvous there.
+// The listening socket passed to rank 0, which serves the rendezvous on it.
 //
-// Whoever makes the address opens it before any rank is told: nobody else can take the address in
-// between, and no rank comes before it is served. The descriptor's number is handed on
-// (rueda.rendezvous), or in RUEDA_RENDEZVOUS_LISTENER (torch.distributed's backend).
+// It is opened by the process that creates the address, before any rank is told: nobody else can
+// take the address in between, and no rank comes before it is served. The descriptor's number is
+// passed on by rueda.rendezvous, or in RUEDA_RENDEZVOUS_LISTENER (torch.distributed's backend).
 #pragma once
 
 #include <optional>
@@ -12,9 +12,9 @@
 
 namespace rueda {
 
-// A copy of `descriptor`, which stays open for the next world but is not passed on to programs.
-// Nothing where it is no socket that listens at `address` (of TCP, at its port), as when a program
-// between the launcher and this process has closed it and another file has its number.
+// A copy of `descriptor`, which stays open for the next world but is not inherited by programs.
+// nullopt unless it is a socket listening at `address` (TCP: at its port): a program between the
+// launcher and this process may have closed it and reused its number.
 [[nodiscard]] std::optional<Listener> inherited_listener(int descriptor,
                                                          const std::string& address);
 

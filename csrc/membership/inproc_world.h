@@ -6,10 +6,10 @@
 
 namespace rueda {
 
-// `rank`'s part of a world of threads: one host, one process.
+// The view of `rank` on a world of threads: one host, one process.
 [[nodiscard]] World inproc_world(InprocHub& hub, int rank);
 
-// A world of one rank, which needs no peer, no socket and no MPI.
+// A world of one rank; needs no peers, sockets or MPI.
 [[nodiscard]] World solo_world();
 
 }  // namespace rueda

@@ -37,7 +37,7 @@ std::string shown(std::string_view variable, const Text& value) {
   return value ? str(variable, "=", *value) : str(variable, " is not set");
 }
 
-// A launcher that is known by its variables for rank and size.
+// A launcher recognised by its variables for rank and size.
 struct Launcher {
   std::string_view name;
   LaunchKind kind;
@@ -46,7 +46,7 @@ struct Launcher {
   std::string_view size;
 };
 
-// Innermost first. A torchrun worker whose job was started through MPI inherits MPI's variables.
+// Innermost first. A torchrun worker in a job started through MPI inherits MPI's variables.
 constexpr std::array launchers{
     Launcher{"torchrun", LaunchKind::foreign, "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE"},
     Launcher{"mpirun", LaunchKind::mpi, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
@@ -54,14 +54,14 @@ constexpr std::array launchers{
     Launcher{"a PMI launcher", LaunchKind::mpi, "PMI_SIZE", "PMI_RANK", "PMI_SIZE"},
     Launcher{"srun", LaunchKind::mpi, "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
 };
-// Asked after PMIx, whose rank they may come with.
+// Checked after PMIx, which may set the rank along with them.
 constexpr std::array lesser_launchers{
     Launcher{"horovodrun", LaunchKind::foreign, "HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE"},
     Launcher{"the launcher", LaunchKind::foreign, "WORLD_SIZE", "RANK", "WORLD_SIZE"},
 };
 
-// For PMI_RANK and PMI_SIZE, which several set: whose they are. Hydra may itself start its proxies
-// through srun, so its own variable is asked before Slurm's.
+// Several launchers set PMI_RANK and PMI_SIZE. Hydra may start its proxies through srun, so its own
+// variable is checked before Slurm's.
 std::string_view name_of(const Launcher& launcher, const Environment& environment) {
   if (launcher.mark != "PMI_SIZE") return launcher.name;
   if (non_empty(environment, "I_MPI_MPIRUN")) return "Intel MPI's mpirun";
@@ -76,12 +76,12 @@ Launch impossible(Launch launch, const std::string& problem) {
   return launch;
 }
 
-// Nothing where this launcher did not start the process, or started it alone without MPI.
+// nullopt if this launcher did not start the process, or started it alone without MPI.
 std::optional<Launch> recognise(const Launcher& launcher, const Environment& environment) {
   if (!non_empty(environment, launcher.mark)) return std::nullopt;
   const Text rank_text = non_empty(environment, launcher.rank);
   const Text size_text = non_empty(environment, launcher.size);
-  // These two names alone are too common to conclude anything from one of them.
+  // One of these two names alone is too common to conclude anything from it.
   if (launcher.mark == "WORLD_SIZE" && !rank_text) return std::nullopt;
   if (launcher.mark == "SLURM_STEP_ID" && !size_text) return std::nullopt;
   const auto rank = number(rank_text);
@@ -130,7 +130,7 @@ std::optional<Launch> recognise_rendezvous(const Environment& environment) {
   return impossible(launch, str("invalid rendezvous settings (", launch.evidence, ")"));
 }
 
-// PMIx tells the rank in a variable, the size only through its library.
+// PMIx passes the rank in a variable, but the size only through its library.
 std::optional<Launch> recognise_pmix(const Environment& environment) {
   const Text rank_text = non_empty(environment, "PMIX_RANK");
   const auto rank = number(rank_text);
@@ -149,10 +149,10 @@ std::optional<Launch> first_of(std::span<const Launcher> table, const Environmen
   return std::nullopt;
 }
 
-// What says that there are several processes, without saying how they find each other.
+// Evidence of several processes that does not say how they find each other.
 struct Sign {
   std::string_view variable;
-  int least;  // the number from which on it tells of several; 0: in any case
+  int least;  // the number from which on it means several; 0: always
   std::string_view what;
   std::string_view remedy = advice;
 };
@@ -169,7 +169,7 @@ constexpr std::array signs{
     Sign{"AWS_BATCH_JOB_NUM_NODES", 2, "an AWS Batch job of several nodes"},
 };
 
-// The largest, of "4" or torchrun's range "1:4".
+// The larger number in "4" or torchrun's range "1:4".
 int largest_number(const Text& text) {
   const auto colon = text->rfind(':');
   return number(colon == std::string::npos ? *text : text->substr(colon + 1)).value_or(0);

@@ -1,4 +1,4 @@
-// What the variables of srun and torchrun tell, for those that make a rendezvous of it.
+// Variables of srun and torchrun, for code that forms a rendezvous from them.
 #pragma once
 
 #include <initializer_list>
@@ -13,19 +13,20 @@
 
 namespace rueda {
 
-// Empty where it is not set.
+// Empty if not set.
 [[nodiscard]] std::string value_of(const Environment& environment, std::string_view variable);
 
-// A key that only those derive who find the same values in these variables, and know `key`.
+// A key that can be derived only by processes that know `key` and see the same values in these
+// variables.
 [[nodiscard]] Key with_values(const Key& key, const Environment& environment,
                               std::initializer_list<std::string_view> variables);
 
-// The nodes of a step of srun. ErrorCode::invalid_argument where `launch` is none, or PMI or PMIx
-// is offered, or it is a component of a heterogeneous job, which counts its own tasks only.
+// The nodes of an srun step. ErrorCode::invalid_argument if `launch` is not one, if PMI or PMIx is
+// offered, or if it is part of a heterogeneous job, which counts only its own tasks.
 [[nodiscard]] Expected<std::vector<std::string>> nodes_of_plain_step(
     const Launch& launch, const Environment& environment);
 
-// "localhost", 127.0.0.0/8, ::1: whoever is told to meet there is on one host.
+// "localhost", 127.0.0.0/8, ::1: ranks told to meet there are all on one host.
 [[nodiscard]] bool is_loopback_name(std::string_view host);
 
 }  // namespace rueda

@@ -17,7 +17,7 @@ namespace {
 constexpr int attempts = 10;
 constexpr int pause_ms = 100;
 
-// Empty where nobody listens.
+// Empty if nobody listens.
 UniqueFd connect_to(const std::string& name) {
   if (!name.starts_with('@') || name.size() > sizeof(sockaddr_un::sun_path)) return {};
   const AbstractAddress address(name.substr(1));
@@ -26,7 +26,7 @@ UniqueFd connect_to(const std::string& name) {
     if (!socket) return {};
     if (::connect(socket.get(), address.get(), address.length) == 0) return socket;
     if (errno != EAGAIN && errno != EINTR) return {};
-    ::poll(nullptr, 0, pause_ms);  // very many ranks come at once: its queue is full
+    ::poll(nullptr, 0, pause_ms);  // very many ranks at once: its queue is full
   }
   return {};
 }
@@ -40,7 +40,7 @@ void notify_launcher(const Environment& environment, const Launch& launch, Arriv
   if (!socket) return;
   const std::string text =
       str(arrival == Arrival::met ? "met " : "waiting ", launch.rank, " ", launch.size);
-  // It fits, and waits there until the launcher has time to read.
+  // It always fits, and waits there until the launcher reads it.
   [[maybe_unused]] const auto sent = ::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
 }
 

@@ -1,4 +1,4 @@
-// Tells `rueda run` how far this rank has come, so that it notices a rank that will never come.
+// Tells `rueda run` how far this rank has got, so that it notices ranks that will never arrive.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,12 @@
 namespace rueda {
 
 enum class Arrival : std::uint8_t {
-  waiting,  // looks for the other ranks
+  waiting,  // looking for the other ranks
   met,      // has found all of them
 };
 
-// Sends "waiting RANK SIZE" or "met RANK SIZE" to the abstract stream socket that RUEDA_LAUNCHER
-// names, if any. Never fails, for the launcher may be on another host or gone, and waits for a
-// second at most.
+// Sends "waiting RANK SIZE" or "met RANK SIZE" to the abstract stream socket in RUEDA_LAUNCHER, if
+// any. Never fails, since the launcher may be on another host or gone. Waits at most a second.
 void notify_launcher(const Environment& environment, const Launch& launch, Arrival arrival);
 
 }  // namespace rueda

@@ -20,12 +20,12 @@ namespace {
 constexpr Tag trial_tag{.group = trial_group};
 constexpr int small_runs = 30;
 constexpr int large_runs = 4;
-constexpr std::size_t burst = 32;  // small messages at once
+constexpr std::size_t burst = 32;  // small messages in flight
 constexpr int burst_runs = 8;
-constexpr std::size_t copied_bytes = 4 << 20;  // more than caches of one processor hold
+constexpr std::size_t copied_bytes = 4 << 20;  // more than one processor's caches hold
 constexpr int copies = 3;
 constexpr std::size_t large_bytes = 2 * LinkCosts::large_chunk;
-// Large chunks cost fewer messages, but small ones overlap better.
+// Large chunks mean fewer messages, but small ones overlap better.
 constexpr double worthwhile_gain = 1.1;
 
 std::vector<int> first_ranks(const std::vector<int>& host_of) {
@@ -49,8 +49,8 @@ class Trial {
     previous_ = ranks[(own + ranks.size() - 1) % ranks.size()];
   }
 
-  // ns until so much has gone to the next host and come from the previous one, in messages of
-  // `chunk` bytes: the lower quartile, since disturbances only add.
+  // ns to send `bytes` to the next host and receive as many from the previous one, in messages of
+  // `chunk` bytes: the lower quartile, since disturbances only add time.
   Expected<double> time(std::size_t bytes, std::size_t chunk, int runs) {
     std::vector<double> times;
     for (int run = 0; run < runs; ++run) {
@@ -104,7 +104,7 @@ class Trial {
   int previous_ = 0;
 };
 
-// ns for each byte that is copied in memory.
+// ns per byte copied in memory.
 double cost_of_copying() {
   const std::vector<std::byte> source(copied_bytes);
   std::vector<std::byte> target(copied_bytes);
@@ -123,7 +123,7 @@ Expected<std::string> try_links(Transport& transport, const std::vector<int>& ra
   Trial trial(transport, ranks, deadline);
   constexpr std::size_t small_chunk = LinkCosts::small_chunk;
   constexpr std::size_t large_chunk = LinkCosts::large_chunk;
-  // The first opens the window of the connection.
+  // The first transfer opens the connection's window.
   for (const std::size_t chunk : {large_chunk, small_chunk}) {
     if (auto warm = trial.time(large_bytes, chunk, 1); !warm) return warm.status();
   }
@@ -137,7 +137,7 @@ Expected<std::string> try_links(Transport& transport, const std::vector<int>& ra
   if (!large) return large.status();
   const double best = std::min(*small, *large);
   const double per_byte = std::max(0.0, (best - *one) / static_cast<double>(large_bytes));
-  // Where it makes no difference, fewer messages cost less.
+  // If there is no difference, fewer messages cost less.
   const bool takes_small = *small * worthwhile_gain < *large;
   const double per_message = std::max(0.0, (*many - *one) / (burst - 1));
   return str(*one, " ", per_byte, " ", takes_small ? small_chunk : large_chunk, " ", per_message,

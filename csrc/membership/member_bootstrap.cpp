@@ -28,7 +28,8 @@ Expected<std::string> MemberBootstrap::get(const std::string& key) {
   return Status(ErrorCode::initialization, str("nobody has put '", key, "'"));
 }
 
-// To the first rank: this one has come to the barrier. From it: all have.
+// Tells the first rank that this one has reached the barrier; the first rank tells all when
+// everyone has.
 Status MemberBootstrap::barrier(Time deadline) {
   ++barriers_;
   reached_[static_cast<std::size_t>(rank_)] = barriers_;
@@ -53,7 +54,7 @@ Status MemberBootstrap::barrier(Time deadline) {
   return {};
 }
 
-// Whom this rank waits for: the first rank for all, every other for the first.
+// The ranks that this one waits for: on the first rank all, elsewhere the first rank.
 std::vector<int> MemberBootstrap::missing() const {
   std::vector<int> ranks;
   const std::size_t count = rank_ == 0 ? reached_.size() : 1;
@@ -93,7 +94,7 @@ void MemberBootstrap::receive(int process, std::span<const std::byte> message) {
 
 void MemberBootstrap::learn(Entries entries) {
   for (auto& [key, value] : entries) {
-    if (!known_.emplace(key, value).second) continue;  // this rank's own, which comes back
+    if (!known_.emplace(key, value).second) continue;  // this rank's own entry coming back
     if (rank_ == 0) fresh_.emplace_back(std::move(key), std::move(value));
   }
 }

@@ -1,6 +1,6 @@
-// The ranks of a world that members of an earlier one form find each other over the connections
-// between their processes, which outlive worlds: no store is needed, and no process is special for
-// longer than until the world is formed. The first rank gathers and hands out what all put.
+// Bootstrap for a world formed by members of an earlier one, over the connections between their
+// processes, which outlive worlds. It needs no store, and no process has a special role once the
+// world is formed. The first rank gathers and distributes what all ranks put.
 #pragma once
 
 #include <cstdint>
@@ -19,19 +19,19 @@ namespace rueda {
 class MemberBootstrap final : public Bootstrap {
  public:
   struct Links {
-    // To another of the processes; what it sends back goes to receive().
+    // Sends to another process; its replies go to receive().
     std::function<void(int process, std::vector<std::byte> message)> send;
-    // Waits until something has come, and hands it out, at most until the deadline. An error where
-    // this world cannot be formed any more.
+    // Waits until something has arrived and delivers it, at most until the deadline. An error if
+    // this world can no longer be formed.
     std::function<Status(Time deadline)> wait;
     std::string secret;  // of the job
   };
 
-  // `processes`: of each rank its number; `own`: that of this one.
+  // `processes`: process number of each rank; `own`: this one's.
   MemberBootstrap(Links links, std::vector<int> processes, int own);
 
-  // A message that another process's MemberBootstrap for the same world has sent. What none sends
-  // is dropped.
+  // A message from another process's MemberBootstrap for the same world. Invalid messages are
+  // dropped.
   void receive(int process, std::span<const std::byte> message);
 
   [[nodiscard]] std::string_view name() const override { return "membership"; }
@@ -43,11 +43,11 @@ class MemberBootstrap final : public Bootstrap {
   void begin_last() override { is_last_ = true; }
   [[nodiscard]] std::string secret() const override { return links_.secret; }
 
-  // Whether the barrier that this rank has come to last is the last, or the next one is.
+  // Whether the barrier this rank reached last is the final one, or the next is.
   [[nodiscard]] bool is_last() const { return is_last_; }
-  // Whether the barrier that this rank has come to last has nobody to wait for any more.
+  // Whether the barrier this rank reached last waits for nobody any more.
   [[nodiscard]] bool is_complete() const { return missing().empty(); }
-  // Whether it is the process of the first rank, which ends each barrier.
+  // Whether `process` is that of the first rank, which ends each barrier.
   [[nodiscard]] bool is_first(int process) const { return process == processes_.front(); }
 
  private:
@@ -61,10 +61,10 @@ class MemberBootstrap final : public Bootstrap {
   const std::vector<int> processes_;
   const int rank_;
   std::map<std::string, std::string> known_;
-  Entries fresh_;               // since the last barrier: own ones, or on the first rank all
-  std::uint64_t barriers_ = 0;  // that this rank has come to
-  bool is_last_ = false;        // whether the newest of them is the last, or the next one is
-  std::vector<std::uint64_t> reached_;  // by each rank: the first rank keeps it of all
+  Entries fresh_;                       // since the last barrier: own ones; on the first rank, all
+  std::uint64_t barriers_ = 0;          // that this rank has reached
+  bool is_last_ = false;                // see is_last()
+  std::vector<std::uint64_t> reached_;  // by each rank; only the first rank tracks all
 };
 
 }  // namespace rueda

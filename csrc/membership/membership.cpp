@@ -22,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What forming a world may take before its members look anew who is there.
+// How long forming a world may take before its members check again who is there.
 constexpr Duration forming_timeout = 10s;
 constexpr Duration between_interruptions = 100ms;
 constexpr Duration between_looks = 5ms;
@@ -51,7 +51,7 @@ std::map<int, int> identifiers_of(const HostGroup& host) {
   return identifiers;
 }
 
-// Kinds of messages. After the kind comes the epoch that is being formed, or that has broken.
+// Kinds of messages. The epoch that is being formed, or that has broken, follows the kind.
 constexpr std::uint8_t agreement_message = 1;
 constexpr std::uint8_t bootstrap_message = 2;
 
@@ -111,7 +111,7 @@ Membership::~Membership() {
   if (thread_.joinable()) thread_.join();
 }
 
-// --- Any thread
+// --- Thread-safe
 
 void Membership::report(std::uint64_t epoch, const Status& reason) {
   log(LogLevel::debug, "epoch ", epoch, " has broken: ", reason.to_string());
@@ -140,7 +140,7 @@ Expected<Membership::Change> Membership::await_newer(std::uint64_t epoch, Time d
   return *outcome_;
 }
 
-// --- The thread
+// --- Used only by the thread
 
 void Membership::run() {
   pthread_setname_np(pthread_self(), "rueda-members");
@@ -164,7 +164,7 @@ bool Membership::has_report() {
   return reported_ && reported_->epoch >= present_.epoch;
 }
 
-// How the world has noticed it says more than that the process cannot be called.
+// The world's reason for the loss says more than that the process cannot be reached.
 Status Membership::cause_of(int process, const Status& cause) {
   const std::lock_guard lock(mutex_);
   if (!reported_ || reported_->epoch != present_.epoch || reported_->reason.peer() < 0)
@@ -173,7 +173,7 @@ Status Membership::cause_of(int process, const Status& cause) {
   return present_.members[rank] == process ? reported_->reason : cause;
 }
 
-// Whom the world has lost for its silence is not waited for again.
+// A process that the world lost for its silence is not waited for again.
 void Membership::lose_reported(Time now) {
   const std::lock_guard lock(mutex_);
   if (!reported_ || reported_->epoch != present_.epoch) return;
@@ -184,7 +184,7 @@ void Membership::lose_reported(Time now) {
   agreement_->lose(process, Loss::unreachable, reason, now);
 }
 
-// Waits for one thing to happen, at most until `until`. False once this process leaves.
+// Waits for one event, at most until `until`. False once this process leaves.
 bool Membership::pump(std::optional<Time> until) {
   constexpr Duration for_ever = 24h;
   Time deadline = until.value_or(Clock::now() + for_ever);
@@ -208,7 +208,7 @@ bool Membership::pump(std::optional<Time> until) {
   return !stopping_;
 }
 
-// One that is not has answered by now, but that may not have been read.
+// A process that is not runnable has answered by now, but the answer may not have been read.
 void Membership::excuse_runnable(Time now) {
   const std::vector<int> silent = agreement_->silent(now);
   for (const int process : silent) {
@@ -311,7 +311,7 @@ Status Membership::form_world_of(const SurvivorAgreement::Decision& decision) {
   const MpiCapability no_mpi{nullptr, Status(ErrorCode::unsupported, "a rank was lost")};
   Status formed;
   try {
-    // Members may be lost while this one waits for another in other ways than over the bootstrap.
+    // Members may be lost while this one waits for another, and not only over the bootstrap.
     const Interruptible interruptible(
         [this, epoch] {
           if (!pumping_) wait_for_members(epoch, Clock::now()).throw_if_error();
@@ -361,8 +361,8 @@ void Membership::receive(int process, std::span<const std::byte> message) {
   }
 }
 
-// That an epoch has broken may be new to this process: it may not be able to see what others do,
-// or they have lost it and gone on.
+// That an epoch has broken may be news to this process: others may see failures that it cannot, or
+// they may have lost it and moved on.
 void Membership::receive_agreement(int process, std::span<const std::byte> payload) {
   trace("from process ", process, payload);
   const Time now = Clock::now();
@@ -391,18 +391,18 @@ void Membership::lose(int process, const Status& cause) {
   agreement_->lose(process, loss, cause_of(process, cause), Clock::now());
 }
 
-// A connection that is refused says nothing of its process, which the world may have seen end.
+// A refused connection says nothing about its process, whose end the world may have seen.
 bool Membership::has_certainly_ended(int process, const Status& cause) {
   return cause_of(process, cause).details().reason == ErrorReason::ended ||
          cause.details().reason == ErrorReason::ended;
 }
 
-// Whether a process that ends has let this one enter the world that they form, as one does that
-// leaves it right after recover(). At the barrier that ends enter_() each has started its runtime
-// and is connected, and what it does after that takes nobody else and does not fail: so that
-// barrier is enough. The first member has done its part once it has said that all have come;
-// without it none can leave. Any other may have heard that already; where it has not, the first one
-// misses it.
+// Whether a process that ends has already let this one enter the world they are forming; a process
+// may leave right after recover(). At the barrier that ends enter_(), each has started its runtime
+// and is connected, and whatever follows needs nobody else and cannot fail. So that barrier is
+// sufficient. The first member has done its part once it has said that all have arrived; without it
+// none can leave. Any other member may have heard that already; if it has not, the first one will
+// miss it.
 bool Membership::has_done_its_part(int process, Loss loss) const {
   if (forming_.bootstrap == nullptr || loss != Loss::ended) return false;
   const MemberBootstrap& bootstrap = *forming_.bootstrap;

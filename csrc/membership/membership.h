@@ -1,10 +1,10 @@
-// The part of a process that outlives its worlds: it decides with the other processes of the job
-// which of them form the next one when a world has broken, and enters that.
+// The part of a process that outlives its worlds. When a world has broken, it decides with the
+// job's other processes which of them form the next one, and enters that world.
 //
-// It has connections of its own to all others (opened when a world breaks), so nothing depends on
-// the world's connections, on the rank that gathers, or on whoever started the job. It has a thread
-// of its own, which sleeps while the world is whole and does all the rest, whatever the application
-// is doing: the application learns that its world has broken, and asks for the next when it likes.
+// It has its own connections to all other processes (opened when a world breaks), so it does not
+// depend on the world's connections, on a gathering rank, or on whatever started the job. Its
+// thread sleeps while the world is intact and does everything else, whatever the application is
+// doing. The application learns that its world has broken, and asks for the next one when it likes.
 //
 // Processes are numbered by their ranks in the first world.
 #pragma once
@@ -32,37 +32,37 @@ namespace rueda {
 
 class Membership {
  public:
-  // What is known of a world that was entered.
+  // Describes a world that was entered.
   struct Change {
-    std::uint64_t epoch = 0;   // its number, higher for each later one
-    std::vector<int> members;  // of each rank the process, ascending
-    // Who was lost since the first world, by process, and why.
+    std::uint64_t epoch = 0;   // its number, increasing
+    std::vector<int> members;  // process of each rank, ascending
+    // Processes lost since the first world, and why.
     std::vector<std::pair<int, Status>> lost = {};
   };
-  // Starts work in a world that was formed. Collective over its ranks, by the membership's thread;
-  // an error where they do not all succeed. Ends with Bootstrap::begin_last() and a barrier, after
-  // which it does not fail any more.
+  // Starts work in a newly formed world. Collective over its ranks, on the membership's thread; an
+  // error unless all succeed. Ends with Bootstrap::begin_last() and a barrier, after which it must
+  // not fail.
   using Enter = std::function<Status(World world, Bootstrap& bootstrap, std::uint64_t epoch)>;
 
   // Collective over all ranks of the first world, whose number is `epoch`.
   static Expected<std::unique_ptr<Membership>> open(Bootstrap& bootstrap, const World& first,
                                                     const Options& options, std::uint64_t epoch,
                                                     Enter enter, Time deadline);
-  // To the others this process has ended, without a good-bye.
+  // To the other processes, this one has ended without saying good-bye.
   ~Membership();
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
-  // --- Any thread
+  // --- Thread-safe
 
-  // The world with this number has broken. Does nothing for an older one.
+  // The world with this number has broken. No effect for an older one.
   void report(std::uint64_t epoch, const Status& reason);
-  // Waits until a world newer than `epoch` was entered. peer_lost where this process must stop: it
-  // is in the minority, was expelled, or too few are left. ErrorCode::timeout at the deadline.
-  // Throws what an interruption throws.
+  // Waits until a world newer than `epoch` was entered. peer_lost if this process must stop: it is
+  // in the minority, was expelled, or too few are left. ErrorCode::timeout at the deadline. Throws
+  // what an interruption throws.
   Expected<Change> await_newer(std::uint64_t epoch, Time deadline);
 
-  // In a forked child. Async-signal-safe.
+  // For a forked child. Async-signal-safe.
   void close_after_fork() { connections_.close_after_fork(); }
 
  private:
@@ -70,13 +70,13 @@ class Membership {
              std::string secret, std::uint64_t epoch, Enter enter, std::map<int, int> identifiers);
 
   void run();
-  // What the thread does next until there is a decision, a report, or nothing more to do.
+  // Processes events until there is a decision, a report, or nothing more to do.
   bool pump(std::optional<Time> until);
   void flush();
   void begin_agreement(Time now);
   void form();
   Status form_world_of(const SurvivorAgreement::Decision& decision);
-  // Whether this is still what was decided.
+  // Whether the decision still stands.
   [[nodiscard]] Status stands(std::uint64_t epoch) const;
   Status wait_for_members(std::uint64_t epoch, Time deadline);
   void conclude(const Expected<Change>& outcome);
@@ -85,9 +85,9 @@ class Membership {
   void receive_agreement(int process, std::span<const std::byte> payload);
   void lose(int process, const Status& cause);
   [[nodiscard]] bool has_done_its_part(int process, Loss loss) const;
-  // Tells the agreement of all whom this process has lost.
+  // Reports all processes that this one has lost to the agreement.
   void lose_gone(Time now);
-  // Those of this host that get no processor are waited for longer.
+  // Waits longer for processes of this host that get no processor time.
   void excuse_runnable(Time now);
   void send(int process, std::uint8_t kind, std::uint64_t epoch,
             std::span<const std::byte> payload);
@@ -102,17 +102,17 @@ class Membership {
   const KnownCosts costs_;
   const std::string secret_;
   const Enter enter_;
-  // Of processes of this host, by process, the identifiers under which this one sees them.
+  // For processes of this host: the process ids under which this one sees them.
   const std::map<int, int> identifiers_;
   Connections connections_;
 
-  // --- Of the thread
+  // --- Used only by the thread
   Change present_;
-  Time broken_at_{};                              // the present world
-  bool pumping_ = false;                          // waits for messages
-  bool was_stopped_ = false;                      // while it formed the present world
-  std::unique_ptr<SurvivorAgreement> agreement_;  // since the present world broke
-  std::unique_ptr<SurvivorAgreement> last_;       // answers who comes late
+  Time broken_at_{};                              // the current world
+  bool pumping_ = false;                          // waiting for messages
+  bool was_stopped_ = false;                      // while it formed the current world
+  std::unique_ptr<SurvivorAgreement> agreement_;  // since the current world broke
+  std::unique_ptr<SurvivorAgreement> last_;       // answers latecomers
   struct Forming {
     std::uint64_t epoch = 0;
     MemberBootstrap* bootstrap = nullptr;
@@ -122,11 +122,11 @@ class Membership {
     int process;
     std::vector<std::byte> message;
   };
-  std::map<std::uint64_t, std::vector<Early>> early_;  // for worlds that others form already
-  // Of worlds that this process has not entered yet, what each has said last.
+  std::map<std::uint64_t, std::vector<Early>> early_;  // for worlds that others are already forming
+  // For worlds that this process has not entered yet: the latest view from each process.
   std::map<std::uint64_t, std::map<int, std::vector<std::byte>>> early_views_;
   std::map<int, std::pair<Loss, Status>> gone_;  // by process
-  Status obstacle_;                              // for which this process cannot go on
+  Status obstacle_;                              // why this process cannot continue
 
   // --- Shared
   std::mutex mutex_;
@@ -135,7 +135,7 @@ class Membership {
     std::uint64_t epoch = 0;
     Status reason;
   };
-  std::optional<Report> reported_;  // of an epoch that has broken
+  std::optional<Report> reported_;  // an epoch that has broken
   std::optional<Expected<Change>> outcome_;
   bool stopping_ = false;
 

@@ -29,8 +29,8 @@ void add_folder(std::vector<LibraryCandidate>& candidates, const fs::path& folde
   add_if_exists(candidates, folder / library_name, why);
 }
 
-// A folder is as good as the library in it; and PyPI's libmpi.so is a text for the linker, the
-// library lies beside it.
+// A folder stands for the library in it. PyPI's libmpi.so is a linker script, with the library next
+// to it.
 fs::path named_library(const fs::path& given) {
   std::error_code ignored;
   if (fs::is_directory(given, ignored)) return given / library_name;
@@ -44,14 +44,14 @@ std::vector<LibraryCandidate> candidates_for(const Options& options,
     return {{named_library(options.mpi_library).string(), "RUEDA_MPI_LIBRARY"}};
   }
   std::vector<LibraryCandidate> candidates;
-  // mpirun of a relocated Open MPI exports OPAL_PREFIX: its own library understands it best.
+  // A relocated Open MPI's mpirun exports OPAL_PREFIX; its own library fits it best.
   for (const std::string_view variable : {"OPAL_PREFIX", "VIRTUAL_ENV", "CONDA_PREFIX"}) {
     const auto prefix = environment(variable);
     if (prefix && !prefix->empty()) {
       add_folder(candidates, fs::path(*prefix) / "lib", std::string(variable));
     }
   }
-  // In a wheel librueda.so lies in <prefix>/lib/python3.x/site-packages/rueda/lib.
+  // In a wheel, librueda.so is in <prefix>/lib/python3.x/site-packages/rueda/lib.
   fs::path folder = own_folder();
   for (int up = 0; up < 6 && folder.has_relative_path(); ++up) {
     add_folder(candidates, folder, "near librueda.so");

@@ -10,7 +10,7 @@ namespace rueda {
 
 namespace {
 
-constexpr std::size_t max_digits = 18;  // of a number that fits 64 bits for sure
+constexpr std::size_t max_digits = 18;  // of a number that surely fits 64 bits
 
 class NodeListParser {
  public:
@@ -41,7 +41,7 @@ class NodeListParser {
         str("the node list '", text_, "' makes no sense at position ", position_ + 1, ": ", what));
   }
 
-  // All that one entry names: texts and brackets in turn, each bracket a factor of the product.
+  // Everything that one entry names: alternating texts and brackets, each a factor of the product.
   Status parse_name() {
     std::vector<std::string> prefixes{""};
     const std::size_t begin = position_;
@@ -73,7 +73,7 @@ class NodeListParser {
     return {};
   }
 
-  // After '[', up to and with ']'.
+  // After '[', up to and including ']'.
   Status parse_bracket(std::vector<std::string>& numbers) {
     do {
       if (Status status = parse_range(numbers); !status.ok()) return status;

@@ -43,7 +43,7 @@ Launch meet_on_one_host(Launch launch, const Environment& environment) {
   }
   const bool tells_master = launch.launcher == "torchrun" || launch.launcher == "the launcher";
   if (tells_master && is_loopback_name(value_of(environment, "MASTER_ADDR"))) {
-    // Agents of torchrun do not count restarts alike, see several_hosts_launch.h.
+    // torchrun's agents count restarts differently, see several_hosts_launch.h.
     return meet(std::move(launch), environment, {"MASTER_PORT", "TORCHELASTIC_RUN_ID"});
   }
   return launch;

@@ -77,7 +77,7 @@ MpiCapability capability_of(MpiPlugin* plugin, const Options& options) {
   return {[plugin, timeout] { return plugin->make_transport(Clock::now() + timeout); }, {}};
 }
 
-// What went wrong where a launcher promised `launch.size` ranks and MPI sees `world`.
+// The error if a launcher promised `launch.size` ranks but MPI sees `world`.
 Status wrong_size(const Launch& launch, int world) {
   const MpiLocation& mpi = mpi_location();
   std::string cause = str("; the MPI in use is ", mpi.version, " (", mpi.library, ")");
@@ -95,8 +95,8 @@ Status wrong_size(const Launch& launch, int world) {
                     "), but MPI's world has ", world, cause));
 }
 
-// Open MPI looks for its components under OPAL_PREFIX, which the mpirun of a relocated one exports.
-// Those of another version end the process inside MPI_Init.
+// Open MPI looks for its components under OPAL_PREFIX, which a relocated Open MPI's mpirun exports.
+// Components of another version end the process inside MPI_Init.
 Status check_prefix(const Environment& environment) {
   namespace fs = std::filesystem;
   const auto prefix = environment("OPAL_PREFIX");
@@ -124,7 +124,7 @@ Expected<OpenedBootstrap> open_mpi(Launch launch, const Options& options,
   };
   const auto plugin = load_mpi(options);
   if (!plugin) {
-    // mpirun -np 1: alone either way.
+    // mpirun -np 1: a world of one in any case.
     if (launch.size == 1 && options.bootstrap == "auto") return open_solo(std::move(launch));
     return failed(plugin.status());
   }
@@ -150,7 +150,7 @@ Expected<OpenedBootstrap> open_bootstrap(const Options& options, const Environme
   if (!with_secret) return with_secret.status();
   const Environment& environment = with_secret.value();
   Launch launch = detect_launch(environment);
-  // A program that runs MPI means MPI's world.
+  // In a program that runs MPI, MPI's world is meant.
   if (options.bootstrap != "mpi" && !mpi_is_running()) {
     launch = meet_on_one_host(std::move(launch), environment);
     launch = meet_across_hosts(std::move(launch), environment);

@@ -93,7 +93,8 @@ Expected<std::vector<std::string>> split_texts(std::string_view texts) {
 Key RendezvousHello::key_of(const std::string& secret) {
   return Key(secret).derive({key_purpose});
 }
-// The two differ in their first word, so that neither side can be made to prove the other's part.
+// The proofs differ in their first word, so that neither side can be tricked into making the
+// other's.
 std::string RendezvousHello::proof_of_store(const Key& key) const {
   return key.proof_text({"store", number(rank), number(size), rank_word, store_word});
 }
@@ -126,7 +127,7 @@ void RendezvousStore::serve() {
     take_turns();
   }
   listeners_.clear();
-  // Whoever has not become a rank by now need not be waited for.
+  // There is no need to wait for clients that are not ranks by now.
   std::erase_if(clients_, [](const auto& client) { return client->rank < 0; });
   const Time deadline = Clock::now() + parting_timeout;
   while (!clients_.empty() && Clock::now() < deadline) {
@@ -147,11 +148,11 @@ void RendezvousStore::take_turns() {
   settle_barrier();
 }
 
-// Until something can be done, or a moment has passed while parting.
+// Sleeps until something can be done, or for a moment while parting.
 void RendezvousStore::sleep() {
   using std::chrono::milliseconds;
   const Time now = Clock::now();
-  // Read once: who is told to stop in between would sleep without being woken, for ever.
+  // Read once: if told to stop in between, it would sleep forever, without being woken.
   const bool is_stopping = stopping_;
   Time wake = is_stopping ? now + milliseconds(100) : Time::max();
   std::vector<pollfd> entries;
@@ -181,7 +182,7 @@ void RendezvousStore::accept_all() {
   for (const Listener& listener : listeners_) accept_all_at(listener);
 }
 
-// A bounded number at once, so that the ranks have their turn however many come.
+// Accepts a limited number at a time, so that ranks get their turn however many arrive.
 void RendezvousStore::accept_all_at(const Listener& listener) {
   if (Clock::now() < accept_after_) return;
   for (int count = 0; count < max_accepted_at_once; ++count) {
@@ -203,12 +204,12 @@ void RendezvousStore::accept_all_at(const Listener& listener) {
   }
 }
 
-// Clients are in the order in which they came.
+// Clients are in order of arrival.
 void RendezvousStore::drop_oldest_pending() {
   const auto oldest = std::find_if(clients_.begin(), clients_.end(),
                                    [](const auto& client) { return client->rank < 0; });
   if (oldest == clients_.end()) return;
-  listen_to(**oldest);  // perhaps it has just said what it had to
+  listen_to(**oldest);  // perhaps it has just sent its proof
   if ((*oldest)->rank >= 0) return;
   reject(**oldest, "had to make room for others");
   clients_.erase(oldest);
@@ -245,11 +246,11 @@ void RendezvousStore::listen_to(Client& client) {
 
 void RendezvousStore::reply(Client& client, Verb verb, std::string value, std::string key) {
   client.link.enqueue(RendezvousWords{verb, 0, 0, std::move(key), std::move(value)}.to_frame());
-  // A broken connection is found when it is read next.
+  // A broken connection is detected by the next read.
   if (Status status = client.link.write(); !status.ok()) return;
 }
 
-// The last answer to one that is not a rank: it gets one attempt, and cannot make answers pile up.
+// The last answer to a client that is not a rank: it gets one attempt, so answers cannot pile up.
 void RendezvousStore::refuse(Client& client, Verb verb, std::string value) {
   client.rejected = true;
   reply(client, verb, std::move(value));
@@ -312,7 +313,7 @@ void RendezvousStore::admit(Client& client, const RendezvousWords& question) {
   }
   const bool is_here = std::any_of(clients_.begin(), clients_.end(),
                                    [&](const auto& other) { return other->rank == rank; });
-  // Either two processes were told the same rank, or this one is ahead and wants the next world.
+  // Either two processes were given the same rank, or this one is early for the next world.
   if (is_here || std::count(departed_.begin(), departed_.end(), rank) > 0) {
     return refuse(client, Verb::later);
   }

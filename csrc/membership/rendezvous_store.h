@@ -1,8 +1,8 @@
-// The store behind bootstrap_rendezvous, as a thread of rank 0 that answers the ranks. The
-// launcher's (launcher/store/) says the same.
+// The store behind bootstrap_rendezvous: a thread of rank 0 that answers the ranks. The launcher's
+// store (launcher/store/) speaks the same protocol.
 //
-// Whoever connects must first show that it knows the job's secret, within a few seconds and in
-// short frames; so must the store, before a rank tells it anything. Neither sends the secret:
+// A client must first prove, within a few seconds and in short frames, that it knows the job's
+// secret. The store must do the same before a rank tells it anything. Neither sends the secret:
 //
 //   rank                                        store
 //   hello      rank, size, random word     →
@@ -27,7 +27,7 @@
 
 namespace rueda {
 
-// A question or an answer. Which fields matter depends on the verb.
+// A question or an answer; the verb determines which fields are used.
 struct RendezvousWords {
   enum class Verb : std::uint32_t {
     hello,    // rank, size, key: a random word → challenge | error
@@ -40,7 +40,7 @@ struct RendezvousWords {
     later,
     error,      // value says why
     challenge,  // key: a random word, value: the store's proof
-    prove,      // value: the rank's proof → ok | later (the rank is still in the world before) |
+    prove,      // value: the rank's proof → ok | later (the rank is still in its previous world) |
                 // error
     lost,       // rank: it has ended and will not come, value says how (the launcher's store only)
   };
@@ -51,15 +51,15 @@ struct RendezvousWords {
   std::string value;
 
   [[nodiscard]] std::vector<std::byte> to_frame() const;
-  // An error where `payload` cannot be such words.
+  // An error if `payload` cannot be a message.
   [[nodiscard]] static Expected<RendezvousWords> parse(std::span<const std::byte> payload);
 };
 
-// Several texts as one, and back; an error where it cannot be several.
+// Joins several texts into one, and splits them again; an error if it cannot be split.
 void append_text(std::string& texts, std::string_view text);
 [[nodiscard]] Expected<std::vector<std::string>> split_texts(std::string_view texts);
 
-// What both sides of a conversation know of it.
+// What both sides of a conversation know about it.
 struct RendezvousHello {
   std::uint32_t rank = 0;
   std::uint32_t size = 0;
@@ -70,7 +70,7 @@ struct RendezvousHello {
   [[nodiscard]] std::string proof_of_store(const Key& key) const;
   [[nodiscard]] std::string proof_of_rank(const Key& key) const;
 };
-// As many characters as each random word has.
+// Length of the random words in characters.
 inline constexpr std::size_t rendezvous_word_length = 32;
 
 class RendezvousStore {
@@ -78,7 +78,7 @@ class RendezvousStore {
   RendezvousStore(Listener listener, int size, const std::string& secret);
   // The same at several addresses.
   RendezvousStore(std::vector<Listener> listeners, int size, const std::string& secret);
-  // Takes no newcomers, and waits until those who are here have left, a few seconds at most.
+  // Admits no newcomers, and waits until the present clients have left, a few seconds at most.
   ~RendezvousStore();
   RendezvousStore(const RendezvousStore&) = delete;
   RendezvousStore& operator=(const RendezvousStore&) = delete;
@@ -86,10 +86,10 @@ class RendezvousStore {
  private:
   struct Client {
     SocketLink link;
-    Time since;     // it is connected
+    Time since;     // when it connected
     int rank = -1;  // until it has proved that it knows the secret
     bool at_barrier = false;
-    bool rejected = false;  // has got its last answer
+    bool rejected = false;  // has been sent its last answer
     RendezvousHello hello;
   };
 
@@ -113,11 +113,11 @@ class RendezvousStore {
   std::vector<Listener> listeners_;
   const int size_;
   const Key key_;
-  Time accept_after_{};  // no descriptor was left
+  Time accept_after_{};  // there was no descriptor left
   std::map<std::string, std::string> entries_;
   std::string fresh_;  // keys and values since the last barrier
   std::vector<std::unique_ptr<Client>> clients_;
-  std::vector<int> departed_;  // were here, and have left
+  std::vector<int> departed_;  // ranks that have left
   UniqueFd stop_;
   std::atomic<bool> stopping_{false};
   std::thread thread_;

@@ -1,4 +1,4 @@
-// RUEDA_SECRET_FILE: a file that holds the job's secret, as a mounted Kubernetes Secret does.
+// RUEDA_SECRET_FILE: a file with the job's secret, such as a mounted Kubernetes Secret.
 #pragma once
 
 #include "core/options.h"
@@ -6,9 +6,9 @@
 
 namespace rueda {
 
-// `environment` in which RUEDA_SECRET has what the file holds, without white space around it, where
-// RUEDA_SECRET_FILE is set and RUEDA_SECRET is not. ErrorCode::initialization where the file cannot
-// be read, is empty or may be read by every user.
+// If RUEDA_SECRET_FILE is set and RUEDA_SECRET is not: `environment` with RUEDA_SECRET set to the
+// file's contents, stripped of white space. ErrorCode::initialization if the file cannot be read,
+// is empty, or is readable by every user.
 [[nodiscard]] Expected<Environment> with_secret_of_file(const Environment& environment);
 
 }  // namespace rueda

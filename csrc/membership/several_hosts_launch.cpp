@@ -15,7 +15,7 @@ namespace rueda {
 namespace {
 
 constexpr int port_count = 8;
-// Below the ports that Linux gives to outgoing connections (ip_local_port_range).
+// Below the ports that Linux uses for outgoing connections (ip_local_port_range).
 constexpr std::uint32_t first_port = 20'000;
 constexpr std::uint32_t port_range = 12'000;
 
@@ -27,9 +27,9 @@ constexpr auto how_to_give_a_secret =
 struct Master {
   std::string host;
   std::string spread;   // "2 nodes", "several hosts"
-  std::string correct;  // what is to be done where it is not rank 0's host
+  std::string correct;  // what to do if it is not rank 0's host
   std::string start_otherwise;
-  Key job;  // what only this attempt of this job has in common, known to everybody
+  Key job;  // known to everybody, common only to this attempt of this job
 };
 
 std::vector<std::string> addresses_of(const Master& master) {
@@ -65,7 +65,7 @@ Launch meet(Launch launch, const Environment& environment, const Master& master)
   return launch;
 }
 
-// Of a launch by that name.
+// Depends on the launcher's name as well.
 Key job_key(const Launch& launch, const Environment& environment,
             std::initializer_list<std::string_view> variables) {
   return with_values(Key("rueda several hosts").derive({launch.launcher}), environment, variables);

@@ -17,7 +17,7 @@ namespace rueda {
 
 namespace {
 
-// As early as can be: a program may do much before it calls init().
+// Taken as early as possible: a program may do a lot before it calls init().
 const Noted at_load{::getpid(), ::getppid(), std::getenv("TORCHELASTIC_RUN_ID") != nullptr};
 
 std::string command_line_of(pid_t process) {
@@ -25,7 +25,7 @@ std::string command_line_of(pid_t process) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// 0 where it cannot be read.
+// 0 if it cannot be read.
 int parent_of(pid_t process) {
   std::ifstream in(str("/proc/", process, "/stat"));
   std::string text;
@@ -44,13 +44,13 @@ std::vector<int> own_line() {
   return line;
 }
 
-// Only of a process of the same user, as an agent is.
+// Works only for processes of the same user, as agents are.
 std::string program_of(pid_t process) {
   std::error_code error;
   return std::filesystem::read_symlink(str("/proc/", process, "/exe"), error).string();
 }
 
-// By one of its words, each without its folders, which may be called anything.
+// Judged by its words, without folders, whose names may be anything.
 bool may_be_agent(std::string_view text) {
   while (!text.empty()) {
     const std::string_view word = text.substr(0, text.find('\0'));
@@ -61,8 +61,8 @@ bool may_be_agent(std::string_view text) {
   return false;
 }
 
-// Whether the process that loaded this library, its parent where that is the agent, or one between
-// it and this process has ended.
+// Whether the process that loaded this library, its parent if that is the agent, or any process
+// between it and this one has ended.
 bool is_cut(const std::vector<int>& line, const Noted& noted) {
   const auto loader = std::ranges::find(line, noted.process);
   if (loader == line.end()) return !line.empty() && line.back() == 1;

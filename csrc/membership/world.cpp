@@ -58,8 +58,8 @@ Expected<std::vector<RankFacts>> exchange_facts(Bootstrap& bootstrap, const Rank
   return all;
 }
 
-// The ranks of this host, and what they share. What was asked for by name works alone: MPI, and on
-// one host TCP.
+// The ranks of this host, and what they share. A transport requested by name is used alone: MPI,
+// and on one host TCP.
 Expected<HostGroup> form_host(Bootstrap& bootstrap, const Options& options,
                               const Topology& topology, Time deadline) {
   const bool is_one_host = topology.local_size == topology.size;
@@ -67,8 +67,8 @@ Expected<HostGroup> form_host(Bootstrap& bootstrap, const Options& options,
   return HostGroup::form(bootstrap, topology.host_of, deadline);
 }
 
-// Tells, of each rank of the world, why it shares no memory with its host; empty where it does. A
-// host shares memory only where each of its ranks says so.
+// Reports for each rank of the world why it shares no memory with its host; empty if it does. A
+// host shares memory only if all of its ranks report so.
 Expected<std::vector<std::string>> agree_on_memory(Bootstrap& bootstrap, Expected<HostGroup>& host,
                                                    Time deadline) {
   const Expected<std::string> own =
@@ -84,7 +84,7 @@ Expected<std::vector<std::string>> agree_on_memory(Bootstrap& bootstrap, Expecte
   return all;
 }
 
-// Whichever of two kinds is quicker, where none was asked for by name.
+// Chooses the faster of the two kinds, unless one was requested by name.
 Expected<HostLinks> choose_between(Bootstrap& bootstrap, const Options& options, Links links,
                                    std::unique_ptr<Transport> opened,
                                    const std::vector<int>& host_of, Time deadline) {
@@ -95,7 +95,7 @@ Expected<HostLinks> choose_between(Bootstrap& bootstrap, const Options& options,
   return choose_host_links(bootstrap, std::move(opened), tcp, host_of, deadline);
 }
 
-// What moves data between hosts; on one host, between all its ranks. Collective.
+// Opens the data links between hosts; on a single host, between all ranks. Collective.
 Expected<std::unique_ptr<Transport>> open_links(Links links, const MpiCapability& mpi,
                                                 const HostGroup& host, Bootstrap& bootstrap,
                                                 const std::string& interface, Time deadline) {
@@ -107,7 +107,7 @@ Expected<std::unique_ptr<Transport>> open_links(Links links, const MpiCapability
   return Status(ErrorCode::internal, "unknown links");
 }
 
-// A host where ranks do not answer each other is of no use to the other hosts either.
+// If the ranks of a host do not answer each other, the other hosts cannot go on either.
 Status measure_host(Bootstrap& bootstrap, HostGroup& host, Time deadline) {
   const Status own = host.ranks().empty() ? Status() : host.measure(bootstrap, deadline);
   const Status all = bootstrap.agree("measured", own, deadline);
@@ -157,7 +157,7 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
   if (Status room = provide_descriptors(local_size); !room.ok()) return not_formed().because(room);
   provide_remote_descriptors(local_size, world.topology.size - local_size);
 
-  // All are collective, so the next is taken part in even where one has failed.
+  // All of these are collective, so each is joined even if an earlier one failed.
   auto host = form_host(bootstrap, options, world.topology, deadline);
   const auto obstacles = agree_on_memory(bootstrap, host, deadline);
   if (!obstacles) return not_formed().because(obstacles.status());

@@ -12,7 +12,7 @@ namespace rueda {
 
 namespace {
 
-// Whatever the format, its number, the version, the build and the host's name come first.
+// In every format, its number, the version, the build and the host name come first.
 constexpr std::uint64_t facts_format = 2;
 constexpr std::uint64_t first_format = 1;  // had no version
 constexpr std::size_t shown_build_digits = 12;
@@ -21,7 +21,7 @@ Status no_world(const std::string& text) {
   return Status(ErrorCode::initialization, text);
 }
 
-// "64M" rather than 67108864.
+// Gives "64M" for 67108864.
 std::string readable(const OptionSpec& spec, const std::string& text) {
   if (spec.type != OptionType::bytes || text.empty()) return text;
   unsigned long long value = 0;
@@ -35,10 +35,10 @@ std::string readable(const OptionSpec& spec, const std::string& text) {
   return str(value, suffix);
 }
 
-// Groups ranks by a text, in the order of the first rank of each group.
+// Groups ranks by text, ordered by the first rank of each group.
 class Groups {
  public:
-  // `host`: to be named with the ranks; empty where it does not matter.
+  // `host`: named along with the ranks; empty if it does not matter.
   void add(const std::string& text, int rank, const std::string& host = {}) {
     auto found = std::find_if(groups_.begin(), groups_.end(),
                               [&](const Group& group) { return group.text == text; });
@@ -72,7 +72,7 @@ class Groups {
   std::vector<Group> groups_;
 };
 
-// Why memory cannot serve all pairs; empty where it can.
+// Why memory cannot serve all pairs; empty if it can.
 std::string obstacle_to_memory(const Topology& topology, const std::vector<std::string>& of_ranks) {
   if (topology.local_size != topology.size) {
     std::vector<std::string> names;

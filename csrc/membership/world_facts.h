@@ -1,5 +1,5 @@
-// What each rank tells the others about itself, and what follows from all of it. Every rank
-// computes the same from the same facts, so all ranks succeed or fail alike.
+// What each rank announces about itself, and what follows from the announcements. Every rank
+// computes the same from the same facts, so all of them succeed or fail together.
 #pragma once
 
 #include <string>
@@ -17,42 +17,41 @@ struct RankFacts {
   std::string build;    // build_identity()
   std::string host_identity;
   std::string host_name;
-  std::string beacon;  // where the rank shows which kernel it runs on, see host_beacon.h
+  std::string beacon;  // reveals the rank's kernel, see host_beacon.h
   int process_id = 0;
-  std::vector<std::string> options;  // the texts of those that must agree, in the table's order
-  std::string mpi_obstacle;          // why MPI cannot move its data; empty where it can
+  std::vector<std::string> options;  // values of those that must agree, in table order
+  std::string mpi_obstacle;          // why MPI cannot carry its data; empty if it can
 
   [[nodiscard]] std::string encode() const;
-  // Of another version or build there is no more than `version`, `build` and `host_name`: what
-  // comes after them may have another form.
+  // For another version or build, sets only `version`, `build` and `host_name`: the format of the
+  // rest may differ.
   [[nodiscard]] static Expected<RankFacts> decode(const std::string& text);
 };
 
-// Equal for two builds exactly when librueda was made of the same sources: what ranks share in
-// memory and send each other has then the same layout.
+// Equal for two builds if and only if their librueda comes from the same sources: only then do
+// shared memory and messages have the same layout.
 [[nodiscard]] std::string_view build_identity();
 
-// ErrorCode::initialization, naming the versions, the builds, and the ranks and hosts that have
-// them.
+// ErrorCode::initialization, naming the versions, the builds, and which ranks and hosts have them.
 [[nodiscard]] Status check_builds_agree(const std::vector<RankFacts>& ranks);
 
-// The options of `options` that must agree, as they go into RankFacts.
+// The values of `options` that must agree, for RankFacts.
 [[nodiscard]] std::vector<std::string> agreed_options(const Options& options);
 
 [[nodiscard]] Topology topology_of(int rank, const std::vector<RankFacts>& ranks);
 
-// ErrorCode::initialization, naming the option, the values and the ranks that have them.
+// ErrorCode::initialization, naming the option, the values and which ranks have them.
 [[nodiscard]] Status check_options_agree(const std::vector<RankFacts>& ranks);
 
-// What moves the data of all pairs of ranks.
+// What carries the data between all pairs of ranks.
 enum class Links {
-  memory,  // that the ranks of the only host share
-  mpi,     // between hosts; memory within those that share it, unless MPI alone was asked for
+  memory,  // shared by the ranks of the only host
+  mpi,     // between hosts; memory within hosts that share it, unless only MPI was requested
   tcp,     // the same without MPI
 };
 
-// `wanted` is Options::transport; `memory_obstacles`: of each rank, why it shares no memory with
-// its host, empty where it does.
+// `wanted`: Options::transport. `memory_obstacles`: for each rank, why it shares no memory with its
+// host; empty if it does.
 [[nodiscard]] Expected<Links> choose_links(const std::string& wanted, const Topology& topology,
                                            const std::vector<RankFacts>& ranks,
                                            const std::vector<std::string>& memory_obstacles);

@@ -10,8 +10,7 @@
 
 namespace rueda::mpi {
 
-// The buffers of one barrier. They outlive a barrier that failed, because MPI may still write into
-// them.
+// The buffers of one barrier. If it fails, they are leaked, because MPI may still write to them.
 struct MpiBootstrap::Gathering {
   std::vector<std::byte> mine;
   int my_length = 0;

@@ -1,4 +1,4 @@
-// The ranks of MPI_COMM_WORLD find each other through MPI's own collectives.
+// Bootstrap for the ranks of MPI_COMM_WORLD, over MPI's own collectives.
 #pragma once
 
 #include <map>
@@ -13,8 +13,8 @@
 
 namespace rueda::mpi {
 
-// put() collects, barrier() gathers what every rank has collected since the last one, get() looks
-// it up.
+// put() collects entries, barrier() exchanges those that all ranks collected since the last
+// barrier, get() looks them up.
 class MpiBootstrap final : public Bootstrap {
  public:
   explicit MpiBootstrap(Communicator communicator) : communicator_(std::move(communicator)) {}
@@ -35,7 +35,7 @@ class MpiBootstrap final : public Bootstrap {
   Communicator communicator_;
   std::map<std::string, std::string> pending_;
   std::map<std::string, std::string> known_;
-  Status broken_;  // of the first barrier that failed: MPI may still be busy with it
+  Status broken_;  // from the first barrier that failed: MPI may still be busy with it
 };
 
 }  // namespace rueda::mpi

@@ -36,7 +36,7 @@ Status await(MPI_Request& request, Time deadline, const std::string& doing) {
 Expected<Communicator> Communicator::duplicate_world(Time deadline, const std::string& purpose) {
   const std::string doing = str("duplicating MPI_COMM_WORLD for the ", purpose);
   const WorldReturnsErrors guard;
-  // MPI writes the handle when all ranks have come, which may be after we gave up.
+  // MPI writes the handle once all ranks have arrived, perhaps after this rank gave up.
   auto handle = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
   const int code = MPI_Comm_idup(MPI_COMM_WORLD, handle.get(), &request);

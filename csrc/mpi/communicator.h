@@ -1,4 +1,4 @@
-// A duplicate of MPI_COMM_WORLD, so that Rueda's messages never meet the application's.
+// A duplicate of MPI_COMM_WORLD, which keeps Rueda's messages apart from the application's.
 #pragma once
 
 #include <mpi.h>
@@ -13,7 +13,7 @@ namespace rueda::mpi {
 
 [[nodiscard]] bool is_finalized();
 
-// Tests `request` until it is complete, sleeping in between: for set-up only.
+// Tests `request` until it is complete, sleeping in between; only for set-up.
 // ErrorCode::initialization at the deadline; MPI then still owns the request and its buffers, which
 // must never be freed.
 Status await(MPI_Request& request, Time deadline, const std::string& doing);
@@ -28,10 +28,10 @@ class Communicator {
         rank_(other.rank_),
         size_(other.size_) {}
   Communicator& operator=(Communicator&&) = delete;
-  // Frees the duplicate, which Open MPI does without waiting for anyone, unless MPI is finalised.
+  // Frees the duplicate, without waiting for anyone in Open MPI, unless MPI is finalised.
   ~Communicator();
 
-  // Never freed then: for a communicator with operations that will not complete.
+  // Prevents that: for a communicator with operations that will not complete.
   void abandon() { handle_ = MPI_COMM_NULL; }
 
   [[nodiscard]] MPI_Comm get() const { return handle_; }

@@ -8,8 +8,8 @@ namespace rueda::mpi {
 
 namespace {
 
-// Of fault-tolerant MPI (ULFM). Open MPI 4.1 never returns this class and lacks its name, but a
-// plug-in built against 4.1 may run with 5.0, whose ABI is the same.
+// From fault-tolerant MPI (ULFM). Open MPI 4.1 never returns this class and does not define it, but
+// a plug-in built with 4.1 may run with 5.0, which has the same ABI.
 constexpr int process_failed = 75;
 #ifdef MPI_ERR_PROC_FAILED
 static_assert(process_failed == MPI_ERR_PROC_FAILED);

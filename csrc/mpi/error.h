@@ -1,4 +1,4 @@
-// MPI's error codes as Status.
+// Converts MPI's error codes to Status.
 #pragma once
 
 #include <mpi.h>
@@ -9,13 +9,13 @@
 
 namespace rueda::mpi {
 
-// "`doing`: MPI's own text". A dead peer (MPIX_ERR_PROC_FAILED) becomes ErrorCode::peer_lost,
+// "`doing`: MPI's error text". A dead peer (MPIX_ERR_PROC_FAILED) gives ErrorCode::peer_lost,
 // everything else `otherwise`.
 [[nodiscard]] Status failure(int code, const std::string& doing, int peer = -1,
                              ErrorCode otherwise = ErrorCode::transport);
 
-// Makes MPI return errors on MPI_COMM_WORLD instead of ending the process, for as long as this
-// lives; the application's own handler comes back afterwards.
+// Makes MPI return errors on MPI_COMM_WORLD instead of ending the process, during this object's
+// lifetime. Then restores the application's own handler.
 class WorldReturnsErrors {
  public:
   WorldReturnsErrors();

@@ -1,4 +1,4 @@
-// A slice of scattered memory as MPI's buffer, count and datatype.
+// Describes a slice of scattered memory as an MPI buffer, count and datatype.
 #pragma once
 
 #include <mpi.h>
@@ -11,8 +11,7 @@ namespace rueda::mpi {
 
 class Layout {
  public:
-  // Bytes [skip, skip + length) of the concatenation of `segments`, each with an address and a
-  // length.
+  // Bytes [skip, skip + length) of the concatenated `segments`, each with an address and a length.
   template <class Segments>
   Layout(const Segments& segments, std::size_t skip, std::size_t length) {
     for (const auto& segment : segments) {

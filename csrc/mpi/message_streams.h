@@ -1,6 +1,6 @@
-// Messages that are to be moved between this rank and others, by direction, peer and tag. Those of
-// which all three are equal form a stream: they are moved in the order in which they were added but
-// may be over in any, so their tickets are completed from the front of the stream.
+// Messages to be transferred between this rank and others, by direction, peer and tag. Messages
+// that have all three in common form a stream. They are transferred in the order in which they were
+// added but may finish in any order, so tickets are completed from the front of the stream.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace rueda::mpi {
 
-// `Arrival`: something that came before its receive, and waits in its stream.
+// `Arrival`: something that came before its receive, and waits in the stream.
 template <class Arrival>
 class MessageStreams {
  public:
@@ -30,8 +30,8 @@ class MessageStreams {
     Ticket ticket;
     std::vector<Segment> segments = {};
     std::size_t length = 0;  // of the caller's spans
-    std::size_t moved = 0;   // bytes of the pieces that have been handed on
-    int in_flight = 0;       // pieces that somebody is busy with
+    std::size_t moved = 0;   // bytes of the pieces handed over
+    int in_flight = 0;       // pieces still in use by someone
     bool ended = false;      // there are no further pieces
     Status status = {};
     std::vector<std::unique_ptr<std::byte[]>> discarded = {};  // pieces that do not fit
@@ -47,20 +47,20 @@ class MessageStreams {
 
   [[nodiscard]] bool empty() const { return streams_.empty(); }
   [[nodiscard]] Stream& find(bool receiving, int peer, int tag);
-  // The streams of one direction with one peer.
+  // The streams with one peer in one direction.
   [[nodiscard]] std::vector<Stream*> all_of(bool receiving, int peer);
-  // The last message of its stream.
+  // Appends a message to its stream.
   template <class Spans>
   Message& add(Stream& stream, const Spans& spans);
 
-  // Peers from which pieces are still to come, and of how many messages.
+  // Peers that still have pieces to send, and for how many messages.
   [[nodiscard]] const std::map<int, int>& awaited() const { return awaited_; }
   // A message has no further pieces. The first error counts.
   void end(Message& message, const Status& status);
-  // Completes the tickets that are next in order. `stream` may be gone afterwards.
+  // Completes the tickets that are next in order. May remove `stream`.
   void complete_front(Stream& stream);
-  // Completes what is pending in the streams that are concerned, and forgets them. What was
-  // discarded of theirs is lost: somebody may still write there.
+  // Completes with `why`, and removes, all pending messages in the concerned streams. Leaks their
+  // discarded pieces: someone may still write to them.
   template <class Concerned>
   void drop(const Concerned& concerned, const Status& why);
 
@@ -130,7 +130,7 @@ template <class Arrival>
 template <class Concerned>
 void MessageStreams<Arrival>::drop(const Concerned& concerned, const Status& why) {
   for (auto each = streams_.begin(); each != streams_.end();) {
-    Stream& stream = (each++)->second;  // which may go
+    Stream& stream = (each++)->second;  // may be removed
     if (!concerned(stream)) continue;
     for (Message& message : stream.messages) {
       message.ticket->status = why;

@@ -23,11 +23,11 @@ namespace rueda::mpi {
 
 namespace {
 
-// Set by the progress thread, taken by whoever calls MPI_Finalize.
+// Set by the progress thread, taken by the thread that calls MPI_Finalize.
 std::mutex action_mutex;
 std::function<void()> finalize_action;
 
-// MPI_Finalize deletes the attributes of MPI_COMM_SELF before it does anything else.
+// MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else.
 int on_finalize(MPI_Comm, int, void*, void*) {
   std::function<void()> action;
   {
@@ -59,9 +59,9 @@ bool others_may_write(const char* folder) {
   return ::stat(folder, &facts) == 0 && (facts.st_mode & (S_IWGRP | S_IWOTH)) != 0;
 }
 
-// Open MPI 5.0 ends the process in MPI_Init when HOME is unset, as under init systems and `env -i`.
-// It loads the plug-ins that files below HOME name: so where the user has no home, or one that
-// others write to, it gets what can be no folder. HOME is unset again afterwards.
+// Open MPI 5.0 ends the process in MPI_Init if HOME is unset, as under init systems and `env -i`.
+// It loads the plug-ins named in files below HOME. So if the user has no home, or one that others
+// may write to, HOME is set to something that cannot be a folder. Afterwards it is unset again.
 class HomeForMpi {
  public:
   HomeForMpi() : was_unset_(std::getenv("HOME") == nullptr) {
@@ -118,7 +118,7 @@ Status Plugin::start_mpi() {
     return failure(code, "MPI_Init_thread", -1, ErrorCode::initialization);
   }
   owned_ = true;
-  // A peer's death must reach us as an error.
+  // A peer's death must be reported as an error.
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
   return {};

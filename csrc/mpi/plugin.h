@@ -1,4 +1,4 @@
-// The plug-in: MPI's life cycle in this process, and what is made on top of it.
+// The plug-in: MPI's life cycle in this process, and the objects created on top of it.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,7 @@ class Plugin final : public MpiPlugin {
   [[nodiscard]] Status check_running() const;
 
   bool owned_ = false;     // initialize() called MPI_Init_thread
-  bool watching_ = false;  // MPI_Finalize will call us
+  bool watching_ = false;  // MPI_Finalize will call back
 };
 
 }  // namespace rueda::mpi

@@ -1,4 +1,4 @@
-// Requests that MPI is busy with, each of an owner.
+// Requests in MPI's hands, each with an owner.
 #pragma once
 
 #include <mpi.h>
@@ -18,14 +18,15 @@ class Requests {
     requests_.push_back(request);
     owners_.push_back(&owner);
   }
-  // Tells `done(owner, code)`, with MPI's code, of each that MPI has completed; whether any was.
+  // Calls `done(owner, code)`, with MPI's code, for each completed request; returns whether any
+  // was.
   template <class Done>
   bool collect(const Done& done);
-  // Waits for those whose owner is concerned, without telling of them; how many are left at the
-  // deadline.
+  // Waits for the requests of the concerned owners, without reporting them; returns how many are
+  // left at the deadline.
   template <class Concerned>
   [[nodiscard]] std::size_t wait_for(const Concerned& concerned, Time deadline) const;
-  // Leaves those whose owner is concerned to MPI.
+  // Abandons the requests of the concerned owners to MPI.
   template <class Concerned>
   void forget(const Concerned& concerned);
 
@@ -34,10 +35,10 @@ class Requests {
   bool collect_one_by_one(const Done& done);
   void forget_at(std::size_t index);
 
-  // Parallel.
+  // Parallel arrays.
   std::vector<MPI_Request> requests_;
   std::vector<Owner*> owners_;
-  // Where MPI_Testsome writes.
+  // Outputs of MPI_Testsome.
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;
 };
@@ -64,7 +65,7 @@ bool Requests<Owner>::collect(const Done& done) {
   return true;
 }
 
-// MPI_Testsome itself failed, without telling for which request.
+// For when MPI_Testsome itself failed, without saying for which request.
 template <class Owner>
 template <class Done>
 bool Requests<Owner>::collect_one_by_one(const Done& done) {

@@ -1,5 +1,5 @@
-// How tags become MPI's, which are whole numbers up to MPI_TAG_UB: those of messages that are on
-// their way between two ranks at one time are distinct.
+// Maps tags to MPI's, which are integers up to MPI_TAG_UB. Messages in flight between two ranks at
+// the same time get distinct tags.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,12 @@
 
 namespace rueda::mpi {
 
-// They are less than this, which every MPI allows that is in use.
+// MPI tags stay below this, which every MPI in use allows.
 inline constexpr std::uint64_t tag_limit = std::uint64_t{1} << 29;
 
-// Each slot of a process set has a share of them, each stream a part of that, in which operations
-// take turns: so many are never under way. What belongs to no set has a share as well.
+// Each slot of a process set gets a share of the tags, and each stream a part of the share, through
+// which its operations cycle; that many are never in flight. Messages outside sets have a share as
+// well.
 inline constexpr std::uint64_t tag_shares = 2 * process_set_limit + 2;
 inline constexpr std::uint64_t tags_per_share = tag_limit / tag_shares;
 inline constexpr std::uint64_t streams_per_share = 4;

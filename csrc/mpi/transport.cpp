@@ -33,8 +33,8 @@ MpiTransport::MpiTransport(Communicator communicator, std::size_t piece_size)
 MpiTransport::~MpiTransport() {
   clean_ = clean_ && aborted_.ok() && streams_.empty() && requests_.empty();
   abort(Status(ErrorCode::shutdown, "the MPI transport is closed"));
-  // Were it freed, MPI might reuse its number for a later communicator, where a late message of
-  // this one would then be received.
+  // If it were freed, MPI could reuse its number for a later communicator, which would then receive
+  // late messages of this one.
   if (!clean_) communicator_.abandon();
 }
 
@@ -70,7 +70,7 @@ void MpiTransport::send_pieces(Message& message) {
   }
 }
 
-// Hands the next `length` bytes of the message to MPI by `start(layout, request)`.
+// Passes the next `length` bytes of the message to MPI by calling `start(layout, request)`.
 template <class Start>
 void MpiTransport::start_piece(Message& message, std::size_t length, const Start& start) {
   if (is_finalized()) return streams_.end(message, Status(ErrorCode::transport, finalized_text));
@@ -100,7 +100,7 @@ bool MpiTransport::collect_arrivals() {
   bool moved = false;
   const std::map<int, int>& awaited = streams_.awaited();
   for (auto each = awaited.begin(); each != awaited.end();) {
-    const int peer = (each++)->first;  // which may go
+    const int peer = (each++)->first;  // may be removed
     while (awaited.contains(peer) && collect_arrivals_from(peer)) moved = true;
   }
   return moved;
@@ -126,7 +126,7 @@ bool MpiTransport::collect_arrivals_from(int peer) {
   return true;
 }
 
-// Gives the pieces that have come to the receives that wait for them, both in order.
+// Passes arrived pieces to the receives that wait for them, in order.
 void MpiTransport::assign_arrivals(Stream& stream) {
   for (Message& message : stream.messages) {
     while (!message.ended && !stream.arrivals.empty()) {
@@ -201,9 +201,9 @@ void MpiTransport::abort(const Status& reason) {
   drop([](const Stream&) { return true; }, reason);
 }
 
-// Completes what is pending in the streams that are concerned. A message that is arriving cannot be
-// stopped. It takes a moment, because its sender is mostly alive and moving too; where the sender
-// is dead, ULFM ends it. Sends that nobody has begun to receive only read.
+// Completes what is pending in the concerned streams. An arriving message cannot be stopped. It
+// takes only a moment, because its sender is usually alive and making progress; if the sender is
+// dead, ULFM ends it. Sends that nobody has begun to receive only read.
 template <class Concerned>
 void MpiTransport::drop(const Concerned& concerned, const Status& why) {
   const auto is_concerned = [&](const Message& message) { return concerned(*message.stream); };

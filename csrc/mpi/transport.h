@@ -1,4 +1,4 @@
-// Moves bulk between ranks with MPI's point-to-point messages.
+// Moves bulk data between ranks with MPI's point-to-point messages.
 #pragma once
 
 #include <mpi.h>
@@ -15,23 +15,24 @@
 
 namespace rueda::mpi {
 
-// A message is received only when its length is known (MPI_Improbe): Open MPI writes beyond the
-// buffer of a posted receive whose message turns out to be longer. It also leaves nothing in MPI's
-// hands that abort() would have to take back, except messages that are arriving at that moment.
+// A message is received only once its length is known (MPI_Improbe): Open MPI writes beyond the
+// buffer of a posted receive if the message turns out longer. This also leaves MPI with nothing
+// that abort() would have to take back, except messages arriving at that moment.
 //
-// A message travels as pieces: any number of full ones of `piece_size` bytes and a last, shorter
-// one, which may be empty. MPI moves those of a stream in order but completes them in any.
+// A message travels in pieces: any number of full ones of `piece_size` bytes, and a last, shorter
+// one, which may be empty. MPI transfers the pieces of a stream in order but completes them in any
+// order.
 //
-// MPI cannot take back what it has been given. After fail() and abort() it may still read what was
-// to be sent, and write messages that were arriving then and have not come whole within 100 ms; a
-// warning tells of these.
+// MPI cannot take back what it was given. After fail() and abort() it may still read data that was
+// to be sent, and write messages that were arriving then and did not complete within 100 ms; a
+// warning reports these.
 class MpiTransport final : public Transport {
  public:
   // MPI counts bytes with an int.
   static constexpr std::size_t default_piece_size = std::size_t{1} << 30;
 
   explicit MpiTransport(Communicator communicator, std::size_t piece_size = default_piece_size);
-  // Never waits: a communicator on which anything is left is abandoned to MPI.
+  // Never waits: a communicator with anything left on it is abandoned to MPI.
   ~MpiTransport() override;
 
   [[nodiscard]] std::string_view name() const override { return "mpi"; }

@@ -4,7 +4,7 @@ namespace rueda {
 
 namespace {
 
-// The pages that hold [begin, begin + bytes).
+// Populates the pages that hold [begin, begin + bytes).
 bool populate_around(std::byte* begin, std::size_t bytes) {
   const auto first = reinterpret_cast<std::uintptr_t>(begin) / small_page * small_page;
   const auto end = round_up(reinterpret_cast<std::uintptr_t>(begin) + bytes, small_page);
@@ -13,7 +13,7 @@ bool populate_around(std::byte* begin, std::size_t bytes) {
 
 }  // namespace
 
-// --- What lies where
+// --- Layout
 
 ChannelMemory::ChannelMemory(HostMemory& host, const std::vector<int>& members, int rank,
                              std::uint64_t key, std::size_t slot, ControlRoom* room)
@@ -136,11 +136,11 @@ void HostChannel::stop() {
   memory_.flags(rank_).stopped.store(1, std::memory_order_release);
 }
 
-// By whoever drives the engine, who drives the channels without a wake word of their own as well.
+// Called by the thread that drives the engine and thus all channels without their own wake word.
 void HostChannel::give_up() {
   if (woken_by_ == WokenBy::rank) return stop();
   if (gate_.close()) return stop();
-  wake(memory_.flags(rank_).wake);  // it leaves when it looks
+  wake(memory_.flags(rank_).wake);  // it leaves when it next checks
 }
 
 bool HostChannel::has_stopped(int member) const {

@@ -1,12 +1,12 @@
-// The meeting place of the ranks of a process set on one host: flags and small messages through
-// which they go through one collective after the other.
+// Where the ranks of a process set on one host meet: flags and small messages in shared memory,
+// used for one collective after the other.
 //
-// Every rank goes through the same collectives in the same order, so a sequence number tells them
-// apart. What a rank writes for collective s it may overwrite for s + 2: whoever has arrived at
-// s + 1 has read everything of s.
+// Every rank runs the same collectives in the same order, so a sequence number identifies each.
+// A rank may overwrite what it wrote for collective s when it gets to s + 2: a rank that has
+// arrived at s + 1 has read everything of s.
 //
-// Not thread-safe: one thread at a time. Where that is not whoever drives the engine, it enters and
-// leaves, see Visit.
+// Not thread-safe: one thread at a time. A thread other than the one driving the engine must enter
+// and leave, see Visit.
 #pragma once
 
 #include <algorithm>
@@ -25,20 +25,20 @@
 
 namespace rueda {
 
-// What fits into a cache line beside the sequence number: the smallest messages travel in it, so
-// that they cost a single transfer between two cores.
+// Payload that fits into a cache line next to the sequence number. The smallest messages travel
+// there, so that they cost a single transfer between two cores.
 inline constexpr std::size_t line_bytes = 56;
-// Small messages are copied through slots of up to this size.
+// Messages of up to this size are copied through slots.
 inline constexpr std::size_t slot_bytes = 512 << 10;
 
 enum class Place : std::uint8_t {
-  nothing,     // this rank contributes nothing, or has no use for the result
-  slot,        // in the rank's slot of this collective
+  nothing,     // no contribution, or no use for the result
+  slot,        // in the rank's slot for this collective
   registered,  // an offset into its registered memory
-  address,     // an address of its process
+  address,     // an address in its process
 };
 
-// Where the memory of one tensor lies.
+// Location of one tensor.
 struct Exposure {
   std::uint64_t input = 0;
   std::uint64_t output = 0;
@@ -46,11 +46,11 @@ struct Exposure {
   Place output_place = Place::nothing;
 };
 
-// What lies where in the memory that the members of a channel show each other: of each member
-// flags, two lines, two slots and two tables, of which one belongs to the present collective.
+// Layout of the memory that a channel's members share. Each member has flags, two lines, two slots
+// and two tables; collectives alternate between the two of each.
 class ChannelMemory {
  public:
-  struct alignas(128) Line {  // two cache lines: processors fetch them in pairs
+  struct alignas(128) Line {  // two cache lines, since processors fetch pairs
     std::atomic<std::uint64_t> sequence;
     std::array<std::byte, line_bytes> content;
   };
@@ -58,31 +58,31 @@ class ChannelMemory {
     std::array<Line, 2> arrivals;
     alignas(128) std::atomic<std::uint64_t> filled;
     alignas(128) std::atomic<std::uint64_t> finished;
-    alignas(128) std::atomic<std::uint64_t> claims;  // of the first member: of all
+    alignas(128) std::atomic<std::uint64_t> claims;  // first member's: for all
     alignas(128) WakeWord wake;
     std::atomic<std::uint32_t> stopped;
   };
-  // Room in a table for one Exposure per tensor, or for one number per member.
+  // A table holds one Exposure per tensor, or one number per member.
   static constexpr std::size_t table_entries = 2048;
-  // What a member takes of the control memory.
+  // Bytes that a member needs in control memory.
   [[nodiscard]] static constexpr std::size_t bytes_for(std::size_t slot) {
     return slots_at + 2 * round_up(slot, 64) + 2 * table_bytes;
   }
 
-  // As HostChannel, in which it lies.
+  // Arguments as for HostChannel, which owns it.
   ChannelMemory(HostMemory& host, const std::vector<int>& members, int rank, std::uint64_t key,
                 std::size_t slot, ControlRoom* room);
   ~ChannelMemory();
   ChannelMemory(const ChannelMemory&) = delete;
   ChannelMemory& operator=(const ChannelMemory&) = delete;
 
-  // Looks for that of all members; false where one has not opened the channel.
+  // Looks up the memory of all members; false if one of them has not opened the channel.
   bool find_all();
-  // Null while a member has not.
+  // Null if the member has not opened the channel yet.
   [[nodiscard]] Flags* find(int member) const { return flags_[static_cast<std::size_t>(member)]; }
   [[nodiscard]] Flags& flags(int member) const { return *find(member); }
 
-  // Lines, slots and tables are those of this collective from now on.
+  // Selects the lines, slots and tables of this collective.
   void turn_to(std::uint64_t sequence) { half_ = sequence & 1; }
 
   [[nodiscard]] Line& arrival_of(int member) const { return flags(member).arrivals[half_]; }
@@ -93,13 +93,13 @@ class ChannelMemory {
   [[nodiscard]] std::byte* table_of(int member) const {
     return begin_of(member) + slots_at + 2 * slot_ + half_ * table_bytes;
   }
-  // Those of this rank.
+  // This rank's own.
   [[nodiscard]] std::byte* line() const { return line_of(rank_); }
   [[nodiscard]] std::byte* slot() const { return slot_of(rank_); }
   [[nodiscard]] std::byte* table() const { return table_of(rank_); }
 
-  // Before this rank writes so much into its slot, or anything into its table: takes memory for it.
-  // False: the system has none left.
+  // Call before this rank writes `bytes` into its slot, or anything into its table: allocates the
+  // memory. False: the system is out of memory.
   [[nodiscard]] bool populate_slot(std::size_t bytes) {
     return bytes <= populated_[half_].slot || populate_slot_now(bytes);
   }
@@ -129,21 +129,20 @@ class ChannelMemory {
     bool has_table = false;
   };
   std::array<Populated, 2> populated_;
-  std::vector<Flags*> flags_;  // null while a member has not opened it
+  std::vector<Flags*> flags_;  // null until the member has opened it
   std::size_t half_ = 0;
 };
 
 class HostChannel final : private HostMemory::Visitor {
  public:
   enum class WokenBy : std::uint8_t {
-    rank,     // whoever drives the rank's engine: the wake word of its header
-    channel,  // a thread that drives this channel only: a wake word of the channel's own
+    rank,     // the thread driving the rank's engine, through the wake word of its header
+    channel,  // a thread driving only this channel, through the channel's own wake word
   };
 
-  // `members`: host ranks in the order of the set; `rank`: the index of this one. All members open
-  // a channel under the same key. `slot`: bytes of each of their slots, the same for all, where
-  // what will be copied through them is known. Throws std::bad_alloc, but not where `room` has a
-  // block of ChannelMemory::bytes_for(slot).
+  // `members`: host ranks in set order; `rank`: this one's index. All members open the channel
+  // under the same key. `slot`: bytes per slot, the same for all members; set if the sizes to copy
+  // are known. Throws std::bad_alloc, unless `room` has a block of ChannelMemory::bytes_for(slot).
   HostChannel(std::shared_ptr<HostMemory> host, std::vector<int> members, int rank,
               std::uint64_t key, WokenBy woken_by, std::size_t slot = slot_bytes,
               ControlRoom* room = nullptr);
@@ -159,51 +158,51 @@ class HostChannel final : private HostMemory::Visitor {
   [[nodiscard]] HostMemory& host() const { return *host_; }
   [[nodiscard]] WakeWord& wake_word() const;
 
-  // Whether all members have opened it; looks again with every call.
+  // Whether all members have opened it; checks again on every call.
   bool is_open() { return open_ || (open_ = memory_.find_all()); }
-  // The order of this rank's collectives.
+  // Order of this rank's collectives.
   [[nodiscard]] Turns& turns() { return turns_; }
 
   // --- One collective
 
-  // The next one begins; what lines, slots and tables hold from now on belongs to it.
+  // Starts the next collective, to which the lines, slots and tables now belong.
   void begin();
   [[nodiscard]] ChannelMemory& memory() { return memory_; }
   [[nodiscard]] const ChannelMemory& memory() const { return memory_; }
-  // Makes known what this rank has written.
+  // Publishes what this rank has written.
   void arrive();
   [[nodiscard]] bool all_arrived();
 
-  // This rank has put something into its slot after having arrived.
+  // This rank has written to its slot after arriving.
   void fill();
   [[nodiscard]] bool has_filled(int member) const;
 
-  // Divides work of so many pieces.
+  // Divides `pieces` pieces of work among the members.
   [[nodiscard]] WorkClaims& divide_work(std::uint64_t pieces);
-  // For the collective whose turn it is.
+  // For the current collective.
   [[nodiscard]] ScratchMemory& scratch() { return scratch_; }
 
-  // This rank touches no memory of the others any more.
+  // This rank no longer accesses other ranks' memory.
   void finish();
   [[nodiscard]] bool all_finished();
   [[nodiscard]] bool has_finished(int member) const;
 
-  // Members that are waited for, as indices.
+  // Indices of the members that are waited for.
   [[nodiscard]] std::vector<int> not_arrived() const;
   [[nodiscard]] std::vector<int> not_finished() const;
 
-  // Wakes members that sleep. To be called after something was made known, but not at once where
-  // that can be helped: a fence in it would wait until the caches have taken that in.
+  // Wakes sleeping members. Call it after publishing something, but as late as possible: its fence
+  // waits until the caches have taken in the stores.
   void notify();
 
-  // --- The end
+  // --- Shutdown
 
-  // This rank goes through nothing more here, and touches nothing of the others any more.
+  // This rank runs nothing more here and no longer accesses other ranks' memory.
   void stop();
   [[nodiscard]] bool has_stopped(int member) const;
-  // A thread of the application in a channel of its own, for as long as it may touch anything of
-  // the others. Once this rank has given up, see HostMemory::give_up(), no thread comes in, and the
-  // channel stops when the last has left.
+  // Held by an application thread, in its own channel, for as long as it may access other ranks'
+  // memory. Once this rank has given up (HostMemory::give_up()), no thread can enter, and the
+  // channel stops when the last one leaves.
   class Visit {
    public:
     explicit Visit(HostChannel& channel) : channel_(channel), is_in_(channel.gate_.enter()) {
@@ -238,10 +237,10 @@ class HostChannel final : private HostMemory::Visitor {
   VisitGate gate_;
   bool open_ = false;
   std::uint64_t sequence_ = 0;
-  int looking_at_ = 0;  // the members before it have arrived, or finished
+  int looking_at_ = 0;  // members before it have arrived, or finished
 };
 
-// What every small collective goes through, in line so that it takes nanoseconds.
+// Inline, since every small collective runs these and they should take nanoseconds.
 
 inline void HostChannel::begin() {
   memory_.turn_to(++sequence_);
@@ -252,8 +251,8 @@ inline void HostChannel::arrive() {
   memory_.arrival_of(rank_).sequence.store(sequence_, std::memory_order_release);
 }
 
-// A look at this rank's own line would wait until the store has reached the cache, about as long as
-// the whole exchange takes.
+// Skips this rank's own line: reading it would wait until the store has reached the cache, which
+// takes about as long as the whole exchange.
 inline bool HostChannel::all_arrived() {
   for (; looking_at_ < size(); ++looking_at_) {
     if (looking_at_ == rank_) continue;

@@ -105,7 +105,7 @@ std::byte* ControlBlocks::publish(std::uint64_t key, std::size_t bytes, std::siz
   if (!block) block = take(bytes);
   if (!block) throw std::bad_alloc();
   std::byte* const memory = own().at(block->begin);
-  // Zeros: nobody has touched it yet, or it was punched out when it was reclaimed.
+  // Zeros: untouched so far, or punched out when it was reclaimed.
   if (bytes >= huge_page) {
     static_cast<void>(put_on_huge_pages(memory, block->length() / huge_page * huge_page));
   }

@@ -30,7 +30,7 @@ inline constexpr std::uint32_t world_is_left = 2;
 
 // The first bytes of each rank's control memory.
 struct HostRankHeader {
-  WakeWord wake;                         // of the rank's coordinator, or whoever drives it
+  WakeWord wake;                         // of whoever makes the rank's progress
   std::atomic<std::uint32_t> world_end;  // 0 while it has not
   // On which this rank was when it last waited for others, plus 1; 0 where it never has.
   alignas(64) std::atomic<std::uint32_t> processor;

@@ -23,16 +23,16 @@ namespace rueda {
 
 namespace {
 
-// No process set has this key.
+// Not used by any process set.
 constexpr std::uint64_t measuring_key = ~std::uint64_t{0};
 
 constexpr int runs = 40;
-// Where ranks share processors a run takes long, and fewer must do.
+// If ranks share processors, a run takes long, so fewer have to do.
 constexpr int runs_when_oversubscribed = 8;
 constexpr std::size_t small_bytes = 2 << 10;
 constexpr std::size_t middle_bytes = 32 << 10;
 
-// Among many ranks copies of a whole slot would take long, and are not worth it.
+// With many ranks, copying whole slots would take long and is not worth it.
 std::size_t large_bytes_of(int ranks) {
   constexpr std::size_t together = 2 << 20;
   return std::clamp(std::bit_floor(together / static_cast<std::size_t>(ranks)), 2 * middle_bytes,
@@ -50,10 +50,10 @@ class Measurement {
         runs_(host->is_oversubscribed() ? runs_when_oversubscribed : runs),
         deadline_(deadline) {}
 
-  // ns from this rank's call to its return: the lower quartile, since disturbances only add. 0
-  // where the deadline had passed before. Ranks that have been started on one processor take turns
-  // there, by which the ways of exchanging differ otherwise than on two: such runs count only where
-  // there are no others.
+  // ns from this rank's call to its return: the lower quartile, since disturbances only add time. 0
+  // if the deadline had already passed. Ranks started on the same processor take turns there, which
+  // distorts how methods compare on separate processors; such runs count only if there are no
+  // others.
   double time(std::byte* data, std::size_t bytes, const HostPolicy& policy) {
     const Piece piece{data, data, static_cast<std::int64_t>(bytes / sizeof(float))};
     HostReduction reduction(channel_, policy, {}, channel_.size(), {piece},
@@ -62,7 +62,7 @@ class Measurement {
     std::vector<double> times;
     std::vector<double> times_on_one;
     for (int run = 0; run < runs_ && !late_; ++run) {
-      if (bytes > 0) std::memset(data, 0, bytes);  // as an application would write it
+      if (bytes > 0) std::memset(data, 0, bytes);  // an application would write it, too
       finish(meeting);
       shared_ = false;
       const Time begin = Clock::now();
@@ -84,8 +84,8 @@ class Measurement {
 
   [[nodiscard]] bool late() const { return late_; }
 
-  // Where it was interrupted: whether no other rank reaches into the memory of this one any more.
-  // They are interrupted by the same, so that this does not wait long.
+  // After an interruption: whether no other rank accesses this one's memory any more. The other
+  // ranks are interrupted by the same cause, so this does not wait long.
   [[nodiscard]] bool retreat() {
     channel_.stop();
     const Time until = std::min<Time>(deadline_, Clock::now() + max_retreat);
@@ -113,7 +113,7 @@ class Measurement {
       const Time now = Clock::now();
       const bool shares = placement_.shares_processor();
       shared_ = shared_ || shares;
-      // Others may need this very processor.
+      // Other ranks may need this very processor.
       if (!shares || !placement_.move_apart(now)) sched_yield();
       late_ = now >= deadline_;
       if (!is_interruptible() || now < next_look_) continue;
@@ -124,7 +124,7 @@ class Measurement {
 
   HostChannel channel_;
   Placement placement_;
-  bool shared_ = false;  // a processor with another rank, since this was last looked at
+  bool shared_ = false;  // with another rank, since it was last reset
   const int runs_;
   const Time deadline_;
   bool late_ = false;
@@ -148,11 +148,11 @@ HostPolicy always_staged() {
 HostPolicy always_direct() {
   HostPolicy policy;
   policy.flat_limit = 0;
-  policy.huge_pages = false;  // as tensors of operations by name lie
+  policy.huge_pages = false;  // as for operations by name
   return policy;
 }
 
-// All figures; `any` and `registered` have large_bytes_of() bytes.
+// Measures everything; `any` and `registered` have large_bytes_of() bytes.
 HostCosts measure_all(Measurement& measurement, const HostMemory& host, std::byte* any,
                       std::byte* registered) {
   const std::size_t large_bytes = large_bytes_of(host.size());
@@ -168,7 +168,7 @@ HostCosts measure_all(Measurement& measurement, const HostMemory& host, std::byt
     costs.direct = measurement.cost(any, large_bytes, always_direct());
     return costs;
   }
-  // Through a copy in registered memory, there and back.
+  // Otherwise through a copy in registered memory, both ways.
   const auto copied = [&](double there, double flat) {
     return there + std::max(0.0, flat - costs.at(costs.flat, 0));
   };
@@ -189,7 +189,7 @@ Expected<HostCosts> measure(const std::shared_ptr<HostMemory>& host, Time deadli
   try {
     costs = measure_all(measurement, *host, any.data(), registered.get());
   } catch (...) {                  // interrupted
-    if (!measurement.retreat()) {  // what somebody may still write to is not used for anything else
+    if (!measurement.retreat()) {  // never reuse memory that may still be written to
       std::ignore = new auto(std::move(any));
       std::ignore = new auto(std::move(registered));
     }
@@ -227,7 +227,7 @@ std::optional<HostCosts> costs_of(const std::string& text) {
   return costs;
 }
 
-// The size from which `direct` is the shorter; that of the largest measurement where it never is.
+// The size from which `direct` is faster; the largest measured size if it never is.
 std::size_t crossing(const HostCosts& costs, const MeasuredCost& direct, std::size_t from) {
   std::size_t bytes = from;
   while (static_cast<double>(bytes) < costs.large_bytes &&
@@ -237,19 +237,19 @@ std::size_t crossing(const HostCosts& costs, const MeasuredCost& direct, std::si
   return bytes;
 }
 
-// Tensors of more than that lie on huge pages where allocators care for it, and are reached faster
-// than those that were measured.
+// Larger tensors are on huge pages if the allocator arranges that, and are accessed faster than
+// those measured.
 constexpr std::size_t likely_on_huge_pages = 4 << 20;
-// By what reaching tensors on huge pages is faster, at most.
+// Upper limit on how much faster tensors on huge pages are accessed.
 constexpr double gain_of_huge_pages = 1.5;
 
-// What else would be taken than the way through slots in parts.
+// Cost of the best alternative to staging.
 double other_than_staged(const HostCosts& costs, std::size_t bytes) {
   return std::min(costs.at(costs.flat, bytes), costs.at(costs.direct, bytes));
 }
 
-// From which size on the way through slots in parts is the shortest, clearly so, since it needs
-// more of the ranks to be awake at once. That of twice the largest measurement where it never is.
+// The size from which staging is fastest by a clear margin, since it needs more of the ranks to be
+// awake at once. Twice the largest measured size if it never is.
 std::size_t staged_from(const HostCosts& costs) {
   constexpr double clearly = 0.9;
   std::size_t bytes = 256;
@@ -260,7 +260,7 @@ std::size_t staged_from(const HostCosts& costs) {
   return bytes;
 }
 
-// Up to which it is, if it is from `from` on; nothing where that has no end.
+// Where that ends, if it starts at `from`; nullopt if it does not end.
 std::optional<std::size_t> staged_until(const HostCosts& costs, std::size_t from) {
   std::size_t bytes = from;
   while (static_cast<double>(bytes) <= costs.large_bytes) {

@@ -1,5 +1,5 @@
-// What things cost on this host, measured once when the world is formed, and which sizes are
-// therefore exchanged in which way. All ranks go by the figures of rank 0.
+// Costs of operations on this host, measured once when the world is formed, and the exchange method
+// for each size that follows from them. All ranks use the figures of rank 0.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace rueda {
 
-// What an allreduce takes at three sizes; straight lines between them and beyond.
+// Duration of an allreduce at three sizes; linear between and beyond them.
 struct MeasuredCost {
   double small = 0;  // ns
   double middle = 0;
@@ -23,23 +23,23 @@ struct MeasuredCost {
 };
 
 struct HostCosts {
-  double exchange = 0;  // ns: every rank tells every other something; 0 where nothing was measured
+  double exchange = 0;      // ns for every rank to tell every other something; 0: not measured
   double large_bytes = 0;   // the size of `large`
-  MeasuredCost flat;        // through copies
-  MeasuredCost direct;      // reaching into any memory
-  MeasuredCost registered;  // reaching into registered memory
-  MeasuredCost staged;      // through slots chunk by chunk; 0 where it cannot be
+  MeasuredCost flat;        // copies through slots
+  MeasuredCost direct;      // accessing any memory
+  MeasuredCost registered;  // accessing registered memory
+  MeasuredCost staged;      // through slots, chunk by chunk; 0 if not possible
 
-  // ns that `bytes` take by one of them.
+  // Predicted ns for `bytes` with one of these methods.
   [[nodiscard]] double at(const MeasuredCost& cost, std::size_t bytes) const;
 };
 
-// The policy with which predicted times are shortest.
+// The policy with the shortest predicted times.
 [[nodiscard]] HostPolicy policy_of(const HostCosts& costs);
-// What suits a single tensor of each size that is not registered.
+// The best algorithm by size for a single unregistered tensor.
 [[nodiscard]] AlgorithmTable table_of(const HostCosts& costs);
 
-// Collective over all ranks of `bootstrap`, which are those of `host`; takes a few milliseconds.
+// Collective over all ranks of `bootstrap`, which are those of `host`. Takes a few milliseconds.
 [[nodiscard]] Expected<HostCosts> measure_costs(Bootstrap& bootstrap,
                                                 const std::shared_ptr<HostMemory>& host,
                                                 Time deadline);

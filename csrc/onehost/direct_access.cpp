@@ -24,7 +24,7 @@ Status not_reached(const char* what, int rank, int error) {
       code, str("cannot ", what, " the memory of rank ", rank, ": ", std::strerror(error)), rank);
 }
 
-// A transfer may be cut short, at 2 GiB for instance.
+// Repeats partial transfers; the kernel cuts them short, for instance at 2 GiB.
 Status transfer_all(MemoryCall transfer, const char* what, const RemoteProcess& peer,
                     std::byte* local, std::uint64_t remote, std::size_t bytes) {
   while (bytes > 0) {
@@ -50,7 +50,7 @@ Status read_memory(const RemoteProcess& from, void* local, std::uint64_t remote,
 
 Status write_memory(const RemoteProcess& to, const void* local, std::uint64_t remote,
                     std::size_t bytes) {
-  // The system call's structure has no const; it only reads there.
+  // The system call's struct lacks const, but it only reads from there.
   auto* const source = static_cast<std::byte*>(const_cast<void*>(local));
   return transfer_all(&::process_vm_writev, "write", to, source, remote, bytes);
 }
@@ -83,7 +83,8 @@ Status try_access(int rank, const RemoteProbe& probe) {
       !read.ok()) {
     return read;
   }
-  // In another namespace the identifier may be of a process that is none of ours: no writing there.
+  // In another PID namespace, the id may be that of an unrelated process, which must not be written
+  // to.
   if (found != probe.proof) {
     return Status(ErrorCode::transport,
                   str("rank ", owner.rank, " cannot be found by its process identifier"),

@@ -1,5 +1,5 @@
-// Reading and writing the memory of another process, where the kernel permits it: Yama, seccomp,
-// different users and namespaces forbid it, so it is found out by trying.
+// Access to another process's memory, if the kernel permits it. Yama, seccomp, different users and
+// namespaces can forbid it, so it is tried.
 #pragma once
 
 #include <array>
@@ -15,20 +15,20 @@ namespace rueda {
 // A rank's process as its peers see it.
 struct RemoteProcess {
   int rank = -1;
-  int process = -1;  // its identifier
+  int process = -1;  // process id
 };
 
-// [local, local + bytes) = [remote, ...), and the other way. Errors name the rank; peer_lost when
+// Copies [remote, remote + bytes) to local, or the other way. Errors name the rank; peer_lost if
 // its process is gone.
 Status read_memory(const RemoteProcess& from, void* local, std::uint64_t remote, std::size_t bytes);
 Status write_memory(const RemoteProcess& to, const void* local, std::uint64_t remote,
                     std::size_t bytes);
 
-// Asks Yama, where it would forbid siblings to reach each other, to let the ranks at this process.
+// If Yama forbids siblings to access each other, asks it to let other ranks access this process.
 void admit_peers();
 
-// What the others try on: a word that proves that the memory is this rank's, and a place for each
-// to write to.
+// The target that peers try: a random word that proves the memory is this rank's, and a place for
+// each peer to write to.
 class AccessProbe {
  public:
   static constexpr std::size_t proof_words = 4;
@@ -41,12 +41,12 @@ class AccessProbe {
   [[nodiscard]] std::uint64_t places_address() const;
 
  private:
-  // On the heap, so that the addresses that peers were told stay.
+  // On the heap, so that the addresses given to peers stay valid.
   std::unique_ptr<const Proof> proof_;
   std::vector<std::uint64_t> places_;
 };
 
-// Where the probe of a peer lies in its memory.
+// Position of a peer's probe in its memory.
 struct RemoteProbe {
   RemoteProcess owner;
   AccessProbe::Proof proof{};
@@ -54,7 +54,7 @@ struct RemoteProbe {
   std::uint64_t places_address = 0;
 };
 
-// Whether `rank` can read and write there, while the owner's AccessProbe exists.
+// Whether `rank` can read and write there. The owner's AccessProbe must still exist.
 Status try_access(int rank, const RemoteProbe& probe);
 
 }  // namespace rueda

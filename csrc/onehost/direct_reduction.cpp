@@ -101,8 +101,8 @@ Status DirectReduction::combine_part(const Part& part) {
   return pushes_.empty() ? Status() : push(bytes);
 }
 
-// Appends to `sources_` what this rank contributes to `part`, and to `targets_` where it is to have
-// the result.
+// Appends this rank's contribution to `part` to `sources_`, and its place for the result to
+// `targets_`.
 void DirectReduction::add_own(const Part& part) {
   const Piece& own = tensors_.pieces()[part.piece];
   if (own.input != nullptr) {
@@ -116,7 +116,7 @@ void DirectReduction::add_own(const Part& part) {
   if (output != nullptr) targets_.push_back(output);
 }
 
-// The same of another rank's, where it can be seen; what it contributes is read otherwise.
+// The same for another rank if its tensor is mapped here; otherwise the contribution is read.
 Status DirectReduction::add_inputs(int member, const Exposure& exposure, const Part& part) {
   const HostMemory& host = channel_.host();
   const int peer = channel_.host_rank(member);
@@ -138,7 +138,7 @@ Status DirectReduction::add_inputs(int member, const Exposure& exposure, const P
   return {};
 }
 
-// Where the result cannot be written straight to another rank, it is pushed afterwards.
+// If the result cannot be written straight to another rank, it is pushed afterwards.
 void DirectReduction::add_output(int member, const Exposure& exposure, const Part& part) {
   const int peer = channel_.host_rank(member);
   const Reach output =
@@ -160,7 +160,7 @@ void DirectReduction::combine(std::int64_t count) {
   (*tree_)(targets_, ordered_, count, stores);
 }
 
-// The result to those whose tensors cannot be seen.
+// Writes the result to ranks whose tensors are not mapped here.
 Status DirectReduction::push(std::size_t bytes) {
   for (const Push& each : pushes_) {
     Status status = channel_.host().write_to(each.host_rank, targets_.front(), each.where, bytes);
@@ -170,7 +170,7 @@ Status DirectReduction::push(std::size_t bytes) {
   return {};
 }
 
-// For a chunk of each input, and one for a result that has no place here.
+// Room for a chunk of each input, plus a result that is not needed on this rank.
 std::byte* DirectReduction::scratch(std::size_t index) const {
   const std::size_t chunk = tensors_.bytes_of(std::min(chunk_, tensors_.count()));
   return channel_.scratch().take((tensors_.input_count() + 1) * chunk) + index * chunk;

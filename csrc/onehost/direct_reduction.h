@@ -1,10 +1,10 @@
-// How ranks of a host reduce tensors into which they can all reach: whoever takes a chunk combines
-// it straight from the tensors of all ranks and writes the result straight into all of them.
+// Reduces tensors that all ranks of a host can access: the rank that takes a chunk combines it
+// straight from all ranks' tensors and writes the result straight into all of them.
 //
-// Chunks are claimed one by one, so that a rank that lost its processor does not hold the others
-// up. Where there are no more of them than ranks, each rank has a share of its own instead, and in
-// a reduce-scatter the part that it is to have. What cannot be seen is read and written through the
-// kernel, a chunk at a time, so that it is combined while it is in the cache.
+// Chunks are claimed one by one, so that a rank which lost its processor does not delay the others.
+// If there are no more chunks than ranks, each rank gets a fixed share instead; in a
+// reduce-scatter, that is its own part. Memory that is not mapped here is read and written through
+// the kernel, a chunk at a time, so that it is combined while in cache.
 #pragma once
 
 #include <cstddef>
@@ -19,24 +19,24 @@
 
 namespace rueda {
 
-// The share of one of `ranks` ranks. Shares begin on cache lines, as long as tensors do.
+// The share of `rank` among `ranks` ranks. Shares begin at cache lines if the tensors do.
 [[nodiscard]] ElementRange share_of(std::int64_t count, std::size_t element, int rank, int ranks);
 
 class DirectReduction {
  public:
-  // All of these outlive it. What it does is added to `traffic`.
+  // All of these must outlive it. Adds what it does to `traffic`.
   DirectReduction(HostChannel& channel, const HostPolicy& policy, const HostTensors& tensors,
                   const Combination& combination, const Combiner& combiner,
                   HostCollective::Traffic& traffic);
 
-  // Of the channel's present collective: divides the work. After all have arrived.
+  // Divides the work of the channel's current collective. Call once all have arrived.
   void begin();
-  // Combines the next chunk of this rank's.
+  // Combines this rank's next chunk.
   [[nodiscard]] Status combine_next();
   [[nodiscard]] bool has_more() const { return has_more_; }
 
  private:
-  // A part of a piece that lies within a chunk.
+  // The part of a piece within a chunk.
   struct Part {
     std::size_t piece;
     std::int64_t first;
@@ -57,18 +57,18 @@ class DirectReduction {
   const HostTensors& tensors_;
   const Combiner& combiner_;
   HostCollective::Traffic& traffic_;
-  std::optional<TreeCombiner> tree_;  // of leaves
+  std::optional<TreeCombiner> tree_;  // for leaves
   const std::int64_t chunk_;          // elements
 
   bool has_more_ = false;
-  WorkClaims* claims_ = nullptr;  // null: chunks are not claimed but divided beforehand
-  std::int64_t own_next_ = 0;     // then: what is left to do of this rank's share
+  WorkClaims* claims_ = nullptr;  // null: chunks are assigned, not claimed
+  std::int64_t own_next_ = 0;     // if so, what remains of this rank's share
   std::int64_t own_end_ = 0;
 
-  // Of one part.
+  // For one part.
   std::vector<std::byte*> targets_;
   std::vector<const std::byte*> sources_;  // by member
-  std::vector<std::size_t> order_;         // of leaves: which of them come one after the other
+  std::vector<std::size_t> order_;         // for leaves: their order
   std::vector<const std::byte*> ordered_;
   struct Push {
     int host_rank;

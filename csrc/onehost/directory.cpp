@@ -1,4 +1,4 @@
-// The directory and the lanes of a control memory: what several ranks touch at once.
+// The directory and lanes of a control memory, which several ranks access concurrently.
 #include <cstddef>
 
 #include "onehost/control_memory.h"
@@ -21,7 +21,7 @@ std::uint64_t Directory::find(std::uint64_t key) const {
     const std::uint64_t place = entry.place.load(std::memory_order_acquire);
     if (place == unused) return 0;
     if (place == removed || entry.key.load(std::memory_order_acquire) != key) continue;
-    // The entry may have changed hands between the two looks.
+    // The entry may have been replaced between the two loads.
     if (entry.place.load(std::memory_order_acquire) == place) return place;
   }
   return 0;
@@ -45,7 +45,7 @@ void Directory::remove(std::uint64_t key) {
     if (place == unused) return;
     if (place == removed || entries_[slot].key.load(std::memory_order_relaxed) != key) continue;
     entries_[slot].place.store(removed, std::memory_order_release);
-    // What was removed last in a row of entries ends the row, so that searches stay short.
+    // Removed entries at the end of a probe sequence become unused, so that searches stay short.
     const auto ends_row = [&](std::size_t last) {
       return entries_[last].place.load(std::memory_order_relaxed) == removed &&
              entries_[(last + 1) & slot_mask].place.load(std::memory_order_relaxed) == unused;

@@ -61,16 +61,16 @@ void EagerBuffers::reserve(int slot, std::size_t bytes) {
   if (!writes()) return;
   Part*& own = parts_[part][static_cast<std::size_t>(rank_)];
   if (is_new) own = publish(part);
-  // All are long through with what the slot's plan before has sent along.
+  // All members have long read what was sent along for the slot's previous plan.
   if (own != nullptr) give_memory_back(*own, slot);
-  // The result of several hosts must find memory: by then they count on it.
+  // The result from other hosts must find memory: by then the members rely on it.
   const bool is_first = settings_.writers == Writers::first;
   reserved_[static_cast<std::size_t>(slot)] =
       own != nullptr &&
       (!is_first || (has_memory(slot, 0, bytes, bytes) && has_memory(slot, 1, bytes, bytes)));
   offered_[static_cast<std::size_t>(slot)] = {};
   if (own == nullptr) return;
-  // Of the slot's plan before.
+  // Clears what the slot's previous plan left.
   for (Line& line : own->lines[static_cast<std::size_t>(slot % part_slots)]) line.has_content = 0;
 }
 
@@ -79,7 +79,7 @@ std::byte* EagerBuffers::buffers_of(Part& part, int slot) const {
   return reinterpret_cast<std::byte*>(&part + 1) + index * 2 * settings_.capacity;
 }
 
-// The two buffers of a slot share a page where they fit.
+// The two buffers of a slot share a page if they fit.
 std::size_t EagerBuffers::stride_of(std::size_t bytes) {
   return bytes <= small_page / 2 ? small_page / 2 : round_up(bytes, small_page);
 }
@@ -92,7 +92,7 @@ std::byte* EagerBuffers::content_of(Part& part, int slot, std::uint64_t round,
                              : buffers_of(part, slot) + parity * stride_of(bytes);
 }
 
-// Memory comes behind the buffers with the first rounds, since many a plan has none.
+// Allocates memory in the first rounds, since many plans have none.
 bool EagerBuffers::has_memory(int slot, std::uint64_t round, std::size_t bytes, std::size_t used) {
   if (!host_ || bytes <= line_bytes) return true;
   const std::size_t stride = stride_of(bytes);
@@ -144,7 +144,7 @@ bool EagerBuffers::collect(int slot, std::uint64_t round, std::size_t bytes,
   for (int member = 0; member < writers; ++member) {
     Part* const part = find(member, part_of(slot, part_slots));
     if (part == nullptr) return false;
-    // A look at this rank's own line would wait until what it has written is in the cache.
+    // Reading this rank's own line would wait until its stores are in the cache.
     const bool has_content =
         member == rank_ && settings_.writers == Writers::all
             ? offered_[static_cast<std::size_t>(slot)][round & 1]

@@ -1,5 +1,5 @@
-// Which parts of a range of numbers are free: the bookkeeping of an allocator, apart from the
-// memory itself, which others may write to.
+// Tracks the free parts of a range of numbers: an allocator's bookkeeping, kept separate from the
+// memory, which others may write to.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,15 @@ struct FreeRange {
 
 class FreeRanges {
  public:
-  // No free range extends over a multiple of `boundary`, where one is given: neighbours there stay
-  // apart.
+  // If `boundary` is given, free ranges do not merge across its multiples.
   explicit FreeRanges(std::uint64_t boundary = 0) : boundary_(boundary) {}
 
-  // The beginning of `length` free numbers, a multiple of `alignment`, from the shortest range that
-  // has room; nothing where none has. They are free no longer.
+  // Takes `length` numbers, starting at a multiple of `alignment`, from the shortest free range
+  // that has room. Returns their beginning; nullopt if there is no room.
   [[nodiscard]] std::optional<std::uint64_t> take(std::uint64_t length, std::uint64_t alignment);
-  // Makes the range free, which it was not, and returns the whole free range that it is part of
-  // now.
+  // Frees a range, which must be in use, and returns the whole free range that it is now part of.
   FreeRange give(FreeRange range);
-  // Takes a range that give() has returned.
+  // Takes a range that give() returned.
   void take_whole(FreeRange range);
 
  private:
@@ -43,7 +41,7 @@ class FreeRanges {
   void insert(FreeRange range);
 
   std::uint64_t boundary_;
-  std::map<std::uint64_t, std::uint64_t> by_begin_;  // to the end
+  std::map<std::uint64_t, std::uint64_t> by_begin_;  // to its end
   std::set<FreeRange, BySize> by_size_;
 };
 

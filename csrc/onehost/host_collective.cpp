@@ -19,8 +19,8 @@ void HostCollective::start(std::uint64_t ticket) {
   traffic_ = {};
 }
 
-// One that runs again keeps its tensors where they are. From the third run on, so that nothing is
-// done for what is tried once or twice.
+// A repeated collective keeps its tensors in place. Acts on the third run only, so that nothing is
+// spent on what is tried once or twice.
 void HostCollective::give(const Reach& reach, const void* address, std::size_t bytes) const {
   if (runs_ != 3 || !policy_.huge_pages || reach.place != Place::address) return;
   const std::size_t gained = put_tensor_on_huge_pages(address, bytes);
@@ -84,14 +84,14 @@ Status HostCollective::no_memory() const {
           rank};
 }
 
-// Those who sleep are woken with the second fruitless look: often the others are there already
-// with the first, and then nobody sleeps.
+// Wakes sleepers on the second fruitless poll. Often the other ranks have arrived by the first one,
+// and then nobody sleeps.
 void HostCollective::poll_failed() {
   if (++fruitless_ == 2) channel_.notify();
 }
 
-// Others may have gone to sleep before the last of them arrived. Whoever that is never looks in
-// vain, and would do all the work that can be claimed before the others hear that there is any.
+// Other ranks may have gone to sleep before the last one arrived. The last rank never polls in
+// vain, and without this would do all claimable work before the others learn of it.
 void HostCollective::wake_helpers() {
   if (fruitless_ < 2 && is_shared_work()) channel_.notify();
 }

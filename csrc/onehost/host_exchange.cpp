@@ -18,8 +18,8 @@ namespace {
 
 constexpr auto what_is_shared = "the memory of the ranks";
 
-// Descriptors that have not been read yet count against a limit of the user. So a rank gets few at
-// a time, and says when it has taken them.
+// Descriptors in transit count against a per-user limit. So a rank gets a few at a time, and
+// acknowledges them.
 constexpr char taken = 't';
 
 Status say_taken(int socket) {
@@ -39,7 +39,7 @@ Status hear_taken(int socket, int rank, Time deadline) {
   return Status(ErrorCode::transport, str("rank ", rank, " gave up taking ", what_is_shared), rank);
 }
 
-// How the descriptors of all ranks travel: those of some ranks in each message.
+// Splits the ranks into batches whose descriptors fit into one message.
 class Batches {
  public:
   Batches(int size, std::size_t each)
@@ -56,7 +56,7 @@ class Batches {
   int ranks_;
 };
 
-// Rank 0: collects from all, then gives to all.
+// Rank 0: collects from all ranks, then sends to all.
 class Hub {
  public:
   Hub(const MeetingPoint& place, int size, std::span<const int> own, Time deadline)
@@ -82,7 +82,7 @@ class Hub {
     });
   }
 
-  // Those of another rank, to be taken when all have been given.
+  // Another rank's descriptors, to be taken once all have been sent.
   [[nodiscard]] std::span<UniqueFd> of(int rank) {
     return peers_[static_cast<std::size_t>(rank)].fds;
   }
@@ -105,7 +105,7 @@ class Hub {
   const MeetingPoint& place_;
   const std::span<const int> own_;
   const Time deadline_;
-  std::vector<Peer> peers_;  // nothing for rank 0
+  std::vector<Peer> peers_;  // empty for rank 0
 };
 
 Status take_own(int rank, std::span<const int> own, const TakeDescriptors& take) {

@@ -11,7 +11,7 @@ namespace rueda {
 
 namespace {
 
-// Of HostMemory::form() and of measure_costs().
+// Of HostMemory::form() and measure_costs().
 constexpr int forming_barriers = 3;
 constexpr int measuring_barriers = 1;
 
@@ -93,7 +93,7 @@ HostMembers HostGroup::members(const std::vector<int>& world_ranks) const {
 HostParts HostGroup::parts(const std::vector<int>& world_ranks, int member) const {
   HostParts parts;
   const int own = first_of_part(world_ranks[static_cast<std::size_t>(member)]);
-  std::map<int, std::size_t> known;  // the first rank of each part, of the world → the part
+  std::map<int, std::size_t> known;  // first world rank of each part → its index
   for (int index = 0; index < static_cast<int>(world_ranks.size()); ++index) {
     const int first = first_of_part(world_ranks[static_cast<std::size_t>(index)]);
     const auto [part, is_new] = known.emplace(first, parts.members.size());

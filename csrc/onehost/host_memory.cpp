@@ -8,7 +8,7 @@ namespace rueda {
 
 namespace {
 
-// How long a rank that gives up waits for the others to keep their hands off its tensors.
+// How long a rank that gives up waits for other ranks to stop accessing its tensors.
 constexpr auto wait_timeout = std::chrono::seconds(20);
 
 }  // namespace
@@ -34,14 +34,14 @@ std::byte* HostMemory::publish(std::uint64_t key, std::size_t bytes, std::size_t
   return blocks_->publish(key, bytes, populated, room);
 }
 
-// The room keeps the memory alive in which it is.
+// The room keeps the memory that it is in alive.
 std::shared_ptr<ControlRoom> HostMemory::reserve(const std::shared_ptr<HostMemory>& host,
                                                  std::span<const std::size_t> lengths) {
   auto room = host->blocks_->reserve(lengths);
   if (!room) return nullptr;
   struct Kept {
     std::shared_ptr<HostMemory> host;
-    std::unique_ptr<ControlRoom> room;  // goes first
+    std::unique_ptr<ControlRoom> room;  // destroyed first
   };
   auto kept = std::make_shared<Kept>(Kept{host, std::move(room)});
   ControlRoom* const inner = kept->room.get();
@@ -61,7 +61,7 @@ void HostMemory::retire(std::uint64_t key, const std::vector<int>& members) {
 void HostMemory::add(Visitor& visitor) {
   const std::lock_guard lock(visitors_mutex_);
   visitors_.insert(&visitor);
-  if (end_of_waiting_.load() != Time::max()) visitor.give_up();  // it comes too late
+  if (end_of_waiting_.load() != Time::max()) visitor.give_up();  // registered too late
 }
 
 void HostMemory::remove(Visitor& visitor) {

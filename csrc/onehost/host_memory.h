@@ -47,7 +47,7 @@ class HostMemory {
   [[nodiscard]] HostRankHeader& header(int rank) const {
     return control_[static_cast<std::size_t>(rank)].header();
   }
-  // To wake the rank's coordinator, or whoever drives it.
+  // To wake whoever makes the rank's progress.
   [[nodiscard]] WakeTarget wake_target(int rank) const {
     return {&header(rank).wake, events_[static_cast<std::size_t>(rank)].get()};
   }

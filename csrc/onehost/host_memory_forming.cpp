@@ -1,6 +1,6 @@
-// How the ranks of a host come to reach each other: they tell each other who they are, hand their
-// files on through rank 0, and try who may read whose memory. After each round either all ranks go
-// on or none does.
+// How the ranks of a host gain access to each other's memory: they exchange who they are, pass
+// their files through rank 0, and try who may read whose memory. After each round either all ranks
+// continue or none does.
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -23,13 +23,13 @@ namespace rueda {
 
 namespace {
 
-// Of addresses, not of memory. As many process sets as there may be have their channels here, and
-// some thousand persistent operations.
+// Address space, not memory. Must hold the channels of all process sets there may be, and some
+// thousand persistent operations.
 constexpr std::size_t control_bytes = std::size_t{4} << 30;
 constexpr std::size_t min_control_bytes = std::size_t{16} << 20;
 
-// What is handed on, in this order. The last two only where every rank has the first of them, which
-// stands in for a life line that a rank has not.
+// What is passed on, in this order. The last two are passed only if every rank has the first of
+// them, which replaces a missing life line.
 enum Descriptor : std::size_t {
   control_file,
   registered_file,
@@ -50,7 +50,7 @@ class HostMemoryForming {
     if (!told) return told.status();
     const auto shared = bootstrap_.allgather("host/shared", share(told.value()), deadline_);
     if (!shared) return shared.status();
-    // The probes of all exist until all have tried, which the round ensures.
+    // The round ensures that all probes exist until all ranks have tried.
     const auto access = bootstrap_.allgather("host/access", try_all(), deadline_);
     if (!access) return access.status();
     memory_->no_direct_access_ = first_obstacle(access.value());
@@ -58,7 +58,7 @@ class HostMemoryForming {
   }
 
  private:
-  // Everything of this rank's own, and the info that describes it.
+  // Creates everything of this rank's own; returns the info that describes it.
   Expected<std::string> prepare() {
     auto registered = RegisteredMemory::of_process();
     if (!registered) return registered.status();
@@ -155,7 +155,7 @@ class HostMemoryForming {
     return take_registered(index, fds[registered_file].get());
   }
 
-  // Ranks of this process have this process's memory, which is mapped already.
+  // Ranks in this process use its memory, which is mapped already.
   Status take_registered(std::size_t index, int fd) {
     const RegisteredMemory& own = *memory_->registered_memory_;
     if (is_same_file(fd, own.fd())) {
@@ -169,7 +169,7 @@ class HostMemoryForming {
     return {};
   }
 
-  // Why this rank cannot reach some other; nothing where it can reach all.
+  // Why this rank cannot access some other rank; empty if it can access all.
   Expected<std::string> try_all() {
     for (const HostPeerInfo& info : infos_) {
       if (Status tried = try_access(bootstrap_.rank(), info.probe); !tried.ok()) {

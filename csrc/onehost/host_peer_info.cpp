@@ -8,7 +8,7 @@ namespace rueda {
 
 namespace {
 
-// A text that may be empty, as one word.
+// Stands for an empty text, so that it is one word.
 constexpr auto nothing = "-";
 
 std::string as_word(const std::string& text) {

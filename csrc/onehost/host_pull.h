@@ -1,6 +1,6 @@
-// Collectives in which nothing is combined: every rank says where its data lies, and everybody
-// takes what it needs from there. Small data is copied into the slot, so that its owner need not
-// wait until all have taken it.
+// Collectives that combine nothing: every rank publishes where its data is, and each takes what it
+// needs. Small data is copied into the slot, so that its owner need not wait until all have read
+// it.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,20 @@ class HostPull final : public HostCollective {
     std::byte* target = nullptr;
     std::size_t bytes = 0;
   };
-  // Says what to take, once all have arrived. May read the numbers of others, see numbers_of(). An
-  // error, as from a lack of memory, ends the collective.
+  // Called once all have arrived; returns what to take. May read the other ranks' numbers, see
+  // number_of(). An error, such as being out of memory, ends the collective.
   using Plan = std::function<std::vector<Transfer>(const HostPull&)>;
 
-  // data: what this rank offers; nothing where it is null. numbers: one per member, for the plans
-  // of the others, or none. Where the ranks cannot reach into each other's memory, data above the
-  // flat limit must be registered.
+  // data: what this rank offers; null for nothing. numbers: one per member, for the other ranks'
+  // plans, or empty. If the ranks cannot access each other's memory, data above the flat limit must
+  // be registered.
   HostPull(HostChannel& channel, const HostPolicy& policy, const std::byte* data, std::size_t bytes,
            std::vector<std::int64_t> numbers, Plan plan, Begin begin = Begin::now);
   ~HostPull() override { quiesce(reach_.place != Place::nothing && reach_.place != Place::slot); }
 
   using HostCollective::start;
 
-  // numbers[this rank] of `member`.
+  // The number that `member` published for `index`.
   [[nodiscard]] std::int64_t number_of(int member, int index) const;
   [[nodiscard]] int size() const { return channel_.size(); }
   [[nodiscard]] int rank() const { return channel_.rank(); }
@@ -53,7 +53,7 @@ class HostPull final : public HostCollective {
   bool started_ = false;
   std::vector<Transfer> transfers_;
   std::size_t next_ = 0;
-  std::size_t taken_ = 0;  // of the next one
+  std::size_t taken_ = 0;  // of the next transfer
 };
 
 }  // namespace rueda

@@ -8,7 +8,7 @@ namespace rueda {
 
 namespace {
 
-// Whether no other rank has to ask the kernel for what lies there.
+// Whether other ranks reach it without the kernel.
 bool is_seen(Place place) {
   return place != Place::address;
 }
@@ -49,7 +49,7 @@ HostReduction::HostReduction(HostChannel& channel, const HostPolicy& policy,
                            std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0})}}) {
   const auto own = lengths.begin() + channel.rank();
   tensors_.divide({std::accumulate(lengths.begin(), own, std::int64_t{0}), *own});
-  // Nobody else writes it.
+  // No other rank writes it.
   for (Reach& reach : outputs_) reach = {};
 }
 
@@ -61,7 +61,7 @@ HostReduction::HostReduction(HostChannel& channel, const HostPolicy& policy,
   start();
 }
 
-// Where this rank's tensors lie, if others may have to know.
+// Determines where this rank's tensors are, if other ranks may need to know.
 void HostReduction::find_reach() {
   const std::size_t bytes = tensors_.bytes();
   const bool is_exposed =
@@ -147,7 +147,7 @@ Place HostReduction::place_of_copy(int member) const {
   return exposure.input_place;
 }
 
-// --- Small: everybody combines copies
+// --- Small: every rank combines copies
 
 HostCollective::Work HostReduction::work() {
   if (fits_line()) {
@@ -158,7 +158,7 @@ HostCollective::Work HostReduction::work() {
   return is_direct_ ? work_direct() : work_flat();
 }
 
-// This rank's own part is taken from the tensor: its copy is on its way to the others' caches.
+// This rank's own part is read from the tensor: its copy is moving to other ranks' caches.
 void HostReduction::combine_copies(bool in_lines) {
   copies_.reserve(static_cast<std::size_t>(channel_.size()));
   std::int64_t before = 0;
@@ -197,7 +197,7 @@ HostCollective::Work HostReduction::work_flat() {
       begin_direct();
       return work_direct();
     }
-    // Some tensors are registered and some are not: all are copied.
+    // Some tensors are registered and some are not: copies all of them.
     if (!in_slot(channel_.rank())) {
       copy_into_slot();
       if (!status_.ok()) return Work::done;
@@ -211,9 +211,9 @@ HostCollective::Work HostReduction::work_flat() {
   return Work::done;
 }
 
-// --- Large, where the ranks do not see each other's tensors: through slots
+// --- Large and not accessible to other ranks: through slots
 
-// The same on all ranks.
+// Same on all ranks.
 bool HostReduction::may_be_staged() const {
   return !tensors_.is_divided() &&
          Staging::suits(policy_, tensors_.bytes(), tensors_.pieces().size(), channel_.size());
@@ -246,7 +246,7 @@ HostCollective::Work HostReduction::work_staged() {
   return staging_->advance() ? Work::more : Work::blocked;
 }
 
-// --- Large, and all can reach the tensors of all
+// --- Large and accessible to all ranks
 
 void HostReduction::begin_direct() {
   is_direct_ = true;

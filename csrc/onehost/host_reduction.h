@@ -1,12 +1,11 @@
-// Allreduce and reduce-scatter among the ranks of one host, without a message in between.
+// Allreduce and reduce-scatter among the ranks of one host, without messages.
 //
-// Up to 56 bytes travel in the cache line that announces them; up to HostPolicy::flat_limit every
+// Up to 56 bytes travel in the cache line that announces them. Up to HostPolicy::flat_limit, every
 // rank copies its tensor into its slot and combines all slots itself. Larger tensors, and smaller
-// ones that are registered, are divided among the ranks, which reach into each other's memory, see
-// DirectReduction. Where the kernel is slow to reach those that are not registered, or copies of
-// whole tensors are, single ones go through the slots chunk by chunk, see Staging. Inputs are
-// combined in the order of the ranks, so all ranks hold the same bits. In a reduce-scatter each
-// rank combines the part that is its own.
+// registered ones, are divided among the ranks, which access each other's memory, see
+// DirectReduction. If the kernel is slow to access unregistered tensors, or copying whole tensors
+// is, single ones go through the slots chunk by chunk, see Staging. Inputs are combined in rank
+// order, so all ranks hold the same bits. In a reduce-scatter, each rank combines its own part.
 #pragma once
 
 #include <cstdint>
@@ -27,23 +26,23 @@ namespace rueda {
 
 class HostReduction final : public HostCollective {
  public:
-  // Allreduce. The pieces are reduced as if they lay one after the other. Their number and
-  // lengths, the combination and the policy are the same on all ranks. Where the ranks cannot reach
-  // into each other's memory, pieces above the flat limit that may not be staged must be
-  // registered. `contributors`: how many ranks do not give null.
+  // Allreduce. Reduces the pieces as if they were contiguous. Their number and lengths, the
+  // combination and the policy are the same on all ranks. If the ranks cannot access each other's
+  // memory, pieces that are above the flat limit and may not be staged must be registered.
+  // `contributors`: number of ranks that contribute.
   HostReduction(HostChannel& channel, const HostPolicy& policy, const Combination& combination,
                 int contributors, std::vector<Piece> pieces, Begin begin = Begin::now);
   // Allreduce of partial sums of leaves: a piece's input is an array for each of this rank's. Ranks
-  // reach into each other's memory, whatever the size.
+  // access each other's memory, whatever the size.
   HostReduction(HostChannel& channel, const HostPolicy& policy, const Combination& combination,
                 std::shared_ptr<const LeafPlan> leaves, std::vector<Piece> pieces);
-  // Reduce-scatter of `input` (null: nothing is contributed): lengths[r] elements for rank r.
+  // Reduce-scatter of `input` (null: no contribution): lengths[r] elements for rank r.
   HostReduction(HostChannel& channel, const HostPolicy& policy, const Combination& combination,
                 int contributors, const std::byte* input, std::byte* output,
                 const std::vector<std::int64_t>& lengths);
   ~HostReduction() override { quiesce(is_direct_ || may_be_direct_); }
 
-  // Once more, with the same pieces. The last run must be done.
+  // Repeats the run with the same pieces. The last run must be done.
   using HostCollective::start;
 
  private:
@@ -62,38 +61,38 @@ class HostReduction final : public HostCollective {
   void find_reach();
   void expose();
 
-  // Copies.
+  // --- By copies
   [[nodiscard]] bool fits_line() const {
     return tensors_.bytes() <= line_bytes && all_contribute_ &&
            (tensors_.leaves() == nullptr || tensors_.bytes() == 0);
   }
   void copy_in(std::byte* target) const;
   void copy_into_slot();
-  // Of a tensor within the flat limit. This rank's own is known without a look at its line, for
-  // which it would wait: see HostChannel::all_arrived().
+  // For tensors within the flat limit. This rank's own place is known without reading its line,
+  // which would have to wait: see HostChannel::all_arrived().
   [[nodiscard]] Place place_of_copy(int member) const;
   void combine_copies(bool in_lines);
   Work work_flat();
 
-  // What others may not see.
+  // --- For memory that other ranks cannot access directly
   [[nodiscard]] bool may_be_staged() const;
   void begin_staged();
   Work work_staged();
 
-  // What all can reach.
+  // --- For memory that all ranks can access
   void begin_direct();
   Work work_direct();
 
   const bool all_contribute_;
   const Combiner combiner_;
   HostTensors tensors_;
-  std::vector<Reach> inputs_;  // of this rank's pieces; only where they are exposed
+  std::vector<Reach> inputs_;  // of this rank's pieces; only if exposed
   std::vector<Reach> outputs_;
 
   Place own_place_ = Place::nothing;  // see place_of_copy()
-  bool is_direct_ = false;            // ranks reach into each other's tensors, in this run
-  bool may_be_direct_ = false;        // others may find that they do
-  bool started_ = false;              // the work, in this run
+  bool is_direct_ = false;            // ranks access each other's tensors in this run
+  bool may_be_direct_ = false;        // they may turn out to
+  bool started_ = false;              // the work of this run
 
   std::optional<Staging> staging_;
   DirectReduction direct_;

@@ -1,4 +1,4 @@
-// What the ranks of a host reduce together: this rank's tensors, and where those of the others lie.
+// The tensors that the ranks of a host reduce together: this rank's, and where to find the others'.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +21,11 @@ struct ElementRange {
 
 class HostTensors {
  public:
-  // `leaves`: a piece's input is an array for each of this rank's partial sums; null: it is one.
+  // `leaves`: a piece's input holds an array per partial sum of this rank; null: a single array.
   HostTensors(const HostChannel& channel, DataType dtype, std::vector<Piece> pieces,
               std::shared_ptr<const LeafPlan> leaves);
-  // Reduce-scatter: of the only piece this rank is to have these elements, to which its output has
-  // room.
+  // For a reduce-scatter: this rank gets only these elements of the single piece, and its output
+  // has room for just them.
   void divide(ElementRange own) { own_part_ = own; }
 
   [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
@@ -37,10 +37,10 @@ class HostTensors {
   [[nodiscard]] std::size_t bytes_of(std::int64_t count) const {
     return static_cast<std::size_t>(count) * element_;
   }
-  // Of all pieces.
+  // Totals over all pieces.
   [[nodiscard]] std::int64_t count() const { return count_; }
   [[nodiscard]] std::size_t bytes() const { return bytes_of(count_); }
-  // How many arrays a member's input has, how many all have, and how long this rank's is.
+  // Arrays per input of a member, arrays of all members, and length of this rank's input.
   [[nodiscard]] int inputs_of(int member) const {
     return leaves_ ? leaves_->partials_of(member) : 1;
   }
@@ -52,18 +52,18 @@ class HostTensors {
   }
 
   // --- Places
-  // What of a piece this rank is to have.
+  // The elements of a piece that this rank gets.
   [[nodiscard]] ElementRange own_part(std::size_t piece) const {
     return own_part_ ? *own_part_ : ElementRange{0, pieces_[piece].count};
   }
-  // Where the result of an element of that comes to lie; null where this rank has no use for it.
+  // Where the result for one of these elements goes; null if this rank has no use for it.
   [[nodiscard]] std::byte* own_output(std::size_t piece, std::int64_t element) const {
     std::byte* const output = pieces_[piece].output;
     return output == nullptr ? nullptr
                              : output + bytes_of(element - (own_part_ ? own_part_->first : 0));
   }
-  // Where another member says that its piece lies; single ones say so in the line, several in the
-  // table.
+  // Where another member's piece is. Published in the line for a single piece, in the table for
+  // several.
   [[nodiscard]] Exposure exposure_of(int member, std::size_t piece) const;
 
  private:

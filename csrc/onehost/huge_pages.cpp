@@ -17,11 +17,11 @@ namespace {
 constexpr int collapse_advice = 25;  // MADV_COLLAPSE, from Linux 6.1
 constexpr int max_attempts = 3;      // pages may be busy for a moment
 
-// What this kernel has said so far. One that does not know the advice is not asked again.
+// What this kernel has answered so far. One that does not know the advice is not asked again.
 enum class Answer { none, granted, refused };
 std::atomic<Answer> answer{Answer::none};
 
-// The kernel collapses only where at least one small page exists. False: there is no memory for it.
+// The kernel collapses only if at least one small page exists. False: out of memory.
 bool populate_each(std::byte* begin, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += huge_page) {
     if (!populate(begin + at, small_page)) return false;
@@ -29,12 +29,12 @@ bool populate_each(std::byte* begin, std::size_t bytes) {
   return true;
 }
 
-// Smaller ones gain nothing.
+// Smaller tensors gain nothing.
 constexpr std::size_t min_tensor = 64 << 10;
 
-// So that memory of which not all is used yet grows by no more than what is.
+// So that memory which is partly unused at most doubles.
 bool is_half_used(std::byte* page) {
-  constexpr std::size_t small_page = 4096;  // mincore() fills too little where they are larger
+  constexpr std::size_t small_page = 4096;  // with larger pages, mincore() fills fewer
   std::array<unsigned char, huge_page / small_page> resident{};
   if (::mincore(page, huge_page, resident.data()) != 0) return false;  // part of it is not mapped
   const auto used =
@@ -55,8 +55,7 @@ int collapse_patiently(std::byte* begin) {
   return error;
 }
 
-// One page after the other, until there is no memory for another one. `error` becomes that of the
-// last one.
+// Collapses page by page until memory runs out. `error` becomes that of the last page.
 std::size_t collapse_each(std::byte* begin, std::size_t bytes, int& error) {
   std::size_t gained = 0;
   for (std::size_t at = 0; at < bytes && error != ENOMEM; at += huge_page) {

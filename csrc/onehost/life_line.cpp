@@ -23,14 +23,14 @@ namespace rueda {
 
 namespace {
 
-// Younger than headers may be.
+// Newer than the system's headers may be.
 constexpr unsigned close_range_unshare = 2;  // of <linux/close_range.h>
 constexpr long close_range_number = 436;     // on all architectures
 
 struct LifeLine {
   int process;  // its fork_generation()
   UniqueFd reader;
-  const LifeLine* before;  // of the process that this one was forked from
+  const LifeLine* before;  // of the process this one was forked from
 };
 
 std::atomic<const LifeLine*> newest_life_line{nullptr};
@@ -44,8 +44,8 @@ void say(std::atomic<std::uint32_t>& state, HolderOutcome outcome) {
   futex_wake_all(state);
 }
 
-// Gives this thread a table of descriptors of its own, and keeps `writer` in it alone. No signal's
-// handler is to run where there are no others.
+// Gives this thread its own descriptor table, with `writer` as its only entry. Blocks all signals:
+// their handlers must not run without the other descriptors.
 void hold_life_line(unsigned writer, std::atomic<std::uint32_t>& state) {
   pthread_setname_np(pthread_self(), "rueda-alive");
   sigset_t all;
@@ -58,8 +58,8 @@ void hold_life_line(unsigned writer, std::atomic<std::uint32_t>& state) {
   while (state.load() == holding) (void)futex_wait(state, holding, std::nullopt);
 }
 
-// A child that another thread forks meanwhile has the writer, too: while that child lives this life
-// line does not end, and others learn of the end of this process as if it had none.
+// A child that another thread forks meanwhile holds the writer, too. While that child lives, the
+// life line does not end, and others learn of this process's end as if it had none.
 UniqueFd start_life_line(const HolderState& state) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) return {};
@@ -84,13 +84,13 @@ int life_line() {
   const int process = fork_generation();
   const LifeLine* found = newest_life_line.load(std::memory_order_acquire);
   if (found == nullptr || found->process != process) {
-    // Without a lock, which a child could inherit locked.
+    // Lock-free, since a child could inherit a locked lock.
     const auto state = std::make_shared<std::atomic<std::uint32_t>>(starting);
     auto made = std::make_unique<LifeLine>(LifeLine{process, start_life_line(state), found});
     if (newest_life_line.compare_exchange_strong(found, made.get(), std::memory_order_acq_rel)) {
       found = made.release();
     } else {
-      say(*state, unable);  // another thread was quicker
+      say(*state, unable);  // another thread was faster
     }
   }
   return found->reader.get();

@@ -1,22 +1,22 @@
-// Tells other processes that this one is ending, before its memory is taken down.
+// Tells other processes that this one is ending, before its memory is torn down.
 //
-// The kernel closes a process's sockets, and says of it that it has ended, only when it has
-// unmapped its memory, which takes about 10 ms for 100 MB. A thread that is killed gives up its
-// descriptors before that where it has a table of its own (CLOSE_RANGE_UNSHARE), unless it is the
-// last one. So a thread does nothing but hold the end of a pipe that nobody else has: when a signal
-// or exit() ends the process, whoever has the other end sees at once that it is closed. Only a core
-// dump, which all threads wait for, comes first.
+// The kernel closes a process's sockets, and reports its end, only after unmapping its memory,
+// which takes about 10 ms per 100 MB. A killed thread releases its descriptors earlier if it has a
+// descriptor table of its own (CLOSE_RANGE_UNSHARE) and is not the last thread. So one thread does
+// nothing but hold an end of a pipe that nobody else holds. When a signal or exit() ends the
+// process, holders of the other end see it closed at once. Only a core dump, which all threads wait
+// for, comes before that.
 //
-// That says that the process is ending, not that its other threads have stopped: has_left_memory()
-// in process_state.h tells that.
+// This reports that the process is ending, not that its other threads have stopped; for that see
+// has_left_memory() in process_state.h.
 #pragma once
 
 namespace rueda {
 
-// The other end of this process's pipe, to be handed to others: readable when the process is
-// ending, or when it has become another program by exec(). -1 where the kernel (older than 5.9) or
-// a filter does not let a thread have descriptors of its own. Made at the first call and kept until
-// the process ends, with its thread, also between worlds; a forked child makes one of its own.
+// The other end of this process's pipe, to be passed to others. It becomes readable when the
+// process is ending, or has become another program by exec(). -1 if the kernel (before 5.9) or a
+// filter does not let a thread have its own descriptors. Created by the first call and kept, with
+// its thread, until the process ends, across worlds; a forked child creates its own.
 [[nodiscard]] int life_line();
 
 }  // namespace rueda

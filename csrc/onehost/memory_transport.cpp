@@ -10,7 +10,7 @@ namespace rueda {
 
 namespace {
 
-// Neither a process set nor a persistent operation has these keys.
+// Not used by any process set or persistent operation.
 constexpr std::uint64_t inbox_key = ~std::uint64_t{1};
 constexpr std::uint64_t ring_key(int place) {
   return inbox_key - 1 - static_cast<std::uint64_t>(place);

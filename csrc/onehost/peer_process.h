@@ -1,4 +1,4 @@
-// The process of another rank: whether it has ended, and its end.
+// The process of another rank: whether it has ended, and how to end it.
 #pragma once
 
 #include <atomic>
@@ -10,25 +10,25 @@ namespace rueda {
 
 class PeerProcess {
  public:
-  // A descriptor of the calling process that tells others of its end; empty where the kernel (older
-  // than 5.3) or a filter does not give one.
+  // A descriptor of the calling process that reports its end to others; empty if the kernel (before
+  // 5.3) or a filter does not provide one.
   [[nodiscard]] static UniqueFd open_own();
 
   PeerProcess() = default;
-  // `fd` is the process's open_own(), or empty: then it is looked up by its identifier, which finds
-  // no zombies and may be reused. `life_line` is the process's life_line(), or readable once it has
-  // ended, or empty.
+  // `fd`: the process's open_own(). If empty, the process is looked up by its id, which does not
+  // detect zombies and may be reused. `life_line`: the process's life_line(), a descriptor that is
+  // readable once it has ended, or empty.
   PeerProcess(int process, UniqueFd fd, UniqueFd life_line);
 
-  // Whether no thread of it runs any more, though the kernel may still be at taking it down.
-  // Whoever asks in a loop costs little.
+  // Whether none of its threads run any more; the kernel may still be tearing it down. Cheap to
+  // call in a loop.
   [[nodiscard]] bool has_ended() const;
-  // Readable when has_ended() is about to be true; -1 where nothing tells.
+  // Becomes readable when has_ended() is about to be true; -1 if there is none.
   [[nodiscard]] int life_line() const { return life_line_.get(); }
-  // Under which this process sees it; -1 where it does not, or is it itself.
+  // Its id as seen by this process; -1 if it is not visible, or is this process.
   [[nodiscard]] int identifier() const;
-  // Ends it, as SIGKILL does, also where it is stopped; false where it cannot be told for sure from
-  // another process.
+  // Kills it as SIGKILL does, even if it is stopped; false if it cannot be identified with
+  // certainty.
   bool kill() const;
 
  private:
@@ -36,7 +36,7 @@ class PeerProcess {
   UniqueFd fd_;
   UniqueFd life_line_;
   mutable std::atomic<Time> next_look_{};  // at its threads
-  bool is_visible_ = false;                // under its identifier, while it surely lived
+  bool is_visible_ = false;                // under its id, while it was surely alive
 };
 
 }  // namespace rueda

@@ -10,11 +10,11 @@ namespace rueda {
 
 namespace {
 
-// A move takes some 20 microseconds. Where the system puts the thread back again and again, moves
-// take no more than a hundredth of the time.
+// A move takes some 20 microseconds. If the system keeps moving the thread back, moves take at most
+// 1% of the time.
 constexpr auto between_moves = std::chrono::milliseconds(2);
 
-// As the headers have it, where 0 says that nothing is known.
+// As stored in the headers, where 0 means unknown.
 std::uint32_t encode(int processor) {
   return static_cast<std::uint32_t>(processor) + 1;
 }
@@ -26,7 +26,7 @@ Placement::Placement(std::shared_ptr<HostMemory> host)
 
 void Placement::say(int processor) {
   std::atomic<std::uint32_t>& own = host_->header(host_->rank()).processor;
-  // Peers look at it all the time: written only where it changes.
+  // Peers read it all the time, so it is written only when it changes.
   if (own.load(std::memory_order_relaxed) != encode(processor)) {
     own.store(encode(processor), std::memory_order_relaxed);
   }
@@ -44,7 +44,7 @@ bool Placement::is_taken(int processor) const {
 
 bool Placement::shares_processor() {
   if (!host_) return false;
-  const int here = ::sched_getcpu();  // from memory that the kernel keeps up to date
+  const int here = ::sched_getcpu();  // read from memory that the kernel updates
   if (here < 0) return false;
   say(here);
   return is_taken(here);
@@ -62,20 +62,20 @@ bool Placement::move_apart(Time now) {
     ++target;
   }
   if (target == CPU_SETSIZE) return false;
-  // Said first, so that the other rank, which runs as soon as this thread has gone, does not move
-  // to the same place.
+  // Published first, so that the other rank, which runs as soon as this thread is gone, does not
+  // move to the same processor.
   say(target);
   cpu_set_t only;
   CPU_ZERO(&only);
   CPU_SET(target, &only);
   if (::sched_setaffinity(0, sizeof only, &only) != 0) return false;
-  // Where all processors were allowed, those that come later are, too.
+  // If all processors were allowed, later additions are allowed, too.
   cpu_set_t all;
   CPU_ZERO(&all);
   for (int each = 0; each < CPU_SETSIZE; ++each) CPU_SET(each, &all);
   const cpu_set_t& before = CPU_COUNT(&allowed) == processors_ ? all : allowed;
   if (::sched_setaffinity(0, sizeof before, &before) != 0) {
-    ::sched_setaffinity(0, sizeof all, &all);  // the cgroup has just lost all that were allowed
+    ::sched_setaffinity(0, sizeof all, &all);  // the cgroup has just lost all the allowed ones
   }
   return true;
 }

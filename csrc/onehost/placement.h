@@ -1,8 +1,8 @@
 // Keeps ranks of one host from spinning on a processor that another rank needs.
 //
-// Whoever waits for other ranks says on which processor it is. Finding there a rank that it waits
-// for, it knows that this rank does not run: it moves to a processor where no rank was last, or
-// gives its own away.
+// A thread that waits for other ranks publishes the processor it runs on. If it finds there a rank
+// that it waits for, that rank cannot be running: the thread moves to a processor where no rank was
+// last seen, or yields its own.
 #pragma once
 
 #include <memory>
@@ -16,17 +16,17 @@ namespace rueda {
 // For one waiting thread at a time.
 class Placement {
  public:
-  // `host` may be null: then no processor is ever shared.
+  // If `host` is null, no processor counts as shared.
   explicit Placement(std::shared_ptr<HostMemory> host);
 
-  // To be called over and over while the calling thread waits: takes nanoseconds and makes no
-  // system call. Says where the thread is, and returns whether another rank was last seen on the
-  // same processor, so that it cannot be running.
+  // Call repeatedly while the calling thread waits; takes nanoseconds and no system call. Publishes
+  // where the thread is, and returns whether another rank was last seen on the same processor and
+  // so cannot be running.
   [[nodiscard]] bool shares_processor();
 
-  // Moves the calling thread to another of the processors that it may run on, where no rank was
-  // last. Those that it may run on stay the same. False where there is none, or where it was tried
-  // a moment ago.
+  // Moves the calling thread to another of its allowed processors, where no rank was last seen. Its
+  // affinity mask does not change. False if there is no such processor, or this was tried a moment
+  // ago.
   bool move_apart(Time now);
 
  private:
@@ -34,7 +34,7 @@ class Placement {
   void say(int processor);
 
   const std::shared_ptr<HostMemory> host_;
-  const long processors_;  // of the machine; to ask for them takes system calls
+  const long processors_;  // of the machine; querying it takes system calls
   Time next_move_{};
 };
 

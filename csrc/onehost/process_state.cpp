@@ -17,13 +17,13 @@ namespace rueda {
 
 namespace {
 
-// The state stands behind the name, which is in parentheses and may have any characters.
+// The state follows the name, which is in parentheses and may contain any characters.
 char state_in(const std::string& stat) {
   const std::size_t end = stat.rfind(')');
   return end != std::string::npos && end + 2 < stat.size() ? stat[end + 2] : '?';
 }
 
-// As the kernel counts them: each is a link of the folder, beside the folder's own two.
+// The kernel's count: one link of the folder per thread, besides the folder's own two.
 std::optional<std::size_t> threads_in(const std::string& folder) {
   struct stat found{};
   if (::stat(folder.c_str(), &found) != 0 || found.st_nlink < 2) return std::nullopt;
@@ -55,11 +55,11 @@ bool is_runnable(int process) {
   return false;
 }
 
-// A thread's memory has a program until the thread gives it up. What else of it is under /proc is
-// read through its memory, and so might leave it to this thread to take that down.
+// A thread's memory has a program until the thread gives it up. Other entries under /proc are read
+// through its memory, which could leave tearing that memory down to this thread.
 //
-// Where a thread goes while they are listed, the list leaves others out. So it counts only where
-// all of them were in it, before and after.
+// If a thread ends while they are listed, the list can miss others. So it counts only if it was
+// complete, before and after.
 bool has_left_memory(int process) {
   if (process <= 0) return false;
   const std::string folder = str("/proc/", process, "/task");
@@ -74,7 +74,7 @@ bool has_left_memory(int process) {
     if (::readlink(program.c_str(), ignored.data(), ignored.size()) >= 0) return false;
     if (errno != ENOENT && errno != ESRCH) return false;
   }
-  // Of one that has been reaped, or is hidden, nothing is known here.
+  // Nothing is known about a process that has been reaped or is hidden.
   return !error && seen > 0 && before == seen && threads_in(folder) == seen;
 }
 

@@ -18,8 +18,8 @@ struct FreeSet {
   void operator()(cpu_set_t* mask) const { CPU_FREE(mask); }
 };
 
-// Matches ranks with processors; a rank that finds all its own taken makes another one move
-// (augmenting paths).
+// Matches ranks to processors. A rank whose processors are all taken displaces another (augmenting
+// paths).
 class ProcessorMatching {
  public:
   explicit ProcessorMatching(const std::vector<std::vector<int>>& allowed) : allowed_(allowed) {}

@@ -6,8 +6,8 @@ namespace rueda {
 
 namespace {
 
-// A word, from its lowest bit. Rounds are told apart modulo their width, which is enough: members
-// are never more than one round apart.
+// Layout of a word, from its lowest bit. Rounds are distinguished modulo their width, which
+// suffices: members are never more than one round apart.
 constexpr int joined_bits = 11;
 constexpr int round_bits = 12;
 constexpr int off_bit = joined_bits + round_bits;
@@ -16,16 +16,16 @@ constexpr std::uint64_t joined_mask = (std::uint64_t{1} << joined_bits) - 1;
 constexpr std::uint64_t round_mask = (std::uint64_t{1} << round_bits) - 1;
 static_assert(ReadinessTable::max_members <= joined_mask);
 
-// The tails of the log and of the reports, and the number of plans cancelled.
+// The tails of the log and the reports, and the number of cancelled plans.
 constexpr std::size_t words_before = 3;
 
-// Of the log, and of the reports, which have two entries of a plan at most that are unread.
+// For both the log and the reports, which have at most two unread entries per plan.
 std::uint64_t log_size_for(int slots) {
   return std::bit_ceil(static_cast<std::uint64_t>(slots) * 2);
 }
 
-// An entry of the log: where it stands, so that it is not taken for one of an earlier time round
-// the ring, whether the next one goes with it, and the slot.
+// An entry of the log: its position, so that it is not mistaken for one from an earlier pass
+// through the ring; whether it belongs with the next entry; and the slot.
 std::uint64_t pack_entry(std::uint64_t position, ReadinessTable::Entry entry) {
   return (position + 1) << 17 | std::uint64_t{entry.with_next} << 16 |
          static_cast<std::uint64_t>(entry.slot);
@@ -66,7 +66,7 @@ ReadinessTable::Joined ReadinessTable::join(Plan plan, std::uint64_t round) {
   std::uint64_t seen = shared.load(std::memory_order_acquire);
   for (;;) {
     Content content = unpack(seen);
-    if (content.plan < plan.number) content = {plan.number, 0, 0, false};  // its first round
+    if (content.plan < plan.number) content = {plan.number, 0, 0, false};  // first round
     if (content.plan > plan.number || content.off) return Joined::off;
     const bool completes = content.joined + 1 == members_;
     const bool decides = completes && decided_ == Decided::here;
@@ -121,7 +121,7 @@ std::optional<ReadinessTable::Entry> ReadinessTable::read(std::uint64_t position
   return log_.read(position);
 }
 
-// --- By the member that speaks for this host
+// --- For the member that speaks for this host
 
 std::optional<ReadinessTable::Report> ReadinessTable::read_report(std::uint64_t position) const {
   const auto entry = reports_.read(position);
@@ -130,7 +130,7 @@ std::optional<ReadinessTable::Report> ReadinessTable::read_report(std::uint64_t 
   return Report{{entry->slot, content.plan}, is_undecided(content), content.off};
 }
 
-// Only a cancellation can come between the look and the exchange.
+// Only a cancellation can come between the load and the exchange.
 void ReadinessTable::decide(Plan plan, bool with_next) {
   std::atomic<std::uint64_t>& shared = word(plan);
   std::uint64_t seen = shared.load(std::memory_order_acquire);

@@ -18,14 +18,14 @@ namespace {
 
 constexpr std::size_t granule = 64;
 constexpr std::size_t min_length = std::size_t{64} << 20;
-// As many ranks as the machine has processors can map each other's memory: half of the 47 bits of
-// addresses that a process has.
+// One rank per processor can map every other rank's memory: half of a process's 47 bits of
+// addresses.
 constexpr std::size_t addresses_of_all_ranks = std::size_t{64} << 40;
-// Memory that is freed is kept up to this many bytes and this share of all, to be cleared when it
-// is allocated again, which is quicker than to get new pages. More goes back to the system.
+// Freed memory is kept, up to this many bytes and this share of the total: clearing it for reuse is
+// faster than getting new pages. The rest goes back to the system.
 constexpr std::size_t max_kept = std::size_t{256} << 20;
 constexpr std::size_t share_kept = 16;
-// So much gets memory behind it at a time: between two steps others may have taken theirs.
+// How much is populated at a time: between two steps, others may have taken memory.
 constexpr std::size_t backed_at_a_time = std::size_t{32} << 20;
 
 std::size_t wanted_length() {
@@ -35,8 +35,8 @@ std::size_t wanted_length() {
   return round_up(std::min(pages * page, addresses_of_all_ranks / processors), huge_page);
 }
 
-// The memory of the process `process`, or why it has none. Never freed: tensors may live on while
-// the process ends, and those of a parent in its child.
+// The memory of the process `process`, or why it has none. Never freed: tensors may still
+// exist while the process ends, and a parent's tensors exist in its child.
 struct Made {
   int process;
   Expected<std::unique_ptr<RegisteredMemory>> memory;
@@ -49,7 +49,7 @@ Expected<RegisteredMemory*> memory_of(const Made& made) {
   return made.memory.value().get();
 }
 
-// What the parent itself had inherited is private already.
+// Memory that the parent had inherited itself is private already.
 void after_fork_in_child() {
   const Made* const made = newest.load(std::memory_order_acquire);
   if (made != nullptr && made->memory) made->memory.value()->make_private();
@@ -63,8 +63,8 @@ Expected<RegisteredMemory*> RegisteredMemory::of_process() {
   if (found != nullptr && found->process == process) return memory_of(*found);
   static const int watching = ::pthread_atfork(nullptr, nullptr, after_fork_in_child);
   (void)watching;
-  // Without a lock, which a child could inherit locked. A thread that comes second has made sparse
-  // memory in vain.
+  // Lock-free, since a child could inherit a locked lock. A thread that comes second has made
+  // sparse memory for nothing.
   auto made = std::make_unique<Made>(Made{process, make(), found});
   if (newest.compare_exchange_strong(found, made.get(), std::memory_order_acq_rel)) {
     return memory_of(*made.release());
@@ -127,7 +127,7 @@ std::shared_ptr<std::byte[]> RegisteredMemory::allocate(std::size_t bytes) {
   std::byte* const memory = is_large ? allocate_large(bytes) : allocate_small(taken);
   if (memory == nullptr) return nullptr;
   return {memory, [this, taken, is_large](std::byte* freed) {
-            if (!is_of_this_process()) return;  // the parent still has it
+            if (!is_of_this_process()) return;  // it still belongs to the parent
             is_large ? free_large(freed, taken) : free_small(freed, taken);
           }};
 }
@@ -148,11 +148,11 @@ std::byte* RegisteredMemory::allocate_large(std::size_t bytes) {
   return mapping_.memory() + range->begin;
 }
 
-// Makes the first `bytes` of the range zeros with memory behind them; false: there is none left.
+// Zeroes and populates the first `bytes` of the range; false if out of memory.
 bool RegisteredMemory::prepare(FreeRange range, std::size_t bytes) {
   const std::uint64_t end = range.begin + round_up(bytes, small_page);
   if (!clear({range.begin, end})) return false;
-  // A last page of which little is used is left to small pages.
+  // A last huge page of which little is used gets small pages.
   const bool uses_last = range.length() - bytes <= huge_page / 2;
   const std::uint64_t last = range.end - huge_page;
   if (!back({range.begin, uses_last ? range.end : last})) return false;
@@ -221,7 +221,7 @@ void RegisteredMemory::give_pages(FreeRange range) {
   free_pages_.give(range);
 }
 
-// Gives the memory behind them back to the system.
+// Returns the memory behind the pages to the system.
 void RegisteredMemory::drop_pages(FreeRange range) {
   const bool is_gone = punch_out(mapping_.memory() + range.begin, range.length());
   for (std::uint64_t at = range.begin; at < range.end; at += huge_page) {
@@ -247,7 +247,7 @@ void RegisteredMemory::mark_free(FreeRange range) {
   }
 }
 
-// What has been used before. Of a last page of an allocation not all need be there.
+// Zeroes what was used before. The last page of an allocation may be populated only in part.
 bool RegisteredMemory::clear(FreeRange range) {
   for (std::uint64_t at = range.begin; at < range.end; at += huge_page) {
     std::byte* const begin = mapping_.memory() + at;
@@ -259,8 +259,8 @@ bool RegisteredMemory::clear(FreeRange range) {
   return true;
 }
 
-// Puts memory behind everything that is not on huge pages yet, in as few steps as possible, and on
-// huge pages where the kernel gives them. False: there is none left.
+// Populates everything not yet on huge pages, in as few steps as possible, with huge pages if the
+// kernel provides them. False: out of memory.
 bool RegisteredMemory::back(FreeRange range) {
   if (!fits_within_limits(without_memory(range))) return false;
   for (std::uint64_t begin = range.begin; begin < range.end;) {
@@ -275,7 +275,7 @@ bool RegisteredMemory::back(FreeRange range) {
     if (begin > range.begin && !fits_within_limits(without_memory({begin, end}))) return false;
     const std::size_t length = end - begin;
     const std::size_t gained = put_on_huge_pages(mapping_.memory() + begin, length);
-    // Where only some pages were granted it is not known which; the next owner asks again.
+    // If only some pages were granted, it is unknown which; the next owner asks again.
     const bool has_all = gained == length;
     const bool has_memory = has_all || populate(mapping_.memory() + begin, length);
     for (; begin < end; begin += huge_page) {

@@ -1,5 +1,5 @@
-// Memory of this process alone for one collective after the other: what is fresh from the system
-// costs more to touch than most collectives take.
+// Memory private to this process, reused by one collective after the other: touching fresh memory
+// costs more than most collectives do.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,14 @@ namespace rueda {
 
 class ScratchMemory {
  public:
-  // Its content is undefined. What was taken before is no longer valid where it had fewer bytes.
+  // Contents are undefined. Invalidates what was taken before if that was smaller.
   [[nodiscard]] std::byte* take(std::size_t bytes) {
     if (bytes > bytes_) grow(bytes);
     return memory_.get();
   }
 
  private:
-  // The old memory is freed first, so that there are never two.
+  // Frees the old memory first, so that there are never two.
   void grow(std::size_t bytes) {
     bytes_ = 0;
     memory_.reset();

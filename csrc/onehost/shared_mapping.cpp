@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t share_of_addresses = 16;
 
-// What a file or an address space may grow to; the largest number where there is no limit.
+// Limit on the size of a file or an address space; SIZE_MAX if there is none.
 std::size_t limit_of(decltype(RLIMIT_AS) resource) {
   rlimit limit{};
   if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
@@ -30,17 +30,17 @@ std::size_t limit_of(decltype(RLIMIT_AS) resource) {
 }
 
 UniqueFd open_memory_file() {
-  // Some systems admit only files that cannot be executed; older ones do not know the flag.
+  // Some systems allow only files that cannot be executed; older ones do not know the flag.
   constexpr unsigned not_executable = 8;  // MFD_NOEXEC_SEAL
   constexpr unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   UniqueFd fd(::memfd_create("rueda", flags | not_executable));
   if (!fd && errno == EINVAL) fd.reset(::memfd_create("rueda", flags));
-  // Whoever may look into /proc/<pid>/fd could open it otherwise, whatever its user.
+  // Otherwise anyone who may look into /proc/<pid>/fd could open it, whatever the user.
   if (fd) ::fchmod(fd.get(), S_IRUSR | S_IWUSR);
   return fd;
 }
 
-// Where a mapping of `bytes` fits that begins at a multiple of a huge page, reserved.
+// Reserves addresses for a mapping of `bytes` that begins at a multiple of a huge page.
 std::byte* reserve_addresses(std::size_t bytes) {
   const std::size_t length = bytes + huge_page;
   void* reserved =
@@ -55,7 +55,7 @@ std::byte* reserve_addresses(std::size_t bytes) {
   return aligned;
 }
 
-// Device and number.
+// Device and inode number.
 using FileIdentity = std::array<std::uint64_t, 2>;
 
 std::optional<FileIdentity> identity_of(int fd) {
@@ -67,7 +67,7 @@ std::optional<FileIdentity> identity_of(int fd) {
 }  // namespace
 
 Expected<UniqueFd> make_memory_file(std::size_t bytes) {
-  // Asked first, because trying would end the process with SIGXFSZ.
+  // Checked first, because trying would end the process with SIGXFSZ.
   if (bytes > limit_of(RLIMIT_FSIZE)) return system_error("cannot make shared memory", EFBIG);
   UniqueFd fd = open_memory_file();
   if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
@@ -102,8 +102,8 @@ Expected<SharedMapping> SharedMapping::of(int fd, InChildren in_children, Pages 
     return system_error("cannot map shared memory", error);
   }
   if (pages == Pages::huge) ::madvise(memory, bytes, MADV_HUGEPAGE);
-  // Every rank maps the memory of all: a core file with it would hold what the host has once for
-  // each rank that dies, and writing it would fill the holes with pages.
+  // Every rank maps the memory of all ranks. A core dump that included it would contain the host's
+  // memory once per crashed rank, and writing it would fill the holes with pages.
   ::madvise(memory, bytes, MADV_DONTDUMP);
   if (in_children == InChildren::dropped) ::madvise(memory, bytes, MADV_DONTFORK);
   return SharedMapping(memory, bytes);
@@ -116,7 +116,7 @@ Expected<std::shared_ptr<const SharedMapping>> SharedMapping::in_common(int fd) 
   const auto file = identity_of(fd);
   if (!file) return system_error("cannot map shared memory", errno);
   const std::lock_guard lock(mutex);
-  // A file that is mapped exists, so its identity is not another's.
+  // A mapped file exists, so no other file has its identity.
   std::erase_if(mappings, [](const auto& entry) { return entry.second.expired(); });
   auto& known = mappings[*file];
   if (auto mapping = known.lock()) return mapping;

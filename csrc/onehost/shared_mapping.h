@@ -1,4 +1,4 @@
-// Anonymous files that several processes map: no name, no limit of /dev/shm, gone with the last
+// Anonymous files that several processes map: no name, no /dev/shm limit, gone with the last
 // process.
 #pragma once
 
@@ -14,35 +14,35 @@ namespace rueda {
 inline constexpr std::size_t small_page = 4096;
 inline constexpr std::size_t huge_page = std::size_t{2} << 20;
 
-// `value` up to the next multiple of `unit`.
+// Rounds `value` up to a multiple of `unit`.
 [[nodiscard]] constexpr std::size_t round_up(std::size_t value, std::size_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-// A sparse file of zeros: takes memory only as it is touched. Its length is sealed, so that an
-// access within it faults only where the system has no memory left: see populate().
+// A sparse file of zeros that takes memory only as it is touched. Its length is sealed, so an
+// access within it faults only if the system is out of memory: see populate().
 [[nodiscard]] Expected<UniqueFd> make_memory_file(std::size_t bytes);
 
-// As long as `wanted`, or as the limits of this process leave room for: at most its file size limit
-// and a sixteenth of its address space limit, since peers' files are mapped as well.
+// `wanted`, or less if this process's limits require it: at most its file size limit and 1/16 of
+// its address space limit, since peers' files are mapped as well.
 [[nodiscard]] std::size_t sparse_length(std::size_t wanted);
 
-// Whether two descriptors are of the same file.
+// Whether two descriptors refer to the same file.
 [[nodiscard]] bool is_same_file(int one, int other);
 
-// All of a file, readable and writable, beginning at a multiple of a huge page. Not part of core
-// files.
+// Maps a whole file, readable and writable, starting at a multiple of a huge page. Excluded from
+// core dumps.
 class SharedMapping {
  public:
   enum class InChildren { kept, dropped };  // after fork()
-  enum class Pages { huge, any };           // what is asked of the kernel
+  enum class Pages { huge, any };           // requested from the kernel
 
   SharedMapping() = default;
   [[nodiscard]] static Expected<SharedMapping> of(int fd, InChildren in_children,
                                                   Pages pages = Pages::huge);
-  // The one of this file that this process has already, or a new one that children do not get, on
-  // any pages: of large files of which little is used. So ranks that are threads of one process
-  // share it, and what watches them for data races knows that it is one memory.
+  // This process's existing mapping of the file, or a new one that children do not inherit, with
+  // pages of any size. For large files of which little is used. Ranks that are threads of one
+  // process thus share the mapping, and race detectors see it as one memory.
   [[nodiscard]] static Expected<std::shared_ptr<const SharedMapping>> in_common(int fd);
   SharedMapping(SharedMapping&& other) noexcept
       : memory_(std::exchange(other.memory_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -53,9 +53,9 @@ class SharedMapping {
   }
   ~SharedMapping();
 
-  // In a child after fork(): what it writes to whole pages [offset, offset + bytes) of the mapping
-  // is seen by nobody else from now on. Until it writes, it sees what its parent has there. Where
-  // there is no memory for that, writing ends the child with SIGSEGV. Async-signal-safe.
+  // For a child after fork(): makes its writes to the whole pages [offset, offset + bytes) of the
+  // mapping private. Until it writes, it sees what its parent has there. If there is no memory for
+  // that, a write ends the child with SIGSEGV. Async-signal-safe.
   void make_private(int fd, std::size_t offset, std::size_t bytes) const;
 
   [[nodiscard]] std::byte* memory() const { return memory_; }
@@ -69,13 +69,12 @@ class SharedMapping {
   std::size_t bytes_ = 0;
 };
 
-// Puts memory behind whole pages of a shared mapping and leaves what they hold. Where the system
-// has none left (false), it may be behind some of them; to touch the others would end the process
-// with SIGBUS. Kernels before 5.14 do not tell: true, and nothing is done.
+// Populates whole pages of a shared mapping, preserving contents. Returns false if the system runs
+// out of memory; some pages may be populated then, and touching the others would end the process
+// with SIGBUS. Kernels before 5.14 cannot tell: returns true and does nothing.
 [[nodiscard]] bool populate(std::byte* begin, std::size_t bytes);
 
-// Makes whole pages of a mapping zeros again, and gives their memory back where that is possible
-// (true).
+// Zeroes whole pages of a mapping, and gives their memory back if possible (true).
 bool punch_out(std::byte* begin, std::size_t bytes);
 
 }  // namespace rueda

@@ -8,7 +8,7 @@ namespace rueda {
 
 namespace {
 
-// By how many rounds a rank may be ahead.
+// How many rounds ahead a rank may be.
 constexpr std::uint64_t rounds_of_room = 4;
 constexpr std::size_t max_chunk = 32 << 10;
 constexpr std::size_t shortest_chunk = 4 << 10;
@@ -29,7 +29,7 @@ bool Staging::suits(const HostPolicy& policy, std::size_t bytes, std::size_t ten
   return bytes <= policy.staged_limit && tensors == 1 && is_possible(ranks);
 }
 
-// Whole cache lines, and so many that no rank is without a chunk.
+// Whole cache lines, and small enough to give every rank a chunk.
 std::size_t Staging::chunk_bytes(int ranks, std::size_t bytes) {
   const auto size = static_cast<std::size_t>(ranks);
   return std::min(max_chunk_bytes(ranks), round_up(bytes / size + 1, 64));
@@ -52,7 +52,7 @@ Staging::Progress& Staging::progress_of(int member) const {
   return *reinterpret_cast<Progress*>(channel_.memory().slot_of(member));
 }
 
-// Nobody looks at this slot before all have arrived.
+// No other rank reads this slot before all have arrived.
 void Staging::begin() {
   given_ = combined_ = taken_ = 0;
   new (channel_.memory().slot()) Progress{};
@@ -85,7 +85,7 @@ std::byte* Staging::place_of(int member, std::uint64_t round, int owner) const {
   return channel_.memory().slot_of(member) + data_at + line * chunk_;
 }
 
-// The step that others wait for longest comes first.
+// Tries first the step that other ranks wait for longest.
 bool Staging::advance() {
   if (taken_ < combined_ && have_all(&Progress::combined, taken_ + 1)) {
     take();

@@ -1,10 +1,10 @@
-// A tensor that the other ranks cannot see, reduced through the ranks' slots: by copies that stay
-// in the caches, where reaching it through the kernel takes longer.
+// Reduces a tensor that other ranks cannot access, through the ranks' slots. The copies stay in the
+// caches, which is faster where access through the kernel is slow.
 //
-// It goes in rounds. In each every rank owns one chunk: it puts its part of the others' chunks into
-// its slot, combines its own chunk from all slots, leaves the result in its slot, and takes the
-// others' results out of theirs. A rank may be some rounds ahead of the others, as many as its slot
-// has room for. Each says how far it is; nobody touches another's tensor.
+// Works in rounds. In each round every rank owns one chunk. A rank copies its part of the others'
+// chunks into its slot, combines its own chunk from all slots, leaves the result in its slot, and
+// copies the others' results out of theirs. A rank may be ahead by as many rounds as its slot has
+// room for. Each publishes its progress; nobody accesses another's tensor.
 #pragma once
 
 #include <atomic>
@@ -20,32 +20,32 @@ namespace rueda {
 
 class Staging {
  public:
-  // Among so many ranks chunks are not so short that their flags cost more than they.
+  // Whether, with this many ranks, chunks are long enough to be worth the cost of their flags.
   [[nodiscard]] static bool is_possible(int ranks);
-  // Whether tensors together go this way under `policy`; the same on all ranks.
+  // Whether such tensors are staged under `policy`; same on all ranks.
   [[nodiscard]] static bool suits(const HostPolicy& policy, std::size_t bytes, std::size_t tensors,
                                   int ranks);
 
-  // `input` null: this rank contributes nothing; `output` null: it has no use for the result. They
-  // may be the same. The channel has slots of `slot_bytes`.
+  // Null `input`: this rank contributes nothing. Null `output`: it does not need the result. They
+  // may be the same memory. The channel has slots of `slot_bytes`.
   Staging(HostChannel& channel, const Combiner& combine, std::size_t element,
           const std::byte* input, std::byte* output, std::size_t bytes);
 
-  // Of the channel's present collective; before this rank arrives.
+  // Starts on the channel's current collective; call before this rank arrives.
   void begin();
-  // After all have arrived: who contributes, by member.
+  // Call once all have arrived: which members contribute.
   void contribute(std::vector<bool> members) { contributes_ = std::move(members); }
 
-  // Takes one step if it can; returns whether it could.
+  // Takes one step if possible; returns whether it was.
   bool advance();
   [[nodiscard]] bool done() const { return taken_ == rounds_; }
-  // Of results, by this rank, so far.
+  // Bytes of results that this rank has combined so far.
   [[nodiscard]] std::size_t combined_bytes() const { return combined_bytes_; }
   // Members that are behind this rank.
   [[nodiscard]] std::vector<int> awaited() const;
 
  private:
-  // At the beginning of a slot: of how many rounds its rank has done what.
+  // At the beginning of a slot: the number of rounds for which its rank has done each step.
   struct Progress {
     alignas(128) std::atomic<std::uint64_t> given;
     alignas(128) std::atomic<std::uint64_t> combined;
@@ -62,12 +62,12 @@ class Staging {
   [[nodiscard]] static std::size_t max_chunk_bytes(int ranks);
   [[nodiscard]] static std::size_t chunk_bytes(int ranks, std::size_t bytes);
   [[nodiscard]] Progress& progress_of(int member) const;
-  // Whether all others have done `rounds` rounds.
+  // Whether all other ranks have done `rounds` rounds.
   [[nodiscard]] bool have_all(Counter counter, std::uint64_t rounds) const;
-  // Whether what the others read in that round may be overwritten, since they have.
+  // Whether other ranks have read what this one wrote there, so that the round may overwrite it.
   [[nodiscard]] bool has_room(Counter counter, std::uint64_t round) const;
   [[nodiscard]] Chunk chunk_of(std::uint64_t round, int owner) const;
-  // Where in the slot of `member` lies what it has of a chunk.
+  // Where the slot of `member` holds its data for a chunk.
   [[nodiscard]] std::byte* place_of(int member, std::uint64_t round, int owner) const;
 
   void give();

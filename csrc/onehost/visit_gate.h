@@ -1,9 +1,9 @@
-// Lets one thread go in and out of what another thread may close for good: at least one of the two
-// learns that nobody is inside any more and nobody will be, the other in close(), or the visitor as
-// it leaves or next wants to enter.
+// Lets one thread enter and leave something that another thread may close for good. At least one of
+// them learns that nobody is or will be inside: the closer in close(), or the visitor when it
+// leaves or next tries to enter.
 //
-// Each of them writes one word and then looks at the other's. That takes a fence on both sides,
-// unless the one who closes can make the visitor's processor fence: visits then cost none.
+// Each writes one word and then reads the other's. That needs a fence on both sides, unless the
+// closer can make the visitor's processor fence; visits then need none.
 #pragma once
 
 #include <atomic>
@@ -14,18 +14,19 @@ namespace rueda {
 
 class VisitGate {
  public:
-  // `fences_for_others`: whether whoever closes it makes the visitor fence.
+  // `fences_for_others`: whether the closing thread makes the visitor fence.
   explicit VisitGate(bool fences_for_others = can_fence_for_others())
       : fences_for_others_(fences_for_others) {}
 
-  // --- By the visitor
-  // False: it is closed, and nobody is inside. Otherwise leave() follows.
+  // --- For the visitor
+  // False: it is closed, and nobody is inside. If true, leave() must follow.
   [[nodiscard]] bool enter();
-  // Whether it has been closed meanwhile, so that this was the last visit.
+  // Whether it was closed meanwhile, so that this was the last visit.
   [[nodiscard]] bool leave();
 
-  // --- By another thread
-  // Lets nobody in any more; whether nobody is inside. Otherwise leave() will tell the visitor.
+  // --- For another thread
+  // Admits nobody from now on. Returns whether nobody is inside; if false, leave() tells the
+  // visitor.
   [[nodiscard]] bool close();
 
  private:
@@ -36,7 +37,7 @@ class VisitGate {
   std::atomic<bool> is_closed_{false};
 };
 
-// In line, as what a visit is for may take nanoseconds.
+// Inline, since a visit may take only nanoseconds.
 
 inline bool VisitGate::enter() {
   is_inside_.store(true,
@@ -50,7 +51,7 @@ inline bool VisitGate::leave() {
   return is_closed();
 }
 
-// Where others make this thread fence, the order of its own instructions is enough.
+// If closers make this thread fence, ordering its own instructions is enough.
 inline bool VisitGate::is_closed() const {
   if (!fences_for_others_) return is_closed_.load(std::memory_order_seq_cst);
   std::atomic_signal_fence(std::memory_order_seq_cst);

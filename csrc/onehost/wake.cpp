@@ -14,9 +14,9 @@ namespace {
 constexpr std::uint32_t on_word = 1;
 constexpr std::uint32_t on_descriptors = 1U << 16;
 
-// The two halves of one agreement: what each side did before is ordered before its look at what the
-// other did. The thread sanitizer understands no fences; there a read-modify-write of `sleepers`
-// on both sides orders the same.
+// The two halves of one protocol: what each side did before is ordered before its check of what the
+// other did. ThreadSanitizer does not understand fences; for it, a read-modify-write of `sleepers`
+// on both sides gives the same order.
 #if defined(__SANITIZE_THREAD__)
 std::uint32_t look_for_sleepers(WakeWord& word) {
   return word.sleepers.fetch_add(0, std::memory_order_seq_cst);
@@ -57,7 +57,7 @@ void fence_for_others() {
 void wake(const WakeTarget& target) {
   const std::uint32_t sleepers = look_for_sleepers(*target.word);
   if (sleepers == 0) return;
-  // Before the system call: a sleeper that has looked in vain but does not sleep yet will not.
+  // Before the system call: a sleeper that has checked but does not sleep yet will not sleep.
   target.word->wakes.fetch_add(1, std::memory_order_release);
   if (sleepers % on_descriptors != 0) futex_wake_all(target.word->wakes, FutexReach::host);
   if (sleepers >= on_descriptors) ::eventfd_write(target.event, 1);

@@ -66,7 +66,7 @@ struct Range {
   std::int64_t last = no_end;
 };
 
-// "0-8K", "8K-"; the whole where it is empty.
+// "0-8K", "8K-"; all sizes if empty.
 std::optional<Range> range_of(std::string_view text) {
   if (text.empty()) return Range{};
   const auto dash = text.find('-');

@@ -1,4 +1,4 @@
-// Which algorithm moves how much: ranges of sizes.
+// Which algorithm is used for which size: a table of size ranges.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,23 @@ namespace rueda {
 
 enum class Algorithm : std::uint8_t {
   flat,  // one host: every rank copies its data into shared memory and reads that of all others
-  // One host: as flat, but in parts, of which every rank combines its own and all read the results.
+  // One host: like flat, but in parts. Every rank combines its own part, and all read the results.
   staged,
   direct,  // one host: ranks read and write each other's tensors
   ring,    // messages around a ring, over the transport
   // Several hosts: reduce-scatter within each, a ring for each slice across, all-gather within.
   hierarchical,
-  // Several hosts: within each as above, recursive doubling across, by one rank of each.
+  // Several hosts: the same within each; recursive doubling across, by one rank of each.
   doubling,
-  tree,  // several hosts: as before, two binary trees across, each for half of the data
-  // All-to-all of several hosts: what the members of a host have for a rank of another is gathered
-  // in memory and goes as one message.
+  tree,  // several hosts: like doubling, but two binary trees across, each for half of the data
+  // All-to-all of several hosts: what the members of a host have for a rank of another host is
+  // gathered in memory and sent as one message.
   gathered,
   pairwise,  // all-to-all of several hosts: a message for each pair of ranks
 };
 
-// What a table is for: process sets whose members share one host's memory, others, or the
-// all-to-all of these, of which each size is what a rank has for one rank of another host.
+// What a table is for: process sets whose members share one host's memory, other sets, or the
+// all-to-all of other sets, whose size is what a rank has for one rank of another host.
 enum class Extent : std::uint8_t { one_host, several_hosts, alltoall_across };
 
 [[nodiscard]] std::string_view name_of(Algorithm algorithm);
@@ -36,37 +36,37 @@ enum class Extent : std::uint8_t { one_host, several_hosts, alltoall_across };
 class AlgorithmTable {
  public:
   struct Row {
-    std::int64_t from = 0;  // bytes; up to where the next row begins
+    std::int64_t from = 0;  // bytes; the range ends where the next row begins
     Algorithm algorithm = Algorithm::ring;
   };
 
-  // `small` below `limit` bytes, `large` from there on.
+  // `small` below `limit` bytes, `large` from `limit` on.
   static AlgorithmTable of_limit(std::int64_t limit, Algorithm small = Algorithm::flat,
                                  Algorithm large = Algorithm::direct);
-  // Each from a size on, the first from 0.
+  // Each row applies from its size on; the first starts at 0.
   static AlgorithmTable of_rows(std::vector<Row> rows);
-  // "flat:0-8K;direct:8K-1M;ring:1M-": bytes, an upper end is not part of its range. Later ranges
-  // override earlier ones; what none of them covers stays as in `otherwise`; "ring" alone means all
-  // sizes; empty or "auto" is `otherwise`. What is not for `extent` is checked and left out. Fails,
-  // saying what is accepted.
+  // "flat:0-8K;direct:8K-1M;ring:1M-": bytes; the upper end is exclusive. Later ranges override
+  // earlier ones, and sizes that none covers stay as in `otherwise`. "ring" alone means all sizes;
+  // empty or "auto" is `otherwise`. Algorithms that are not for `extent` are checked and ignored.
+  // Fails with a text that says what is accepted.
   static Expected<AlgorithmTable> parse(std::string_view text, const AlgorithmTable& otherwise,
                                         Extent extent = Extent::one_host);
 
-  // Whether `text`, which parse() accepts, gives any size to an algorithm that has to know which
+  // Whether `text`, which parse() accepts, assigns any size to an algorithm that must know which
   // ranks share a host.
   [[nodiscard]] static bool needs_hosts(std::string_view text);
 
   [[nodiscard]] Algorithm choose(std::int64_t bytes) const;
   [[nodiscard]] const std::vector<Row>& rows() const { return rows_; }
-  // As parse() reads it.
+  // In the format of parse().
   [[nodiscard]] std::string to_string() const;
 
  private:
-  // last: not part of the range.
+  // `last` is exclusive.
   void set(std::int64_t first, std::int64_t last, Algorithm algorithm);
   void merge_rows();
 
-  std::vector<Row> rows_{{0, Algorithm::ring}};  // by size; all is the ring's at first
+  std::vector<Row> rows_{{0, Algorithm::ring}};  // by size; initially the ring for all
 };
 
 }  // namespace rueda

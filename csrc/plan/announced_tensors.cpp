@@ -55,8 +55,7 @@ bool AnnouncedTensors::fail(const std::string& name, const std::string& group) {
       const bool own = rueda::contains(variant.ranks, tree_.rank());
       took_part = took_part || (own && variant.request.group == group);
     }
-    // Where ranks disagree about the group of a name, those outside of this one still wait for
-    // their answer.
+    // If ranks disagree about a name's group, those outside this one still wait for their answer.
     tensor = groups.size() == 1 ? tensors_.erase(tensor) : std::next(tensor);
   }
   return took_part;

@@ -1,8 +1,8 @@
-// What is known of the tensors that ranks of a node's subtree have submitted and that have not been
-// answered: who has asked for each, and in which way.
+// What is known of the tensors that ranks of a node's subtree have submitted and that await an
+// answer: who has requested each, and with which parameters.
 //
 // A tensor is complete once this rank and the whole subtree of each child have submitted it or have
-// joined. Only that is announced further up, or answered by the root.
+// joined. Only then is it announced further up, or answered by the root.
 #pragma once
 
 #include <cstdint>
@@ -21,20 +21,20 @@
 namespace rueda {
 
 struct AnnouncedTensor {
-  // Ranks that have asked for it in the same way.
+  // Ranks that have requested it in the same way.
   struct Asked {
     Request request;
     std::vector<int> ranks;
-    std::vector<int> children;  // of whom the whole subtree asked so, less the tensor's `absent`
+    std::vector<int> children;  // whose whole subtree requested it so, except the `absent` ranks
   };
-  // For how long it has been waited for, and what was said about that: see StallWatch.
+  // How long it has been waited for, and what was reported about that: see StallWatch.
   struct Waiting {
     Time since;
     Time next_report;
     bool reported = false;
     bool inquiring = false;  // the report waits for answers
   };
-  // The groups that it belongs to; more than one only where ranks disagree. "" for none.
+  // The groups that it belongs to; more than one only if ranks disagree. "" for none.
   using Groups = std::set<std::string>;
 
   std::vector<Asked> variants;  // of this rank and the complete children
@@ -47,9 +47,9 @@ struct AnnouncedTensor {
   std::optional<std::uint64_t> announced_id;  // of the response cache
   Waiting waiting;
 
-  // As it was asked for first. Of what is complete, or submitted here.
+  // As first requested. Only if it is complete or was submitted here.
   [[nodiscard]] const Request& request() const { return variants.front().request; }
-  // Those who ask as `request` does.
+  // The ranks that request it as `request` does.
   Asked& variant_of(const Request& request);
   [[nodiscard]] Groups groups() const;
 };
@@ -62,7 +62,7 @@ class AnnouncedTensors {
   AnnouncedTensors(const Tree& tree, const Subtrees& subtrees, const JoinedRanks& joined)
       : tree_(tree), subtrees_(subtrees), joined_(joined) {}
 
-  // The second: whether it is new.
+  // The second value: whether it is new.
   std::pair<Tensors::iterator, bool> add(const std::string& name) {
     return tensors_.try_emplace(name);
   }
@@ -76,35 +76,36 @@ class AnnouncedTensors {
   [[nodiscard]] Tensors::iterator begin() { return tensors_.begin(); }
   [[nodiscard]] Tensors::iterator end() { return tensors_.end(); }
 
-  // It is answered.
+  // It has been answered.
   void erase(const std::string& name) { tensors_.erase(name); }
-  // It is answered with an error, and with it all of its group, if it has one. Returns whether this
-  // rank had submitted any of that.
+  // It has been answered with an error, together with all of its group, if it has one. Returns
+  // whether this rank had submitted any of that.
   bool fail(const std::string& name, const std::string& group);
   void clear() { tensors_.clear(); }
 
-  // Something has been submitted for it. Who joins may complete any of them.
+  // Call when something was submitted for the tensor; without a tensor, when a rank has joined,
+  // which may complete any of them.
   void update_complete(Tensors::iterator tensor);
   void update_complete();
-  // What is complete and was not taken before, in order of completion.
+  // The tensors that are complete and were not taken before, in order of completion.
   [[nodiscard]] std::vector<std::string> take_completed() { return std::exchange(completed_, {}); }
   [[nodiscard]] bool is_just_completed(const std::string& name) const;
-  // To be taken again.
+  // Makes take_completed() return it again.
   void complete_again(const std::string& name) { completed_.push_back(name); }
-  // What was completed must not outlive its tensor: under the same name, the next round would take
-  // it for its own.
+  // A completed name must not outlive its tensor: if the name were used again, the next round would
+  // take the entry for its own.
   void drop_answered_completions();
 
-  // The ranks that have asked in this way.
+  // The ranks that have requested it in this way.
   [[nodiscard]] std::vector<int> ranks_of(const AnnouncedTensor& tensor,
                                           const AnnouncedTensor::Asked& variant) const;
-  // Those that have asked in any way.
+  // The ranks that have requested it in any way.
   [[nodiscard]] std::vector<int> ready_ranks(const AnnouncedTensor& tensor) const;
-  // Those below a complete child that have not joined instead.
+  // The ranks below a complete child that have not joined instead.
   [[nodiscard]] std::vector<int> ready_ranks(const AnnouncedTensor& tensor, int child) const;
-  // Those that have joined instead, where the tensor is complete.
+  // The ranks that have joined instead; the tensor is complete.
   [[nodiscard]] std::vector<int> absent_ranks(const AnnouncedTensor& tensor) const;
-  // For the parent. `partial`: it is not complete.
+  // For the parent. `partial`: the tensor is not complete.
   [[nodiscard]] Announcement announce(const AnnouncedTensor& tensor, bool partial) const;
 
  private:

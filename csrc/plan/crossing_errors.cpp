@@ -6,7 +6,7 @@ namespace rueda {
 
 namespace {
 
-// Names and groups in one map, whatever they are called.
+// Prefixes keep names and groups apart in one map.
 std::string name_key(const std::string& name) {
   return "name " + name;
 }

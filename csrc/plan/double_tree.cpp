@@ -6,14 +6,14 @@ namespace rueda {
 
 namespace {
 
-// Positions are counted from 1, in the order of the tree. Those whose lowest bit is the k-th are at
-// height k, between those that are below them.
+// Positions count from 1, in the order of the tree. Those whose lowest set bit is the k-th are at
+// height k, between the positions below them.
 int lowest_bit(int position) {
   return position & -position;
 }
 
-// Two positions are that far apart from the one above them. Where it does not exist, the next one
-// above that does.
+// Two sibling positions are equally far from their parent. If that does not exist, the next one
+// above it is the parent.
 int parent_of(int position, int size) {
   const int bit = lowest_bit(position);
   const int parent = (position ^ bit) | (bit << 1);

@@ -14,7 +14,7 @@ int largest_power(int size) {
 
 std::vector<Exchange> doubling_exchanges(int rank, int size) {
   const int power = largest_power(size);
-  const int extra = size - power;  // of the first 2 * extra ranks, each second one stands for two
+  const int extra = size - power;  // every second one of the first 2 * extra ranks stands for two
   const bool is_paired = rank < 2 * extra;
   if (is_paired && rank % 2 == 0) {
     return {{rank + 1, true, false, false}, {rank + 1, false, true, false}};

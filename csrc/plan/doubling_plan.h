@@ -1,9 +1,9 @@
-// Recursive doubling, as data: who exchanges what with whom, in as few hops as there can be.
+// Recursive doubling, as data: who exchanges what with whom, in the fewest possible hops.
 //
-// In each exchange two ranks swap what they hold and both combine it, so that after k of them every
-// rank holds the sum of 2^k. Ranks beyond the largest power of two hand theirs to a neighbour first
-// and get the result from it at the end. Thakur, Rabenseifner and Gropp, "Optimization of
-// collective communication operations in MPICH", 2005.
+// In each exchange two ranks swap what they hold and both combine it, so that after k exchanges
+// every rank holds the sum of 2^k ranks. Ranks beyond the largest power of two first give their
+// data to a neighbour, which returns the result at the end. Thakur, Rabenseifner and Gropp,
+// "Optimization of collective communication operations in MPICH", 2005.
 #pragma once
 
 #include <vector>
@@ -14,14 +14,14 @@ struct Exchange {
   int peer = 0;
   bool sends = false;
   bool receives = false;
-  bool combines = false;  // what arrives is combined with what this rank holds; or replaces it
+  bool combines = false;  // combines what arrives with what this rank holds; otherwise replaces it
 };
 
-// What one rank does, in order. Two ranks that combine the same operands do so in the order of
-// their numbers, so all end with the same bits.
+// The exchanges of one rank, in order. Two ranks that combine the same operands do so in the order
+// of their rank numbers, so all end with the same bits.
 [[nodiscard]] std::vector<Exchange> doubling_exchanges(int rank, int size);
 
-// How many exchanges follow each other: log2(size), and two more where that is not whole.
+// The number of consecutive exchanges: log2(size), rounded down and plus two if not whole.
 [[nodiscard]] int doubling_hops(int size);
 
 }  // namespace rueda

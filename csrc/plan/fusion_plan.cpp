@@ -10,7 +10,7 @@ namespace rueda {
 
 namespace {
 
-// How many batches of one kind may wait for a tensor that still fits: keeps the work linear.
+// How many batches of one kind stay open for a tensor that still fits; keeps the work linear.
 constexpr std::size_t look_ahead = 16;
 
 bool is_fusable(const Response& response) {

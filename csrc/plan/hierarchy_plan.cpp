@@ -6,9 +6,9 @@ namespace rueda {
 
 namespace {
 
-// A share of a part is so many chunks, so that one is on the wire while another is reduced.
+// Chunks per share of a part, so that one is on the wire while another is reduced.
 constexpr std::int64_t chunks_of_share = 4;
-// There are at least so many, if they are no smaller than that.
+// The minimum number of parts, unless they become too small.
 constexpr std::int64_t few_parts = 4;
 
 }  // namespace

@@ -14,7 +14,7 @@ bool is_control_character(char character) {
   return value < 0x20 || value == 0x7f;
 }
 
-// Not within a character of UTF-8.
+// Does not cut within a UTF-8 character.
 void cut(std::string& text, std::size_t limit) {
   if (text.size() <= limit) return;
   while (limit > 0 && (static_cast<unsigned char>(text[limit]) & 0xc0) == 0x80) --limit;
@@ -37,7 +37,7 @@ std::optional<Time> Inquiry::begin(std::span<const int> missing, Time now) {
   for (const int rank : asked_of(missing)) {
     const auto [known, is_new] = answers_.try_emplace(rank, Answer{now, {}, {}});
     Answer& answer = known->second;
-    // What it said for another report a moment ago is still true.
+    // Its answer to another report a moment ago is still true.
     const Duration age = now - answer.asked;
     if (age >= timeout) {
       answer = {now, {}, age < 2 * timeout ? std::move(answer.text) : std::nullopt};

@@ -1,5 +1,5 @@
-// Which ranks of a node's subtree have joined: they submit nothing more until all ranks of the
-// process set have joined, and what others submit meanwhile is complete without them.
+// Which ranks of a node's subtree have joined. They submit nothing until all ranks of the process
+// set have joined, and what others submit meanwhile is complete without them.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class JoinedRanks {
     self_ = true;
     ranks_.push_back(tree_.rank());
   }
-  // The child says that ranks of its subtree have joined. Returns whether that is possible.
+  // A child reports that ranks of its subtree have joined. Returns whether that is possible.
   [[nodiscard]] bool join(int child, const std::vector<int>& ranks);
   // All have joined: the next round begins.
   void begin_anew() {
@@ -30,8 +30,8 @@ class JoinedRanks {
     below_.clear();
   }
 
-  // Numbers of the response cache that a child has sent and this rank did not know. As long as the
-  // child has not said what they stood for, it may have submitted what it does not seem to have.
+  // A child has sent numbers of the response cache that this rank did not know. Until the child has
+  // said what they stood for, it may have submitted more than is known here.
   void await_numbers(int child, std::uint64_t count) { awaited_[child] += count; }
   [[nodiscard]] bool awaits_numbers(int child, std::uint64_t count) {
     return awaited_[child] >= count;
@@ -40,7 +40,7 @@ class JoinedRanks {
 
   [[nodiscard]] bool has_self() const { return self_; }
   [[nodiscard]] bool has_rank(int rank) const { return contains(ranks_, rank); }
-  // Whether a child's whole subtree has, and nothing of it is still to come.
+  // Whether a child's whole subtree has joined, and nothing from it is still to come.
   [[nodiscard]] bool has_subtree(int child) const;
   [[nodiscard]] bool has_all() const {
     return ranks_.size() == static_cast<std::size_t>(tree_.size());
@@ -57,7 +57,7 @@ class JoinedRanks {
   const Subtrees& subtrees_;
   bool self_ = false;
   std::vector<int> ranks_;
-  std::map<int, std::size_t> below_;  // how many of each child's subtree
+  std::map<int, std::size_t> below_;  // how many ranks of each child's subtree have joined
   std::map<int, std::uint64_t> awaited_;
 };
 

@@ -21,8 +21,8 @@ LeafNode right_of(LeafNode node) {
   return {node.first + left.count, node.count - left.count};
 }
 
-// The largest nodes within `node` whose leaves are all of the ascending ones from `at` on, which is
-// moved behind those that are covered.
+// Appends the largest nodes within `node` all of whose leaves are among the ascending ones from
+// `at` on. Moves `at` behind the covered leaves.
 using Leaf = std::vector<int>::const_iterator;
 void cover(LeafNode node, Leaf& at, Leaf end, std::vector<LeafNode>& nodes) {
   if (at == end || *at >= node.first + node.count) return;
@@ -43,7 +43,7 @@ std::vector<LeafNode> cover(int total, const std::vector<int>& leaves) {
   return nodes;
 }
 
-// Adds up `parts`, nodes in ascending order of which the next ones make up `node`.
+// Adds up `parts`: ascending nodes, the next of which make up `node`.
 using Part = std::vector<LeafNode>::const_iterator;
 void merge_into(LeafNode node, Part& part, std::vector<int>& merges) {
   if (*part == node) {
@@ -137,7 +137,7 @@ LeafPlan plan_leaves(const std::vector<int>& leaf_ranks, int ranks) {
 }
 
 std::vector<std::size_t> LeafPlan::places() const {
-  std::vector<std::size_t> before;  // by rank, partial sums of those before it
+  std::vector<std::size_t> before;  // by rank, the number of partial sums of earlier ranks
   std::size_t all = 0;
   for (const int own : partials) {
     before.push_back(all);

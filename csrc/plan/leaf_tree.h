@@ -1,5 +1,5 @@
 // How the partial sums of all ranks become the root of the tree over the leaves: see
-// include/rueda/leaves.h, whose functions are defined beside this one.
+// include/rueda/leaves.h, whose functions leaf_tree.cpp defines, too.
 #pragma once
 
 #include <cstddef>
@@ -9,27 +9,27 @@
 
 namespace rueda {
 
-// The same on every rank: it follows from who computes which leaf, and the bits of the result do
-// not depend on it.
+// The same on every rank. It follows from who computes which leaf, but the bits of the result do
+// not depend on that.
 struct LeafPlan {
   struct Source {
     int rank = 0;    // within the set
-    int number = 0;  // of that rank's partial sums
+    int number = 0;  // index among that rank's partial sums
     [[nodiscard]] bool operator==(const Source&) const = default;
   };
   int leaves = 0;
   std::vector<Source> sources;  // all partial sums, by their first leaf
-  // After source i: how often the last two of what has been pushed so far are replaced by their
-  // sum. Nothing but the root is left in the end.
+  // After source i is pushed, the last two entries are replaced by their sum merges[i] times. Only
+  // the root is left in the end.
   std::vector<int> merges;
-  std::vector<int> partials;  // of each rank, how many
+  std::vector<int> partials;  // how many each rank has
 
   [[nodiscard]] int partials_of(int rank) const { return partials[static_cast<std::size_t>(rank)]; }
-  // Where each source is among the partial sums of all ranks, those of rank 0 first.
+  // The position of each source among the partial sums of all ranks, rank 0's first.
   [[nodiscard]] std::vector<std::size_t> places() const;
 };
 
-// `leaf_ranks`: for each leaf the rank, from 0 to ranks - 1, that computes it; at least one.
+// `leaf_ranks`: for each leaf, the rank (0 to ranks - 1) that computes it; at least one leaf.
 [[nodiscard]] LeafPlan plan_leaves(const std::vector<int>& leaf_ranks, int ranks);
 
 }  // namespace rueda

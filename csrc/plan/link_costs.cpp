@@ -13,18 +13,18 @@ namespace rueda {
 
 namespace {
 
-// Recursive doubling does not overlap what is combined with what is on the wire, and uses one rank
-// of each host: not for more than this.
+// Recursive doubling does not overlap combining with transfers, and uses only one rank per host:
+// not for more than this.
 constexpr std::int64_t max_doubling = 256 << 10;
 constexpr std::int64_t min_doubling = 1 << 10;
-// Trees are for where latency counts: a host has one rank in them, whatever its others could carry.
+// Trees are for latency: each host has one rank in them, whatever its other ranks could carry.
 constexpr std::int64_t max_tree = 1 << 20;
-// What is smaller may travel along with what hosts agree on, in place of doubling: eager_limit().
+// Smaller data may travel along with the hosts' agreement instead of by doubling: eager_limit().
 constexpr std::int64_t min_tree = 8 << 10;
 constexpr std::int64_t min_tree_chunk = 1 << 10;
-// How much quicker they have to be, since trials are short.
+// How much quicker trees have to be, since trials are short.
 constexpr double clearly = 1.1;
-// What is gathered is not on the wire meanwhile: not for more than this, either.
+// Gathering does not overlap with transfers: also not for more than this.
 constexpr std::int64_t max_gathered = 256 << 10;
 
 }  // namespace
@@ -57,7 +57,7 @@ std::int64_t tree_chunk(const LinkCosts& costs, int hosts, std::int64_t bytes) {
   return std::max(min_tree_chunk, static_cast<std::int64_t>(std::sqrt(fewer / longer)));
 }
 
-// Up to the root and down again goes the first chunk; the others follow it. Each host is an inner
+// The first chunk goes up to the root and down again; the others follow it. Each host is an inner
 // node in one tree: of each two chunks, one in each tree, it sends one to its parent and two to its
 // children, and another as a leaf.
 double tree_cost(const LinkCosts& costs, int hosts, std::int64_t bytes) {

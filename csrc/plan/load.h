@@ -1,4 +1,4 @@
-// How much is under way on a rank, and what begins all the same.
+// How much is in progress on a rank, and what begins nevertheless.
 #pragma once
 
 #include <cstddef>
@@ -7,19 +7,19 @@
 
 namespace rueda {
 
-// Of what could begin.
+// Of work that could begin.
 struct Urgency {
   std::int32_t priority = 0;
   std::size_t bytes = 0;
 };
 
 struct Load {
-  // Enough is under way that will end without anything else beginning: what comes meanwhile had
-  // better wait and be fused.
+  // Enough is in progress that will end on its own: what comes meanwhile had better wait and be
+  // fused.
   bool is_busy = false;
-  // The greatest priority of what is under way. What has a greater one is to overtake it.
+  // The highest priority in progress. Work with a higher one is to overtake it.
   std::int32_t most_urgent = std::numeric_limits<std::int32_t>::max();
-  // What has so many bytes gains nothing by being fused, and keeps a link from being idle.
+  // From this size in bytes, work gains nothing by being fused, and keeps a link busy.
   std::size_t large = std::numeric_limits<std::size_t>::max();
 
   [[nodiscard]] bool holds_back(Urgency urgency) const {
@@ -27,12 +27,12 @@ struct Load {
   }
 };
 
-// With so many batches `running`, of which all have the same priority. `in_flight`: how many there
-// should be.
+// The load with `running` batches in progress, all of the same priority. `in_flight`: how many
+// there should be.
 [[nodiscard]] inline Load load_of(std::size_t running, std::size_t in_flight, bool spans_hosts) {
-  // Between hosts the news that others are ready may wait in the queue of a link behind what is
-  // under way, 50 ms and more at 1 Gbit/s: large tensors that follow one another keep the link from
-  // being idle meanwhile, since so many of them are under way.
+  // Between hosts, the news that others are ready may wait in the queue of a link behind what is
+  // in progress, 50 ms and more at 1 Gbit/s. Large tensors that follow one another keep the link
+  // busy meanwhile, since this many of them are in progress.
   constexpr std::size_t large_bytes = 1 << 20;
   constexpr std::size_t large_in_flight = 16;
   Load load{.is_busy = running >= in_flight};

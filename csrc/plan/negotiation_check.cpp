@@ -16,13 +16,13 @@ bool all_in_set(const std::vector<int>& ranks, int set_size) {
   return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return in_set(rank, set_size); });
 }
 
-// Sorted without repetition, and within the set.
+// Sorted, without duplicates, and within the set.
 bool is_rank_list(const std::vector<int>& ranks, int set_size) {
   return all_in_set(ranks, set_size) &&
          std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
 }
 
-// What validate() promises of a request without an error; one with an error may contain anything.
+// What validate() guarantees for a request without an error; one with an error may hold anything.
 bool is_plausible(const Request& request, int set_size) {
   return !request.error.ok() || validate(request, set_size).ok();
 }

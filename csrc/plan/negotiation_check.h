@@ -1,5 +1,5 @@
-// Whether what was received makes sense: everything that the negotiator takes for granted about a
-// message.
+// Whether a received message makes sense: everything that the negotiator takes for granted about
+// it.
 #pragma once
 
 #include "plan/negotiation_message.h"
@@ -7,8 +7,8 @@
 
 namespace rueda {
 
-// Ranks within the set and sorted, names and extents that agree with each other, ages that are
-// times.
+// Checks that ranks are within the set and sorted, that names and extents agree with each other,
+// and that ages are times.
 [[nodiscard]] bool is_plausible(const UpMessage& message, int set_size);
 [[nodiscard]] bool is_plausible(const ResponseList& responses, int set_size);
 

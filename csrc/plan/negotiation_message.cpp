@@ -18,7 +18,7 @@ int read_int(Reader& reader) {
   return value == wide ? value : reader.fail();
 }
 
-// Grows with what is really there: a message that lies about a length costs no memory.
+// Grows with the data that really exists: a message with a false length costs no memory.
 template <class Read>
 auto read_list(Reader& reader, const Read& read) {
   std::vector<decltype(read(reader))> items;
@@ -124,7 +124,7 @@ Announcement read_announcement(Reader& reader) {
   return announcement;
 }
 
-// A response that is an entry of the cache, word for word.
+// The cache entry that equals the response exactly; null if there is none.
 const ResponseCache::Entry* cached(const Response& response, const ResponseCache& cache) {
   if (response.kind != ResponseKind::execute || !response.absent.empty()) return nullptr;
   const ResponseCache::Entry* entry = cache.find(response.request.name);
@@ -256,7 +256,7 @@ std::optional<UpMessage> decode_up(Reader& reader, int set_size) {
 
 std::optional<ResponseList> decode_responses(Reader& reader, const ResponseCache& cache,
                                              int set_size) {
-  // No list repeats a number: one that does could grow a few bytes into a great deal.
+  // No list repeats a number; otherwise a few bytes could grow into a great deal.
   std::size_t entries_left = cache.size();
   ResponseList responses = read_list(reader, [&](Reader& from) {
     if (from.byte() == 0) return read_response(from);

@@ -51,12 +51,12 @@ Status Negotiator::submit_group(std::vector<Request> requests, Time now) {
   for (Request& request : requests) {
     const auto tensor = tensor_for(request.name, now);
     AnnouncedTensor& state = tensor->second;
-    // Still waiting for an answer that the failure of a group took from this rank: it is that of
-    // this one, too.
+    // The name still awaits an answer that the failure of a group took from this rank; that will
+    // answer this request, too.
     if (state.self_ready) continue;
     state.self_ready = true;
-    // Where the host writes a result is this rank's own affair, and each pair of ranks settles the
-    // sizes of an alltoall.
+    // Where the host writes a result is this rank's own business, and each pair of ranks settles
+    // the sizes of an alltoall.
     if (!request.on_gpu || request.collective == Collective::alltoall) request.output_bytes = 0;
     if (is_watched()) options_.on_ready(request, {{tree_.rank()}}, now);
     stalls_.report_soon(state.waiting, now);
@@ -92,7 +92,7 @@ void Negotiator::join() {
 bool Negotiator::leave(Leaving how) {
   if (!closed_.ok() || has_left_) return false;
   if (how != Leaving::alone) {
-    // A list that has not been taken yet may be what this rank waits for.
+    // This rank may be waiting for a list that has not been taken yet.
     const std::uint64_t heard = errors_.applied() - agreed_.size();
     const bool waits = how == Leaving::later_with_all;
     return retiring_.note({tree_.rank(), waits ? heard : RetiringRank::always});
@@ -125,7 +125,7 @@ void Negotiator::receive(int peer, std::span<const std::byte> message, Time now)
 
 void Negotiator::receive_up(int child, UpMessage message, Time now) {
   if (!closed_.ok()) return;
-  // What a child submitted before it joined is merged before anything is completed by its absence.
+  // What a child submitted before it joined is merged before its absence completes anything.
   if (!joined_.awaits_numbers(child, message.resolved) || !joined_.join(child, message.joined)) {
     return break_off(str("malformed message from ", naming_.describe({child})));
   }
@@ -209,7 +209,7 @@ void Negotiator::merge_amendment(int child, const Announcement& announcement) {
   if (!tree_.is_root()) {
     up_.announcements.push_back(announcement);
   } else if (!ready_.contains(name)) {
-    tensors_.complete_again(name);  // its group is incomplete, and has failed now
+    tensors_.complete_again(name);  // its group was incomplete, and has now failed
   }
 }
 
@@ -267,7 +267,7 @@ void Negotiator::apply(ResponseList responses) {
         if (tensors_.fail(name, response.request.group)) took_part.insert(name);
         errors_.note(response);
         ready_.forget_group(response.request.group);
-        // An error may come once for each of several groups: who has had it has not missed it.
+        // An error may come once for each of several groups: a rank that got it has not missed it.
         if (response.status.code() == ErrorCode::stalled && !joined_.has_self() &&
             !took_part.contains(name)) {
           errors_.miss(response);
@@ -278,8 +278,8 @@ void Negotiator::apply(ResponseList responses) {
       case ResponseKind::left: close(response.status); break;
     }
   }
-  // What waits to be sent or released must not outlive its tensor: under the same name, the next
-  // round would take it for its own.
+  // A name waiting to be sent or released must not outlive its tensor: if the name were used again,
+  // the next round would take the entry for its own.
   tensors_.drop_answered_completions();
   ready_.drop_answered();
   std::erase_if(up_.announcements, [this](const Announcement& announcement) {
@@ -320,7 +320,7 @@ void Negotiator::flush_up() {
       up_.announcements.push_back(tensors_.announce(tensor, false));
     }
   }
-  // Behind all that they have announced.
+  // After everything that they have announced.
   if (joined_.awaits_no_numbers()) up_.retiring = retiring_.take_news();
   if (up_.empty()) return;
   up_.applied = errors_.applied();

@@ -5,9 +5,9 @@
 // simulations can drive any number of ranks in any order.
 //
 // Requests go up a tree (see Tree): a node announces a name to its parent once its whole subtree
-// has submitted it (AnnouncedTensors). The root puts what is complete in order (ReleaseQueue) and
-// sends down what becomes of it (ResponseBuilder); streams are ordered, so every rank sees the same
-// responses in the same order. All ranks here are ranks within the set.
+// has submitted it (AnnouncedTensors). The root puts complete tensors in order (ReleaseQueue) and
+// sends down the responses (ResponseBuilder). Messages between two ranks stay in order, so every
+// rank sees the same responses in the same order. All ranks here are ranks within the set.
 #pragma once
 
 #include <cstdint>
@@ -37,19 +37,19 @@ namespace rueda {
 
 struct NegotiatorOptions {
   int rank = 0;
-  std::vector<int> members{0};  // world ranks, for messages; their number is the size of the set
+  std::vector<int> members{0};  // world ranks, for messages; their number is the set's size
   std::string set_name;         // for messages: "" for the world, "process set 2"
   int fanout = 4;
   std::int64_t cache_capacity = 1024;
-  std::int64_t fusion_threshold = 64 << 20;  // bytes that end the root's holding back
+  std::int64_t fusion_threshold = 64 << 20;  // the root holds back fewer bytes than this
   Duration stall_warning{};                  // zero: never
   Duration stall_error{};                    // zero: never
   std::function<Duration()> patience;        // may raise stall_error, at any time; may be empty
   // Whether ranks that are waited for can be asked where they are: see take_questions().
   bool asks_whereabouts = false;
-  // Told when ranks of the set turn out to be ready for a request: this one, or all of a child's
-  // subtree that have not joined. For whoever watches; it must not call back. May be empty. What it
-  // is told costs something to find out, so is_watched is asked before.
+  // Called when ranks of the set turn out to be ready for a request: this one, or all of a child's
+  // subtree that have not joined. For observers; must not call back. May be empty. Its arguments
+  // cost something to find out, so is_watched is called first.
   std::function<void(const Request& request, std::span<const int> ranks, Time now)> on_ready;
   std::function<bool()> is_watched = [] { return true; };
 };
@@ -66,27 +66,27 @@ class Negotiator {
   Negotiator& operator=(const Negotiator&) = delete;
 
   // This rank wants `request` (already validated, or with its error set). Its name must not be
-  // pending here. Fails at once where it is known that it cannot succeed: a rank has left, this
+  // pending here. Fails immediately if it is known that it cannot succeed: a rank has left, this
   // rank has joined, or the others gave up waiting for it.
   Status submit(Request request, Time now);
   // The same for a whole group: all of it or nothing.
   Status submit_group(std::vector<Request> requests, Time now);
-  // A pending name turns out to be wrong on this rank: it fails on all, unless it was agreed on
-  // already.
+  // A pending name turns out to be wrong on this rank: it fails on all ranks, unless it has already
+  // been agreed on.
   void amend(const std::string& name, const Status& error);
   void join();
-  // Returns whether the others are to hear of it.
+  // Returns whether the others need to be told.
   bool leave(Leaving how = Leaving::alone);
   // The set has ended for this rank, whatever the others know: nothing more is agreed on.
   void close(const Status& reason);
 
   void receive(int peer, std::span<const std::byte> message, Time now);
-  // This rank can no longer follow the others: whoever depends on it is told, and nobody waits for
-  // it.
+  // This rank can no longer follow the others: ranks that depend on it are told, and nobody waits
+  // for it.
   void break_off(const std::string& why);
 
-  // The root holds back what is ready, as the load says, until the fusion threshold: so that it is
-  // fused.
+  // Up to the fusion threshold, the root holds back ready tensors as the load says, so that they
+  // are fused.
   void set_load(const Load& load) { ready_.set_load(load); }
 
   // Checks for stalls, then turns what has been submitted and received since the last call into
@@ -96,18 +96,17 @@ class Negotiator {
   [[nodiscard]] std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
   [[nodiscard]] std::vector<ResponseList> take_responses() { return std::exchange(agreed_, {}); }
 
-  // When flush() should be called though nothing happens; nothing while no one waits.
+  // When flush() should be called even if nothing happens; empty while no one waits.
   [[nodiscard]] std::optional<Time> next_deadline() const { return stalls_.next_deadline(); }
   // Not ok once a rank of the set has left, or close() was called.
   [[nodiscard]] const Status& closed() const { return closed_; }
-  // The ranks that are to be asked where they are, now that others have waited for them for long.
-  // What each says is handed to hear_whereabouts() and goes into the report, which waits for it.
+  // The ranks to ask where they are, now that others have long waited for them. Pass their answers
+  // to hear_whereabouts(); they go into the report, which waits for them.
   [[nodiscard]] std::vector<int> take_questions() { return stalls_.take_questions(); }
   void hear_whereabouts(int rank, std::string text, Time now) {
     stalls_.hear_whereabouts(rank, std::move(text), now);
   }
-  // Whether the root holds back responses: they come with the first flush() once the load allows
-  // it.
+  // Whether the root holds back responses. They come with the first flush() that the load allows.
   [[nodiscard]] bool holds_back() const { return !ready_.empty(); }
 
  private:
@@ -143,7 +142,7 @@ class Negotiator {
   Status closed_;
   bool has_left_ = false;  // this rank
 
-  // Of the root.
+  // For the root.
   const ResponseBuilder builder_;
   ReleaseQueue ready_;
 

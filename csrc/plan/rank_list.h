@@ -11,7 +11,7 @@ bool contains(const std::vector<Value>& values, const Value& value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
-// Keeps `ranks` sorted and without repetition.
+// Keeps `ranks` sorted and without duplicates.
 inline void add_ranks(std::vector<int>& ranks, const std::vector<int>& more) {
   if (more.empty()) return;
   ranks.insert(ranks.end(), more.begin(), more.end());

@@ -12,8 +12,7 @@ namespace rueda {
 void ReleaseQueue::add(const std::string& name) {
   const AnnouncedTensor& tensor = tensors_.at(name);
   const Request& request = tensor.request();
-  // An error fails the whole group at once; its members that are still pending need no answer of
-  // their own.
+  // An error fails the whole group immediately; its pending members need no answer of their own.
   if (request.group.empty() || tensor.groups().size() > 1 || !responses_.verdict(tensor).ok()) {
     ready_.push_back(name);
     return;
@@ -60,9 +59,9 @@ std::vector<std::string> ReleaseQueue::take_held() {
   return taken;
 }
 
-// The most urgent first, of these what has been ready for longest. Errors go before all: a member
-// of a group that was fine when it became ready may have been amended since, and then no other
-// member may be executed.
+// The most urgent first; among equals, the one that has been ready longest. Errors come first: a
+// member of a group that was fine when it became ready may have been amended since, and then no
+// other member may be executed.
 ResponseList ReleaseQueue::release() {
   std::stable_sort(ready_.begin(), ready_.end(),
                    [this](const std::string& left, const std::string& right) {

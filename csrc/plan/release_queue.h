@@ -1,5 +1,5 @@
-// What the root of a process set's tree may release: tensors that are complete, the most urgent
-// first, groups as a whole. While enough is under way it holds some of them back, so that they are
+// What the root of a process set's tree may release: complete tensors, the most urgent first,
+// groups as a whole. While enough is in progress it holds some of them back, so that they are
 // fused.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace rueda {
 
 class ReleaseQueue {
  public:
-  // `fusion_threshold`: bytes that end the holding back. The others must outlive this.
+  // Holds back fewer bytes than `fusion_threshold`. The others must outlive this.
   ReleaseQueue(const AnnouncedTensors& tensors, const ResponseBuilder& responses,
                const SetNaming& naming, std::int64_t fusion_threshold)
       : tensors_(tensors),
@@ -32,17 +32,17 @@ class ReleaseQueue {
   [[nodiscard]] bool contains(const std::string& name) const;
   [[nodiscard]] bool empty() const { return ready_.empty(); }
 
-  // Takes out what has to wait for what is under way; for hold() after the release.
+  // Takes out what has to wait for work in progress; pass it to hold() after the release.
   [[nodiscard]] std::vector<std::string> take_held();
   void hold(std::vector<std::string> held) { ready_ = std::move(held); }
-  // Answers everything that is left.
+  // Answers everything that remains.
   [[nodiscard]] ResponseList release();
-  // Everybody has joined, so nobody will hand in the rest.
+  // All ranks have joined, so nobody will submit the rest.
   [[nodiscard]] ResponseList fail_unfinished_groups() const;
 
   void forget_group(const std::string& group) { groups_.erase(group); }
-  // What waits to be released must not outlive its tensor: under the same name, the next round
-  // would take it for its own.
+  // A waiting name must not outlive its tensor: if the name were used again, the next round would
+  // take the entry for its own.
   void drop_answered();
   void clear_groups() { groups_.clear(); }
 
@@ -56,7 +56,7 @@ class ReleaseQueue {
   const std::int64_t fusion_threshold_;
   Load load_;
   std::vector<std::string> ready_;                          // in order
-  std::map<std::string, std::vector<std::string>> groups_;  // complete members of incomplete ones
+  std::map<std::string, std::vector<std::string>> groups_;  // complete members of incomplete groups
 };
 
 }  // namespace rueda

@@ -12,7 +12,7 @@ namespace rueda {
 
 namespace {
 
-// The extents that ranks must share: all of them, except the first where each rank has its own.
+// The extents that ranks must share: all of them, except the first if each rank has its own.
 Shape shared_extents(const Request& request) {
   const bool own_first =
       request.collective == Collective::allgather || request.collective == Collective::alltoall;
@@ -52,7 +52,7 @@ bool reduces(Collective collective) {
          collective == Collective::persistent_allreduce;
 }
 
-// Whether `splits` divide `rows` completely, without adding up numbers that may overflow.
+// Whether `splits` add up to `rows`, without adding numbers that may overflow.
 bool divide(const std::vector<std::int64_t>& splits, std::int64_t rows) {
   for (const std::int64_t split : splits) {
     if (split < 0 || split > rows) return false;
@@ -151,7 +151,7 @@ Status validate_leaves(const Request& request, int set_size) {
   return {};
 }
 
-// Whether the number of bytes is a std::int64_t, also where an extent of 0 comes after large ones.
+// Whether the number of bytes fits a std::int64_t, even if an extent of 0 follows large ones.
 bool fits(const Shape& shape, DataType dtype) {
   std::int64_t rest =
       std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(dtype));
@@ -277,7 +277,7 @@ Status validate(const Request& request, int set_size) {
     return refuse(ErrorCode::invalid_argument, name_of(request.collective),
                   " needs at least one dimension, got a scalar");
   }
-  // What a rank gets are the rows of all.
+  // Each rank gets the rows of all.
   const bool gets_all =
       request.collective == Collective::allgather || request.collective == Collective::alltoall;
   if (gets_all && request.shape.front() > std::numeric_limits<std::int64_t>::max() / set_size) {

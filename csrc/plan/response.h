@@ -11,7 +11,7 @@ namespace rueda {
 enum class ResponseKind : std::uint8_t {
   execute,  // every rank has submitted it, or has joined
   error,    // it fails on every rank that has submitted it
-  warning,  // it has waited for a long time; goes on waiting
+  warning,  // it has waited for a long time, and keeps waiting
   joined,   // every rank has joined
   left,     // a rank shuts down: nothing more can be agreed on in this set
 };
@@ -25,8 +25,8 @@ struct Response {
   // execute: the ranks that have joined without submitting it; they contribute the identity.
   std::vector<int> absent;
   Status status;       // error, warning, left
-  int other_set = -1;  // error: the set to which the rank that refuses has handed the name instead
-  int rank = -1;       // joined: who was last; left: who leaves
+  int other_set = -1;  // error: the set for which the refusing rank submitted the name instead
+  int rank = -1;       // joined: the last rank; left: the rank that leaves
 };
 
 // The responses of one list are fused together, on every rank in the same way.

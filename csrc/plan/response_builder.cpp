@@ -9,7 +9,7 @@ namespace rueda {
 
 namespace {
 
-// A message names so many different ways to ask for a tensor, and counts the rest.
+// How many different ways to request a tensor a message lists; it counts the rest.
 constexpr std::size_t max_variants = 8;
 
 }  // namespace
@@ -30,7 +30,7 @@ Response ResponseBuilder::respond(const AnnouncedTensor& tensor) const {
   response.absent = tensors_.absent_ranks(tensor);
   const Collective collective = response.request.collective;
   if (collective == Collective::allgather || collective == Collective::alltoall) {
-    // No rank's own extent, lest ranks that know the response from their caches see another's.
+    // No rank's own extent, so that ranks with the response in their cache never see another's.
     response.request.shape.front() = 0;
   }
   if (collective == Collective::allgather) {
@@ -90,7 +90,7 @@ Status ResponseBuilder::verdict_on_absent(const AnnouncedTensor& tensor) const {
   return {};
 }
 
-// Beginning with what most ranks say, so that text and blame do not depend on who came first.
+// Begins with the most common request, so that text and blame do not depend on who came first.
 Status ResponseBuilder::verdict_on_variants(const AnnouncedTensor& tensor) const {
   struct Party {
     const Request* request;

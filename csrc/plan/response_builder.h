@@ -1,5 +1,5 @@
-// What a tensor that all ranks of a process set have submitted is answered with: that it is to be
-// executed, or why it cannot be.
+// The answer to a tensor that all ranks of a process set have submitted: that it is executed, or
+// why it cannot be.
 #pragma once
 
 #include "core/status.h"
@@ -16,7 +16,7 @@ class ResponseBuilder {
       : tensors_(tensors), naming_(naming) {}
 
   [[nodiscard]] Response respond(const AnnouncedTensor& tensor) const;
-  // Ok where all have asked for the same, and it can be done.
+  // Ok if all have requested the same and it can be done.
   [[nodiscard]] Status verdict(const AnnouncedTensor& tensor) const;
 
   // The same error for each of `groups`.

@@ -29,7 +29,7 @@ const ResponseCache::Entry* ResponseCache::find(
 }
 
 void ResponseCache::apply(const Response& response) {
-  // What involves joined ranks is an exception that will not come again in the same form.
+  // A response with joined ranks is an exception that will not recur in the same form.
   if (capacity_ <= 0 || response.kind != ResponseKind::execute || !response.absent.empty()) return;
   if (response.request.collective > Collective::barrier) return;
   const auto found = by_name_.find(response.request.name);

@@ -1,8 +1,8 @@
 // Remembers what was agreed on, so that a repeated request travels as a number.
 //
 // Every rank of a process set applies the same responses in the same order, so every rank's cache
-// has the same entries under the same numbers. Numbers are never used twice: a number that is no
-// longer known was evicted.
+// has the same entries under the same numbers. Numbers are never reused: an unknown number was
+// evicted.
 #pragma once
 
 #include <cstdint>
@@ -28,16 +28,16 @@ class ResponseCache {
 
   explicit ResponseCache(std::int64_t capacity) : capacity_(capacity) {}
 
-  // Null when unknown.
+  // Null if unknown.
   [[nodiscard]] const Entry* find(std::uint64_t id) const;
   [[nodiscard]] const Entry* find(const std::string& name) const;
-  // What all ranks know as exactly this; null where there is nothing. `first_extents`: (rank,
+  // The entry that all ranks have for exactly this; null if there is none. `first_extents`: (rank,
   // rows).
   [[nodiscard]] const Entry* find(
       const Request& request, std::span<const std::pair<int, std::int64_t>> first_extents) const;
 
-  // Applies a response: inserts, replaces or refreshes its entry, and evicts the one longest
-  // unused. Must be called for the same responses in the same order on all ranks.
+  // Applies a response: inserts, replaces or refreshes its entry, and evicts the least recently
+  // used one. Must be called for the same responses in the same order on all ranks.
   void apply(const Response& response);
 
   [[nodiscard]] std::size_t size() const { return entries_.size(); }

@@ -7,7 +7,7 @@ namespace rueda {
 
 namespace {
 
-// One after the other.
+// Consecutive segments of these lengths.
 std::vector<Segment> segments_of(const std::vector<std::int64_t>& lengths) {
   std::vector<Segment> segments;
   segments.reserve(lengths.size());
@@ -82,7 +82,7 @@ Hop RingPlan::hop(std::int64_t index) const {
   // in the all-gather each rank starts with the segment it owns.
   const int turn = step < size_ - 1 ? step : step - (size_ - 1);
   const int first = reduces ? rank_ - 1 : rank_;
-  // Of what is not below -size.
+  // For values from -size on.
   const auto wrap = [this](int value) { return value < 0 ? value + size_ : value; };
   return {step, chunk_index, part(wrap(first - turn), chunk_index),
           part(wrap(first - turn - 1), chunk_index), reduces};

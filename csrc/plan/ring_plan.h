@@ -20,7 +20,7 @@ struct Segment {
 };
 
 // What one rank does for one chunk in one step: it sends `send` to the next rank of the ring and
-// receives `recv` from the previous one, to be reduced into its own data or to replace it.
+// receives `recv` from the previous one, to reduce it into its own data or to replace that.
 struct Hop {
   int step = 0;
   std::int64_t chunk = 0;
@@ -30,25 +30,25 @@ struct Hop {
 };
 
 // The hops of one rank, in the order in which it sends and receives. Computed on demand, so that a
-// plan costs nothing however many ranks and chunks it has.
+// plan costs nothing, no matter how many ranks and chunks there are.
 //
 // The data is divided into one segment per rank; each segment travels in chunks of at most `chunk`
 // elements. Hop i may be sent once hop i - chunks() has been received: a segment is passed on chunk
-// by chunk. A hop that replaces data which this rank also sent in the reduce-scatter, hop i - (size
-// - 1) * chunks(), must not be received before that send has completed.
+// by chunk. A hop may replace data that this rank also sent in the reduce-scatter, as hop i - (size
+// - 1) * chunks(); it must not be received before that send has completed.
 class RingPlan {
  public:
-  // Every rank ends with the reduction of all `count` elements.
+  // Every rank ends up with the reduction of all `count` elements.
   static RingPlan allreduce(int rank, int size, std::int64_t count, std::int64_t chunk);
-  // Rank r ends with the reduction of segment r, of lengths[r] elements.
+  // Rank r ends up with the reduction of segment r, of lengths[r] elements.
   static RingPlan reduce_scatter(int rank, std::vector<std::int64_t> lengths, std::int64_t chunk);
-  // Rank r starts with segment r; every rank ends with all of them.
+  // Rank r starts with segment r; every rank ends up with all of them.
   static RingPlan allgather(int rank, std::vector<std::int64_t> lengths, std::int64_t chunk);
-  // The same with segments that lie anywhere.
+  // The same with segments at any offsets.
   static RingPlan reduce_scatter(int rank, std::vector<Segment> segments, std::int64_t chunk);
   static RingPlan allgather(int rank, std::vector<Segment> segments, std::int64_t chunk);
 
-  // The same ring as another rank goes through it; shares the segments with this one.
+  // The same ring from the view of another rank; shares the segments with this one.
   [[nodiscard]] RingPlan of_rank(int rank) const;
 
   [[nodiscard]] int ranks() const { return size_; }

@@ -1,6 +1,6 @@
 // How far one rank has come in a RingPlan, and which hop it may post next.
 //
-// Counts only: what is posted, and when it is over, is up to who walks through the plan.
+// Only counts: the caller posts transfers and knows when they complete.
 #pragma once
 
 #include <cstdint>
@@ -11,25 +11,25 @@ namespace rueda {
 
 class RingProgress {
  public:
-  // Hops whose receives are posted ahead: enough to hide the turn-around of one chunk.
+  // How many receives are posted ahead: enough to hide the turn-around of one chunk.
   static constexpr std::int64_t window = 4;
 
   explicit RingProgress(const RingPlan& plan)
       : hops_(plan.hops()), chunks_(plan.chunks()), both_phases_(plan.has_both_phases()) {}
 
-  // Whether the next receive may be posted: there is room for it, and a chunk of the second half,
-  // which replaces one that this rank sent in the first, finds that send over.
+  // Whether the next receive may be posted: there is room in the window, and if the chunk is of the
+  // second half and replaces one that this rank sent in the first, that send has completed.
   [[nodiscard]] bool may_post_receive() const {
     return receives_posted_ < hops_ && receives_posted_ < received_ + window &&
            may_overwrite(receives_posted_);
   }
-  // Whether what the next send passes on has been received.
+  // Whether the data of the next send has been received.
   [[nodiscard]] bool may_post_send() const {
     return sends_posted_ < hops_ && sends_posted_ < received_ + chunks_;
   }
   [[nodiscard]] bool is_over() const { return received_ == hops_ && sent_ == hops_; }
 
-  // How many there have been: the number of the next hop. Receives and sends end in order.
+  // How many there have been: the number of the next hop. Receives and sends complete in order.
   [[nodiscard]] std::int64_t receives_posted() const { return receives_posted_; }
   [[nodiscard]] std::int64_t sends_posted() const { return sends_posted_; }
   [[nodiscard]] std::int64_t received() const { return received_; }

@@ -8,7 +8,8 @@ namespace rueda {
 
 namespace {
 
-// Of all that goes with one message: rather than send more to every host, what is ready is fused.
+// Limit on the results in one message: beyond it, ready rounds are fused instead of sending more to
+// every host.
 constexpr std::size_t max_result_bytes = 16 << 10;
 
 RoundAgreement::Bytes read_bytes(Reader& reader) {
@@ -49,7 +50,7 @@ bool RoundAgreement::add_ready(int host, std::uint64_t plan, Bytes sent) {
   auto& said = ready_[plan];
   if (!said.emplace(host, std::move(sent)).second) return false;
   if (said.size() <= tree_.children().size()) return true;
-  // What another host has sent along fits where this one's does, or is none of this plan's.
+  // What another host has sent along is as long as this host's, or does not belong to this plan.
   const std::size_t length = own_.at(plan).bytes;
   const auto is_as_long = [&](const auto& one) { return one.second.size() == length; };
   const bool is_whole = combine_ && length > 0 &&
@@ -71,7 +72,7 @@ bool RoundAgreement::add_ready(int host, std::uint64_t plan, Bytes sent) {
   return true;
 }
 
-// The root's own decisions take effect at once, though they travel with the next flush.
+// The root's own decisions take effect immediately, though they travel with the next flush.
 void RoundAgreement::add_cancelled(std::uint64_t plan) {
   if (!tree_.is_root()) return up_.cancelled.push_back(plan);
   if (!cancelled_.emplace(plan, messages_down_ + 1).second) return;
@@ -141,7 +142,7 @@ bool RoundAgreement::receive_down(Reader& reader) {
       continue;
     }
     if (has_ended_) continue;
-    // Nothing goes without this host and those beneath it, and no result is longer than what it has
+    // Nothing goes without this host and those below it, and no result is longer than what it has
     // sent along.
     const auto own = own_.find(decision.plan);
     const std::size_t length = decision.result.size();
@@ -157,7 +158,7 @@ bool RoundAgreement::receive_down(Reader& reader) {
 void RoundAgreement::apply(DownMessage message) {
   if (has_ended_) return;
   ++messages_down_;
-  Decision* last = nullptr;  // that goes
+  Decision* last = nullptr;  // the last one that goes
   decided_.reserve(decided_.size() + message.decisions.size());
   for (Decision& decision : message.decisions) {
     const std::uint64_t plan = decision.plan;
@@ -170,7 +171,7 @@ void RoundAgreement::apply(DownMessage message) {
     }
     acknowledges_ = true;
     ready_.erase(plan);
-    // Or it would seem to be said by one who knows.
+    // Otherwise it would seem to come from a host that knows of the cancellation.
     std::erase_if(up_.ready, [&](const auto& ready) { return ready.plan == plan; });
     std::erase(up_.cancelled, plan);
     if (has_children()) cancelled_.try_emplace(plan, messages_down_);

@@ -1,5 +1,5 @@
-// The members of a process set that spans hosts, host by host, for operations that are composed of
-// what a host's members do in its memory and of what goes over the links between hosts.
+// The members of a process set that spans hosts, host by host. For operations that combine work of
+// a host's members in its memory with transfers over the links between hosts.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 
 namespace rueda {
 
-// Ring i goes once through every host: through its member i, or, on a host with fewer members, i
-// modulo their number. So whatever is divided among rings crosses each host's link once.
+// Ring i passes once through every host: through its member i, or, on a host with fewer members, i
+// modulo their number. So data that is divided among rings crosses each host's link once.
 class SetHosts {
  public:
-  // `members`: of each host all of them, ranks within the set, of which this one is number `rank`
+  // `members`: for each host all its members, as ranks within the set; this rank is number `rank`
   // on `host`. `ranks`: their world ranks. At least one of each.
   SetHosts(std::vector<std::vector<int>> members, int host, int rank, const std::vector<int>& ranks,
            AlgorithmTable algorithms, AlgorithmTable alltoall, const LinkCosts& costs);
 
   [[nodiscard]] int hosts() const { return static_cast<int>(parts_.size()); }
   [[nodiscard]] int host() const { return host_; }  // this rank's
-  [[nodiscard]] int rank() const { return rank_; }  // of this one among its host's members
+  [[nodiscard]] int rank() const { return rank_; }  // index among its host's members
   // How many members a host has.
   [[nodiscard]] int size(int host) const { return static_cast<int>(part(host).size()); }
   [[nodiscard]] int size() const { return size(host_); }
@@ -32,29 +32,29 @@ class SetHosts {
     return part(host)[static_cast<std::size_t>(index)];
   }
   [[nodiscard]] int host_of(int member) const;
-  // Which of its host's members it is.
+  // The index of a member on its host.
   [[nodiscard]] int index_of(int member) const;
-  // Which of its host's members takes part in ring i.
+  // The index of the host's member that takes part in ring i.
   [[nodiscard]] int member_of_ring(int host, int ring) const { return ring % size(host); }
 
-  // World ranks: of this host's members, and of those who take part in a ring, by host.
+  // World ranks: of this host's members, and of those that take part in a ring, by host.
   [[nodiscard]] const std::vector<int>& here() const { return here_; }
   [[nodiscard]] const std::vector<int>& across(int ring) const {
     return across_[static_cast<std::size_t>(ring)];
   }
 
-  // How the set exchanges which sizes.
+  // Which algorithm the set uses between hosts, by size.
   [[nodiscard]] const AlgorithmTable& algorithms() const { return algorithms_; }
-  // In an all-to-all, by what a rank has for one of another host.
+  // For an all-to-all, by the bytes that a rank has for one of another host.
   [[nodiscard]] const AlgorithmTable& alltoall() const { return alltoall_; }
-  // What goes over a link at a time, at most.
+  // The most that travels over a link at a time.
   [[nodiscard]] std::int64_t chunk_bytes() const { return costs_.chunk; }
-  // And at most along trees, of so many bytes in all.
+  // The same along trees, for `bytes` in all.
   [[nodiscard]] std::int64_t tree_chunk(std::int64_t bytes) const {
     return rueda::tree_chunk(costs_, hosts(), bytes);
   }
-  // Whether so many bytes may travel with what ranks say to each other anyway: they are exchanged
-  // as quickly as can be, and that is no slower.
+  // Whether this many bytes may travel with messages that ranks exchange anyway: if latency decides
+  // how they are exchanged, and this is no slower.
   [[nodiscard]] bool may_be_eager(std::size_t bytes) const {
     const auto length = static_cast<std::int64_t>(bytes);
     return algorithms_.choose(length) == Algorithm::doubling &&

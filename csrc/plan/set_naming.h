@@ -29,7 +29,7 @@ class SetNaming {
   [[nodiscard]] std::string quoted(const std::string& tensor) const {
     return set_name_.empty() ? in_quotes(tensor) : str(in_quotes(tensor), " (", set_name_, ")");
   }
-  // What a rank does that leaves the set.
+  // What a rank that leaves the set does.
   [[nodiscard]] std::string departure() const {
     return set_name_.empty() ? "has shut down" : str("has left ", set_name_);
   }

@@ -9,13 +9,13 @@
 
 namespace rueda {
 
-// Inner nodes tell what they have seen of a name after half the time, so that the root knows when
-// it judges.
+// Inner nodes report what they have seen of a name after half the time, so that the root knows it
+// when it judges.
 Duration StallWatch::report_interval() const {
   return timeout() / 2;
 }
 
-// How long the root waits before it says anything.
+// How long the root waits before it reports anything.
 Duration StallWatch::timeout() const {
   const Duration error = this->error();
   if (limits_.warning <= Duration::zero()) return error;
@@ -34,7 +34,7 @@ Time StallWatch::first_report(Time since) const {
 Time StallWatch::later_report(Time since, Time now) const {
   if (!tree_.is_root()) return now + report_interval();
   const bool warns = limits_.warning > Duration::zero();
-  const Time first = since + limits_.warning;  // which may be still to come
+  const Time first = since + limits_.warning;  // may still be in the future
   const Time next = !warns ? now + report_interval() : now < first ? first : now + limits_.warning;
   const Time error = since + this->error();
   return error > now ? std::min(next, error) : next;
@@ -42,8 +42,8 @@ Time StallWatch::later_report(Time since, Time now) const {
 
 void StallWatch::begin(Waiting& waiting, Time since) {
   waiting.since = since;
-  // What has been reported once keeps its rhythm, however its age is estimated anew.
-  // Nor is a report brought forward that waits for answers.
+  // Once reported, a tensor keeps its rhythm, even if its age is estimated again. Nor does a report
+  // that waits for answers come earlier.
   if (!waiting.reported && !waiting.inquiring) waiting.next_report = first_report(since);
   next_check_ = std::min(next_check_, waiting.next_report);
 }
@@ -94,7 +94,7 @@ std::vector<int> StallWatch::missing_beside(const std::vector<int>& ready) const
   return missing;
 }
 
-// Whether the report on `tensor`, which is due, has to wait for what missing ranks say; once only.
+// Whether the due report on `tensor` has to wait for answers of missing ranks; true at most once.
 bool StallWatch::inquire(AnnouncedTensor& tensor, Time now) {
   Waiting& waiting = tensor.waiting;
   if (!limits_.asks_whereabouts || std::exchange(waiting.inquiring, false)) return false;
@@ -118,11 +118,11 @@ void StallWatch::judge(const std::string& name, const AnnouncedTensor& tensor, T
                        ResponseList& responses) const {
   const std::vector<int> ready = tensors_.ready_ranks(tensor);
   const std::vector<int> missing = missing_beside(ready);
-  if (missing.empty()) return;  // the last announcements are under way
+  if (missing.empty()) return;  // the last announcements are in transit
 
   const Time since = tensor.waiting.since;
   const bool fails = error() > Duration::zero() && now >= since + error();
-  // It came to be due before more patience was asked for.
+  // It became due before more patience was requested.
   if (!fails && (limits_.warning <= Duration::zero() || now < since + limits_.warning)) return;
   const AnnouncedTensor::Groups groups = tensor.groups();
   Response response;
@@ -145,7 +145,7 @@ void StallWatch::judge(const std::string& name, const AnnouncedTensor& tensor, T
     responses.push_back(std::move(response));
     return;
   }
-  // A group fails once: for the second error, who has had the first would seem to have missed it.
+  // A group fails once: a rank that got the first error would seem to have missed the second.
   const auto same_group = [&](const Response& other) {
     return other.kind == ResponseKind::error && groups.size() == 1 && !groups.begin()->empty() &&
            other.request.group == *groups.begin();

@@ -1,6 +1,6 @@
-// For how long ranks wait for others to submit a tensor, and what is said about that: an inner node
-// of the tree tells its parent what it has seen of the tensor, the root warns everybody, or fails
-// the tensor in the end. Before it does, it asks missing ranks where they are.
+// How long ranks wait for others to submit a tensor, and what is reported about that. An inner node
+// of the tree tells its parent what it has seen of the tensor; the root warns everybody, and in the
+// end fails the tensor. Before it does, it asks missing ranks where they are.
 #pragma once
 
 #include <functional>
@@ -31,24 +31,24 @@ class StallWatch {
              const JoinedRanks& joined, const SetNaming& naming)
       : limits_(limits), tree_(tree), tensors_(tensors), joined_(joined), naming_(naming) {}
 
-  // It is waited for since then.
+  // The tensor is waited for since then.
   void begin(Waiting& waiting, Time since);
-  // More is known of it now. What is new since the last report goes up soon, on all levels within
-  // one interval; not at once, lest a node passes on each of many reports.
+  // There is news of the tensor. What is new since the last report goes up soon, within one
+  // interval over all levels. Not immediately, or a node would pass on many single reports.
   void report_soon(Waiting& waiting, Time now);
-  // When check() should be called though nothing happens.
+  // When check() should be called even if nothing happens.
   [[nodiscard]] std::optional<Time> next_deadline() const;
-  // What is due: the root's warnings and errors, or an inner node's `reports` to its parent.
+  // Does what is due: returns the root's warnings and errors, or adds an inner node's `reports`.
   [[nodiscard]] ResponseList check(Time now, std::vector<Announcement>& reports);
 
-  // Whom to ask where they are, and what one of them has said.
+  // Whom to ask where they are, and the answer of one of them.
   [[nodiscard]] std::vector<int> take_questions() { return inquiry_.take_questions(); }
   void hear_whereabouts(int rank, std::string text, Time now);
 
  private:
   [[nodiscard]] Duration report_interval() const;
   [[nodiscard]] Duration timeout() const;
-  // After which an operation fails, as things are now.
+  // The time after which an operation fails, at present.
   [[nodiscard]] Duration error() const;
   [[nodiscard]] Time first_report(Time since) const;
   [[nodiscard]] Time later_report(Time since, Time now) const;
@@ -64,7 +64,7 @@ class StallWatch {
   const JoinedRanks& joined_;
   const SetNaming& naming_;
   Inquiry inquiry_;
-  Time next_check_ = Time::max();  // nothing is to be reported before
+  Time next_check_ = Time::max();  // nothing needs to be reported before
 };
 
 }  // namespace rueda

@@ -70,7 +70,7 @@ void SurvivorAgreement::receive_view(int member, const SurvivorView& view, Time 
       receive_has_gone_on({view.epoch, *members, {}}, now);
     }
     if (is_over() || view.epoch > known_.epoch()) {
-      answers_.insert(member);  // told what this process knows, it says what has become of it
+      answers_.insert(member);  // when it gets this process's knowledge, it says what became of it
     } else {
       receive_view(member, view, now);
     }
@@ -82,13 +82,13 @@ void SurvivorAgreement::receive_view(int member, const SurvivorView& view, Time 
   update(&said, now);
   const bool gets_beats = contains(own_.outcome.survivors, member);
   if (is_over() || view.epoch != known_.epoch() || view.is_answer) return;
-  // It may lack something from which nothing followed here, so that it was not told.
+  // It may lack something that changed nothing here, so that it was not told.
   const bool may_lack = (!known_.view().broken.empty() || !known_.view().given_up.empty()) &&
                         said.outcome != own_.outcome;
   if (view.knows_nothing || !gets_beats || may_lack) answers_.insert(member);
 }
 
-// The members of a world on which this process has decided, or others.
+// The members of a world on which this process has decided, or others have; null if unknown.
 const std::vector<int>* SurvivorAgreement::find_world(std::uint64_t epoch) const {
   if (decision_ && decision_->value().epoch == epoch) return &decision_->value().members;
   return known_.find_given_up(epoch);
@@ -106,7 +106,7 @@ void SurvivorAgreement::receive_has_gone_on(const EpochHasGoneOn& message, Time 
     ++ignored_;
     return;
   }
-  // A world that this process is forming meanwhile may come to life with it.
+  // It may also complete a world that this process is forming meanwhile.
   if (!formed_by_others_ || formed_by_others_->epoch < message.epoch) formed_by_others_ = message;
   decide(now);
 }
@@ -127,8 +127,8 @@ void SurvivorAgreement::excuse(int member, Time now) {
   signs_.excuse(member, now);
 }
 
-// Whether a member that has ended cannot have decided on a world without this process. It would
-// have told it so before, or have missed its signs of life for as long as this process its own.
+// Whether a member that has ended cannot have decided on a world without this process. Otherwise it
+// would have told this process before, or each would have missed the other's signs of life.
 bool SurvivorAgreement::is_witness_of_end(int member, const Peer& peer, Time now) const {
   return !settings_.was_stopped && !peer.has_gone_on &&
          now - signs_.heard(member) <= settings_.timeout / 2 &&
@@ -179,11 +179,11 @@ std::optional<Time> SurvivorAgreement::next_deadline() const {
 
 // --- What follows from it --------------------------------------------------------------------
 
-// `said`: what was received and is part of known_ now.
+// `said`: what was received; known_ already includes it.
 void SurvivorAgreement::update(const Said* said, Time now) {
   const bool is_behind = said != nullptr && said->proposal > own_.proposal;
   const SurvivorOutcome outcome = known_.outcome();
-  // That a lost member has ended is no reason to withdraw a decision.
+  // Learning that a lost member has ended is no reason to withdraw a decision.
   const bool is_same = decision_ ? outcome.survivors == own_.outcome.survivors &&
                                        outcome.given_up == own_.outcome.given_up
                                  : outcome == own_.outcome;
@@ -239,8 +239,8 @@ bool SurvivorAgreement::all_say_the_same() const {
   });
 }
 
-// The time until which it waits for a lost member that is still heard to say what it knows: it may
-// be the other one that goes.
+// Until when to wait for what lost members that are still heard know: with that, another member may
+// be the one to go.
 std::optional<Time> SurvivorAgreement::objections_until() const {
   std::optional<Time> until;
   for (const auto& [member, peer] : peers_) {
@@ -263,9 +263,9 @@ void SurvivorAgreement::decide(Time now) {
     cut_off_since_.reset();
     if (all_say_the_same() && objections_until().value_or(now) <= now) conclude();
   } else if (known_.reaches_any_of(own_.outcome.survivors)) {
-    cut_off_since_.reset();  // one of those that stay will tell what becomes of it
+    cut_off_since_.reset();  // one of those that stay will report the outcome
   } else if (!cut_off_since_) {
-    cut_off_since_ = now;  // until others have had the time to confirm what this process has seen
+    cut_off_since_ = now;  // gives others time to confirm what this process has seen
   } else if (now - *cut_off_since_ >= signs_.beat()) {
     stop(str("rank ", settings_.rank, " does not reach those that stay, ",
              describe_ranks(own_.outcome.survivors)));
@@ -308,8 +308,8 @@ void SurvivorAgreement::stop(const std::string& why) {
   latecomers_.clear();
 }
 
-// The world in which this process was to take part was formed without its knowing, and is broken
-// since it did not take part.
+// The world in which this process was to take part was formed without its knowledge, and has broken
+// since because it did not take part.
 void SurvivorAgreement::continue_from(const EpochHasGoneOn& message, Time now) {
   for (const int member : without(known_.members(), message.members)) {
     peers_.erase(member);

@@ -9,7 +9,7 @@ namespace rueda {
 
 namespace {
 
-// Of each member that has any: the other ends of its broken links.
+// For each member that has any: the other ends of its broken links.
 using Ends = std::map<int, std::set<int>>;
 
 Ends ends_of(const std::vector<int>& members, const std::set<BrokenLink>& broken) {
@@ -55,7 +55,7 @@ std::vector<int> choose_survivors(const std::vector<int>& members,
     }
     ends.erase(worst);
   }
-  // Those whose links all lead to others that went after them.
+  // Takes back those whose broken links all lead to members that were removed, too.
   for (auto member = lost.begin(); member != lost.end();) {
     const std::set<int>& others = all.at(*member);
     const bool joins = std::none_of(others.begin(), others.end(),

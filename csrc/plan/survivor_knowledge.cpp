@@ -89,8 +89,9 @@ void SurvivorKnowledge::merge(const SurvivorView& view, bool was_stopped) {
     std::uint64_t& known = view_.reached[member];
     known = std::max(known, number);
   }
-  // Who does not reach this process is not reached by it either: so the choice between the two
-  // does not depend on who says so first. Only a process that is frozen does not answer.
+  // If a member does not reach this process, this process does not reach it either, so that the
+  // choice between the two does not depend on who says so first. Only a frozen process does not
+  // answer.
   if (was_stopped) return;
   for (const auto& [link, cause] : view.broken) {
     if (link.member != rank_ || !reaches(link.observer)) continue;
@@ -107,7 +108,7 @@ void SurvivorKnowledge::continue_from(const EpochHasGoneOn& message,
   }
   members_ = message.members;
   view_.epoch = message.epoch;
-  view_.broken.clear();  // found anew where it still is so
+  view_.broken.clear();  // links that are still broken are found again
   std::erase_if(view_.given_up,
                 [&](const auto& item) { return item.second.epoch <= message.epoch; });
   std::erase_if(view_.reached, [&](const auto& item) { return item.second <= message.epoch; });

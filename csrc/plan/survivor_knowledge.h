@@ -1,6 +1,6 @@
 // What a process knows of an epoch that broke: which members have ended, which do not reach each
-// other, and which worlds were decided on and given up. What it tells the others is a SurvivorView,
-// and from that, the same outcome follows for all who know the same.
+// other, and which worlds were decided on and given up. It sends this to the others as a
+// SurvivorView, from which the same outcome follows for all that know the same.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 namespace rueda {
 
-// What follows from a view; members agree once they have come to the same one.
+// What follows from a view; members agree once they have the same one.
 struct SurvivorOutcome {
   std::vector<int> survivors;
   std::vector<int> ended;
-  std::vector<std::vector<int>> given_up;  // worlds that may be formed all the same
+  std::vector<std::vector<int>> given_up;  // worlds that may be formed nevertheless
   [[nodiscard]] bool operator==(const SurvivorOutcome&) const = default;
 };
 
@@ -33,31 +33,31 @@ class SurvivorKnowledge {
   // As far as this process has found out itself.
   [[nodiscard]] bool reaches(int member) const { return !view_.broken.contains({rank_, member}); }
   [[nodiscard]] bool reaches_any_of(const std::vector<int>& members) const;
-  // Null where no world with this number was given up.
+  // Null if no world with this number was given up.
   [[nodiscard]] const std::vector<int>* find_given_up(std::uint64_t epoch) const;
 
   [[nodiscard]] SurvivorOutcome outcome() const { return outcome_of(view_); }
   [[nodiscard]] SurvivorOutcome outcome_of(const SurvivorView& view) const;
-  // Whether a view of this epoch speaks of its members only.
+  // Whether a view of this epoch mentions only its members.
   [[nodiscard]] bool is_plausible(const SurvivorView& view) const;
 
-  // A report on a member that is known already changes nothing.
+  // Another report on a known member changes nothing.
   void add_ended(int member, const Status& cause) { view_.ended.emplace(member, cause); }
   void add_unreachable(int member, const Status& cause) {
     view_.broken.emplace(BrokenLink{rank_, member}, cause);
   }
   void propose(std::uint64_t number) { view_.proposal = view_.reached[rank_] = number; }
-  // This process had decided on the world. Others may form it all the same.
+  // This process had decided on the world and gives it up. Others may form it nevertheless.
   void give_up(const std::vector<int>& world, std::uint64_t epoch);
-  // What another member knows. `was_stopped`: this process, so that it cannot tell who is silent.
+  // What another member knows. `was_stopped`: this process was, so it cannot tell who is silent.
   void merge(const SurvivorView& view, bool was_stopped);
-  // Others have formed a later epoch, which is broken, too. `survivors`: as they are known here.
+  // Others have formed a later epoch, which has also broken. `survivors`: as known here.
   void continue_from(const EpochHasGoneOn& message, const std::vector<int>& survivors);
 
-  // Why the member is lost: what one of `survivors` says, or else what it says itself.
+  // Why the member is lost: according to one of `survivors`, or else to itself.
   [[nodiscard]] Status cause_of(int member, const std::vector<int>& survivors) const;
 
-  // Those of `all`, which are sorted, that are none of `survivors`, and why; but for this process.
+  // Those of `all` (sorted) that are not in `survivors`, and why; excludes this process.
   [[nodiscard]] std::vector<std::pair<int, Status>> lost(const std::vector<int>& all,
                                                          const std::vector<int>& survivors) const;
 

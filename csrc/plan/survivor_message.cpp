@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint8_t version = 1;
 constexpr std::size_t max_cause_length = 1000;
-// More epochs than any agreement tries: numbers that are added to stay far from the largest.
+// More epochs than any agreement tries: sums of these numbers stay far from the largest.
 constexpr std::uint64_t max_proposals = 1U << 20U;
 constexpr std::uint64_t max_epoch = std::uint64_t{1} << 62U;
 
@@ -31,7 +31,7 @@ bool read_flag(Reader& reader) {
   return (value <= 1 ? value : reader.fail()) == 1;
 }
 
-// Keys ascend, as encode() writes them. Grows with what is really there.
+// Keys ascend, as encode() writes them. Grows with the data that really exists.
 template <class Key, class Value, class ReadItem>
 std::map<Key, Value> read_map(Reader& reader, const ReadItem& read_item) {
   std::map<Key, Value> items;
@@ -49,7 +49,7 @@ Status read_cause(Reader& reader) {
   return cause;
 }
 
-// Sorted, without repetition, and not empty.
+// Sorted, without duplicates, and not empty.
 std::vector<int> read_members(Reader& reader) {
   std::vector<int> members = reader.integers<int>();
   const auto wrong = std::adjacent_find(members.begin(), members.end(), std::greater_equal<int>());
@@ -175,7 +175,7 @@ Status shortened(const Status& cause) {
   std::string text = cause.to_string();
   if (text.size() > max_cause_length) {
     std::size_t length = max_cause_length - 3;
-    // Not within a character of UTF-8.
+    // Do not cut within a UTF-8 character.
     while (length > 0 && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) --length;
     text.resize(length);
     text += "...";

@@ -1,6 +1,6 @@
-// The tree in which the ranks of a process set negotiate: rank 0 is the root, inner nodes merge
-// what their subtrees want, so that no rank exchanges more than `fanout` + 1 messages per step and
-// the depth is O(log ranks).
+// The tree in which the ranks of a process set negotiate: rank 0 is the root, and inner nodes merge
+// the requests of their subtrees, so that no rank exchanges more than `fanout` + 1 messages per
+// step and the depth is O(log ranks).
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class Tree {
   [[nodiscard]] int parent() const { return (rank_ - 1) / fanout_; }
   [[nodiscard]] std::vector<int> children() const { return children_of(rank_); }
 
-  // All ranks beneath and including `node`, sorted.
+  // All ranks below `node` and `node` itself, sorted.
   [[nodiscard]] std::vector<int> subtree(int node) const {
     std::vector<int> ranks{node};
     for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -45,7 +45,7 @@ class Tree {
   int fanout_;
 };
 
-// The subtrees of a node's children, found once.
+// The subtrees of a node's children, computed once.
 class Subtrees {
  public:
   explicit Subtrees(const Tree& tree) : children_(tree.children()) {

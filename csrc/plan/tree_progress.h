@@ -1,7 +1,7 @@
 // How far one rank has come in an allreduce along a tree, chunk by chunk, and what it may post
-// next: chunks are combined on their way up, and the result goes down behind them.
+// next: chunks are combined on their way up, and the result follows them down.
 //
-// Counts only: what is posted, and when it is over, is up to who walks along the tree.
+// Only counts: the caller posts transfers and knows when they complete.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@ namespace rueda {
 
 class TreeProgress {
  public:
-  // Chunks whose receives are posted ahead.
+  // How many chunks' receives are posted ahead.
   static constexpr std::int64_t window = 4;
 
-  // What goes between this rank and one other in one direction, in order.
+  // Transfers between this rank and one other in one direction, in order.
   class Flow {
    public:
     [[nodiscard]] std::int64_t posted() const { return posted_; }
@@ -33,7 +33,7 @@ class TreeProgress {
   TreeProgress(const TreePlace& place, std::int64_t chunks)
       : chunks_(chunks), children_(place.children.size()), is_root_(place.is_root()) {}
 
-  // By child: what it sends up, and what is sent down to it. Of the parent the same.
+  // By child: what it sends up, and what is sent down to it. The same for the parent.
   Flow& from_child(std::size_t child) { return from_children_[child]; }
   Flow& to_child(std::size_t child) { return to_children_[child]; }
   Flow& to_parent() { return to_parent_; }
@@ -43,11 +43,11 @@ class TreeProgress {
     const Flow& flow = from_children_[child];
     return flow.posted() < std::min(chunks_, flow.over() + window);
   }
-  // Whether the next chunk of this child may be combined: after those of the ones before it.
+  // Whether the next chunk of this child may be combined: after the same chunk of earlier children.
   [[nodiscard]] bool may_combine(std::size_t child) const {
     return child == 0 || from_children_[child - 1].over() > from_children_[child].over();
   }
-  // Chunks that hold what this rank and all below it contribute.
+  // Chunks that contain the contributions of this rank and all below it.
   [[nodiscard]] std::int64_t combined() const {
     return children_ == 0 ? chunks_ : from_children_[children_ - 1].over();
   }

@@ -1,4 +1,4 @@
-// Turns values into bytes and back. Integers are variable-length; a message that is too short or
+// Turns values into bytes and back. Integers are variable-length. A message that is too short or
 // malformed makes the reader fail, never read out of bounds.
 #pragma once
 
@@ -106,7 +106,7 @@ class Reader {
     return values;
   }
 
-  // The number of items that follow; fails when there cannot be that many.
+  // The number of items that follow; fails if there cannot be that many.
   std::size_t size() {
     const std::uint64_t value = unsigned_integer();
     return value <= rest_.size() ? static_cast<std::size_t>(value) : fail();

@@ -5,8 +5,9 @@ namespace rueda {
 
 namespace {
 
-// Dettmers et al., "8-bit optimizers via block-wise quantization", ICLR 2022, section 2: a scale
-// for each block keeps an outlier from costing others their precision. Here the levels are linear.
+// Dettmers et al., "8-bit optimizers via block-wise quantization", ICLR 2022, section 2: with one
+// scale per block, an outlier does not reduce the precision of other blocks. The levels here are
+// linear.
 class BlockCodec final : public Codec {
  public:
   explicit BlockCodec(const KernelTable& kernels) : kernels_(kernels) {}

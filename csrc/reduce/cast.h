@@ -1,5 +1,5 @@
-// Floating-point numbers of one type turned into another's on the way from one place to the next:
-// what packing does where elements travel as a narrower type than they are.
+// Converts floating-point numbers from one type to another while copying them: what packing does if
+// elements travel as a narrower type.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@ namespace rueda {
 
 struct KernelTable;
 
-// target[i] = source[i] * factor, between two of float16, bfloat16, float32 and float64. Multiplied
-// in the wider of the two types, with the factor rounded to it, then rounded to nearest even; from
-// float64 to 16 bits by way of float32. The arrays must not overlap. Any address. Every CPU gives
-// the same bits.
+// target[i] = source[i] * factor, between two of float16, bfloat16, float32 and float64. Multiplies
+// in the wider of the two types, with the factor rounded to it, then rounds to nearest even; from
+// float64 to 16 bits by way of float32. The arrays must not overlap and may be unaligned. Every CPU
+// gives the same bits.
 void cast(std::byte* target, DataType to, const std::byte* source, DataType from,
           std::int64_t count, double factor = 1.0);
 // With the kernels of one instruction set (reduce/instruction_set.h).

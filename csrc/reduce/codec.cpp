@@ -26,8 +26,7 @@ std::unique_ptr<const Codec> make_codec(const Compression& compression,
   return nullptr;
 }
 
-// Floats without their signs are ordered like their bits. Without branches, so that it is
-// vectorised.
+// Floats without their signs are ordered like their bits. Branch-free, so that it is vectorised.
 bool are_within(const float* values, std::int64_t count, float limit) {
   const auto most = std::bit_cast<std::int32_t>(limit);
   std::int32_t above = 0;

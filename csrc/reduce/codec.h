@@ -1,25 +1,25 @@
 // Float32 as fewer bytes, and back.
 //
 // A codec is a pure function: the same values give the same bytes, and the same bytes the same
-// values, on every CPU. So ranks that decode one rank's bytes hold the same bits.
+// values, on every CPU. So ranks that decode the same bytes get the same bits.
 //
-// A new codec is a class behind make_codec(). How others fit than those that are there:
+// A new codec is a class behind make_codec(). How other codecs would fit in:
 //
-//   5 bits   integers in blocks with a scale, as int8: the size depends on the count alone.
-//   1 bit    signs and one or two magnitudes of a run (Seide et al., "1-bit stochastic gradient
-//            descent", Interspeech 2014): so does this one's. It needs error feedback in both
-//            directions, which the residuals are, without encodes_own().
-//   lossless (Huffman, ANS): has_fixed_size() is false and max_bytes() is that of a run which is
-//            stored as it is. A run and a message tell their sizes.
-//   low rank (Vogels et al., "PowerSGD", NeurIPS 2019): no codec of runs, since it needs the whole
-//            matrix and two sums with an orthogonalisation between them. These sums are two
-//            allreduces of the factors P and Q, which are small, in the place of one of the
-//            gradient; each may have a codec of its own. What is kept, the residual and Q, belongs
-//            to whoever submits them, as residuals do. So it is a way to submit gradients
-//            (python/rueda/torch/separate_gradients.py), and takes nothing else of this interface.
+//   5 bits   integers in blocks with a scale, like int8: the size depends on the count alone.
+//   1 bit    signs and one or two magnitudes per run (Seide et al., "1-bit stochastic gradient
+//            descent", Interspeech 2014): likewise. It needs error feedback in both directions,
+//            which the residuals provide without encodes_own().
+//   lossless (Huffman, ANS): has_fixed_size() is false and max_bytes() is the size of an uncoded
+//            run. Runs and messages carry their sizes.
+//   low rank (Vogels et al., "PowerSGD", NeurIPS 2019): not a codec of runs, since it needs the
+//            whole matrix and two sums with an orthogonalisation between them. These sums are two
+//            allreduces of the small factors P and Q instead of one of the gradient; each may have
+//            a codec of its own. What is kept, the residual and Q, belongs to the caller, like
+//            residuals. So it is a way to submit gradients
+//            (python/rueda/torch/separate_gradients.py), and uses nothing else of this interface.
 //
 // What a codec keeps of a tensor between calls comes with its Piece (reduce/piece.h) and is applied
-// around encode(), so that codecs themselves are without state.
+// around encode(), so that codecs themselves are stateless.
 #pragma once
 
 #include <cstddef>
@@ -34,40 +34,40 @@ namespace rueda {
 // Values that are encoded together: those of one tensor in one chunk.
 struct CodecRun {
   std::int64_t count = 0;  // at most max_run
-  std::int64_t first = 0;  // where they begin in the tensor
-  int partials = 1;        // contributions that are summed up in them
-  std::uint64_t seed = 0;  // of what is chosen at random
-  bool is_sum = false;     // also of a single contribution: nothing is chosen anew
+  std::int64_t first = 0;  // offset in the tensor
+  int partials = 1;        // contributions that are summed up in the values
+  std::uint64_t seed = 0;  // for random choices
+  bool is_sum = false;     // even of a single contribution: no new random choice
 };
 
 inline constexpr std::int64_t max_run = 1 << 16;
 
 enum class Decoded : std::uint8_t {
   finite,
-  not_finite,  // a NaN, an infinity or what the codec cannot hold was encoded
-  malformed,   // no codec has written this
+  not_finite,  // a NaN, an infinity or a value that the codec cannot hold was encoded
+  malformed,   // not the output of a codec
 };
 
 class Codec {
  public:
   virtual ~Codec() = default;
 
-  // The room that encode() needs. All of it is used where has_fixed_size().
+  // The room that encode() needs. It uses all of it if has_fixed_size().
   [[nodiscard]] virtual std::size_t max_bytes(const CodecRun& run) const = 0;
   [[nodiscard]] virtual bool has_fixed_size() const { return true; }
 
-  // The largest magnitude that it holds; others are not finite to it.
+  // The largest magnitude that the codec can hold; it treats larger ones as not finite.
   [[nodiscard]] virtual float limit() const { return std::numeric_limits<float>::max(); }
 
-  // Whether an owner's own contribution has to be encoded, too, before it is added to the others':
-  // a sum of sparse contributions is sparse only then.
+  // Whether an owner's own contribution must be encoded, too, before it is added to the others':
+  // only then is a sum of sparse contributions sparse.
   [[nodiscard]] virtual bool encodes_own() const { return false; }
 
-  // Returns the bytes written. Values that are not finite are said so by decode().
+  // Returns the number of bytes written. decode() reports values that are not finite.
   virtual std::size_t encode(std::byte* target, const float* values, const CodecRun& run) const = 0;
 
-  // target[i] = the value of element i. `size`: what encode() has returned for this run. What is
-  // not finite is NaN there, and so may be its neighbours.
+  // target[i] = the value of element i. `size`: what encode() returned for this run. Values that
+  // are not finite become NaN, and perhaps their neighbours, too.
   [[nodiscard]] virtual Decoded decode(float* target, const std::byte* source, std::size_t size,
                                        const CodecRun& run) const = 0;
   // target[i] += the value of element i, rounded once.
@@ -83,7 +83,7 @@ struct KernelTable;
 [[nodiscard]] std::unique_ptr<const Codec> make_codec(const Compression& compression,
                                                       const KernelTable& kernels);
 
-// Whether no magnitude is above `limit`, nor is there a NaN.
+// Whether no magnitude is above `limit` and there is no NaN.
 [[nodiscard]] bool are_within(const float* values, std::int64_t count, float limit);
 
 // residual[i] = (values[i] - decoded[i]) * factor: what error feedback adds to the next values.

@@ -13,10 +13,10 @@ namespace rueda {
 [[nodiscard]] std::unique_ptr<const Codec> make_float_codec(DataType wire,
                                                             const KernelTable& kernels);
 
-// Blocks of block_elements integers of 8 bits, each led by its scale.
+// Blocks of block_elements 8-bit integers, each preceded by its scale.
 [[nodiscard]] std::unique_ptr<const Codec> make_block_codec(const KernelTable& kernels);
 
-// Some values with their places, chosen by magnitude or at random.
+// Some values with their positions, chosen by magnitude or at random.
 [[nodiscard]] std::unique_ptr<const Codec> make_sparse_codec(CodecKind kind, double fraction);
 
 }  // namespace rueda

@@ -41,8 +41,8 @@ void combine_two(const Combination& combination, std::byte* target, const std::b
   plain(std::array{target}, std::array<const std::byte*, 2>{target, source}, count, Stores::cached);
 }
 
-// What no kernel does in one pass (integers that are scaled, products of complex numbers): step by
-// step, in pieces that stay in the first cache.
+// For what no kernel does in one pass (scaled integers, products of complex numbers): step by step,
+// in pieces that stay in the first-level cache.
 void combine_in_steps(const Combination& combination, const Arrays& arrays, std::int64_t count,
                       Stores stores) {
   constexpr std::size_t piece_bytes = 4096;

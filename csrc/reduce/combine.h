@@ -1,10 +1,10 @@
-// One pass over any number of inputs: widen, scale, combine, divide, scale, narrow, store. What the
-// ranks of one host reduce their slices with.
+// One pass over any number of inputs: widen, scale, combine, divide, scale, narrow, store. The
+// ranks of one host reduce their slices with it.
 //
 // float16 and bfloat16 widen to float32 in registers and are rounded to nearest even once, at the
-// end. Inputs are combined in the order in which they are given, so whoever gives them in the order
-// of the ranks gets the same bits. Compiled for several instruction sets and chosen at run time;
-// every one gives the same bits.
+// end. Inputs are combined in the given order, so passing them in rank order gives every rank the
+// same bits. Compiled for several instruction sets, of which one is chosen at run time; all give
+// the same bits.
 #pragma once
 
 #include <cstddef>
@@ -26,11 +26,11 @@ struct Combination {
 
 enum class Stores : std::uint8_t {
   cached,
-  streaming,  // past the caches, for results that are larger than they are
+  streaming,  // bypasses the caches, for results that are larger than they are
 };
 
-// The arrays of one call. Pointers, because the kernels are compiled for more than the CPU may have
-// and so must use nothing of which the linker could keep their version for all.
+// The arrays of one call. Pointers, because the kernels are compiled for more than the CPU may
+// support: they must not use anything whose one copy the linker could take from them for all.
 struct Arrays {
   std::byte* const* targets;
   std::size_t target_count;
@@ -48,10 +48,10 @@ class Combiner {
   Combiner(const Combination& combination, const KernelTable& kernels);
 
   // targets[t][i] = the combination of inputs[k][i] over all k, for i in [0, count) and every t. A
-  // target may be the same array as an input, but must not overlap one otherwise. Any address. At
-  // least one target. Without an input, as of a host whose ranks have all joined, the targets get
-  // the identity of the operation, not scaled. A streamed result is visible to other cores when the
-  // call returns.
+  // target may be the same array as an input, but must not overlap one otherwise. Any alignment. At
+  // least one target. Without inputs, as on a host whose ranks have all joined, the targets get the
+  // unscaled identity of the operation. A streamed result is visible to other cores when the call
+  // returns.
   void operator()(std::span<std::byte* const> targets, std::span<const std::byte* const> inputs,
                   std::int64_t count, Stores stores) const {
     if (inputs.empty()) return fill(targets, count);
@@ -71,9 +71,9 @@ class Combiner {
 // target[i] = input[i]; the arrays must not overlap.
 void copy_bytes(std::byte* target, const std::byte* input, std::size_t bytes, Stores stores);
 
-// What the kernels were chosen for: "baseline", "avx2", "avx512" or "neon". The environment
-// variable RUEDA_INSTRUCTION_SET, read once, keeps the choice from going beyond the one that it
-// names.
+// The instruction set for which kernels were chosen: "baseline", "avx2", "avx512" or "neon". The
+// environment variable RUEDA_INSTRUCTION_SET, read once, names a supported one to use instead of
+// the best.
 [[nodiscard]] std::string_view instruction_set();
 
 }  // namespace rueda

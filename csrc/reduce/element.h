@@ -1,5 +1,5 @@
-// How each element type lies in memory and what it is computed as: one row of with_element() per
-// type.
+// How each element type is stored, and the type in which it is computed: one row of with_element()
+// per type.
 #pragma once
 
 #include <complex>
@@ -12,7 +12,7 @@
 
 namespace rueda {
 
-// An element at any address, of an array whose declared type is not known here.
+// Reads an element at any address, from an array whose declared type is not known here.
 template <class T>
 [[nodiscard]] T read(const std::byte* from) {
   T value;
@@ -24,7 +24,7 @@ void write(std::byte* to, T value) {
   std::memcpy(to, &value, sizeof(value));
 }
 
-// Computed as it is stored.
+// Computed in its stored type.
 template <DataType id, class T>
 struct NativeElement {
   static constexpr DataType dtype = id;
@@ -59,7 +59,7 @@ struct BFloat16Element {
   static void store(std::byte* to, Value value) { write(to, float_to_bfloat16(value)); }
 };
 
-// Any byte but 0 is true when read; 1 is what is written.
+// Any byte other than 0 reads as true; true is written as 1.
 struct BooleanElement {
   static constexpr DataType dtype = DataType::boolean;
   using Value = bool;

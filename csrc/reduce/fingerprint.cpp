@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t words_of_block = 4096;
 constexpr std::size_t block_bytes = words_of_block * sizeof(std::uint64_t);
 
-// splitmix64 of the words' numbers, made odd.
+// splitmix64 of the words' indices, made odd.
 constexpr std::array<std::uint64_t, words_of_block> make_weights() {
   std::array<std::uint64_t, words_of_block> weights{};
   std::uint64_t state = 0;
@@ -33,10 +33,10 @@ std::uint64_t word_at(const std::byte* place) {
   return word;
 }
 
-// Of one block, or less.
+// For one block, or less.
 std::uint64_t sum_of(std::span<const std::byte> block) {
   const std::size_t words = block.size() / sizeof(std::uint64_t);
-  // Several sums, none of which waits for another.
+  // Several sums that do not depend on each other.
   std::array<std::uint64_t, 4> sums{};
   std::size_t i = 0;
   for (; i + sums.size() <= words; i += sums.size()) {

@@ -1,5 +1,5 @@
-// Numbers of 64 bits by which ranks see whether bytes are equal, the same as
-// python/rueda/torch/fingerprints.py computes wherever a tensor is: that file says what they are.
+// 64-bit numbers by which ranks check whether bytes are equal, the same as those of
+// python/rueda/torch/fingerprints.py on any device; that file defines them.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace rueda {
 
-// Of the bytes as words of 64 bits, the last one filled up with zeros. 0 for no bytes.
+// Of the bytes as 64-bit words, the last one padded with zeros. 0 for no bytes.
 [[nodiscard]] std::uint64_t fingerprint(std::span<const std::byte> content);
 
 }  // namespace rueda

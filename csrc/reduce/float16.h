@@ -1,9 +1,9 @@
 // The two 16-bit floating-point formats, converted to float32 and back.
 //
-// Widening is exact. Narrowing rounds to nearest, ties to even; what is too large becomes infinite,
-// and a NaN stays one and becomes quiet. Everything is computed for every number and then selected,
-// without branches, so that loops over these functions are vectorised. None of it makes or reads a
-// subnormal float32 that matters: a process that flushes those to zero gets the same bits.
+// Widening is exact. Narrowing rounds to nearest, ties to even; values that are too large become
+// infinite, and a NaN stays a NaN and becomes quiet. All cases are computed for every number and
+// then selected, without branches, so that loops over these functions are vectorised. No subnormal
+// float32 that matters is made or read: a process that flushes those to zero gets the same bits.
 #pragma once
 
 #include <bit>

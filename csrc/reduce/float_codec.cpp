@@ -12,10 +12,10 @@ namespace rueda {
 
 namespace {
 
-// Pieces that stay in the first cache between two passes.
+// Pieces that stay in the first-level cache between two passes.
 constexpr std::int64_t piece = 2048;
 
-// Whether no number has all bits of the exponent set. Without branches, so that it is vectorised.
+// Whether no number has all exponent bits set. Branch-free, so that it is vectorised.
 bool are_finite(const std::byte* source, std::int64_t count, std::uint16_t exponent) {
   std::uint16_t found = 0;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -35,7 +35,7 @@ class FloatCodec final : public Codec {
     return static_cast<std::size_t>(run.count) * 2;
   }
 
-  // What lies halfway to the next number, which would be infinite, is rounded to that.
+  // A value halfway to the next number, which would be infinite, is rounded to infinity.
   [[nodiscard]] float limit() const override {
     return std::bit_cast<float>(wire_ == DataType::float16 ? 0x477fefff : 0x7f7f7fff);
   }

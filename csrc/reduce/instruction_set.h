@@ -1,4 +1,4 @@
-// Which of the compiled kernels this CPU runs.
+// Which of the compiled kernels this CPU uses.
 #pragma once
 
 #include <span>
@@ -8,14 +8,14 @@
 
 namespace rueda {
 
-// Those that the CPU and the operating system support, simplest first. At least one.
+// The kernels that the CPU and the operating system support, simplest first. At least one.
 [[nodiscard]] std::span<const KernelTable* const> supported_kernels();
 
-// The one of `supported` that is named `wanted`; the last of them where none is.
+// The one of `supported` that is named `wanted`; the last of them if none is.
 [[nodiscard]] const KernelTable& choose_kernels(std::span<const KernelTable* const> supported,
                                                 std::string_view wanted);
 
-// Those that are used: chosen once, by the CPU and RUEDA_INSTRUCTION_SET.
+// The kernels in use: chosen once, by the CPU and RUEDA_INSTRUCTION_SET.
 [[nodiscard]] const KernelTable& chosen_kernels();
 
 }  // namespace rueda

@@ -1,5 +1,5 @@
-// What each reduction does to two values, and the value that it ignores: one functor per operation
-// and one row of with_operation().
+// What each reduction does to two values, and its identity: one functor per operation and one row
+// of with_operation().
 #pragma once
 
 #include <complex>
@@ -20,8 +20,8 @@ inline constexpr bool is_complex<std::complex<T>> = true;
 template <class T>
 concept WrappingInteger = std::integral<T> && !std::same_as<T, bool>;
 
-// Integers are added and multiplied as these: overflow wraps, and 16-bit factors do not become
-// `int`.
+// Integers are added and multiplied as these types: overflow wraps, and 16-bit factors do not
+// become `int`.
 template <WrappingInteger T>
 using Wrapping =
     std::conditional_t<(sizeof(T) < sizeof(std::uint32_t)), std::uint32_t, std::make_unsigned_t<T>>;
@@ -60,7 +60,7 @@ struct Product {
     } else if constexpr (WrappingInteger<T>) {
       return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
     } else if constexpr (is_complex<T>) {
-      // As NumPy multiplies; std::complex would call a function per element to mend infinities.
+      // Like NumPy; std::complex would call a function per element to correct infinities.
       return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
     } else {
       return a * b;
@@ -72,8 +72,8 @@ struct Product {
   }
 };
 
-// The comparison with itself finds a NaN in `a`; one in `b` fails the first comparison and is
-// taken.
+// The comparison with itself finds a NaN in `a`; a NaN in `b` fails the first comparison, so it is
+// returned.
 struct Min {
   static constexpr ReduceOp op = ReduceOp::min;
   template <class T>

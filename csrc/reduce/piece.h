@@ -8,14 +8,14 @@
 
 namespace rueda {
 
-// What a compression needs of a tensor from call to call.
+// What a compression keeps of a tensor from call to call.
 struct KeptByCodec {
-  float* residual = nullptr;  // for each element what has been lost of it so far, or null
-  float* velocity = nullptr;  // for each element what momentum has gathered, or null
+  float* residual = nullptr;  // for each element, what has been lost of it so far; or null
+  float* velocity = nullptr;  // for each element, the accumulated momentum; or null
   float momentum = 0;
-  std::uint64_t seed = 0;  // of what is chosen at random
+  std::uint64_t seed = 0;  // for random choices
 
-  // That of the elements from `first` on.
+  // The same for the elements from `first` on.
   [[nodiscard]] KeptByCodec from(std::int64_t first) const {
     const auto shifted = [first](float* each) { return each == nullptr ? nullptr : each + first; };
     return {shifted(residual), shifted(velocity), momentum, seed};
@@ -24,14 +24,14 @@ struct KeptByCodec {
 
 // One tensor of a batch.
 struct Piece {
-  const std::byte* input = nullptr;  // null, and not empty: this rank contributes nothing
-  std::byte* output = nullptr;       // may be the input; null: this rank has no use for the result
+  const std::byte* input = nullptr;  // null, though not empty: this rank contributes nothing
+  std::byte* output = nullptr;       // may be the input; null: this rank does not need the result
   std::int64_t count = 0;            // elements
   KeptByCodec kept = {};
-  std::int64_t first = 0;  // where it begins in its tensor
+  std::int64_t first = 0;  // offset in its tensor
 };
 
-// Whether a rank contributes to a batch: it does to all pieces or to none.
+// Whether a rank contributes to a batch: to all pieces or to none.
 [[nodiscard]] inline bool contributes(const std::vector<Piece>& pieces) {
   return std::none_of(pieces.begin(), pieces.end(),
                       [](const Piece& piece) { return piece.count > 0 && piece.input == nullptr; });

@@ -16,7 +16,7 @@ namespace {
   return info(dtype).kind == DataKind::integer;
 }
 
-// One array combined with nothing, which the kernels scale and divide.
+// Combines one array with nothing; the kernels then only scale and divide it.
 void combine_alone(void* data, std::int64_t count, const Combination& combination) {
   auto* const array = static_cast<std::byte*>(data);
   const Combiner combiner(combination);
@@ -29,7 +29,7 @@ template <WrappingInteger T>
 T saturate(double value) {
   using Limits = std::numeric_limits<T>;
   constexpr auto lowest = static_cast<double>(Limits::lowest());
-  // The bound itself is no double for 64 bits: the next power of two is, and is already too large.
+  // For 64 bits the bound itself is not a double; the next power of two is, and is too large.
   constexpr double beyond = 2.0 * static_cast<double>(Limits::max() / 2 + 1);
   const bool fits = (value > lowest) & (value < beyond);
   const T inside = static_cast<T>(fits ? value : 0.0);

@@ -1,5 +1,5 @@
-// A run with few elements that are not zero: how many there are, the place of each, its value.
-// Where that takes more than the values of all, these follow instead.
+// A run with few nonzero elements: their number, and the place and value of each. If that needs
+// more bytes than all values, those follow instead.
 //
 // Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017, and Lin et
 // al., "Deep gradient compression", ICLR 2018, section 3.1: the largest magnitudes. Stich et al.,
@@ -21,7 +21,7 @@ namespace {
 using Place = std::uint16_t;
 static_assert(max_run == std::int64_t{1} << 16);
 
-// In the place of the number of elements.
+// Values of the head that do not stand for a number of elements.
 constexpr std::uint32_t all_elements = 0xffffffff;
 constexpr std::uint32_t no_finite_elements = 0xfffffffe;
 constexpr std::size_t head_bytes = sizeof(std::uint32_t);
@@ -38,20 +38,20 @@ struct Entry {
   Place place;
 };
 
-// Of two equal magnitudes the first counts, so that the choice is the same everywhere.
+// Of two equal magnitudes the first one wins, so that the choice is the same everywhere.
 bool comes_first(const Entry& left, const Entry& right) {
   if (left.magnitude != right.magnitude) return left.magnitude > right.magnitude;
   return left.place < right.place;
 }
 
-// How many magnitudes have the same upper 11 bits: 8 of exponent, 3 of mantissa.
+// Counts magnitudes by their upper 11 bits: 8 of exponent, 3 of mantissa.
 class Histogram {
  public:
   static constexpr int shift = 20;
   static constexpr std::size_t size = std::size_t{1} << (31 - shift);
 
   Histogram(const float* values, std::int64_t count) {
-    // Two tables, since equal numbers one after the other would wait for each other's count.
+    // Two tables, since consecutive equal numbers would wait for each other's count.
     std::int64_t i = 0;
     for (; i + 1 < count; i += 2) {
       ++even_[magnitude_of(values[i]) >> shift];
@@ -67,7 +67,7 @@ class Histogram {
     return false;
   }
 
-  // The least magnitude of the bucket in which the k-th largest is.
+  // The lower bound of the bucket that contains the k-th largest magnitude.
   [[nodiscard]] std::uint32_t threshold(std::int64_t k) const {
     std::int64_t above = 0;
     std::size_t bucket = size;
@@ -84,7 +84,7 @@ class Histogram {
   std::array<std::uint32_t, size> odd_{};
 };
 
-// The places of the k largest magnitudes in ascending order.
+// The places of the k largest magnitudes, in ascending order.
 std::vector<Place> largest(const float* values, std::int64_t count, std::int64_t k,
                            const Histogram& histogram) {
   const std::uint32_t threshold = histogram.threshold(k);
@@ -112,7 +112,7 @@ std::uint64_t mixed(std::uint64_t state) {
   return state ^ (state >> 31);
 }
 
-// One place of each of k parts of about equal length.
+// One place in each of k parts of about equal length.
 std::vector<Place> random_places(const CodecRun& run, std::int64_t k) {
   std::vector<Place> places;
   places.reserve(static_cast<std::size_t>(k));
@@ -146,7 +146,7 @@ class SparseCodec final : public Codec {
   [[nodiscard]] bool has_fixed_size() const override { return false; }
   [[nodiscard]] bool encodes_own() const override { return true; }
 
-  // A sum has no more elements than its parts together, and is written as it is.
+  // A sum has at most as many elements as its parts together, and is written without a choice.
   std::size_t encode(std::byte* target, const float* values, const CodecRun& run) const override {
     if (run.count == 0) return write_head(target, 0);
     if (run.is_sum) {

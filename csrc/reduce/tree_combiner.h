@@ -1,8 +1,8 @@
-// Combines any number of inputs along a given tree, block by block, so that what lies between stays
-// in the first cache.
+// Combines any number of inputs along a given tree, block by block, so that intermediate values
+// stay in the first-level cache.
 //
 // Every node has the type of the elements: 16-bit floats are widened, combined and rounded at each
-// of them, the root as well, before it is divided and scaled. So a node has the same bits whether
+// node, and at the root, too, before it is divided and scaled. So a node has the same bits whether
 // it is computed here or was one of the inputs.
 #pragma once
 
@@ -17,31 +17,31 @@ namespace rueda {
 
 class TreeCombiner {
  public:
-  // Requires what Combiner does, and a prescale of 1. `merges`: for each input, how often the last
-  // two of what has been pushed up to it are replaced by their combination; one is left in the end.
+  // Same requirements as Combiner, and a prescale of 1. `merges`: for each input, how often the
+  // last two entries pushed up to it are replaced by their combination; one is left in the end.
   TreeCombiner(const Combination& combination, std::vector<int> merges);
 
-  // As Combiner, with as many inputs as there are merges.
+  // Like Combiner, with as many inputs as there are merges.
   void operator()(std::span<std::byte* const> targets, std::span<const std::byte* const> inputs,
                   std::int64_t count, Stores stores);
 
  private:
   void combine_block(std::size_t offset, std::int64_t count, Stores stores);
-  // What lies at `place` of the stack.
+  // The entry at `place` of the stack.
   [[nodiscard]] std::byte* scratch(std::size_t place) { return &scratch_[place * block_bytes]; }
 
   static constexpr std::size_t block_bytes = 4096;
 
   std::vector<int> merges_;
   std::int64_t block_;  // elements
-  bool root_is_last_;   // nothing is left to be done to it
+  bool root_is_last_;   // nothing remains to be done to it
   std::size_t element_;
   Combiner node_;
   Combiner last_;  // divides and scales
   std::vector<std::byte> scratch_;
   std::span<std::byte* const> targets_;  // of this call
   std::span<const std::byte* const> inputs_;
-  std::vector<std::byte*> shifted_;  // the targets, of this block
+  std::vector<std::byte*> shifted_;  // the targets of this block
   std::vector<const std::byte*> stack_;
 };
 

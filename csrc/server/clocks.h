@@ -1,4 +1,4 @@
-// How many steps each rank of a table has told to be done: what bounds how far ranks go apart.
+// How many steps each rank of a table has completed; limits how far ranks drift apart.
 #pragma once
 
 #include <algorithm>
@@ -22,13 +22,13 @@ class Clocks {
     std::int64_t& clock = clocks_.at(rank);
     if (clock < finished) ++clock;
   }
-  // The others do not wait for it any more.
+  // The others stop waiting for this rank.
   void finish(int rank) { clocks_.at(rank) = finished; }
-  // It goes on from there.
+  // Sets the clock of a rank.
   void restart(int rank, std::int64_t clock) { clocks_.at(rank) = clock; }
 
   [[nodiscard]] std::int64_t of(int rank) const { return clocks_.at(rank); }
-  // Of the rank that is furthest behind; `finished` where all have.
+  // The clock of the rank that is furthest behind; `finished` if all have finished.
   [[nodiscard]] std::int64_t least() const {
     std::int64_t found = finished;
     for (const auto& [rank, clock] : clocks_) found = std::min(found, clock);

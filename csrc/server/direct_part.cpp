@@ -8,13 +8,13 @@ namespace rueda {
 
 namespace {
 
-// Whoever has the mutex for longer has lost its processor: the request goes to the owner, which
-// comes to it when it can.
+// A thread that holds the mutex for longer has lost its processor. The request then goes to the
+// owner, which handles it when it can.
 constexpr std::chrono::microseconds direct_lock_limit{500};
 
 }  // namespace
 
-// The part in this thread's hands, while it is to be had at all.
+// This thread's access to the part; true while it has it.
 class DirectPart::Work {
  public:
   explicit Work(SharedPart& part) : part_(part), lock_(part, direct_lock_limit) {}

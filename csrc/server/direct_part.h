@@ -1,9 +1,9 @@
-// A part of a table that another rank of this host owns, as memory: what this rank does there by
-// itself, without a message and without waking the owner.
+// A part of a table that another rank of this host owns, as memory: what this rank can do there
+// directly, without a message and without waking the owner.
 //
-// Nothing is made here: rows that are not there yet are the owner's to make. What cannot be done
-// at once, because the owner is at work on the part or somebody has the mutex for long, is left to
-// a request. Any thread may call anything.
+// Creates nothing: only the owner creates rows that do not exist yet. What cannot be done
+// immediately, because the owner is working on the part or somebody holds the mutex for long, is
+// left to a request. Any thread may call any function.
 #pragma once
 
 #include <cstddef>
@@ -27,15 +27,15 @@ class DirectPart {
     std::int64_t width = 0;  // of rows; 0: a dense part
     InitialRows initial{};
   };
-  // What an addition is multiplied by, and what it met; see AddOptions.
+  // What multiplies an addition, and the staleness that it met; see AddOptions.
   struct Addition {
     float factor = 1;
     bool by_staleness = false;
     std::uint64_t seen = 0;
-    std::uint64_t staleness = 0;  // is set
+    std::uint64_t staleness = 0;  // output
   };
 
-  // `base`: where the memory of the owner begins here. `keep` lives as long as this.
+  // `base`: where the owner's memory is mapped here. `keep` lives as long as this.
   DirectPart(SharedPart& part, std::byte* base, Shape shape, AppliedRule rule,
              std::shared_ptr<const void> keep)
       : keep_(std::move(keep)),
@@ -45,16 +45,17 @@ class DirectPart {
         rule_(std::move(rule)),
         states_(rule_.rule->states) {}
 
-  // Each returns whether it was done, or else is to be asked of the owner.
+  // Each returns whether it was done; if not, ask the owner.
 
-  // `clock`: only if all ranks have ticked so often. Sets the version that was read.
+  // `clock`: only if all ranks have ticked this often. Sets the version that was read.
   [[nodiscard]] bool read(std::int64_t begin, std::span<float> out, std::int64_t clock,
                           std::uint64_t& version) const;
   [[nodiscard]] bool write(std::int64_t begin, std::span<const float> values) const;
   [[nodiscard]] bool add(std::int64_t begin, std::span<const float> delta,
                          Addition& addition) const;
 
-  // Of the rows at these positions, whose elements lie there in `out`, `values` or `delta`.
+  // For the rows at these positions; their elements are at the same positions in `out`, `values` or
+  // `delta`.
   struct Rows {
     std::span<const std::int64_t> rows;
     std::span<const std::int64_t> positions;
@@ -78,7 +79,7 @@ class DirectPart {
                ? RowIndex()
                : RowIndex(reinterpret_cast<RowSlot*>(base_ + part_.index), part_.capacity);
   }
-  // With all of them there, where they are; otherwise nothing.
+  // The places of all rows if all exist; otherwise none.
   [[nodiscard]] bool find_all(const Rows& rows, std::vector<float*>& places) const;
   [[nodiscard]] float factor_of(Addition& addition) const;
 

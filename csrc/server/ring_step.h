@@ -1,5 +1,5 @@
-// One step of a table in the order of the ring: an addition of each rank, one after the other, so
-// that the sum has the bits of a ring allreduce.
+// One step of a table in the order of the ring: one addition of each rank after the other, so that
+// the sum has the bits of a ring allreduce.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ class RingStep {
   [[nodiscard]] std::size_t turn() const { return (owner_ + 1 + turn_) % ranks_; }
   [[nodiscard]] bool is_summed() const { return turn_ == ranks_; }
   [[nodiscard]] bool is_begun() const { return has_any_; }
-  // Elements [from, to) of whose turn it is.
+  // Elements [from, to) of the rank whose turn it is.
   void add(const float* delta, std::int64_t from, std::int64_t to) {
     sum_.resize(static_cast<std::size_t>(count_));
     for (std::int64_t i = from; i < to; ++i) {
@@ -28,18 +28,18 @@ class RingStep {
       sum = has_any_ ? sum + delta[i] : delta[i];
     }
   }
-  // All of that has been added.
+  // That rank's elements are complete.
   void pass() {
     has_any_ = true;
     ++turn_;
   }
-  // Those of whom nothing comes any more are passed over.
+  // Skips ranks that will send nothing more.
   void skip(const std::function<bool(std::size_t rank)>& is_over) {
     while (turn_ < ranks_ && is_over(turn())) ++turn_;
     if (turn_ == ranks_ && !has_any_) turn_ = 0;
   }
   [[nodiscard]] std::span<const float> sum() const { return sum_; }
-  // The next step begins.
+  // Begins the next step.
   void restart() {
     turn_ = 0;
     has_any_ = false;

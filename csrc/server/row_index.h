@@ -1,5 +1,5 @@
-// Where rows lie: a hash table with linear probing in memory that may be shared (Knuth, The Art of
-// Computer Programming, volume 3, section 6.4, algorithm L). It is at most half full.
+// The places of rows: a hash table with linear probing in memory that may be shared (Knuth, The Art
+// of Computer Programming, volume 3, section 6.4, algorithm L). It is at most half full.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,12 @@ namespace rueda {
   return value ^ (value >> 31);
 }
 
-// Rows that are looked for ahead of time, so that their memory is there when they are used.
+// How many rows ahead to prefetch, so that their memory is cached when they are used.
 inline constexpr int rows_ahead = 8;
 
 struct RowSlot {
   std::uint64_t key;    // the row's number plus 1; 0: none
-  std::uint64_t where;  // from the memory's beginning on
+  std::uint64_t where;  // offset from the beginning of the memory
 };
 
 // Zeroed slots are empty.
@@ -35,11 +35,11 @@ class RowIndex {
     const RowSlot* const found = place_of(key_of(row));
     return found->key == 0 ? nullptr : found;
   }
-  // Of a row that is not there, where there is room.
+  // For a row that does not exist; there must be room.
   void insert(std::int64_t row, std::uint64_t where) {
     *place_of(key_of(row)) = {key_of(row), where};
   }
-  // It will be looked for.
+  // The row will be looked up soon.
   void prefetch(std::int64_t row) const {
     if (slots_ != nullptr) __builtin_prefetch(&slots_[first_of(key_of(row))]);
   }

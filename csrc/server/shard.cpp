@@ -13,7 +13,7 @@ namespace rueda {
 namespace {
 
 constexpr std::size_t block_elements = 64 << 10;
-constexpr std::size_t blocks_between_looks = 64;  // at the memory that is left: 16 MiB
+constexpr std::size_t blocks_between_looks = 64;  // at the available memory: 16 MiB
 
 constexpr std::uint64_t min_capacity = 1024;  // of an index, a power of two
 constexpr std::chrono::microseconds owner_lock_limit{50};

@@ -1,7 +1,7 @@
-// The part of a table that one rank owns, or holds for another: values, what the update rule keeps
-// of them, and how often they were added to.
+// The part of a table that one rank owns, or holds for another: the values, the update rule's state
+// for them, and how often they were added to.
 //
-// Used by the owner of the progress lock only.
+// Only for the owner of the progress lock.
 #pragma once
 
 #include <atomic>
@@ -21,14 +21,14 @@
 
 namespace rueda {
 
-// What a request is about: `count` elements from `begin` on, or these rows.
+// What a request is about: `count` elements from `begin` on, or the given rows.
 struct Selection {
   std::int64_t begin = 0;
   std::int64_t count = 0;
   std::span<const std::int64_t> rows{};  // of a table of rows; `count` of them
 };
 
-// What adds to values, and how.
+// The rule that adds to values, with its parameters.
 struct AppliedRule {
   const UpdateRule* rule = nullptr;
   std::vector<double> parameters{};
@@ -44,11 +44,11 @@ struct AppliedRule {
   }
 };
 
-// Where a shard has its values: by default in memory of its process.
+// Where a shard keeps its values: by default in memory of its process.
 struct ShardMemory {
-  // Zeroed; null where there is none left. Keeps alive what is below.
+  // Zeroed; null if there is none left. Keeps alive what is below.
   std::function<std::shared_ptr<std::byte[]>(std::size_t bytes)> allocate{};
-  // What others see of it, and where the memory begins that they see; null where they do not.
+  // What other ranks see of it, and where the memory begins that they see; null if they see none.
   SharedPart* part = nullptr;
   std::byte* base = nullptr;
 };
@@ -60,49 +60,49 @@ class Shard : public ShardView {
   Shard(const Shard&) = delete;
   Shard& operator=(const Shard&) = delete;
 
-  // Ok where all of the selection is here.
+  // Ok if all of the selection is here.
   [[nodiscard]] virtual Status check(const Selection& selection) const = 0;
-  // Elements of one item: 1, or those of a row.
+  // Elements per item: 1, or the width of a row.
   [[nodiscard]] virtual std::int64_t width() const = 0;
 
-  // Where the items of a selection are, in its order; for rows only.
+  // The addresses of a selection's items, in its order; for rows only.
   using Places = std::vector<float*>;
 
-  // Makes room for items [from, to) and appends where they are: what follows cannot fail then.
-  // Fails with InvalidArgument, which tells the sizes.
+  // Makes room for items [from, to) and appends their places, so that later calls cannot fail.
+  // Fails with InvalidArgument, with the sizes in the text.
   [[nodiscard]] virtual Status reserve(const Selection& selection, std::int64_t from,
                                        std::int64_t to, Places& places) = 0;
-  // On items [from, to) of the selection, whose elements lie in the buffer one after the other.
+  // For items [from, to) of the selection, whose elements are contiguous in the buffer.
   virtual void read(const Selection& selection, std::int64_t from, std::int64_t to,
                     float* out) const = 0;
-  // Of what has been reserved.
+  // For reserved items.
   virtual void write(const Selection& selection, const Places& places, std::int64_t from,
                      std::int64_t to, const float* values) = 0;
   virtual void add(const Selection& selection, const Places& places, std::int64_t from,
                    std::int64_t to, const float* delta, float factor) = 0;
-  // What the rule keeps: of a row all kinds side by side, of elements one kind after the other.
+  // The rule's state: for a row all kinds side by side, for elements one kind after the other.
   virtual void write_state(const Selection& selection, const Places& places, std::int64_t from,
                            std::int64_t to, const float* state) = 0;
-  // In the order of visit(); of elements all at once.
+  // In the order of visit(); for elements all at once.
   virtual void visit_state(const Visitor& visitor) const = 0;
-  // Numbers that the rule keeps for each value.
+  // How many numbers the rule keeps for each value.
   [[nodiscard]] int states() const { return rule_.rule->states; }
 
-  // For work on it, which may go on in pieces; false where other work has it: also for a moment
-  // where another rank is at work on it by itself.
+  // For work on the shard, which may go on in pieces. False while other work has it, also for a
+  // moment while another rank accesses it directly.
   [[nodiscard]] bool acquire();
   void release();
   [[nodiscard]] bool is_busy() const { return is_busy_; }
   [[nodiscard]] bool is_shared() const { return memory_.part != nullptr; }
-  // No other rank works on it by itself any more; a forked child, which does not have what is
-  // shared, leaves that to its parent. False where one has ended in the middle of that:
-  // then the values are nobody's state.
+  // Ends direct access by other ranks. A forked child, which does not have the shared memory,
+  // leaves that to its parent. False if a rank has died during an access: then the values are
+  // inconsistent.
   bool close_shared();
 
-  // Additions that are whole.
+  // The number of complete additions.
   [[nodiscard]] std::uint64_t version() const { return version_of()->load(); }
   void count_addition() { version_of()->fetch_add(1); }
-  // Of all ranks.
+  // The least clock of all ranks.
   void tell_least_clock(std::int64_t clock) {
     if (is_shared()) memory_.part->least_clock.store(clock, std::memory_order_release);
   }
@@ -128,7 +128,7 @@ class Shard : public ShardView {
   mutable std::atomic<std::uint64_t> version_{0};
 };
 
-// Elements [begin, end) of a table; zeros to begin with.
+// Elements [begin, end) of a table; initially zeros.
 class DenseShard final : public Shard {
  public:
   DenseShard(std::int64_t begin, std::int64_t end, AppliedRule rule, ShardMemory memory = {});
@@ -157,10 +157,10 @@ class DenseShard final : public Shard {
   const std::size_t count_;
   const std::shared_ptr<std::byte[]> held_;
   float* const values_;
-  float* const state_;  // each kind as many as there are values; null without
+  float* const state_;  // for each kind one number per value; null without state
 };
 
-// Rows that were written or added to; the others have their initial values.
+// Rows that were written or added to; other rows have their initial values.
 class RowShard final : public Shard {
  public:
   RowShard(std::int64_t width, InitialRows initial, AppliedRule rule, ShardMemory memory = {});
@@ -183,7 +183,7 @@ class RowShard final : public Shard {
   void visit_state(const Visitor& visitor) const override;
 
  private:
-  // Of the row, and behind its values its state; made where there is none. Throws std::bad_alloc.
+  // The row's values, followed by its state; created if missing. Throws std::bad_alloc.
   [[nodiscard]] float* touch(std::int64_t row);
   void add_block();
   void grow_index();
@@ -195,17 +195,17 @@ class RowShard final : public Shard {
   const std::int64_t width_;
   const InitialRows initial_;
   const std::size_t stride_;         // elements from one row to the next, with its state
-  const std::size_t rows_in_block_;  // so that what is there never moves
+  const std::size_t rows_in_block_;  // blocks, so that rows never move
   std::vector<std::shared_ptr<std::byte[]>> blocks_;
   std::shared_ptr<std::byte[]> held_index_;
   RowIndex index_;
   std::size_t used_ = 0;  // rows
 };
 
-// Which of so many ranks owns a row, where the application does not say.
+// Which of `ranks` ranks owns a row, if the application does not say.
 [[nodiscard]] int row_owner(std::int64_t row, std::size_t ranks);
 
-// The initial values of a row: the same wherever and whenever they are asked for.
+// The initial values of a row: always the same, on any rank.
 void fill_initial(const InitialRows& initial, std::int64_t row, std::span<float> values);
 
 }  // namespace rueda

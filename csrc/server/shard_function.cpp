@@ -42,7 +42,7 @@ Bytes folded(const ShardView& shard, double first, const Fold& fold) {
   return bytes;
 }
 
-// NaN is not lost: what is no number makes the result none.
+// A NaN is not lost: it makes the result NaN.
 Bytes least(const ShardView& shard, std::span<const std::byte> /*arguments*/) {
   return folded(shard, std::numeric_limits<double>::infinity(),
                 [](double a, double b) { return a < b || std::isnan(a) ? a : b; });
@@ -71,8 +71,8 @@ Bytes count(const ShardView& shard, std::span<const std::byte> /*arguments*/) {
   return bytes;
 }
 
-// Indices of items and their values: of a dense shard the elements with the largest magnitudes, of
-// rows those with the largest norms, the largest first, of equal ones the one with the least index.
+// Indices of items and their values, the largest first, of equal ones the one with the least index:
+// in a dense shard the elements with the largest magnitudes, of rows those with the largest norms.
 Bytes top(const ShardView& shard, std::span<const std::byte> arguments) {
   const auto wanted = read<std::int64_t>(arguments);
   if (wanted < 0) throw InvalidArgumentError("a negative number of items");
@@ -112,7 +112,7 @@ struct Functions {
       {"count", count}, {"top", top}};
 };
 
-// Leaked on purpose: the engine may still be at work while the process ends.
+// Leaked on purpose: the engine may still be working while the process exits.
 Functions& functions() {
   static auto* instance = new Functions;
   return *instance;

@@ -7,7 +7,7 @@
 
 namespace rueda {
 
-// The function of that name: one of Rueda's or of the application's; null where there is none.
+// The function with this name, built-in or registered by the application; null if there is none.
 [[nodiscard]] const ShardFunction* find_shard_function(std::string_view name);
 
 }  // namespace rueda

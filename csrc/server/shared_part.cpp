@@ -7,7 +7,7 @@ namespace rueda {
 
 namespace {
 
-// Held for less than that where its owner is not interrupted.
+// Tries before waiting; an uninterrupted holder needs less time than that.
 constexpr int attempts = 64;
 
 timespec moment_after(std::chrono::microseconds limit) {

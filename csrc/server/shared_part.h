@@ -1,9 +1,9 @@
-// What the ranks of a host share of a part of a table that lies in memory that they all see: so
-// that each reads it and adds to it by itself, and its owner need not wake up for that.
+// What the ranks of a host share of a part of a table that is in memory visible to all of them:
+// each reads it and adds to it directly, without waking its owner.
 //
-// Whoever works on the part holds the mutex, and only briefly; it survives a process that ends with
-// it. The owner, whose work may take long and goes on in pieces, marks the part busy instead: the
-// others then send it requests.
+// A rank holds the mutex while it works on the part, and only briefly. The mutex survives a process
+// that dies with it. The owner, whose work may be long and goes on in pieces, marks the part busy
+// instead: the others then send it requests.
 #pragma once
 
 #include <pthread.h>
@@ -14,30 +14,30 @@
 
 namespace rueda {
 
-// In zeroed memory of the owner, at the same place for all. Not open until init().
+// In zeroed memory of the owner, at the same offset for all. Not open until init().
 struct SharedPart {
   enum State : std::uint32_t { unopened, open, closed };
 
   pthread_mutex_t mutex;
   std::atomic<std::uint32_t> state;
-  std::atomic<std::uint32_t> is_busy;      // the owner is at work, without the mutex
-  std::atomic<std::uint32_t> is_changing;  // whoever holds the mutex changes values
-  std::atomic<std::uint32_t> is_torn;      // somebody has ended in the middle of a change
-  std::atomic<std::uint64_t> version;      // additions that are whole
-  std::atomic<std::int64_t> least_clock;   // of all ranks, as the owner has counted
+  std::atomic<std::uint32_t> is_busy;      // the owner is working, without the mutex
+  std::atomic<std::uint32_t> is_changing;  // the holder of the mutex is changing values
+  std::atomic<std::uint32_t> is_torn;      // a process has died in the middle of a change
+  std::atomic<std::uint64_t> version;      // complete additions
+  std::atomic<std::int64_t> least_clock;   // of all ranks, as counted by the owner
 
-  // Where things lie in the memory that the owner shares. Written with the mutex, or while busy.
+  // Offsets in the memory that the owner shares. Written with the mutex, or while busy.
   std::uint64_t values;    // of a dense part; its state follows
   std::uint64_t index;     // of rows: slots, see row_index.h
-  std::uint64_t capacity;  // how many
+  std::uint64_t capacity;  // number of slots
 
-  // Without values or an index yet. False where the system has no such mutex.
+  // Without values or an index yet. False if the system has no such mutex.
   [[nodiscard]] bool init();
-  // The owner's last word: nobody else works on it any more. Waits for who does, for a second.
+  // The owner's last call: nobody else uses the part afterwards. Waits a second for current users.
   void close();
 };
 
-// Has the mutex while it lives, unless it could not be had in time or the part is not to be used.
+// Holds the mutex while it lives, unless it timed out or the part must not be used.
 class SharedPartLock {
  public:
   explicit SharedPartLock(SharedPart& part, std::chrono::microseconds limit);

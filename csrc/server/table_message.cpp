@@ -31,7 +31,7 @@ int flag(bool is_set, Flag which) {
   return is_set ? static_cast<int>(which) : 0;
 }
 
-// What is inline is all that is left, and what is not leaves nothing.
+// An inline payload is all that remains; otherwise nothing remains.
 template <class Message>
 std::optional<DecodedTableMessage<Message>> decoded(Message message, const Reader& reader) {
   const std::uint64_t expected = message.is_inline ? message.payload_bytes : 0;

@@ -41,7 +41,7 @@ struct Rules {
       {"adagrad", {.apply = adagrad, .states = 1, .parameters = {"learning rate", "epsilon"}}}};
 };
 
-// Leaked on purpose: the engine may still be at work while the process ends.
+// Leaked on purpose: the engine may still be working while the process exits.
 Rules& rules() {
   static auto* instance = new Rules;
   return *instance;

@@ -9,13 +9,13 @@
 
 namespace rueda {
 
-// The rule of that name: one of Rueda's or of the application's; null where there is none.
+// The rule with this name, built-in or registered by the application; null if there is none.
 [[nodiscard]] const UpdateRule* find_update_rule(std::string_view name);
 
-// Whether it is one of Rueda's, which any thread of any rank may apply to any values.
+// Whether it is built in; any thread of any rank may apply those to any values.
 [[nodiscard]] bool is_own_rule(std::string_view name);
 
-// Ok where the rule takes these parameters. Fails with InvalidArgument, which says what it takes.
+// Ok if the rule takes these parameters. Fails with InvalidArgument, which says what it takes.
 [[nodiscard]] Status check_parameters(std::string_view name, std::span<const double> parameters);
 
 }  // namespace rueda

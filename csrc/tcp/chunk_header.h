@@ -1,11 +1,11 @@
-// What travels over a stream between two hosts.
+// The format of a stream between two hosts.
 //
 // A stream is a TCP connection over which one rank sends to another. It carries chunks, each a
-// header and its bytes; receipts come back over it, each the number of chunks that have arrived
-// over this stream so far (64 bits). A header of zeros alone asks for a receipt. A chunk says which
-// part of which message it is. So any stream between two ranks can carry any chunk, in any order,
-// and what was under way on one that breaks goes over another. Whoever opens streams shows that it
-// belongs to the world, and to this epoch of it (stream_opening.h); so a chunk needs not say that.
+// header followed by its bytes. Receipts come back over it: the number of chunks that have arrived
+// over this stream so far (64 bits). A header of all zeros asks for a receipt. A chunk says which
+// part of which message it is, so any stream between two ranks can carry any chunk, in any order,
+// and what was in flight on a broken stream goes over another. Chunks do not name the world or its
+// epoch: the rank that opens a stream proves that it belongs to them (stream_opening.h).
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,9 @@
 namespace rueda {
 
 struct ChunkHeader {
-  std::uint64_t message = 0;   // its number among those from this rank to that peer, from 1 on
-  std::uint64_t previous = 0;  // the one before it with the same tag, unless that one and all
-                               // before it with the tag are known to have arrived: 0 then
+  std::uint64_t message = 0;   // number among those from this rank to that peer, from 1
+  std::uint64_t previous = 0;  // the preceding message with the same tag; 0 if that and all
+                               // before it with the tag are known to have arrived
   std::uint64_t length = 0;    // of the message
   std::uint64_t offset = 0;    // where in the message the chunk begins
   Tag tag = {};

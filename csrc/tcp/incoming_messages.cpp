@@ -15,15 +15,15 @@ class IncomingMessages::Message {
   std::uint64_t number = 0;
   std::uint64_t length = 0;
   Tag tag;
-  bool in_turn = false;  // those before it with the same tag are known
-  bool whole = false;    // or not wanted any more
+  bool in_turn = false;  // all earlier ones with the same tag are known
+  bool whole = false;    // or no longer wanted
   std::uint64_t arrived = 0;
   IntervalSet parts;
-  std::unique_ptr<std::byte[]> kept;  // where no receive was known when it began
-  std::vector<MutableBytes> spans;    // of the receive, with `ticket`
+  std::unique_ptr<std::byte[]> kept;  // if no receive was known when it began
+  std::vector<MutableBytes> spans;    // of the receive that `ticket` belongs to
   Ticket ticket;
   bool unwanted = false;  // its receive has failed
-  bool lost = false;      // there was no memory to keep it
+  bool lost = false;      // no memory was available to keep it
 };
 
 Ticket IncomingMessages::recv(Tag tag, std::span<const MutableBytes> spans) {
@@ -83,7 +83,7 @@ bool IncomingMessages::is_in_turn(std::uint64_t number) const {
   return known != open_.end() ? known->second->in_turn : closed_.contains(number);
 }
 
-// With those that waited for it.
+// Including those that waited for it.
 void IncomingMessages::take_turn(const MessagePointer& first) {
   for (MessagePointer message = first; message;) {
     message->in_turn = true;
@@ -114,7 +114,7 @@ void IncomingMessages::match(Message& message, Posted posted) {
     return;
   }
   if (posted.length != message.length) {
-    // The message is read to its end, but goes nowhere.
+    // Reads the message to its end and discards it.
     finish(*posted.ticket,
            Status(ErrorCode::transport,
                   str("rank ", peer_, " sent ", message.length, " bytes of ", describe(message.tag),
@@ -129,7 +129,7 @@ void IncomingMessages::match(Message& message, Posted posted) {
   if (message.whole) hand_out(message);
 }
 
-// To the receive that it is matched with.
+// Passes it to the receive that it was matched with.
 void IncomingMessages::hand_out(Message& message) {
   if (message.kept) {
     SpanCursor<std::byte> target(message.spans);
@@ -143,8 +143,8 @@ void IncomingMessages::place(Message& message, std::size_t offset, std::size_t b
                              std::vector<MutableBytes>& parts) {
   if (message.whole || message.unwanted || message.lost) return;
   if (!message.ticket && !message.kept) {
-    // Only what arrives of it is touched; but of its length nothing is known except what the peer
-    // says, and a peer that lies must not end this process.
+    // Only what arrives is touched. But the length is only the peer's word, and a lying peer must
+    // not be able to end this process.
     message.kept.reset(new (std::nothrow) std::byte[message.length]);
     message.lost = message.kept == nullptr;
     if (message.lost) return;

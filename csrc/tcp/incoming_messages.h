@@ -1,9 +1,9 @@
-// The messages of one peer as they come in, in chunks, in any order and perhaps twice. Pairs them
-// with the receives that are posted: among those of one tag, in the order in which they were sent.
-// Pure: knows of no socket.
+// The messages from one peer. Their chunks arrive in any order, and possibly twice. Matches
+// messages to posted receives: for each tag, in the order in which they were sent. Pure: no
+// sockets.
 //
-// The bytes of a chunk go straight into the posted buffers where the receive is known when the
-// message begins, and to the heap where it is not.
+// If the receive is known when its message begins, the bytes go straight into the posted buffers,
+// otherwise to the heap.
 #pragma once
 
 #include <cstddef>
@@ -30,16 +30,17 @@ class IncomingMessages {
 
   Ticket recv(Tag tag, std::span<const MutableBytes> spans);
 
-  // A chunk begins to arrive, of this message. ErrorCode::transport where no rank sends such a one.
+  // A chunk of this message begins to arrive. ErrorCode::transport if no rank sends such a chunk.
   [[nodiscard]] Expected<MessagePointer> begin(const ChunkHeader& header);
-  // Where these bytes of it go: appended to `parts`. None where nobody wants them any more, since
-  // the message is whole already or was given up. To be asked again before each use.
+  // Appends to `parts` where these bytes of the message go. Nothing if they are no longer wanted,
+  // since the message is complete or was abandoned. Call again before each use.
   static void place(Message& message, std::size_t offset, std::size_t bytes,
                     std::vector<MutableBytes>& parts);
-  // These bytes of it have been put there. Whether it is whole, so that its sender may know.
+  // These bytes have been stored. Returns whether the message is complete, so its sender may be
+  // told.
   bool add(const MessagePointer& message, std::size_t offset, std::size_t bytes);
 
-  // Completes every receive, and every later one, with `why`, and forgets what has arrived.
+  // Completes all current and later receives with `why`, and drops what has arrived.
   void fail(const Status& why);
 
  private:
@@ -48,7 +49,7 @@ class IncomingMessages {
     std::size_t length = 0;
     Ticket ticket;
   };
-  // Of one tag. Not both at once.
+  // For one tag. At most one of the two is non-empty.
   struct Queue {
     std::deque<Posted> posted;
     std::deque<MessagePointer> unexpected;
@@ -61,9 +62,9 @@ class IncomingMessages {
   void close_if_over(const MessagePointer& message);
 
   const int peer_;
-  std::unordered_map<std::uint64_t, MessagePointer> open_;   // known, and not closed
-  IntervalSet closed_;                                       // in turn and whole
-  std::unordered_map<std::uint64_t, MessagePointer> later_;  // by the message they come after
+  std::unordered_map<std::uint64_t, MessagePointer> open_;   // known and not closed
+  IntervalSet closed_;                                       // in turn and complete
+  std::unordered_map<std::uint64_t, MessagePointer> later_;  // by the message they follow
   std::unordered_map<Tag, Queue> queues_;                    // none is empty
   Status failure_;
 };

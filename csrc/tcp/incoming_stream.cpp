@@ -15,7 +15,7 @@ namespace rueda {
 
 namespace {
 
-// So that who waits for a message posts the next receive before more has come than it expects.
+// Limited so that the receiver can post its next receive before more arrives than it expects.
 constexpr std::size_t max_read_at_once = 512 << 10;
 constexpr std::size_t receipt_after_bytes = 64 << 10;
 constexpr std::size_t receipt_after_chunks = 64;
@@ -25,13 +25,13 @@ constexpr std::size_t receipt_after_chunks = 64;
 IncomingStream::IncomingStream(const Key& key, int rank, int peer, SocketLink link)
     : opening_(key, peer, rank), link_(std::move(link)) {
   link_.enqueue(frame_of(FrameKind::message, opening_.challenge()));
-  // So few bytes fit; a connection that is broken is found by reading.
+  // This few bytes always fit; reading will detect a broken connection.
   if (const Status sent = link_.write(); !sent.ok()) log(LogLevel::debug, sent.to_string());
 }
 
 void IncomingStream::mark_ready(std::uint32_t events) {
   if ((events & ~EPOLLOUT) != 0) readable_ = true;
-  // Nothing tells again of an end that was there before what comes before it was read.
+  // An end that came before earlier data was read is not reported again.
   if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) ending_ = true;
 }
 
@@ -46,7 +46,7 @@ IncomingStream::Progress IncomingStream::read(IncomingMessages& messages) {
   return progress;
 }
 
-// Not a byte more than the answer: what comes after it are chunks.
+// Reads no further than the answer: chunks follow it.
 void IncomingStream::read_opening(Progress& progress) {
   constexpr std::size_t whole = frame_header_bytes + StreamOpening::answer_bytes;
   while (readable_ && link_.inbox().size() < whole) {
@@ -71,8 +71,8 @@ void IncomingStream::read_opening(Progress& progress) {
   open_ = true;
 }
 
-// parts_: where the rest of the chunk that is arriving goes; into the inbox, which is empty then,
-// where nobody wants it.
+// Sets parts_ to where the rest of the arriving chunk goes: if nobody wants it, into the inbox,
+// which is empty then.
 void IncomingStream::place_rest() {
   parts_.clear();
   if (!message_) return;
@@ -81,7 +81,7 @@ void IncomingStream::place_rest() {
   if (parts_.empty()) parts_.emplace_back(inbox_.data(), std::min(left, inbox_.size()));
 }
 
-// Returns how many bytes have been read.
+// Returns the number of bytes read.
 std::size_t IncomingStream::read_once(IncomingMessages& messages, Progress& progress) {
   place_rest();
   vectors_.clear();
@@ -92,7 +92,7 @@ std::size_t IncomingStream::read_once(IncomingMessages& messages, Progress& prog
     length += part.size();
   }
   const std::size_t of_chunk = length;
-  // The next header comes along. Between chunks short ones do, too.
+  // Reads the next header along with it; between chunks, short chunks as well.
   if (!message_ || arrived_ + of_chunk == header_.bytes) {
     std::byte* const end = inbox_.data() + inbox_end_;
     const std::size_t along = message_ ? sizeof(ChunkHeader) : inbox_.size() - inbox_end_;
@@ -126,8 +126,8 @@ std::size_t IncomingStream::read_once(IncomingMessages& messages, Progress& prog
   return count;
 }
 
-// A message is of no use in part, so nobody need wake for a little of a long chunk. Asked for more,
-// the system fixes the connection's window.
+// A partial message is useless, so there is no point in waking for a little of a long chunk. Asking
+// for more would fix the connection's window.
 void IncomingStream::wake_for(std::size_t bytes) {
   constexpr std::size_t worth_a_call = 16 << 10;
   constexpr std::size_t most = 64 << 10;
@@ -137,7 +137,7 @@ void IncomingStream::wake_for(std::size_t bytes) {
   ::setsockopt(fd(), SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least);
 }
 
-// What lies in the inbox: headers, and the chunks that came along with them.
+// Processes the inbox: headers, and chunks that were read along with them.
 void IncomingStream::take_headers(IncomingMessages& messages, Progress& progress) {
   while (progress.status.ok() && !message_ && inbox_end_ - inbox_begin_ >= sizeof(ChunkHeader)) {
     std::memcpy(&header_, inbox_.data() + inbox_begin_, sizeof header_);
@@ -189,7 +189,7 @@ bool IncomingStream::owes_much() const {
 
 void IncomingStream::send_receipt() {
   if (!open_ || link_.wants_to_write()) return;
-  // A receipt that is not accepted is left for the next; part of one would garble all later ones.
+  // A receipt that is not accepted is left for the next; a partial one would garble all later ones.
   const ssize_t sent = ::send(fd(), &received_, sizeof received_, MSG_NOSIGNAL);
   if (sent < 0) return;
   asked_ = false;

@@ -1,8 +1,7 @@
-// A TCP connection that a peer has opened, over which this rank receives its chunks.
+// A TCP connection opened by a peer, over which this rank receives its chunks.
 //
-// A chunk's bytes are read straight to where they belong, and the header of the next along with
-// them, so that a chunk costs one system call. Not thread-safe. Watched edge-triggered: see
-// mark_ready().
+// Reads a chunk's bytes straight to their destination, along with the header of the next chunk, so
+// that a chunk costs one system call. Not thread-safe. Watched edge-triggered: see mark_ready().
 #pragma once
 
 #include <sys/uio.h>
@@ -22,27 +21,27 @@ namespace rueda {
 
 class IncomingStream {
  public:
-  // `link`: of `peer`, which was welcomed. `key` outlives this.
+  // `link`: from `peer`, which has been welcomed. `key` must outlive this.
   IncomingStream(const Key& key, int rank, int peer, SocketLink link);
 
   [[nodiscard]] int fd() const { return link_.fd(); }
-  // Whether the peer has proved that it opened it just now.
+  // Whether the peer has proved that it opened the connection just now.
   [[nodiscard]] bool is_open() const { return open_; }
-  // What epoll has told: EPOLLIN, EPOLLOUT, ...
+  // Events from epoll: EPOLLIN, EPOLLOUT, ...
   void mark_ready(std::uint32_t events);
 
   struct Progress {
     bool moved = false;
     bool ended_message = false;   // a long one: its sender waits for the receipt
-    Status status;                // an error where the connection is broken
-    bool is_peers_fault = false;  // not the connection's: what came is no part of a message
+    Status status;                // an error if the connection is broken
+    bool is_peers_fault = false;  // not the connection's: the data is not part of any message
   };
-  // Reads what is there, up to a bound, so that others have their turn.
+  // Reads what is available, up to a limit, so that other streams get their turn.
   [[nodiscard]] Progress read(IncomingMessages& messages);
-  // Whether more is known to be there.
+  // Whether more is known to be available.
   [[nodiscard]] bool is_readable() const { return readable_; }
 
-  // Whether so much has arrived since the last receipt that one is due.
+  // Whether enough has arrived since the last receipt that one is due.
   [[nodiscard]] bool owes_much() const;
   [[nodiscard]] bool owes() const { return unreceipted_chunks_ > 0; }
   // Whether the peer has asked for a receipt.
@@ -65,11 +64,11 @@ class IncomingStream {
   bool readable_ = true;
   bool ending_ = false;
 
-  ChunkHeader header_;                        // of the chunk that is arriving, with
+  ChunkHeader header_;                        // of the arriving chunk
   IncomingMessages::MessagePointer message_;  // null between chunks
-  std::size_t arrived_ = 0;                   // bytes of it
-  std::size_t wakes_for_ = 1;                 // bytes that epoll waits for
-  std::array<std::byte, 4096> inbox_;         // what was read along
+  std::size_t arrived_ = 0;                   // bytes of the chunk
+  std::size_t wakes_for_ = 1;                 // epoll waits for this many bytes
+  std::array<std::byte, 4096> inbox_;         // read ahead
   std::size_t inbox_begin_ = 0;
   std::size_t inbox_end_ = 0;
   std::vector<MutableBytes> parts_;

@@ -1,4 +1,4 @@
-// A set of numbers that come mostly in order, kept as the intervals that they form. Pure.
+// A set of numbers that arrive mostly in order, stored as intervals. Pure.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace rueda {
 
 class IntervalSet {
  public:
-  // Adds [begin, end). Returns how many of these numbers were not there before.
+  // Adds [begin, end). Returns how many of these numbers are new.
   std::uint64_t add(std::uint64_t begin, std::uint64_t end) {
     if (begin >= end) return 0;
     std::uint64_t fresh = end - begin;
@@ -34,11 +34,11 @@ class IntervalSet {
     const auto next = intervals_.upper_bound(number);
     return next != intervals_.begin() && std::prev(next)->second > number;
   }
-  // How many intervals the numbers form.
+  // Number of intervals.
   [[nodiscard]] std::size_t intervals() const { return intervals_.size(); }
 
  private:
-  std::map<std::uint64_t, std::uint64_t> intervals_;  // begin to end, with gaps between them
+  std::map<std::uint64_t, std::uint64_t> intervals_;  // begin to end, with gaps in between
 };
 
 }  // namespace rueda

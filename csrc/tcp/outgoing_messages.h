@@ -1,10 +1,10 @@
-// The messages from this rank to one peer, handed out in chunks to whichever stream is free. Pure:
-// knows of no socket.
+// The messages from this rank to one peer, split into chunks for whichever stream is free. Pure: no
+// sockets.
 //
-// A chunk is handed out, written to a stream, and acknowledged. What a stream that breaks had not
-// had acknowledged is given back, and handed out again before everything else. Short messages are
-// copied: their tickets are done once they have been written, those of others once all is
-// acknowledged, since until then their bytes may have to be sent again.
+// A chunk is taken, written to a stream, and acknowledged. Chunks that a broken stream left
+// unacknowledged are given back and sent again before anything else. Short messages are copied, and
+// their tickets are done once written. Other messages are done once fully acknowledged, since until
+// then their bytes may have to be sent again.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ namespace rueda {
 
 class OutgoingMessages {
  public:
-  // Messages of up to so many bytes are copied.
+  // Messages of up to this size are copied.
   static constexpr std::size_t max_copied_bytes = 16 << 10;
 
   explicit OutgoingMessages(int peer) : peer_(peer) {}
@@ -35,9 +35,9 @@ class OutgoingMessages {
     Tag tag;
     std::int32_t priority = 0;
     std::size_t length = 0;
-    std::vector<ConstBytes> spans;      // the caller's, or of `copy`
-    std::unique_ptr<std::byte[]> copy;  // of a short one
-    std::size_t handed_out = 0;         // so many bytes from the beginning
+    std::vector<ConstBytes> spans;      // the caller's, or those of `copy`
+    std::unique_ptr<std::byte[]> copy;  // for a short message
+    std::size_t handed_out = 0;         // bytes taken so far
     std::size_t unwritten = 0;
     std::size_t unacknowledged = 0;
     Ticket ticket;
@@ -50,36 +50,36 @@ class OutgoingMessages {
     bool written = false;  // before it was given back
 
     [[nodiscard]] ChunkHeader header() const;
-    // Its bytes from the `skipped`-th on, where they lie: appended to `parts`.
+    // Appends its bytes from `skipped` on to `parts`, without copying.
     void append_to(std::vector<ConstBytes>& parts, std::size_t skipped = 0) const;
   };
 
-  // What has a greater priority is handed out first, chunk by chunk: also before the rest of a
-  // message that was begun.
+  // Messages of higher priority are sent first, chunk by chunk, even before the rest of a message
+  // that has begun.
   Ticket send(Tag tag, std::span<const ConstBytes> spans, std::int32_t priority = 0);
 
-  // Whether there is something to hand out.
+  // Whether there is anything to take.
   [[nodiscard]] bool has_waiting() const { return !returned_.empty() || !waiting_.empty(); }
   // Whether anything has not been acknowledged.
   [[nodiscard]] bool has_unfinished() const { return unfinished_ > 0; }
-  // The next chunk, of at most `max_bytes`; nothing where nothing waits.
+  // The next chunk, of at most `max_bytes`; nullopt if nothing is waiting.
   [[nodiscard]] std::optional<Chunk> take(std::size_t max_bytes);
-  // The stream that took it has not written it, or has broken. The last first, so that they go out
-  // again in the same order.
+  // The stream that took it has not written it, or has broken. Give back the last chunk first, so
+  // that they are sent again in the same order.
   void give_back(Chunk chunk) { returned_.push_front(std::move(chunk)); }
-  // All of it has been accepted by the system.
+  // The system has accepted the whole chunk.
   void mark_written(Chunk& chunk);
-  // All of it has arrived. Each chunk once.
+  // The whole chunk has arrived. Call once per chunk.
   void acknowledge(const Chunk& chunk);
 
-  // Completes what is not done with `why`, and forgets everything. Chunks that were handed out are
-  // not to be given back.
+  // Completes everything unfinished with `why` and drops it. Chunks taken before must not be given
+  // back.
   void fail(const Status& why);
-  // The same where all has arrived.
+  // The same, if everything has arrived.
   void finish_all() { fail({}); }
 
  private:
-  // Of one tag: what ChunkHeader::previous is taken from.
+  // For one tag: the source of ChunkHeader::previous.
   struct Chain {
     std::uint64_t last = 0;
     std::size_t unfinished = 0;
@@ -89,10 +89,10 @@ class OutgoingMessages {
 
   const int peer_;
   std::uint64_t messages_ = 0;
-  std::deque<std::shared_ptr<Message>> waiting_;  // not all handed out; in order
+  std::deque<std::shared_ptr<Message>> waiting_;  // not fully taken; in order
   std::deque<Chunk> returned_;
-  std::unordered_map<Tag, Chain> chains_;  // of messages that are not acknowledged
-  std::unordered_map<std::uint64_t, std::shared_ptr<Message>> open_;  // whose tickets are not done
+  std::unordered_map<Tag, Chain> chains_;                             // of unacknowledged messages
+  std::unordered_map<std::uint64_t, std::shared_ptr<Message>> open_;  // tickets not done
   std::size_t unfinished_ = 0;
 };
 

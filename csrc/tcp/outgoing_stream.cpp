@@ -21,10 +21,10 @@ namespace rueda {
 
 namespace {
 
-// Given to the system at once: so much is not given to another stream if this one turns out slow.
+// Given to the system at once. If this stream turns out slow, no other stream can take that much.
 constexpr std::size_t max_gathered_bytes = 256 << 10;
 constexpr std::size_t max_gathered_chunks = 16;
-// At what a stream carries, and how long its way is.
+// At the rate and the round trip.
 constexpr Duration between_looks = std::chrono::milliseconds(20);
 
 Status is_none_of_ours() {
@@ -48,11 +48,11 @@ void OutgoingStream::limit_unsent(int bytes) {
 void OutgoingStream::mark_ready(std::uint32_t events) {
   if ((events & ~EPOLLOUT) != 0) readable_ = true;
   if ((events & EPOLLOUT) != 0) writable_ = true;
-  // Nothing tells again of an end that was there before what comes before it was read.
+  // An end that came before earlier data was read is not reported again.
   if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) ending_ = true;
 }
 
-// Where nobody tells, trying finds out.
+// If nobody reports room, find out by trying.
 void OutgoingStream::watch_room(bool watched) {
   room_watched_ = watched;
   if (!watched) writable_ = true;
@@ -127,7 +127,7 @@ Status OutgoingStream::take_receipts(OutgoingMessages& messages, std::span<const
   receipts_.insert(receipts_.end(), bytes.begin(), bytes.end());
   const std::size_t whole = receipts_.size() / sizeof(Receipt) * sizeof(Receipt);
   if (whole == 0) return {};
-  Receipt arrived = 0;  // the last tells all
+  Receipt arrived = 0;  // the last one counts
   std::memcpy(&arrived, receipts_.data() + whole - sizeof arrived, sizeof arrived);
   receipts_.erase(receipts_.begin(), receipts_.begin() + static_cast<std::ptrdiff_t>(whole));
   if (arrived < acknowledged_ || arrived - acknowledged_ > written_) return is_none_of_ours();
@@ -167,7 +167,7 @@ Expected<std::size_t> OutgoingStream::write(OutgoingMessages& messages, std::siz
   return total;
 }
 
-// The rest of the chunk that is partly written, and more. Returns how many bytes these are.
+// Gathers the rest of the partly written chunk, and more. Returns the number of bytes.
 std::size_t OutgoingStream::gather(OutgoingMessages& messages, std::size_t chunk_bytes) {
   parts_.clear();
   headers_.clear();
@@ -234,7 +234,7 @@ Duration OutgoingStream::round_trip(Time now) {
 void OutgoingStream::pace(Time now, bool alone) {
   constexpr std::size_t least = 128 << 10;
   constexpr Duration moment = std::chrono::milliseconds(25);
-  constexpr double forgetting = 0.8;  // where it had little to carry
+  constexpr double forgetting = 0.8;  // if it had little to carry
   if (alone) {
     budget_ = std::numeric_limits<std::size_t>::max();
     return;
@@ -253,8 +253,7 @@ void OutgoingStream::pace(Time now, bool alone) {
   budget_ = std::max(least, static_cast<std::size_t>(rate_ * reach));
 }
 
-// To be called before something is written. Looks seldom: a pause that is shorter than a moment
-// makes little difference.
+// Call before writing. Checks rarely: a pause shorter than a moment hardly matters.
 void OutgoingStream::note_writing(Time now) {
   constexpr Duration moment = std::chrono::milliseconds(25);
   if (now - last_written_ < moment) {
@@ -276,7 +275,7 @@ StreamSilence OutgoingStream::silence(Duration timeout, Time now) const {
                      .since_last = std::chrono::milliseconds(info.tcpi_last_ack_recv),
                      .since_first_due = now - first_due_,
                      .round_trip = microseconds(info.tcpi_rtt),
-                     // It doubles with each time that is in vain.
+                     // It doubles with every retransmission in vain.
                      .resending_after = microseconds(info.tcpi_rto >> info.tcpi_backoff)},
                     timeout);
 }
@@ -288,7 +287,7 @@ Status OutgoingStream::ask_for_receipt(Time now) {
   const ssize_t sent = ::send(fd(), &question, sizeof question, MSG_NOSIGNAL);
   if (sent == static_cast<ssize_t>(sizeof question)) return {};
   if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return {};
-  // Part of it would garble all that comes after.
+  // A partial question would garble everything after it.
   return system_error("connection broken", sent < 0 ? errno : EPIPE);
 }
 

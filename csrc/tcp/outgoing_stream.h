@@ -1,6 +1,6 @@
-// A TCP connection that this rank has opened, over which it sends chunks to one peer.
+// A TCP connection opened by this rank, over which it sends chunks to one peer.
 //
-// Takes chunks only as the system accepts them, so that what waits goes over whichever stream is
+// Takes chunks only as the system accepts them, so that waiting chunks go to whichever stream is
 // free. Not thread-safe. Watched edge-triggered: see mark_ready().
 #pragma once
 
@@ -24,57 +24,57 @@ namespace rueda {
 
 class OutgoingStream {
  public:
-  // `fd` is connected, or about to be. `key` outlives this.
+  // `fd` is connected or connecting. `key` must outlive this.
   OutgoingStream(const Handshake& handshake, const Key& key, int peer, UniqueFd fd);
 
   [[nodiscard]] int fd() const { return link_.fd(); }
-  // Whether the peer has let it in, so that it takes chunks.
+  // Whether the peer has admitted it, so that it takes chunks.
   [[nodiscard]] bool is_open() const { return phase_ == Phase::open; }
   // Whether nobody listened at the peer's address.
   [[nodiscard]] bool is_refused() const { return is_refused_; }
-  // The system is to accept nothing while it holds so many bytes that it has not sent.
+  // Makes the system accept nothing while it holds this many unsent bytes.
   void limit_unsent(int bytes);
-  // What epoll has told: EPOLLIN, EPOLLOUT, ...
+  // Events from epoll: EPOLLIN, EPOLLOUT, ...
   void mark_ready(std::uint32_t events);
 
-  // Whether it has to be told when the system takes more. To be asked after each turn; what has
-  // become of the answer is told with watch_room().
+  // Whether it needs to be told when the system accepts more. Check after each turn, and report
+  // with watch_room() what was done about it.
   [[nodiscard]] bool awaits_room() const { return !is_open() || partial_ > 0 || !writable_; }
-  // Whether a chunk is written in part.
+  // Whether a chunk has been written in part.
   [[nodiscard]] bool has_begun() const { return partial_ > 0; }
   [[nodiscard]] bool is_room_watched() const { return room_watched_; }
   void watch_room(bool watched);
 
-  // Goes on with the opening, or takes receipts. An error where the connection is broken or the
-  // peer is none of this world.
+  // Continues the opening, or reads receipts. An error if the connection is broken or the peer does
+  // not belong to this world.
   [[nodiscard]] Status read(OutgoingMessages& messages);
-  // Takes chunks of up to `chunk_bytes`, none where that is 0, and writes them, while the system
-  // accepts them and there are any. What it has begun to write it ends. Returns how many bytes the
+  // Takes chunks of up to `chunk_bytes` (0: none) and writes them, as long as there are any and the
+  // system accepts them. Always finishes a chunk that it has begun. Returns how many bytes the
   // system has accepted.
   [[nodiscard]] Expected<std::size_t> write(OutgoingMessages& messages, std::size_t chunk_bytes,
                                             Time now);
 
-  // One of several: takes no more than this stream carries in a moment, by how much it has carried,
-  // since what it has taken waits in the network's queues where others might have carried it. Told
-  // before each write(); `alone`: it takes all it can.
+  // For one of several streams: limits what it takes to what it carries in a moment, judged by what
+  // it has carried, since chunks in the network's queues can no longer go over another stream. Call
+  // before each write(); `alone`: no limit.
   void pace(Time now, bool alone);
 
-  // The shortest of late, looked at now and then.
+  // The shortest recent one, sampled from time to time.
   [[nodiscard]] Duration round_trip(Time now);
 
-  // Bytes of chunks that have arrived at the peer, ever.
+  // Total bytes of chunks that have arrived at the peer.
   [[nodiscard]] std::uint64_t delivered() const { return delivered_; }
-  // Whether the network has been silent for `timeout`, and as long as it may take to answer, since
-  // something was under way.
+  // Whether the network has been silent since something was in flight, for `timeout` and for as
+  // long as an answer may take.
   [[nodiscard]] StreamSilence silence(Duration timeout, Time now) const;
-  // Whether chunks have left and no receipt tells of them yet.
+  // Whether chunks have been sent for which no receipt has arrived.
   [[nodiscard]] bool awaits_receipt() const { return written_ > 0; }
-  // Asks for a receipt, where nothing else is being written, so that silence() tells whether there
-  // is still somebody to send one. An error where the connection is broken.
+  // Asks for a receipt if nothing else is being written, so that silence() shows whether the peer
+  // can still send one. An error if the connection is broken.
   [[nodiscard]] Status ask_for_receipt(Time now);
-  // Whether everything that was written has been received by the peer's system.
+  // Whether the peer's system has received everything that was written.
   [[nodiscard]] bool is_flushed() const;
-  // It has broken: what has not been acknowledged goes back.
+  // The stream has broken: gives back what has not been acknowledged.
   void give_back(OutgoingMessages& messages);
 
  private:
@@ -101,20 +101,20 @@ class OutgoingStream {
   bool room_watched_ = true;
 
   std::deque<OutgoingMessages::Chunk> sent_;  // not acknowledged
-  std::size_t written_ = 0;                   // of these, from the front
-  std::size_t partial_ = 0;                   // bytes of the one after them, header included
+  std::size_t written_ = 0;                   // how many of these, from the front
+  std::size_t partial_ = 0;                   // bytes of the next one, including the header
   Receipt acknowledged_ = 0;                  // chunks, ever
   std::uint64_t delivered_ = 0;
-  std::size_t under_way_ = 0;  // bytes of chunks that were taken and not acknowledged
-  std::size_t budget_ = std::numeric_limits<std::size_t>::max();  // that under_way_ may reach
-  double rate_ = 0;                                               // bytes a second
-  Time paced_{};                                                  // when the rate was looked at
+  std::size_t under_way_ = 0;  // bytes of chunks taken and not acknowledged
+  std::size_t budget_ = std::numeric_limits<std::size_t>::max();  // limit for under_way_
+  double rate_ = 0;                                               // bytes per second
+  Time paced_{};                                                  // when the rate was last computed
   std::uint64_t delivered_then_ = 0;
   Duration round_trip_{};
   Time round_trip_seen_{};
   Time last_written_{};
-  Time first_due_{};                 // since when something has been under way without a pause
-  std::vector<std::byte> receipts_;  // less than one
+  Time first_due_{};  // start of the time without a pause in which something is in flight
+  std::vector<std::byte> receipts_;  // incomplete
   std::vector<ChunkHeader> headers_;
   std::vector<ConstBytes> parts_;
   std::vector<iovec> vectors_;

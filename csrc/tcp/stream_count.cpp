@@ -9,15 +9,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Streams find their speed, then they are measured. With BBR a stream that was one of several takes
-// some tens of milliseconds until it fills the link alone. A new one doubles with each round trip,
-// as does one that has been idle: from 14 KB to 14 MB on the way, which is 1 Gbit/s over 100 ms, in
-// ten. What arrives comes in one burst for each round trip then, so that one alone tells little.
+// Streams need to reach their speed before they are measured. With BBR, a stream that was one of
+// several needs some tens of milliseconds to fill the link alone. A new or idle one doubles per
+// round trip: it takes ten to grow from 14 KB to 14 MB in flight, which is 1 Gbit/s at 100 ms. Data
+// then arrives in one burst per round trip, so a single round trip says little.
 constexpr Duration least_warm_up = 80ms;
 constexpr int warm_up_round_trips = 10;
 constexpr Duration least_busy = 60ms;
 constexpr int busy_round_trips = 2;
-// Of the best rate: below it the link is another.
+// Fraction of the best rate below which the link counts as changed.
 constexpr double changed = 0.5;
 constexpr std::uint64_t min_bytes = 512 << 10;
 constexpr Duration first_pause_between_trials = 2s;
@@ -79,7 +79,7 @@ void StreamCount::take(Time now, double rate) {
 void StreamCount::judge(Time now) {
   const auto [first_base, first, second_base, second] = rates_;
   const bool is_more = candidate_ > base_;
-  // A trial may leave streams slower than they were: their best counts, unless the link has
+  // A trial may leave streams slower than before, so their best rate counts, unless the link has
   // changed.
   const double base_rate = std::max(first_base, second_base);
   best_rate_ = base_rate < changed * best_rate_ ? base_rate : std::max(best_rate_, base_rate);

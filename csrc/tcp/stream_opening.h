@@ -1,4 +1,4 @@
-// How a stream begins, after the two ranks have made sure of each other as in
+// How a stream begins, after the two ranks have authenticated each other as in
 // transport/handshake.h:
 //
 //   the rank that opens it               the peer
@@ -7,8 +7,8 @@
 //              the rank's proof       →  (and chunks at once)
 //                                     ←  confirmation  the peer's proof (and then receipts)
 //
-// The proofs are of both words, so nothing that was heard of another stream opens or confirms one.
-// Each is the payload of a frame. Pure.
+// The proofs cover both words, so nothing overheard on another stream opens or confirms one. Each
+// message is the payload of a frame. Pure.
 #pragma once
 
 #include <cstddef>
@@ -28,17 +28,17 @@ class StreamOpening {
   static constexpr std::size_t answer_bytes = word_bytes + sizeof(Digest);
   static constexpr std::size_t confirmation_bytes = sizeof(Digest);
 
-  // Of a stream over which rank `from` sends to rank `to`. `key`: of the world, for streams alone.
+  // For a stream over which rank `from` sends to rank `to`. `key`: the world's, for streams only.
   StreamOpening(const Key& key, int from, int to);
 
   // --- For `to`
   [[nodiscard]] std::span<const std::byte> challenge() const { return bytes_of(own_word_); }
-  // The confirmation; nothing where this is not `from`'s answer.
+  // The confirmation; nullopt if this is not `from`'s answer.
   [[nodiscard]] std::optional<Digest> confirm(std::span<const std::byte> answer);
 
   // --- For `from`
   [[nodiscard]] std::vector<std::byte> answer(std::span<const std::byte> challenge);
-  // After answer().
+  // Call after answer().
   [[nodiscard]] bool is_confirmation(std::span<const std::byte> payload) const;
 
  private:

@@ -1,4 +1,4 @@
-// Whether a stream is to be taken for one whose way is cut: pure, of what the system tells of it.
+// Whether a stream's path counts as cut. Pure: judges by what the system reports about it.
 #pragma once
 
 #include <algorithm>
@@ -8,19 +8,19 @@
 
 namespace rueda {
 
-// Idle: nothing is under way. Silent: something is, and no answer has come for long.
+// Idle: nothing is in flight. Silent: something is, and no answer has come for a long time.
 enum class StreamSilence : std::uint8_t { idle, answered, silent };
 
 struct StreamAnswers {
-  bool awaits_any = false;     // something that was sent is not acknowledged
-  Duration since_last{};       // answer, of whatever was sent before as well
-  Duration since_first_due{};  // when something was written and nothing else was under way
+  bool awaits_any = false;     // something sent is not acknowledged
+  Duration since_last{};       // answer, including those for earlier data
+  Duration since_first_due{};  // when something was written and nothing else was in flight
   Duration round_trip{};
-  Duration resending_after{};  // what TCP itself waits before it sends again for the first time
+  Duration resending_after{};  // TCP's delay before its first retransmission
 };
 
-// After a pause the last answer is old though the network owes none; and one packet that was lost
-// is no cut link, so that TCP has the time to send it again and hear of it.
+// After a pause the last answer is old although none was due. And a single lost packet does not
+// mean a cut link, so TCP gets the time to retransmit it and receive the answer.
 inline StreamSilence silence_of(const StreamAnswers& answers, Duration timeout) {
   if (!answers.awaits_any) return StreamSilence::idle;
   const Duration silent = std::min(answers.since_last, answers.since_first_due);

@@ -22,23 +22,22 @@ using namespace std::chrono_literals;
 
 constexpr std::uint32_t incoming_events = EPOLLIN | EPOLLRDHUP | EPOLLET;
 constexpr std::uint32_t outgoing_events = incoming_events | EPOLLOUT;
-// Of what waits, the system takes no more ahead than this: what it has taken goes over that stream,
-// however slow that is.
+// Limit on what the system accepts ahead: what it has accepted stays on that stream, however slow.
 constexpr int unsent_bytes = 256 << 10;
 constexpr int unsent_bytes_of_several = 64 << 10;
 constexpr std::size_t chunk_bytes = 256 << 10;
 constexpr std::size_t chunk_bytes_of_several = 64 << 10;
-// How long a stream may be silent that is not the only one, and take to open.
+// How long a stream that is not the only one may be silent, or take to open.
 constexpr Duration silence_timeout = 150ms;
 constexpr Duration opening_timeout = 500ms;
 constexpr Duration pause_between_questions = 1s;
 constexpr Duration pause_in_shortage = 100ms;
 constexpr Duration first_pause = 10ms;
 constexpr int max_doublings = 6;
-// So many are left to whoever needs one more than a peer needs another stream.
+// Descriptors left for uses more urgent than another stream to a peer.
 constexpr int spared_descriptors = 64;
 
-// Descriptors are numbered from the least that is free.
+// New descriptors get the lowest free number.
 bool descriptors_run_short() {
   rlimit limit{};
   const UniqueFd next(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -90,7 +89,7 @@ bool TcpPeer::expects_stream() const {
 
 void TcpPeer::admit(SocketLink link) {
   std::size_t slot = 0;
-  // Free, or else the oldest of those that have proved nothing.
+  // A free slot, or else the oldest stream that has proved nothing.
   const auto comes_before = [this](std::size_t left, std::size_t right) {
     if (!in_[left] || !in_[right]) return !in_[left] && in_[right] != nullptr;
     if (in_[left]->is_open() || in_[right]->is_open()) return !in_[left]->is_open();
@@ -133,7 +132,7 @@ void TcpPeer::open_streams(Time now) {
   if (now < next_attempt_) return context_.call_at(next_attempt_);
   const bool reaches = open_count() > 0;
   const auto wanted = static_cast<std::size_t>(count_.wanted());
-  // Of several interfaces one may be of no use, which a stream may find out at once.
+  // One of several interfaces may be unusable, which a stream may find out immediately.
   const std::size_t first = reaches ? 0 : static_cast<std::size_t>(attempts_) % wanted;
   for (std::size_t turn = 0; turn < wanted; ++turn) {
     const std::size_t slot = (first + turn) % wanted;
@@ -161,7 +160,7 @@ void TcpPeer::open_stream(std::size_t slot, Time now) {
   context_.call_at(now + opening_timeout);
 }
 
-// Of which the peer is innocent: what fails in the end is this rank.
+// Not the peer's fault: if this fails for good, this rank is to blame.
 void TcpPeer::wait_for_resources(const Status& cause, Time now) {
   if (open_count() > 0) {  // they carry what there is
     lacks_since_.reset();
@@ -179,8 +178,8 @@ void TcpPeer::wait_for_resources(const Status& cause, Time now) {
   context_.call_at(next_attempt_);
 }
 
-// Networks spread flows over their links, and hold each of them back, by their ports: streams whose
-// ports follow one another are spread better than by chance. Interfaces take turns.
+// Networks distribute flows over their links, and throttle them, by port: consecutive ports spread
+// streams better than chance does. Interfaces are used in turn.
 Source TcpPeer::source_of(std::size_t slot) const {
   constexpr int last_port = 65535;
   const auto& hosts = context_.own_hosts;
@@ -190,9 +189,9 @@ Source TcpPeer::source_of(std::size_t slot) const {
   return source;
 }
 
-// A link that is cut says nothing, and TCP waits for long. What is under way on a silent stream
-// goes over others, if there are any that are not silent. Where all that was sent has arrived, but
-// the receipt may have been lost, asking for another makes the silence heard.
+// A cut link stays silent, and TCP waits a long time. What is in flight on a silent stream goes
+// over others, if any are not silent. If everything sent has arrived but the receipt may be lost,
+// asking for another receipt makes the silence visible.
 void TcpPeer::leave_silent_streams(Time now) {
   if (open_count() < 2) return;
   if (now < next_look_) {
@@ -200,7 +199,7 @@ void TcpPeer::leave_silent_streams(Time now) {
     return;
   }
   std::vector<std::size_t> silent;
-  bool has_other = false;  // that may carry it
+  bool has_other = false;  // another stream that can carry the data
   bool is_busy = false;
   bool awaits_receipt = false;
   for (std::size_t slot = 0; slot < out_.size(); ++slot) {
@@ -227,7 +226,7 @@ void TcpPeer::leave_silent_streams(Time now) {
   if (is_watching_) context_.call_at(next_look_);
 }
 
-// A stream has broken, or could not be opened.
+// A stream has broken or could not be opened.
 void TcpPeer::drop(std::size_t slot, const Status& cause, Time now, bool is_refused) {
   if (auto& stream = out_[slot]) {
     is_refused = is_refused || stream->is_refused();
@@ -246,7 +245,7 @@ void TcpPeer::drop(std::size_t slot, const Status& cause, Time now, bool is_refu
     unreachable_since_ = now;
     obstacle_ = cause;
   } else if (now - *unreachable_since_ > reach_timeout) {
-    // One whose host has gone with it does not refuse: it does not answer.
+    // A peer whose host is gone too does not refuse connections: it does not answer.
     if (ends_in_order_) return outgoing_.finish_all();
     return fail(Status(ErrorCode::transport,
                        str("rank ", peer_, " cannot be reached at ", addresses_.front()), peer_)
@@ -291,7 +290,7 @@ bool TcpPeer::read_incoming() {
       return true;
     }
     log(LogLevel::debug, "a stream from rank ", peer_, ": ", progress.status.to_string());
-    drop_incoming(slot);  // the peer sends again what was under way on it
+    drop_incoming(slot);  // the peer resends what was in flight on it
     moved = true;
   }
   return moved;
@@ -335,7 +334,8 @@ bool TcpPeer::write(Time now) {
     if (!out_[slot]) continue;
     delivered += out_[slot]->delivered();
     if (!out_[slot]->is_open()) continue;
-    // Those beyond what is wanted are kept for the next trial; they serve where others are missing.
+    // Streams beyond the wanted number are kept for the next trial; they serve if others are
+    // missing.
     const bool takes = slot < wanted || in_use == 0;
     if (takes) {
       ++in_use;
@@ -357,7 +357,7 @@ bool TcpPeer::write(Time now) {
   if (count_.settled() != settled) {
     log(LogLevel::debug, "rank ", peer_, " is sent data over ", count_.settled(), " streams");
   }
-  // Which may give the trial of several up.
+  // May give up a trial with several streams.
   if (outgoing_.has_waiting() && in_use < count_.wanted()) open_streams(now);
   const bool several = count_.wanted() > 1;
   if (several != (wanted > 1)) {
@@ -371,7 +371,7 @@ bool TcpPeer::write(Time now) {
   return written > 0;
 }
 
-// Only while there is something to write: a stream that has room again is no reason to wake.
+// Only while there is something to write: room on a stream is no reason to wake otherwise.
 void TcpPeer::watch_room(std::size_t slot) {
   OutgoingStream& stream = *out_[slot];
   const bool is_needed = stream.awaits_room() && (outgoing_.has_waiting() || stream.has_begun());

@@ -1,9 +1,9 @@
-// Everything between this rank and one other that it reaches over TCP: the messages both ways, the
-// streams that carry them, and how many of these there are.
+// Everything between this rank and one peer that it reaches over TCP: the messages in both
+// directions, the streams that carry them, and the number of streams.
 //
-// Each side opens the streams over which it sends, the first with the first message. Where streams
-// have broken, others take over what they carried, and new ones are opened; the peer counts as
-// failed only once none could be opened for `reach_timeout`. Not thread-safe.
+// Each side opens the streams on which it sends, the first one with the first message. If streams
+// break, others take over what they carried and new ones are opened. The peer counts as failed only
+// once no stream could be opened for `reach_timeout`. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -31,55 +31,55 @@
 
 namespace rueda {
 
-// What a rank's TCP links watch. The index of a stream: see TcpPeer::index_of.
+// What a rank's TCP links watch. For a stream's index see TcpPeer::index_of.
 enum class TcpWatched : std::uint32_t { handshakes, timer, outgoing, incoming };
 
 class TcpPeer {
  public:
   static constexpr auto reach_timeout = std::chrono::seconds(10);
 
-  // What all peers of a rank share.
+  // State shared by all peers of a rank.
   struct Context {
     const Handshake& handshake;
     const Key& key;  // for streams
     EpollSet<TcpWatched>& watched;
-    // progress() again, at this time at the latest; to be asked for anew by each progress().
+    // Requests progress() by this time; each progress() must ask again.
     std::function<void(Time)> call_at;
-    // Of this host, one for each of its interfaces that carry data.
+    // Addresses of this host, one per interface that carries data.
     std::vector<std::string> own_hosts;
   };
 
-  // `addresses`: where the peer listens (transport/socket.h), one for each of its interfaces.
+  // `addresses`: where the peer listens (transport/socket.h), one per interface.
   TcpPeer(int peer, std::vector<std::string> addresses, const Context& context);
   TcpPeer(const TcpPeer&) = delete;
   TcpPeer& operator=(const TcpPeer&) = delete;
 
   Ticket send(Tag tag, std::span<const ConstBytes> spans, std::int32_t priority = 0);
-  // Where this rank is its own peer: copied at once.
+  // For a rank that is its own peer: copies immediately.
   Ticket send_to_itself(Tag tag, std::span<const ConstBytes> spans);
   Ticket recv(Tag tag, std::span<const MutableBytes> spans);
 
-  // Whether another stream of the peer's is welcome. Whoever has heard a hello on the way can say
-  // it again: what has not proved yet that the peer opened it just now makes room for others, the
-  // oldest first, and is closed in time.
+  // Whether another stream from the peer is welcome. A hello can be replayed by anyone who has
+  // overheard it. So a stream that has not yet proved that the peer opened it just now makes room
+  // for others, oldest first, and is closed after a time.
   [[nodiscard]] bool expects_stream() const;
   void admit(SocketLink link);
 
-  // What epoll has told of one of its streams. progress() does the work.
+  // Events from epoll for one of its streams; progress() does the work.
   void mark_ready(TcpWatched source, std::size_t index, std::uint32_t events);
   static int peer_of(std::size_t index) { return static_cast<int>(index / slots); }
-  // Moves what can move without blocking; whether anything did.
+  // Moves what it can without blocking; returns whether anything moved.
   bool progress(Time now);
-  // Whether progress() would go on at once, though nothing will tell.
+  // Whether progress() could continue immediately, although no event will announce it.
   [[nodiscard]] bool has_work() const;
 
   // Completes everything with `why`, now and later. The first reason counts.
   void fail(const Status& why);
-  // What cannot be delivered to a peer that is not there any more has arrived (transport.h).
+  // Treats what cannot be delivered to a peer that is gone as having arrived (transport.h).
   void end_in_order() { ends_in_order_ = true; }
-  // This rank leaves: a stream is opened only where there is none for what is to be sent again.
+  // This rank is leaving: opens a stream only if there is none for what must be sent again.
   void close() { closing_ = ends_in_order_ = true; }
-  // Whether what was sent has left this process and its system.
+  // Whether everything sent has left this process and its system.
   [[nodiscard]] bool is_flushed() const;
 
  private:
@@ -110,7 +110,7 @@ class TcpPeer {
   IncomingMessages incoming_;
   StreamCount count_;
   std::uint64_t own_messages_ = 0;      // to itself
-  std::uint64_t delivered_before_ = 0;  // over streams that are gone
+  std::uint64_t delivered_before_ = 0;  // over streams that are closed
 
   std::array<std::unique_ptr<OutgoingStream>, StreamCount::max_streams> out_;
   std::array<std::unique_ptr<IncomingStream>, max_incoming> in_;
@@ -122,11 +122,11 @@ class TcpPeer {
   bool ends_in_order_ = false;
   std::optional<Time> unreachable_since_;
   Status obstacle_;                  // the first since then
-  std::optional<Time> lacks_since_;  // what it takes to open a stream
+  std::optional<Time> lacks_since_;  // resources to open a stream
   Time next_attempt_{};
   Time next_look_{};  // for silent streams
   Time next_question_{};
-  bool is_watching_ = false;  // nothing else may tell that the next look is due
+  bool is_watching_ = false;  // nothing else may announce that the next look is due
   int attempts_ = 0;
   Status failure_;
 };

@@ -23,10 +23,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What a process that ends waits for its last messages to have left the host.
+// How long an ending process waits for its last messages to leave the host.
 constexpr Duration flush_timeout = 2s;
 
-// Of an operation with all its parts.
+// The tag of an operation with all its parts.
 Tag whole(Tag tag) {
   tag.part = 0;
   return tag;
@@ -34,12 +34,12 @@ Tag whole(Tag tag) {
 
 class TcpTransport final : public Transport {
  public:
-  // `addresses`: of each rank, one for each of its interfaces.
+  // `addresses`: of each rank, one per interface.
   TcpTransport(int rank, std::vector<std::vector<std::string>> addresses,
                std::vector<Listener> listeners, std::vector<std::string> own_hosts, const Key& key);
   ~TcpTransport() override;
 
-  // To be called first.
+  // Must be called first.
   Status open();
 
   [[nodiscard]] std::string_view name() const override { return "tcp"; }
@@ -80,9 +80,9 @@ class TcpTransport final : public Transport {
   const TcpPeer::Context context_;
   std::vector<std::unique_ptr<TcpPeer>> peers_;
   PendingHandshakes pending_;
-  std::vector<int> active_;  // peers of which something was told, or that have work left
-  std::unordered_map<Tag, std::int32_t> priorities_;  // of whole operations, but 0
-  std::vector<char> is_active_;                       // of each peer: whether it is among them
+  std::vector<int> active_;                           // peers with news or with work left
+  std::unordered_map<Tag, std::int32_t> priorities_;  // of whole operations; only if nonzero
+  std::vector<char> is_active_;                       // by peer: whether it is in active_
 };
 
 TcpTransport::TcpTransport(int rank, std::vector<std::vector<std::string>> addresses,
@@ -115,7 +115,7 @@ Status TcpTransport::open() {
   return {};
 }
 
-// Messages of which others were told that they have been sent are still to leave the host.
+// Messages whose senders were told that they are sent still have to leave the host.
 TcpTransport::~TcpTransport() {
   const Time deadline = Clock::now() + flush_timeout;
   for (const auto& peer : peers_) peer->close();
@@ -186,12 +186,12 @@ void TcpTransport::handle_timer() {
   for (int peer = 0; peer < size(); ++peer) take_up(peer);
 }
 
-// What is ready by now keeps wait_fd() readable, so whoever sleeps on it wakes at once.
+// Anything ready by now keeps wait_fd() readable, so a sleeper on it wakes at once.
 bool TcpTransport::arm() {
   return active_.empty();
 }
 
-// What a rank listens on, and under which of its host's addresses.
+// A rank's listeners, and the host addresses that they use.
 struct Doors {
   std::vector<Listener> listeners;
   std::vector<std::string> hosts;
@@ -210,8 +210,8 @@ Expected<Doors> open_doors(const std::string& interface) {
   return doors;
 }
 
-// What a rank tells of itself: a random word, of which rank 0's makes this world another one than
-// all before it, and its addresses.
+// What a rank announces: a random word and its addresses. Rank 0's word distinguishes this world
+// from all earlier ones.
 std::string contact_text(const Doors& doors) {
   std::string text = random_name();
   for (const Listener& listener : doors.listeners) text += " " + listener.address;

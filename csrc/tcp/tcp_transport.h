@@ -1,7 +1,7 @@
-// The bulk transport between hosts, over TCP: no MPI is needed. What goes over the wire is told in
-// chunk_header.h, how streams share it in outgoing_messages.h and stream_count.h, and who is let in
-// in transport/handshake.h and stream_opening.h. Neither encrypted nor protected against changes:
-// docs/security.md.
+// The bulk transport between hosts, over TCP; does not need MPI. For the wire format see
+// chunk_header.h, for how streams share the data outgoing_messages.h and stream_count.h, and for
+// who is admitted transport/handshake.h and stream_opening.h. Neither encrypted nor protected
+// against tampering: docs/security.md.
 #pragma once
 
 #include <memory>
@@ -14,9 +14,9 @@
 
 namespace rueda {
 
-// Collective. Listens at the address of `interface` (Options::interface), and exchanges addresses
-// through `bootstrap` (keys tcp/..., one barrier); streams open later, when they are needed. Only
-// those who know bootstrap.secret() and what the ranks have exchanged are let in. Fails with
+// Collective. Listens on the address of `interface` (Options::interface) and exchanges addresses
+// through `bootstrap` (keys tcp/..., one barrier). Streams are opened later, when needed. Admits
+// only processes that know bootstrap.secret() and what the ranks have exchanged. Fails with
 // ErrorCode::initialization.
 [[nodiscard]] Expected<std::unique_ptr<Transport>> open_tcp_transport(Bootstrap& bootstrap,
                                                                       const std::string& interface,

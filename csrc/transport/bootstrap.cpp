@@ -6,7 +6,7 @@ namespace rueda {
 
 namespace {
 
-// What a value begins with.
+// The first character of a value.
 constexpr char value_mark = '+';
 constexpr char error_mark = '-';
 
@@ -18,7 +18,7 @@ Expected<std::vector<std::string>> Bootstrap::allgather(const std::string& key,
   const std::string marked =
       own.ok() ? value_mark + own.value() : error_mark + own.status().to_string();
   const Status stored = put(str(key, "/", rank()), marked);
-  // Also where this rank could not store anything, so that the others need not wait for it.
+  // Even if this rank could not store anything, so that the others need not wait for it.
   if (Status met = barrier(deadline); !met.ok()) return met;
   if (!stored.ok()) return stored;
   std::vector<std::string> all;

@@ -1,10 +1,9 @@
-// A ring of bytes between two ranks, one producer and one consumer. Its length is a power of two
-// from 4096.
+// A ring of bytes between two ranks, with one producer and one consumer. Its length is a power of
+// two, at least 4096.
 //
-// Messages in it: a header of 32 bytes, the payload, and padding up to a multiple of 32, so that a
-// header never wraps around. The counters are sequentially consistent where sleeping depends on
-// them: either the one who is about to sleep sees the other's counter, or the other sees that he
-// sleeps.
+// A message consists of a 32-byte header, the payload, and padding up to a multiple of 32, so that
+// a header never wraps around. The counters that sleeping depends on are sequentially consistent:
+// either the side about to sleep sees the other's counter, or the other side sees that it sleeps.
 #pragma once
 
 #include <algorithm>
@@ -17,29 +16,29 @@
 
 namespace rueda {
 
-// Counters of one ring, in bytes since the beginning; each on a cache line of its own, since
-// different ranks write them.
+// Counters of one ring, in bytes since the beginning. Each has its own cache line, since different
+// ranks write them.
 struct RingControl {
-  alignas(64) std::atomic<std::uint64_t> head;  // by the producer: this much has been put in
-  alignas(64) std::atomic<std::uint64_t> tail;  // by the consumer: this much has been taken out
-  // Set by a producer that sleeps until there is room; cleared by whoever wakes it.
+  alignas(64) std::atomic<std::uint64_t> head;  // written by the producer: bytes put in
+  alignas(64) std::atomic<std::uint64_t> tail;  // written by the consumer: bytes taken out
+  // Set by a producer that sleeps until there is room; cleared by the rank that wakes it.
   alignas(64) std::atomic<std::uint32_t> producer_sleeps;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
-// What the peers of one rank write: counters of the rings from each of them to it, and whether it
-// sleeps. Zero at first. Peers may be processes.
+// What the peers of one rank write: the counters of the rings from each of them to it, and whether
+// it sleeps. Initially zero. Peers may be processes.
 class Inbox {
  public:
   Inbox() = default;
-  // `memory` begins on a cache line.
+  // `memory` is aligned to a cache line.
   explicit Inbox(std::byte* memory) : memory_(memory) {}
   [[nodiscard]] static constexpr std::size_t bytes(int peers) {
     return sizeof(SleepFlag) + static_cast<std::size_t>(peers) * sizeof(RingControl);
   }
 
-  // Set by the rank that sleeps until a message arrives; cleared by whoever wakes it.
+  // Set by the rank that sleeps until a message arrives; cleared by the rank that wakes it.
   [[nodiscard]] std::atomic<std::uint32_t>& sleeps() const {
     return reinterpret_cast<SleepFlag*>(memory_)->sleeps;
   }
@@ -71,8 +70,7 @@ class RingProducer {
   RingProducer(RingControl& control, std::span<std::byte> bytes)
       : control_(&control), bytes_(bytes.data()), capacity_(bytes.size()) {}
 
-  // Room that lies side by side. The tail is rounded down, so that there is always room for padding
-  // as well.
+  // Contiguous room. The tail is rounded down, so that there is always room for padding, too.
   [[nodiscard]] std::span<std::byte> room() {
     std::uint64_t free = free_bytes();
     if (free == 0) {
@@ -86,7 +84,7 @@ class RingProducer {
   void pad() { head_ = align_up(head_); }
   void publish() { control_->head.store(head_, std::memory_order_seq_cst); }
 
-  // Between these two the consumer wakes the producer when it has made room.
+  // Between these two calls, the consumer wakes the producer when it has made room.
   [[nodiscard]] bool sleep_unless_room() {
     control_->producer_sleeps.store(1, std::memory_order_seq_cst);
     tail_ = control_->tail.load(std::memory_order_seq_cst);
@@ -111,9 +109,9 @@ class RingConsumer {
   RingConsumer(RingControl& control, std::span<const std::byte> bytes)
       : control_(&control), bytes_(bytes.data()), capacity_(bytes.size()) {}
 
-  // Looks for what has arrived.
+  // Checks for new bytes.
   void look() { head_ = control_->head.load(std::memory_order_acquire); }
-  // Of that, what lies side by side.
+  // The contiguous part of what has arrived.
   [[nodiscard]] std::span<const std::byte> arrived() const {
     const std::uint64_t place = tail_ & (capacity_ - 1);
     return {bytes_ + place, static_cast<std::size_t>(std::min(head_ - tail_, capacity_ - place))};
@@ -121,7 +119,7 @@ class RingConsumer {
   void advance(std::size_t count) { tail_ += count; }
   void skip_padding() { tail_ = align_up(tail_); }
 
-  // Gives the room back; true when the producer sleeps and has to be woken.
+  // Gives the room back; true if the producer sleeps and must be woken.
   [[nodiscard]] bool release() {
     control_->tail.store(tail_, std::memory_order_seq_cst);
     return control_->producer_sleeps.load(std::memory_order_seq_cst) != 0 &&

@@ -1,5 +1,5 @@
-// Several links in one world: each pair of ranks has the one that suits it, such as memory within a
-// host and MPI between hosts.
+// Several links in one world: each pair of ranks uses the one that suits it, such as shared memory
+// within a host and MPI between hosts.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@ namespace rueda {
 
 class CompositeTransport final : public Transport {
  public:
-  // All are of the same rank and world. `link_of`: which of `links` serves each rank of the world;
-  // both ranks of a pair must have chosen the same. At most one has a descriptor to wait for.
+  // All are for the same rank and world. `link_of`: for each rank of the world, which of `links`
+  // serves it; both ranks of a pair must choose the same. At most one has a descriptor to wait for.
   CompositeTransport(std::vector<std::unique_ptr<Transport>> links,
                      std::vector<std::size_t> link_of);
 

@@ -15,10 +15,10 @@ namespace rueda {
 
 namespace {
 
-// Between looks at a process that is ending.
+// Pauses between checks of a process that is ending.
 constexpr Duration first_look_pause = std::chrono::microseconds(50);
 constexpr Duration last_look_pause = std::chrono::milliseconds(500);
-// Between calls for which there is no descriptor.
+// Pause between attempts to connect for which there is no descriptor.
 constexpr Duration usual_pause = std::chrono::milliseconds(100);
 
 void set_timer(const UniqueFd& timer, Duration pause) {
@@ -60,7 +60,7 @@ Connections::Connections(Settings settings, Handlers handlers)
 
 Status Connections::open() {
   wake_.reset(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  // Made now: later there may be no descriptor for it, either.
+  // Created now: later there may be no descriptor for it, either.
   next_look_again_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!wake_ || !next_look_again_ || !watched_.open() || !pending_.open()) {
     return system_error("cannot make the " + name_, errno);
@@ -136,7 +136,7 @@ void Connections::watch_end(int peer, PeerEnd end) {
   if (!is_running() || peer == rank() || end.fd < 0) return;
   if (!next_look_) {
     next_look_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-    if (!next_look_) return;  // then the kernel closes the sockets some time later
+    if (!next_look_) return;  // then this rank only notices when the kernel closes the sockets
     watched_.add(next_look_.get(), EPOLLIN, Watched::ending);
   }
   watched_.add(end.fd, EPOLLIN, Watched::life_line, static_cast<std::size_t>(peer));
@@ -153,8 +153,8 @@ void Connections::look_again() {
   }
 }
 
-// A process that is ending takes some microseconds until nothing of it runs, and longer where it
-// waits for a processor.
+// A process that is ending needs some microseconds until nothing of it runs, and longer if it waits
+// for a processor.
 void Connections::look_at_ending() {
   std::erase_if(ending_, [this](int peer) {
     if (!at(peer).has_left() && !ends_.at(peer).has_ended()) return false;
@@ -166,11 +166,11 @@ void Connections::look_at_ending() {
   look_pause_ = std::min(2 * look_pause_, last_look_pause);
 }
 
-// What becomes a suspicion meanwhile has its turn next time.
+// Suspicions that arise meanwhile are settled next time.
 bool Connections::settle_suspicions() {
   const auto suspects = std::exchange(suspects_, {});
   for (const int peer : suspects) {
-    pending_.catch_up();  // the peer's good-bye may be on a connection that is not let in yet
+    pending_.catch_up();  // the peer's good-bye may be on a connection that is not admitted yet
     const auto cause = at(peer).settle();
     if (!cause || !is_running()) continue;
     handlers_.on_loss(peer, Status(ErrorCode::peer_lost, cause->to_string(), peer,
@@ -193,8 +193,8 @@ std::vector<int> Connections::close(Time deadline) {
   pending_.catch_up();
   settle_suspicions();
   for (PeerConnection& peer : peers_) peer.say_good_bye();
-  // Reads on, so that two ranks that close while much is queued between them do not wait for each
-  // other.
+  // Keeps reading, so that two ranks that close while much is queued between them do not wait for
+  // each other.
   while (!unflushed().empty() && Clock::now() < deadline) {
     if (!progress()) wait_readable(wait_fd(), deadline);
   }

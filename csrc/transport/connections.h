@@ -1,7 +1,7 @@
-// The connections of one rank with the others of its world, over Unix sockets or TCP: opened when
-// they are needed, let in by a handshake (handshake.h, pending_handshakes.h), and ended by a
-// good-bye, without which the end of a connection is the loss of its peer (peer_connection.h).
-// Carries frames from rank to rank, whole and in order, and knows nothing of what they mean.
+// One rank's connections to the others of its world, over Unix sockets or TCP. They are opened when
+// needed, authenticated by a handshake (handshake.h, pending_handshakes.h), and closed with a
+// good-bye; the end of a connection without one is the loss of its peer (peer_connection.h).
+// Carries frames from rank to rank, whole and in order, and knows nothing of their meaning.
 //
 // Not thread-safe.
 #pragma once
@@ -30,19 +30,19 @@ namespace rueda {
 
 class Connections {
  public:
-  // Called within progress(), and not after close() has begun. May call send() and wake().
+  // Called within progress(), and not once close() has begun. May call send() and wake().
   struct Handlers {
-    // A frame of `peer`'s, up to 1 GiB, which lies there until this returns.
+    // A frame of `peer`, up to 1 GiB, valid until this returns.
     std::function<void(int peer, std::span<const std::byte> payload)> on_message;
-    // Once per peer, after all that it had sent. `cause` says how the loss was noticed
-    // (ErrorCode::peer_lost). Of this rank itself where it cannot open connections any more.
+    // Once per peer, after everything that it had sent. `cause` says how the loss was noticed
+    // (ErrorCode::peer_lost). Called for this rank itself if it cannot open connections any more.
     std::function<void(int peer, const Status& cause)> on_loss;
     // wake() was called.
     std::function<void()> on_wake;
   };
   struct Settings {
     std::string name;           // for messages: "control lane"
-    std::string_view protocol;  // 8 characters, which tell these connections from others
+    std::string_view protocol;  // 8 characters that distinguish these connections from others
     int rank = 0;
     std::vector<std::string> addresses;  // of each rank, as this one reaches it (socket.h)
     std::vector<Listener> listeners;     // of this rank
@@ -54,39 +54,39 @@ class Connections {
   Connections(const Connections&) = delete;
   Connections& operator=(const Connections&) = delete;
 
-  // To be called first. ErrorCode::transport where the system has no descriptors left.
+  // Call first. ErrorCode::transport if the system has no descriptors left.
   [[nodiscard]] Status open();
 
   [[nodiscard]] int rank() const { return handshake_.rank(); }
   [[nodiscard]] int size() const { return handshake_.size(); }
   // Whether neither close() nor close_after_fork() has been called.
   [[nodiscard]] bool is_running() const { return phase_ == Phase::running; }
-  // Whether nothing more can come from `peer`: it is lost, or has said good-bye and all that it
-  // sent before has been handed out.
+  // Whether nothing more can come from `peer`: it is lost, or it has said good-bye and everything
+  // that it sent before has been delivered.
   [[nodiscard]] bool has_left(int peer) const;
   // Whether there has ever been a connection with `peer`, over which it would have said good-bye.
   [[nodiscard]] bool was_connected(int peer) const;
-  // Readable when progress() would do something.
+  // Readable if progress() would do something.
   [[nodiscard]] int wait_fd() const { return watched_.fd(); }
 
-  // Opens a connection to each of `peers` but this rank, and waits for it. Their losses are noticed
-  // from then on. ErrorCode::initialization, with the peer, where one cannot be reached, or not
-  // until the deadline.
+  // Opens a connection to each of `peers` except this rank, and waits for it. Their losses are
+  // noticed from then on. ErrorCode::initialization, with the peer, if one cannot be reached, or
+  // not by the deadline.
   [[nodiscard]] Status connect(std::span<const int> peers, Time deadline);
-  // Queues a frame for another rank, and opens a connection to it where there is none; never
-  // blocks. Dropped where the peer has left (on_loss tells, if it was a loss), and after close().
+  // Queues a frame for another rank, and opens a connection to it if there is none; never blocks.
+  // Dropped if the peer has left (on_loss reports it, if it was a loss), and after close().
   void send(int peer, std::span<const std::byte> payload);
   // Makes wait_fd() readable and the next progress() call on_wake. May be called at any time
   // between open() and close().
   void wake();
-  // Takes the end of a peer that is connected, or is to be, for its loss, as the end of a
-  // connection is. Not after close().
+  // Treats the end of the process of a connected peer, or of one that is to be connected, as its
+  // loss, like the end of a connection. Not after close().
   void watch_end(int peer, PeerEnd end);
-  // Moves whatever can move without blocking; whether anything did.
+  // Moves whatever can move without blocking; returns whether anything did.
   bool progress();
 
-  // Says good-bye to every peer that is connected, and sends what is queued until the deadline. The
-  // peers to which not everything was sent, in order. Does nothing when called again.
+  // Says good-bye to every connected peer and sends what is queued, until the deadline. Returns the
+  // peers to which not everything was sent, ascending. Does nothing when called again.
   [[nodiscard]] std::vector<int> close(Time deadline);
   // In a forked child: only closes this process's copies of the descriptors, in arrays that never
   // move. Async-signal-safe.
@@ -107,17 +107,17 @@ class Connections {
   const Handshake handshake_;
   const Handlers handlers_;
   EpollSet<Watched> watched_;
-  UniqueFd wake_;  // readable while wake() has been called or there is a suspicion
+  UniqueFd wake_;  // readable after wake() or while there is a suspicion
   const PeerConnection::Context context_;
   std::vector<PeerConnection> peers_;
   PendingHandshakes pending_;
   std::vector<int> suspects_;
   std::vector<int> paused_;   // see PeerConnection::Context::on_pause
-  UniqueFd next_look_again_;  // at those: a timer
+  UniqueFd next_look_again_;  // timer for `paused_`
   bool is_stuck_ = false;
   std::map<int, PeerEnd> ends_;  // by peer
-  std::vector<int> ending_;      // of which the descriptor has been readable
-  UniqueFd next_look_;           // at those: a timer
+  std::vector<int> ending_;      // peers whose end descriptor has been readable
+  UniqueFd next_look_;           // timer for `ending_`
   Duration look_pause_{};
   bool look_is_due_ = false;
   Phase phase_ = Phase::running;

@@ -1,5 +1,5 @@
 // Carries small messages between ranks and notices when a rank is gone. Separate from the bulk
-// transport, so that negotiation never waits behind gradients and can be slept upon.
+// transport, so that negotiation never waits behind gradients and a thread can sleep on it.
 //
 // Not thread-safe: every call comes from the thread that holds the engine's progress lock.
 #pragma once
@@ -19,8 +19,8 @@ namespace rueda {
 class ControlLane {
  public:
   using MessageHandler = std::function<void(int peer, std::span<const std::byte> message)>;
-  // `cause` says how the loss was noticed. Called at most once per peer; for this rank itself where
-  // it has not been able for long to open a connection, for which its peers are not to blame.
+  // `cause` says how the loss was noticed. Called at most once per peer; for this rank itself if it
+  // has long been unable to open a connection, which is not its peers' fault.
   using LossHandler = std::function<void(int peer, const Status& cause)>;
 
   virtual ~ControlLane() = default;
@@ -33,33 +33,33 @@ class ControlLane {
   virtual void on_message(MessageHandler handler) = 0;
   virtual void on_loss(LossHandler handler) = 0;
 
-  // Opens a connection to each of `peers`, whose loss is from now on noticed. Lazily opened ones
-  // (by the first post) are watched as well. Fails, naming the peer, at the deadline.
+  // Opens a connection to each of `peers`, whose loss is noticed from then on. Connections opened
+  // lazily (by the first post) are watched as well. Fails, naming the peer, at the deadline.
   virtual Status connect(std::span<const int> peers, Time deadline) = 0;
 
-  // Takes the end of a peer's process, of which `end` tells, for its loss, where the peer is
+  // Treats the end of the peer's process, which `end` reports, as its loss, if the peer is
   // connected or is to be.
   virtual void watch_end(int /*peer*/, PeerEnd /*end*/) {}
 
   // Queues a message; never blocks. Messages from one rank to another arrive whole and in order.
-  // `peer` may be this rank. Posting to a peer that is lost or has said good-bye is silently
-  // dropped: the loss handler has told, or will tell.
+  // `peer` may be this rank. A message to a peer that is lost or has said good-bye is silently
+  // dropped: the loss handler has reported a loss, or will.
   virtual void post(int peer, std::vector<std::byte> message) = 0;
 
-  // Whether nothing more can come from `peer`: it is lost, or has said good-bye and all that it
-  // sent before has been handed out.
+  // Whether nothing more can come from `peer`: it is lost, or it has said good-bye and everything
+  // that it sent before has been delivered.
   [[nodiscard]] virtual bool has_left(int peer) const = 0;
-  // Whether this rank and `peer` have ever been connected. If not, a good-bye of its was not said
-  // here: what looks like its loss may be that it has left in good order.
+  // Whether this rank and `peer` have ever been connected. If not, this rank got no good-bye of the
+  // peer, and what looks like a loss may be a clean departure.
   [[nodiscard]] virtual bool was_connected(int /*peer*/) const { return true; }
 
   // Moves whatever can move without blocking; returns whether anything did.
   virtual bool progress() = 0;
 
-  // A descriptor that is readable when progress() would do something.
+  // A descriptor that is readable if progress() would do something.
   [[nodiscard]] virtual int wait_fd() const = 0;
 
-  // Says good-bye to every connected peer, so that closing is not taken for death, and flushes
+  // Says good-bye to every connected peer, so that closing is not mistaken for death, and flushes
   // what is queued until the deadline.
   virtual Status close(Time deadline) = 0;
 

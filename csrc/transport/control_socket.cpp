@@ -14,7 +14,7 @@ namespace rueda {
 
 namespace {
 
-// Messages travel as the frames of connections; those to this rank itself wait in a queue.
+// Messages travel as frames of the connections; those to this rank itself wait in a queue.
 class SocketControl final : public ControlLane {
  public:
   explicit SocketControl(Connections::Settings settings)
@@ -62,7 +62,7 @@ void SocketControl::post(int peer, std::vector<std::byte> message) {
   connections_.wake();
 }
 
-// Those that are posted meanwhile have their turn next time.
+// Messages posted meanwhile are delivered next time.
 void SocketControl::deliver_own() {
   const auto own = std::exchange(own_, {});
   for (const auto& message : own) deliver(rank(), message);

@@ -14,11 +14,11 @@
 namespace rueda {
 
 // Collective. Listens, and exchanges addresses through `bootstrap` (keys control/..., one barrier);
-// connections open later, when needed. `host_of` gives, for each rank, an index that ranks of one
-// host (one kernel and one network namespace) share; `interface` is Options::interface, used where
-// there are several hosts; `patience`: with a network between them that does not answer. Only those
-// who know bootstrap.secret() and what the ranks have exchanged are let in, and on one host only
-// processes of the same user. Fails with ErrorCode::initialization.
+// connections are opened later, when needed. `host_of` gives each rank the index of its host (one
+// kernel and one network namespace); `interface` is Options::interface, used if there are several
+// hosts; `patience`: how long a network between them may fail to answer. Only processes that know
+// bootstrap.secret() and what the ranks have exchanged are let in, and on one host only processes
+// of the same user. Fails with ErrorCode::initialization.
 [[nodiscard]] Expected<std::unique_ptr<ControlLane>> open_control_socket(
     Bootstrap& bootstrap, std::span<const int> host_of, const std::string& interface, Time deadline,
     Duration patience = usual_patience);

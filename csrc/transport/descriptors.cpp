@@ -25,7 +25,7 @@ namespace rueda {
 
 namespace {
 
-// What a rank says first.
+// The first thing that a rank sends.
 struct Claim {
   std::array<char, 32> world{};
   std::int32_t rank = -1;
@@ -53,7 +53,7 @@ struct Envelope {
   msghdr header{};
 };
 
-// The descriptors that came, owned.
+// Takes ownership of the received descriptors.
 std::vector<UniqueFd> take_descriptors(msghdr& header) {
   std::vector<UniqueFd> fds;
   for (cmsghdr* entry = CMSG_FIRSTHDR(&header); entry != nullptr;
@@ -77,7 +77,7 @@ bool may_send_later(int socket, int error, Time deadline) {
     wait_writable(socket, deadline);
     return true;
   }
-  // Too many descriptors of this user are on their way; nothing tells when they have arrived.
+  // Too many descriptors of this user are in transit; nothing reports when they have arrived.
   if (error == ETOOMANYREFS) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     look_for_interruption();
@@ -86,14 +86,14 @@ bool may_send_later(int socket, int error, Time deadline) {
   return false;
 }
 
-// Connections that have not said yet which rank they are. All are listened to at once, so that one
-// that stays silent keeps nobody waiting.
+// Connections that have not yet said which rank they are. All are read at once, so that a silent
+// one delays nobody.
 class PendingCalls {
  public:
   PendingCalls(const std::string& world, int size)
       : world_(claim_of(world, 0).world), size_(size) {}
 
-  // Where there are too many, the oldest makes room.
+  // If there are too many, the oldest is dropped.
   void add(UniqueFd socket) {
     if (calls_.size() >= max_strangers + static_cast<std::size_t>(size_)) drop_oldest();
     calls_.push_back({std::move(socket), {}, 0, Clock::now() + handshake_timeout});
@@ -102,7 +102,7 @@ class PendingCalls {
     if (!calls_.empty()) calls_.pop_front();
   }
 
-  // Sleeps until a connection, or the listener unless it is -1, has something, at most until
+  // Sleeps until a connection, or the listener unless it is -1, is readable, at most until
   // `deadline`.
   void sleep(int listener, Time deadline) const {
     std::vector<pollfd> entries;
@@ -118,7 +118,7 @@ class PendingCalls {
     look_for_interruption();
   }
 
-  // Takes out those that have said who they are; closes those that are none of ours.
+  // Takes out those that have said who they are; closes strangers.
   std::vector<std::pair<int, UniqueFd>> hear() {
     std::vector<std::pair<int, UniqueFd>> ranks;
     const Time now = Clock::now();

@@ -12,7 +12,7 @@ namespace rueda {
 
 namespace {
 
-// For ranks of this host, and one more for those of others, if there are any.
+// One listener for ranks of this host, and one for those of other hosts, if there are any.
 Expected<std::vector<Listener>> listen_for(std::span<const int> host_of,
                                            const std::string& interface) {
   std::vector<Listener> listeners;
@@ -30,7 +30,7 @@ Expected<std::vector<Listener>> listen_for(std::span<const int> host_of,
   return listeners;
 }
 
-// What a rank tells of itself.
+// What a rank publishes about itself.
 struct Contact {
   std::string local;   // its address for ranks of its host
   std::string remote;  // for those of others; may be missing
@@ -40,7 +40,7 @@ struct Contact {
   static Contact decode(const std::string& text) {
     const auto first = text.find(' ');
     const auto last = text.rfind(' ');
-    if (first == last) return {};  // nonsense, which nobody can reach
+    if (first == last) return {};  // malformed: nobody can reach it
     return {text.substr(0, first), text.substr(first + 1, last - first - 1), text.substr(last + 1)};
   }
 };
@@ -69,8 +69,8 @@ Expected<Connections::Settings> exchange_endpoints(Bootstrap& bootstrap, const E
     const bool same_host = host_of[peer] == host_of[static_cast<std::size_t>(rank)];
     addresses.push_back(same_host ? contact.local : contact.remote);
   }
-  // Of the word that the ranks hear of each other, and of what they knew before: whoever listens to
-  // the bootstrap alone does not know it.
+  // Derived from the word that the ranks exchange and the secret that they shared before, so that
+  // listening to the bootstrap alone does not reveal it.
   const std::string world = Contact::decode(told->front()).word;
   const Key key = Key(bootstrap.secret()).derive({"rueda " + names.name, world});
   return Connections::Settings{.name = names.name,

@@ -15,15 +15,15 @@ namespace rueda {
 // A kind of connection.
 struct EndpointNames {
   std::string name;           // for messages: "control lane"
-  std::string key;            // of the exchange, see Bootstrap::allgather()
+  std::string key;            // for the exchange, see Bootstrap::allgather()
   std::string_view protocol;  // 8 characters
   Duration patience = usual_patience;
 };
 
-// Collective over all ranks of `bootstrap`. Each listens on a Unix socket for those of its host
-// and, where `host_of` has several, on TCP at `interface` for the others; all learn the addresses
-// of all. ErrorCode::initialization or transport where one of them cannot, or the ranks do not meet
-// until the deadline.
+// Collective over all ranks of `bootstrap`. Each listens on a Unix socket for the ranks of its host
+// and, if `host_of` names several hosts, on TCP at `interface` for the others; all learn all
+// addresses. ErrorCode::initialization or transport if one of them cannot, or if the ranks do not
+// meet by the deadline.
 [[nodiscard]] Expected<Connections::Settings> exchange_endpoints(Bootstrap& bootstrap,
                                                                  const EndpointNames& names,
                                                                  std::span<const int> host_of,

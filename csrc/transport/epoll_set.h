@@ -1,4 +1,4 @@
-// Descriptors that are watched together, each with what it is and an index.
+// A set of watched descriptors; each has a source and an index.
 #pragma once
 
 #include <sys/epoll.h>
@@ -21,12 +21,12 @@ class EpollSet {
     std::uint32_t events;  // EPOLLIN, ...
   };
 
-  // False where the system has no descriptor for it: errno tells why. Everything below needs it.
+  // False if the system has no descriptor for it; errno says why. Call before everything below.
   [[nodiscard]] bool open() {
     epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
     return static_cast<bool>(epoll_);
   }
-  // Readable while something that is watched is ready.
+  // Readable while a watched descriptor is ready.
   [[nodiscard]] int fd() const { return epoll_.get(); }
 
   void add(int fd, std::uint32_t events, Source source, std::size_t index = 0) {
@@ -35,11 +35,11 @@ class EpollSet {
   void change(int fd, std::uint32_t events, Source source, std::size_t index = 0) {
     control(EPOLL_CTL_MOD, fd, events, source, index);
   }
-  // Before `fd` is closed: a forked child may hold a copy, which would keep the entry alive.
+  // Call before closing `fd`: a forked child may hold a copy, which would keep the entry alive.
   void remove(int fd) { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
 
-  // Calls `handle(const Event&)` for what is ready, at most 64 at once; does not wait. What one
-  // call closes may still come up in a later one of the same turn.
+  // Calls `handle(const Event&)` for what is ready, at most 64 at once; does not wait. A descriptor
+  // that one call closes may still come up in a later call of the same round.
   template <class Handle>
   void for_each_ready(const Handle& handle) {
     std::array<epoll_event, 64> ready;

@@ -1,8 +1,8 @@
-// The ranks of a group find each other through the bootstrap of all.
+// Lets the ranks of a group find each other through the bootstrap of all ranks.
 //
-// Keys are the group's own, but a barrier is one of all ranks. So every rank belongs to one group,
-// all groups have the same number of barriers, and one that needs fewer takes part in the rest all
-// the same: see finish().
+// Keys belong to the group, but a barrier always covers all ranks. So every rank belongs to exactly
+// one group, all groups have the same number of barriers, and a group that needs fewer still takes
+// part in the rest: see finish().
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ namespace rueda {
 
 class GroupBootstrap final : public Bootstrap {
  public:
-  // `ranks`: those of the group among the ranks of `all`, this one among them, ascending. `name`
-  // begins the keys: another one for each use. `barriers`: how many there are.
+  // `ranks`: the group's ranks in `all`, including this one, ascending. `name` prefixes the keys; a
+  // different one for each use. `barriers`: how many there are.
   GroupBootstrap(Bootstrap& all, std::vector<int> ranks, std::string name, int barriers);
 
   [[nodiscard]] std::string_view name() const override { return all_.name(); }
@@ -31,7 +31,7 @@ class GroupBootstrap final : public Bootstrap {
   Status barrier(Time deadline) override;
   [[nodiscard]] std::string secret() const override { return all_.secret(); }
 
-  // Takes part in the barriers that are left.
+  // Takes part in the remaining barriers.
   Status finish(Time deadline);
 
  private:
@@ -39,7 +39,7 @@ class GroupBootstrap final : public Bootstrap {
   const std::vector<int> ranks_;
   const int rank_;
   const std::string prefix_;
-  int barriers_;  // that are left
+  int barriers_;  // remaining
 };
 
 }  // namespace rueda

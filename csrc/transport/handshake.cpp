@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint32_t handshake_version = 2;
 
-// As it is on the wire.
+// The wire format.
 struct Hello {
   std::array<char, Handshake::protocol_bytes> protocol{};
   std::uint32_t version = handshake_version;

@@ -12,8 +12,8 @@ namespace rueda {
 
 struct InprocState;
 
-// What the ranks share. Each rank takes one of each thing; what was taken may outlive the hub.
-// Thread-safe, as are the things of different ranks towards each other.
+// What the ranks share. Each rank takes one object of each kind; these may outlive the hub.
+// Thread-safe, and so is the use of different ranks' objects at the same time.
 class InprocHub {
  public:
   explicit InprocHub(int size);
@@ -22,13 +22,13 @@ class InprocHub {
 
   // Once per rank. The transport of a rank that died sends and receives nothing.
   [[nodiscard]] std::unique_ptr<Transport> make_transport(int rank);
-  // Every rank hears of the loss of every other, connected or not. Destroying a lane that was not
-  // closed counts as death.
+  // Every rank is notified of the loss of every other, connected or not. Destroying a lane that was
+  // not closed counts as death.
   [[nodiscard]] std::unique_ptr<ControlLane> make_control_lane(int rank);
   [[nodiscard]] std::unique_ptr<Bootstrap> make_bootstrap(int rank);
 
-  // Plays the death of `rank`: nothing comes from it or reaches it any more, its peers hear of its
-  // loss with `cause`, and it hears of the loss of all of them, as if its cable had been cut.
+  // Simulates the death of `rank`: nothing comes from it or reaches it any more, its peers are
+  // notified of its loss with `cause`, and it of the loss of all of them, as if its cable were cut.
   void kill(int rank, const std::string& cause = "connection closed without good-bye");
 
  private:

@@ -48,7 +48,7 @@ struct InprocState {
 
   [[nodiscard]] int size() const { return static_cast<int>(ranks.size()); }
   [[nodiscard]] InprocRank& rank(int index) { return ranks[static_cast<std::size_t>(index)]; }
-  // A rank that is dead to the others still reaches itself: what it has asked itself is answered.
+  // A rank that is dead to the others still reaches itself: its requests to itself are answered.
   [[nodiscard]] bool reaches(int from, int to) {
     return from == to || (!rank(from).dead && !rank(to).dead);
   }
@@ -62,11 +62,11 @@ struct InprocState {
 
   std::deque<InprocRank> ranks;
 
-  // Of the bootstrap.
+  // For the bootstrap.
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::string, std::string> store;
-  std::set<int> arrived;  // at the barrier that is going on
+  std::set<int> arrived;  // at the current barrier
   std::size_t barriers_passed = 0;
 };
 

@@ -1,5 +1,5 @@
-// What ranks of one job, or of one world, know and nobody else: a connection proves by it that it
-// comes from one of them, without telling it.
+// A secret that only the ranks of one job or world know. A connection uses it to prove that it
+// comes from one of them, without revealing it.
 #pragma once
 
 #include <initializer_list>
@@ -15,18 +15,18 @@ class Key {
  public:
   explicit Key(std::string_view secret);
 
-  // The HMAC-SHA-256 of these parts, each with its length, so that no two lists give the same text.
+  // The HMAC-SHA-256 of these parts, each with its length, so that different lists never collide.
   [[nodiscard]] Digest proof(std::initializer_list<std::string_view> parts) const;
-  // The same as text, for messages that consist of it.
+  // The same as text, for text messages.
   [[nodiscard]] std::string proof_text(std::initializer_list<std::string_view> parts) const;
-  // Another key, of which nothing can be concluded about this one.
+  // Another key, from which nothing can be inferred about this one.
   [[nodiscard]] Key derive(std::initializer_list<std::string_view> parts) const;
 
  private:
   std::vector<std::byte> bytes_;
 };
 
-// Of two texts; takes as long wherever they differ.
+// Compares in constant time for texts of equal length.
 [[nodiscard]] bool is_same_secret(std::string_view first, std::string_view second);
 
 }  // namespace rueda

@@ -75,7 +75,7 @@ std::size_t Matching::unread(int peer) const {
 void Matching::match(Arrival& arrival, Posted posted) {
   const auto kept = std::move(arrival.kept);
   if (posted.target.remaining() != arrival.length) {
-    // The message is read to its end, so that later ones can be, but goes nowhere.
+    // The message is read to its end, so that later ones can be, but its bytes are dropped.
     finish(*posted.ticket, Status(ErrorCode::transport,
                                   str("rank ", arrival.peer, " sent ", arrival.length, " bytes of ",
                                       describe(arrival.tag), " where ", posted.target.remaining(),

@@ -1,4 +1,4 @@
-// Pairs messages that arrive with receives that were posted, in whichever order they come.
+// Pairs messages that arrive with receives that were posted, in either order.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,9 @@ namespace rueda {
 [[nodiscard]] Ticket finished_ticket(int peer, Status status);
 void finish(Transfer& transfer, Status status);
 
-// Of a transport of `size` ranks that receives, from each peer, one message after the other, each
-// in one or more pieces. A piece goes straight into the posted buffers where the receive is known
-// by then, and to the heap where it is not. Not thread-safe.
+// For a transport of `size` ranks that receives, from each peer, one message after the other, each
+// in one or more pieces. A piece goes straight into the posted buffers if the receive is known by
+// then, otherwise to the heap. Not thread-safe.
 class Matching {
  public:
   explicit Matching(int size)
@@ -29,17 +29,17 @@ class Matching {
 
   Ticket recv(int peer, Tag tag, std::span<const MutableBytes> spans);
 
-  // A message of `length` bytes begins to arrive; a message of length 0 has thereby arrived.
+  // A message of `length` bytes begins to arrive; one of length 0 is then complete.
   void begin(int peer, Tag tag, std::size_t length);
-  // The next bytes of the message that began last. Never more than unread(peer).
+  // The next bytes of the latest message. Never more than unread(peer).
   void append(int peer, ConstBytes piece);
-  // How much of the current message is still to be appended.
+  // How many bytes of the current message are still missing.
   [[nodiscard]] std::size_t unread(int peer) const;
 
-  // Completes every receive from `peer`, and every later one, with `why`, and forgets what has
-  // arrived from it: nothing more may be begun or appended. The first reason counts.
+  // Completes every pending and later receive from `peer` with `why`, and drops what has arrived
+  // from it: nothing more may be begun or appended. The first reason counts.
   void fail(int peer, const Status& why);
-  // Why; ok while nothing has failed.
+  // The reason; ok while nothing has failed.
   [[nodiscard]] const Status& failure(int peer) const {
     return failures_[static_cast<std::size_t>(peer)];
   }
@@ -56,7 +56,7 @@ class Matching {
     std::size_t arrived = 0;
     std::unique_ptr<std::byte[]> kept;  // while no receive is matched
     SpanCursor<std::byte> target;       // afterwards, with `ticket`
-    Ticket ticket;                      // empty as well where the bytes are not wanted any more
+    Ticket ticket;                      // also empty if the bytes are not wanted any more
   };
   struct Key {
     int peer;

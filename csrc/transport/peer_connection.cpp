@@ -16,7 +16,7 @@ namespace rueda {
 
 namespace {
 
-// What else the process does may give descriptors back.
+// Time for other activity in the process to give descriptors back.
 constexpr Duration shortage_timeout = std::chrono::seconds(10);
 constexpr Duration between_calls = std::chrono::milliseconds(100);
 constexpr Duration close_timeout = std::chrono::milliseconds(100);
@@ -80,7 +80,7 @@ Status PeerConnection::look_again() {
       .because(shortage_);
 }
 
-// With the same hello and all that was sent after it: the peer has not looked at any of it.
+// With the same hello and everything sent after it: the peer has not looked at any of it.
 void PeerConnection::call_again() {
   if (first_failure_.ok()) first_failure_ = *suspicion_;
   suspicion_.reset();
@@ -139,9 +139,8 @@ void PeerConnection::admit(SocketLink incoming) {
 
 void PeerConnection::progress(Watched source, std::uint32_t events) {
   if (source == Watched::incoming) return read(incoming_);
-  // A connection that is refused is readable as well; writing finds out why. One that is still
-  // being made may have an error, of a message that came while the kernel was at it, and nothing
-  // else.
+  // A refused connection is readable as well; writing finds out why. One that is still connecting
+  // may report only an error, from a message that arrived while the kernel was at it.
   if ((events & (EPOLLOUT | EPOLLERR)) != 0 && outgoing_.wants_to_write()) write();
   if ((events & ~EPOLLOUT) != 0 && !outgoing_.is_connecting()) read(outgoing_);
 }
@@ -182,7 +181,7 @@ Status PeerConnection::handle_frame(const Frame& frame, bool is_outgoing) {
   return {};
 }
 
-// Of whoever answers where the peer is called: only a proof shows that it is the peer.
+// For whatever answers at the peer's address: only a proof shows that it is the peer.
 Status PeerConnection::handle_first_frame(const Frame& frame) {
   if (frame.kind == FrameKind::welcome && context_.handshake.is_welcome_of(peer_, frame.payload)) {
     welcomed_ = true;
@@ -198,7 +197,7 @@ Status PeerConnection::handle_first_frame(const Frame& frame) {
 }
 
 void PeerConnection::suspect(const SocketLink& link, const Status& cause) {
-  // A connection that ends before it was welcomed was perhaps rejected among many others.
+  // A connection that ends before it was welcomed may have been rejected in a crowd.
   constexpr int max_attempts = 3;
   if (has_left_) return;
   const bool may_call_again = &link == &outgoing_ && !welcomed_ && attempts_ < max_attempts;
@@ -209,7 +208,7 @@ void PeerConnection::suspect(const SocketLink& link, const Status& cause) {
   context_.on_suspicion(peer_);
 }
 
-// What the peer sent before it died is handed out first.
+// What the peer sent before it died is delivered first.
 void PeerConnection::note_end() {
   has_ended_ = true;
   const bool is_used = outgoing_.is_open() || incoming_.is_open() || lacks_since_;
@@ -242,15 +241,15 @@ std::optional<Status> PeerConnection::settle() {
   return Status(cause.code(), cause.to_string(), -1, {.reason = reason});
 }
 
-// On this host the kernel knows who is there.
+// On this host the kernel knows whether somebody listens.
 ErrorReason PeerConnection::reason_of(const Status& cause) const {
   if (has_certainly_ended()) return ErrorReason::ended;
   if (cause.details().reason == ErrorReason::unreachable) return ErrorReason::unreachable;
   return is_on_other_host_ ? ErrorReason::refused : ErrorReason::ended;
 }
 
-// Of a process that ends one connection may be reset, for what it has not read, and the other is
-// closed a moment later.
+// When a process ends, one connection may be reset because of unread data, and the other is closed
+// a moment later.
 bool PeerConnection::awaits_close() {
   if (!is_on_other_host_ || has_certainly_ended() || !incoming_.is_open() ||
       incoming_.has_ended()) {
@@ -266,7 +265,7 @@ bool PeerConnection::awaits_close() {
   return true;
 }
 
-// A connection that was not let in may have been closed by a peer that lives, in a crowd.
+// A connection that was not admitted may have been closed by a living peer, in a crowd.
 bool PeerConnection::has_certainly_ended() const {
   return has_ended_ || incoming_.was_closed() || (welcomed_ && outgoing_.was_closed());
 }
@@ -279,8 +278,8 @@ void PeerConnection::say_good_bye() {
 
 bool PeerConnection::is_flushed() const {
   if (has_left_ || (!outgoing_.is_open() && !lacks_since_)) return true;
-  // A welcome that comes after the socket is closed resets the connection, and what the kernel has
-  // not sent yet is lost.
+  // A welcome that arrives after the socket is closed resets the connection, and the kernel drops
+  // what it has not sent yet.
   const bool awaits_welcome = !welcomed_ && !suspicion_;
   return !outgoing_.wants_to_write() && !awaits_welcome;
 }
@@ -293,8 +292,7 @@ void PeerConnection::close() {
     forget(incoming_);
   }
   if (outgoing_.is_open()) {
-    // A socket that is closed with something unread in it resets the connection, and what was sent
-    // last may be lost.
+    // Closing a socket with unread data resets the connection, and what was sent last may be lost.
     if (const Status status = outgoing_.read(); !status.ok()) {
       log(LogLevel::trace, status.to_string());
     }

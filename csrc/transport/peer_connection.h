@@ -1,19 +1,18 @@
-// The two connections between this rank and one other: one that this rank has opened, over which it
-// sends, and one that the peer has opened, over which it receives, so that no two meet half-way.
+// The two connections between this rank and one peer: this rank opens one, over which it sends; the
+// peer opens the other, over which this rank receives. So two attempts never collide.
 //
-// Good-byes alone go both ways: over a connection that this rank has opened the peer says, when it
-// leaves, whether its own frames, on the other connection, are still to be waited for.
+// Only good-byes go both ways: over the connection that this rank has opened, a leaving peer says
+// whether frames of its own, on the other connection, are still to be waited for.
 //
-// A connection that breaks is a suspicion, not yet a loss: a good-bye may be there to be read, on
-// either connection, and a peer that never welcomed this rank has perhaps rejected it in a crowd,
-// and is called again, three times in all. settle() finds out. That this process has no descriptor
-// left is no suspicion: it tries again, and is the one that fails in the end.
+// A broken connection is a suspicion, not yet a loss. There may be a good-bye to read on either
+// connection. A peer that never welcomed this rank may have rejected it in a crowd, so it is called
+// again, three times in all. settle() decides. If this process has no descriptor left, that is no
+// suspicion: it tries again, and in the end it is this rank that fails.
 //
-// Between hosts a network, or what guards it, may reset connections and refuse new ones while the
-// peer lives. Only a connection that was closed, after it had been welcomed, shows that the peer's
-// process has ended; a loss has the reason ErrorReason::ended then, and refused or unreachable
-// otherwise. Who counts a peer as lost that may live resets the connections, and does not close
-// them.
+// Between hosts, a network or a firewall may reset connections and refuse new ones while the peer
+// lives. Only a connection that was closed after it was welcomed shows that the peer's process has
+// ended: then the loss has the reason ErrorReason::ended, otherwise refused or unreachable. A rank
+// that counts a peer as lost although it may live resets the connections instead of closing them.
 //
 // Not thread-safe.
 #pragma once
@@ -41,54 +40,54 @@ enum class Watched : std::uint32_t { wake, pending, outgoing, incoming, life_lin
 
 class PeerConnection {
  public:
-  // What the connections of one rank have in common, and outlives them.
+  // Shared by the connections of one rank; outlives them.
   struct Context {
     const Handshake& handshake;
-    EpollSet<Watched>& watched;  // connections are in it under their peer's rank
+    EpollSet<Watched>& watched;  // contains the connections under their peer's rank
     Duration patience;           // with a network that does not answer
-    // A frame of the peer's, which is not a good-bye. May call send().
+    // A frame of the peer, other than a good-bye. May call send().
     std::function<void(int peer, std::span<const std::byte> payload)> on_message;
-    // settle() is to be called, but not now: the caller may be in the middle of a frame.
+    // Call settle() later, not now: the caller may be in the middle of a frame.
     std::function<void(int peer)> on_suspicion;
-    // Something is to be tried again, or decided, in a while: look_again() is to be called then.
+    // Something is to be tried again, or decided, in a while: call look_again() then.
     std::function<void(int peer)> on_pause;
   };
 
-  // `address` is where the peer listens, as socket.h has it.
+  // `address` is where the peer listens, in the form of socket.h.
   PeerConnection(int peer, std::string address, const Context& context);
 
-  // Whether nothing more can come: the peer is lost, or has said good-bye and all its frames have
-  // been handed out.
+  // Whether nothing more can come: the peer is lost, or it has said good-bye and all its frames
+  // have been delivered.
   [[nodiscard]] bool has_left() const { return has_left_; }
-  // Whether one of the two connections has ever been there: the peer says good-bye over these only.
+  // Whether either connection has ever existed: the peer says good-bye only over these.
   [[nodiscard]] bool was_connected() const { return welcomed_ || was_admitted_; }
   // Whether the peer may open its connection to this rank.
   [[nodiscard]] bool expects_incoming() const { return !incoming_.is_open() && !has_left_; }
 
   // Opens the outgoing connection, unless that was done before. Does not wait.
   void open();
-  // Waits until the connection that open() began is there. ErrorCode::initialization, with the
-  // peer, where it cannot be reached, or not until the deadline.
+  // Waits until the connection that open() began is established. ErrorCode::initialization, with
+  // the peer, if it cannot be reached, or not by the deadline.
   [[nodiscard]] Status finish_opening(Time deadline);
-  // Queues a frame with this payload, and opens the outgoing connection where there is none. Never
-  // blocks. To a peer that has left, or is about to, it is dropped.
+  // Queues a frame with this payload, and opens the outgoing connection if there is none. Never
+  // blocks. Dropped if the peer has left or is about to.
   void send(std::span<const std::byte> payload);
-  // Takes the connection that the peer has opened and been welcomed on.
+  // Takes over the connection that the peer has opened and on which it was welcomed.
   void admit(SocketLink incoming);
   // `events` (EPOLLIN, ...) have come for one of the connections.
   void progress(Watched source, std::uint32_t events);
 
-  // What has paused: the outgoing connection again, for which there was no descriptor or no memory
-  // before, or settle(). An error where that has lasted so long that this rank cannot go on,
-  // whatever its peers do.
+  // Continues what has paused: the outgoing connection, for which there was no descriptor or memory
+  // before, or settle(). An error if that has lasted so long that this rank cannot go on, whatever
+  // its peers do.
   [[nodiscard]] Status look_again();
 
-  // The peer's process has ended, as was noticed otherwise: nothing more is written on its side of
-  // the connections, which the kernel has yet to close. A suspicion where there is one already or
-  // as soon as one is to be opened; that the peer has left and is not connected is not a loss.
+  // The peer's process is known to have ended: it writes nothing more to the connections, which the
+  // kernel has yet to close. A suspicion if there is a connection, or as soon as one is opened. A
+  // peer that has left and is not connected is not lost.
   void note_end();
 
-  // Reads all that is there and decides what became of a suspicion. Where it was a loss: its cause.
+  // Reads everything available and resolves a suspicion. If it was a loss, returns its cause.
   [[nodiscard]] std::optional<Status> settle();
 
   // The end, in three steps: say_good_bye(), then progress until is_flushed(), then close().
@@ -118,21 +117,21 @@ class PeerConnection {
   const int peer_;
   const std::string address_;
   const bool is_on_other_host_;
-  const uid_t user_;  // of this process when the world was formed: whose the peer's socket is
+  const uid_t user_;  // of this process when the world was formed; owns the peer's socket
   const Context& context_;
   SocketLink outgoing_;
   SocketLink incoming_;
   int attempts_ = 0;                 // to open the outgoing connection
-  std::optional<Time> lacks_since_;  // what it takes to open one; what is to be sent waits
+  std::optional<Time> lacks_since_;  // resources to open one; what is to be sent waits
   Status shortage_;
   Status first_failure_;       // of those attempts
   bool welcomed_ = false;      // the peer has let the outgoing connection in
   bool was_admitted_ = false;  // this rank has let the peer's in
   std::optional<Status> suspicion_;
-  std::optional<Time> decides_at_;  // the latest, where settle() waits for the peer's close
-  bool may_call_again_ = false;     // all that is suspicious is an outgoing one without a welcome
+  std::optional<Time> decides_at_;  // at the latest, while settle() waits for the peer's close
+  bool may_call_again_ = false;     // the only suspicious thing is an outgoing one not welcomed
   bool has_ended_ = false;          // the peer's process
-  bool is_leaving_ = false;         // has said good-bye, and its last frames are on their way
+  bool is_leaving_ = false;         // has said good-bye; its last frames are in transit
   bool has_left_ = false;
 };
 

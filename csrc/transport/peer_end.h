@@ -1,5 +1,4 @@
-// What tells of the end of a peer's process, if it is on this host, before the kernel closes its
-// sockets.
+// Reports the end of a peer's process on this host before the kernel closes its sockets.
 #pragma once
 
 #include <functional>
@@ -7,7 +6,7 @@
 namespace rueda {
 
 struct PeerEnd {
-  int fd = -1;  // readable when has_ended() is about to be true; -1: nothing tells
+  int fd = -1;  // readable when has_ended() is about to be true; -1: there is none
   // Whether nothing of the process runs any more. Keeps `fd` open.
   std::function<bool()> has_ended;
 };

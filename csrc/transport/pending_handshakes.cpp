@@ -61,7 +61,7 @@ void PendingHandshakes::catch_up() {
   for (Pending& pending : pending_) read_hello(pending);
 }
 
-// A bounded number at once: those that still wait make the descriptor readable again.
+// A bounded number at once: connections that still wait make the descriptor readable again.
 void PendingHandshakes::accept_all() {
   for (const Listener& listener : listeners_) {
     for (int count = 0; count < max_accepted_at_once; ++count) {
@@ -73,9 +73,9 @@ void PendingHandshakes::accept_all() {
   }
 }
 
-// Out of descriptors: a connection that is left waiting would wake this rank for ever, and its peer
-// would wait as long. The oldest makes room; where there is none, the spare descriptor takes the
-// connection, and closes it, so that the peer learns that it is not let in.
+// Out of descriptors: a connection left waiting would wake this rank again and again, and its peer
+// would wait as long. The oldest is closed. If there is none, the spare descriptor accepts the
+// connection and closes it, so that the peer learns that it is not let in.
 void PendingHandshakes::make_room(const Listener& listener) {
   rejections().write(str(name_, ": no file descriptor is left for a connection (ulimit -n)"));
   if (Pending* first = oldest()) {
@@ -116,7 +116,7 @@ void PendingHandshakes::reject_overdue() {
   set_timer();
 }
 
-// For the oldest. It may have gone when the timer expires, and another be the oldest then.
+// For the oldest. It may be gone when the timer expires; then another is the oldest.
 void PendingHandshakes::set_timer() {
   const Pending* const first = oldest();
   if (first == nullptr) return;
@@ -127,7 +127,7 @@ void PendingHandshakes::set_timer() {
   ::timerfd_settime(timer_.get(), 0, &after, nullptr);
 }
 
-// Null where there is none.
+// Null if there is none.
 PendingHandshakes::Pending* PendingHandshakes::oldest() {
   Pending* first = nullptr;
   for (Pending& pending : pending_) {
@@ -137,7 +137,7 @@ PendingHandshakes::Pending* PendingHandshakes::oldest() {
   return first;
 }
 
-// No more than the hello: what comes after it is read once it is known who sends it.
+// Reads only the hello: what follows is read once the sender is known.
 void PendingHandshakes::read_hello(Pending& pending) {
   SocketLink& link = pending.link;
   if (!link.is_open()) return;
@@ -154,7 +154,7 @@ void PendingHandshakes::welcome(Pending& pending, int peer) {
   SocketLink link = std::exchange(pending.link, {});
   link.consume(Handshake::hello_bytes);
   link.enqueue(frame_of(FrameKind::welcome, handshake_.welcome_to(peer)));
-  // So few bytes fit; a connection that is broken is found by reading.
+  // So few bytes fit; reading finds out whether the connection is broken.
   if (const Status sent = link.write(); !sent.ok()) log(LogLevel::debug, sent.to_string());
   owner_.admit(peer, std::move(link));
 }

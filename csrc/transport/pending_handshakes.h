@@ -1,14 +1,14 @@
-// Accepts connections for a rank: listens, and reads from those who have connected until it is
-// known which rank each of them is. Costs little, whoever connects, and keeps no rank out for long:
+// Accepts connections for a rank: listens, and reads from new connections until it is known which
+// rank each of them is. Is cheap no matter who connects, and keeps no rank out for long:
 //
-//   - `max_strangers` handshakes are pending at most. Where more come, the oldest is rejected.
-//   - One that is older than `handshake_timeout` is rejected (strangers.h has both).
-//   - 64 connections are accepted at most at each listener before others have their turn.
-//   - No more is read from a connection than its hello, 48 bytes.
-//   - Where this process has no descriptor left, the oldest one is closed, or the one that waits.
+//   - At most `max_strangers` handshakes are pending. If more come, the oldest is rejected.
+//   - One that is older than `handshake_timeout` is rejected (strangers.h defines both).
+//   - At most 64 connections are accepted at each listener before others have their turn.
+//   - Only the hello, 48 bytes, is read from a connection.
+//   - If this process has no descriptor left, the oldest one is closed, or the one that waits.
 //
 // A rank that is rejected in such a crowd finds its connection closed before it was welcomed, and
-// is to call again. What is rejected is said in a warning, one a second.
+// calls again. Rejections are logged as a warning, one per second.
 //
 // Not thread-safe.
 #pragma once
@@ -35,27 +35,27 @@ class PendingHandshakes {
  public:
   // Called within progress() and catch_up().
   struct Owner {
-    // Whether `peer` may enter: has no connection to this rank, and has not left.
+    // Whether `peer` may enter: it has no connection to this rank and has not left.
     std::function<bool(int peer)> expects;
-    // `peer` has proved who it is and been welcomed: its connection, from which nothing but the
+    // `peer` has proved who it is and been welcomed. Passes its connection, from which only the
     // hello has been read.
     std::function<void(int peer, SocketLink link)> admit;
   };
 
-  // `name` is what warnings begin with. `handshake` must outlive this.
+  // `name` prefixes warnings. `handshake` must outlive this.
   PendingHandshakes(std::string name, const Handshake& handshake, std::vector<Listener> listeners,
                     Owner owner, Duration timeout = handshake_timeout);
-  // False where the system has no descriptor for it: errno tells why. Everything below needs it.
+  // False if the system has no descriptor for it; errno says why. Call before everything below.
   [[nodiscard]] bool open();
 
-  // Readable when progress() has something to do.
+  // Readable if progress() has something to do.
   [[nodiscard]] int wait_fd() const { return watched_.fd(); }
-  // Moves what can move without blocking.
+  // Moves whatever can move without blocking.
   void progress();
-  // Accepts and reads what is there by now, whether or not it was noticed.
+  // Accepts and reads everything available, whether or not epoll has reported it.
   void catch_up();
 
-  // Tells all who are here that this rank has left, and takes no more.
+  // Tells all pending connections that this rank has left, and accepts no more.
   void close();
   // Only closes descriptors, in arrays that never move. Async-signal-safe.
   void close_after_fork();
@@ -85,8 +85,8 @@ class PendingHandshakes {
   const Duration timeout_;
   EpollSet<Source> watched_;
   UniqueFd timer_;                              // expires when the oldest is overdue
-  UniqueFd spare_;                              // given up for a moment where no other is left
-  std::array<Pending, max_strangers> pending_;  // in no order; those that are open
+  UniqueFd spare_;                              // given up for a moment when no other is left
+  std::array<Pending, max_strangers> pending_;  // unordered; some may not be open
 };
 
 }  // namespace rueda

@@ -8,7 +8,7 @@ namespace rueda {
 
 namespace {
 
-// Within a ring the other side is told after so much, so that both copy at once.
+// Within a ring, tells the other side after this many bytes, so that both copy at the same time.
 constexpr std::size_t publish_bytes = 64 << 10;
 
 }  // namespace
@@ -79,7 +79,7 @@ bool RingTransport::push(int place) {
   return moved;
 }
 
-// Puts as much of it into the ring as there is room for.
+// Puts as much of the message into the ring as there is room for.
 bool RingTransport::push(int place, PendingSend& send) {
   RingProducer& out = *at(place).out;
   auto room = out.room();
@@ -107,7 +107,7 @@ void RingTransport::publish(int place) {
   if (sleeps.load(std::memory_order_seq_cst) != 0 && sleeps.exchange(0) != 0) wake(place);
 }
 
-// Takes what has arrived by now, which is a ring's content at most, so that the other peers have
+// Takes what has arrived by now, at most the content of the ring, so that the other peers have
 // their turn.
 bool RingTransport::drain(int place) {
   const int peer = at(place).rank;
@@ -143,7 +143,8 @@ void RingTransport::release(int place) {
   if (at(place).in->release()) wake(place);
 }
 
-// Says first that this rank sleeps, and looks then: whoever adds something in between wakes it.
+// First announces that this rank sleeps, then checks, so that a rank that adds something in between
+// wakes it.
 bool RingTransport::arm() {
   own_.sleeps().store(1, std::memory_order_seq_cst);
   if (std::none_of(peers_.begin(), peers_.end(), [this](Peer& peer) { return has_work(peer); })) {

@@ -1,7 +1,7 @@
-// Moves bulk between ranks that share memory: through a ring of bytes for each ordered pair.
+// Moves bulk data between ranks that share memory, through a byte ring for each ordered pair.
 //
-// A message is copied into the ring and out of it. So a receiver that is slow keeps its senders
-// waiting, whose bytes stay where they are, and what arrives before its receive is kept on the
+// A message is copied into the ring and out of it. A slow receiver therefore makes its senders
+// wait, and their bytes stay where they are; what arrives before its receive is kept on the
 // receiver's heap.
 #pragma once
 
@@ -20,11 +20,11 @@
 namespace rueda {
 
 // Holds one piece of the ring algorithm (Options::ring_chunk by default), so that sender and
-// receiver overlap, and both of a rank's busy rings still fit into the cache of a core, so that
-// bytes go from cache to cache.
+// receiver overlap, and the two busy rings of a rank still fit into a core's cache, so that bytes
+// go from cache to cache.
 inline constexpr std::size_t default_ring_bytes = 256 << 10;
 
-// What is left to those who derive: where the memory lies, and how a peer is woken.
+// Subclasses decide where the memory is and how to wake a peer.
 class RingTransport : public Transport {
  public:
   [[nodiscard]] int rank() const final { return rank_; }
@@ -41,12 +41,12 @@ class RingTransport : public Transport {
   void abort(const Status& reason) final;
 
  protected:
-  // Of `rank` in a world of `size`; serves `ranks`, ascending and this one among them. A rank's
-  // place among them is its number in all inboxes. `own`: this rank's inbox. It outlives this
-  // object, as do the others' and the rings.
+  // For `rank` in a world of `size`. `ranks`: those it serves, ascending, including this one; a
+  // rank's place among them is its number in all inboxes. `own`: this rank's inbox. All inboxes and
+  // rings outlive this object.
   RingTransport(int rank, int size, const std::vector<int>& ranks, const Inbox& own);
 
-  // Asked for with the first message to a peer: its inbox, and a ring from this rank to it.
+  // Requested with the first message to a peer: its inbox, and a ring from this rank to it.
   struct Outlet {
     Inbox inbox;
     std::span<std::byte> ring;
@@ -54,7 +54,7 @@ class RingTransport : public Transport {
   virtual Expected<Outlet> open_outlet(int place) = 0;
   // The ring from a peer that has sent something.
   virtual std::span<const std::byte> find_inlet(int place) = 0;
-  // It sleeps, or is about to and has said so.
+  // The peer sleeps, or has announced that it is about to.
   virtual void wake(int place) = 0;
 
  private:
@@ -91,7 +91,7 @@ class RingTransport : public Transport {
   const int rank_;
   const Inbox own_;
   Matching matching_;
-  std::vector<int> place_of_;  // of each rank of the world; -1 where it is not served
+  std::vector<int> place_of_;  // of each rank of the world; -1 if it is not served
   std::vector<Peer> peers_;    // by place; this rank itself uses no ring
 };
 

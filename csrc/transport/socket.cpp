@@ -81,7 +81,7 @@ void set_option(int fd, int level, int option, int value) {
   ::setsockopt(fd, level, option, &value, sizeof value);
 }
 
-// Small messages go at once, and a host that vanished without a word is noticed within half a
+// Small messages are sent immediately, and a host that vanished silently is noticed within half a
 // minute.
 void prepare_tcp(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -98,7 +98,7 @@ Expected<Listener> listen_unix(const std::string& address) {
   return Listener{std::move(fd), address};
 }
 
-// Over IPv6 and IPv4 where the host has both.
+// Over IPv6 and IPv4 if the host has both.
 UniqueFd listen_everywhere(const std::string& port) {
   for (const std::string host : {"::", "0.0.0.0"}) {
     const auto list = resolve(host, port, AI_PASSIVE | AI_NUMERICHOST);
@@ -144,8 +144,8 @@ Attempt failed_attempt(const std::string& address, int error) {
 
 Attempt connect_unix(const std::string& address, std::optional<uid_t> user) {
   const AbstractAddress name(address.substr(unix_prefix.size()));
-  // Connecting on one host is decided at once, unless the listener's queue is full: then it waits a
-  // little, since there is no way to be told when that changes.
+  // On one host, connecting is decided immediately, unless the listener's queue is full. Then it
+  // waits a little, since nothing reports when that changes.
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const timeval connect_timeout{5, 0};
   if (fd) ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &connect_timeout, sizeof connect_timeout);
@@ -157,7 +157,7 @@ Attempt connect_unix(const std::string& address, std::optional<uid_t> user) {
   return {std::move(fd), {}};
 }
 
-// Binds to `source`, to its host alone where the port is in use.
+// Binds to `source`; if its port is in use, only to its host.
 Status bind_to(int fd, int family, const Source& source) {
   set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
   const std::string any = family == AF_INET6 ? "::" : "0.0.0.0";
@@ -188,7 +188,7 @@ Attempt connect_tcp(const std::string& address, const Source& source) {
   if (::connect(fd.get(), first.ai_addr, first.ai_addrlen) == 0 || errno == EINPROGRESS) {
     return {std::move(fd), {}};
   }
-  // The last connection between the same two ports has not ended yet, or ended a moment ago.
+  // The previous connection between the same two ports has not ended, or ended a moment ago.
   if (errno == EADDRNOTAVAIL && source.port != 0) return connect_tcp(address, {source.host});
   return failed_attempt(address, errno);
 }
@@ -201,14 +201,14 @@ bool is_loopback(const sockaddr* address) {
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
 }
 
-// Whether one of this host's interfaces has it.
+// Whether one of this host's interfaces has this address.
 bool is_own(const addrinfo& address) {
   const UniqueFd fd(::socket(address.ai_family, stream_flags, 0));
   return fd && ::bind(fd.get(), address.ai_addr, address.ai_addrlen) == 0;
 }
 
-// The first address of the interface of that name, or of any but the loopback where `name` is
-// empty. IPv4 first.
+// The first address of the interface called `name`, or of any interface but the loopback if `name`
+// is empty. IPv4 first.
 std::string interface_address(const std::string& name) {
   ifaddrs* found = nullptr;
   if (::getifaddrs(&found) != 0) return {};
@@ -342,7 +342,7 @@ bool is_served(const std::string& unix_address) {
   const UniqueFd fd(::socket(AF_UNIX, stream_flags, 0));
   if (!fd) return false;
   if (::connect(fd.get(), name.get(), name.length) == 0) return check_peer_user(fd.get()).ok();
-  return errno == EAGAIN;  // so many have asked that the listener's queue is full
+  return errno == EAGAIN;  // the listener's queue is full
 }
 
 Status finish_connecting(int fd) {

@@ -29,7 +29,7 @@ std::vector<std::byte> frame_of(FrameKind kind, std::span<const std::byte> paylo
   return frame;
 }
 
-// The kernel tells EPIPE of a reset that came after the close.
+// The kernel reports EPIPE for a reset that came after the close.
 Status SocketLink::ended(int error) {
   if (end_ == End::none) end_ = error == 0 || error == EPIPE ? End::closed : End::broken;
   if (error == EPIPE || error == ECONNRESET || error == 0) {

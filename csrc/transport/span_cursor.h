@@ -25,7 +25,7 @@ class SpanCursor {
   }
 
   [[nodiscard]] std::size_t remaining() const { return remaining_; }
-  // The next bytes that lie side by side; empty at the end.
+  // The next contiguous bytes; empty at the end.
   [[nodiscard]] std::span<Byte> front() const {
     return index_ < spans_.size() ? spans_[index_].subspan(offset_) : std::span<Byte>{};
   }
@@ -46,8 +46,8 @@ class SpanCursor {
   std::size_t remaining_ = 0;
 };
 
-// Appends to `parts` where `count` bytes of the concatenation of `spans`, from the `offset`-th on,
-// lie.
+// Appends to `parts` the memory of `count` bytes of the concatenation of `spans`, from the
+// `offset`-th on.
 template <class Byte>
 void append_slice(const std::vector<std::span<Byte>>& spans, std::size_t offset, std::size_t count,
                   std::vector<std::span<Byte>>& parts) {

@@ -1,4 +1,4 @@
-// What distinguishes the messages between two ranks: what they belong to.
+// Distinguishes the messages between two ranks by what they belong to.
 #pragma once
 
 #include <compare>
@@ -9,20 +9,20 @@
 
 namespace rueda {
 
-// Wide: nothing that a world does has the tag of anything that it did before. Where a link's own
-// tags are narrower, it maps them by itself.
+// Wide, so that a world never uses a tag twice. A link whose own tags are narrower maps them
+// itself.
 struct Tag {
   std::int32_t group = 0;      // a process set's number, or one of those below
-  std::uint32_t stream = 0;    // of those in which the group numbers what it does
-  std::uint64_t sequence = 0;  // of an operation within its stream
+  std::uint32_t stream = 0;    // one of the orders in which the group numbers its operations
+  std::uint64_t sequence = 0;  // the operation's number within its stream
   std::uint64_t part = 0;      // of the operation, for messages that may overtake each other
 
   auto operator<=>(const Tag&) const = default;
 };
-// Has no padding: tags travel as they are.
+// Has no padding: tags travel in their memory layout.
 static_assert(sizeof(Tag) == 24);
 
-// What belongs to no process set.
+// Groups that are not process sets.
 inline constexpr std::int32_t messages_group = -1;  // between two ranks
 inline constexpr std::int32_t trial_group = -2;     // measures links before there are sets
 

@@ -17,7 +17,7 @@ namespace rueda {
 using ConstBytes = std::span<const std::byte>;
 using MutableBytes = std::span<std::byte>;
 
-// The state of one transfer, shared by whoever started it and the transport.
+// The state of one transfer, shared by the thread that started it and the transport.
 struct Transfer {
   bool done = false;
   Status status;  // meaningful once done
@@ -28,13 +28,13 @@ using Ticket = std::shared_ptr<Transfer>;
 // One per (epoch, world, lane).
 //
 // Matching: a receive matches the oldest send from `peer` with the same tag that no earlier receive
-// has matched. Transfers with equal peer and tag complete in the order they were started.
-// A send never waits for its receive to be posted before other tags can move: what arrives early is
-// kept by the receiver. A receiver that does not call progress() keeps its senders waiting, whose
-// memory does not grow: bytes stay with the caller until there is room for them on the way.
-// Lengths must agree; a receive whose message has another length fails with ErrorCode::transport.
+// has matched. Transfers with equal peer and tag complete in the order in which they were started.
+// A send never keeps other tags waiting until its receive is posted: the receiver keeps what
+// arrives early. A receiver that does not call progress() makes its senders wait. Their memory does
+// not grow: bytes stay with the caller until there is room for them on the way. Lengths must agree;
+// a receive whose message has another length fails with ErrorCode::transport.
 //
-// Failure: of one peer by fail(), of all by abort(). What has failed stays so.
+// Failure: fail() for one peer, abort() for all. What has failed stays failed.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -43,15 +43,15 @@ class Transport {
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
 
-  // Sends the concatenation of `spans`. The bytes must stay unchanged until the ticket is done.
-  // `peer` may be this rank. The array of spans itself may go as soon as the call returns.
+  // Sends the concatenation of `spans`. The bytes must stay unchanged until the ticket is done; the
+  // array of spans is not needed after the call. `peer` may be this rank.
   virtual Ticket send(int peer, Tag tag, std::span<const ConstBytes> spans) = 0;
   // Receives one message into the concatenation of `spans`.
   virtual Ticket recv(int peer, Tag tag, std::span<const MutableBytes> spans) = 0;
 
-  // Messages of this operation, whatever their part, that are sent from now on go before those of
-  // operations with a lesser priority, also before the rest of one that is on its way; 0 for each
-  // to begin with, and again once it is over. For transports that choose what goes next.
+  // From now on, messages of this operation, whatever their part, go before those of operations
+  // with a lower priority, even before the rest of one in progress. Priorities start at 0 and
+  // return to 0 when the operation ends. For transports that choose what goes next.
   virtual void set_priority(Tag /*tag*/, std::int32_t /*priority*/) {}
 
   // Moves whatever can move without blocking; returns whether anything did.
@@ -59,33 +59,30 @@ class Transport {
 
   // --- Sleeping
   //
-  // Whoever drives sleeps on the wake word of its rank (HostRankHeader::wake, where ranks share
-  // memory). Where wait_fd() is a descriptor, somebody watches that for him.
+  // The driving thread sleeps on the wake word of its rank (HostRankHeader::wake, where ranks share
+  // memory). If wait_fd() is a descriptor, another thread watches it on its behalf.
 
-  // Whether something is under way that nothing announces, so that progress() has to be called
-  // again and again (MPI). It changes with every call.
+  // Whether work is in progress that nothing announces, so that progress() has to be called
+  // repeatedly (MPI). Changes with every call.
   [[nodiscard]] virtual bool requires_polling() const { return false; }
-  // A descriptor that is readable when progress() would do something, or -1 where the wake word is
-  // woken or the transport can only be polled. It is trustworthy only after arm() has returned
-  // true.
+  // A descriptor that is readable if progress() would do something, or -1 if the transport wakes
+  // the wake word or can only be polled. Valid only after arm() has returned true.
   [[nodiscard]] virtual int wait_fd() const { return -1; }
-  // Announces that the caller is about to sleep; false when there is something to do that wait_fd()
-  // does not show.
-  // disarm() follows every arm() that returned true.
+  // Announces that the caller is about to sleep; false if there is something to do that wait_fd()
+  // does not show. disarm() follows every arm() that returned true.
   virtual bool arm() = 0;
   virtual void disarm() = 0;
 
-  // The world ends in good order: each rank leaves once its part of all that was agreed on is done.
-  // So what is under way to a peer that is not there any more has arrived, whatever became of its
-  // receipt. For transports that send again what was not acknowledged.
+  // The world ends cleanly: each rank leaves once it has done its part of everything agreed on. So
+  // what is in transit to a peer that is gone has arrived, whatever became of its acknowledgement.
+  // For transports that retransmit.
   virtual void end_in_order() {}
 
   // --- Failure
 
-  // Completes every pending transfer with `peer`, and every later one, with `why`, and none with
-  // others. The first reason counts. Afterwards the transport touches no buffer of these transfers
-  // any more, but for what each class says of itself. Concerns this side alone: the peer learns
-  // nothing of it.
+  // Completes every pending and later transfer with `peer` with `why`, and no others. The first
+  // reason counts. Afterwards the transport does not touch the buffers of these transfers, except
+  // as each class documents. Affects only this side: the peer learns nothing of it.
   virtual void fail(int peer, const Status& why) = 0;
   // The same with all peers.
   virtual void abort(const Status& reason) = 0;

@@ -12,7 +12,7 @@ class Turns {
   [[nodiscard]] std::uint64_t line_up() { return next_++; }
   [[nodiscard]] bool is_turn_of(std::uint64_t ticket) const { return serving_ == ticket; }
   void end_turn() { ++serving_; }
-  // Nobody has lined up whose turn has not ended.
+  // Whether the turn of everybody who has lined up has ended.
   [[nodiscard]] bool is_idle() const { return serving_ == next_; }
 
  private:

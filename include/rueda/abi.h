@@ -1,10 +1,10 @@
-// libstdc++ has two ABIs, in which std::string and what contains one are different types: a program
-// with the old one would compile, and then find none of the library's functions.
+// libstdc++ has two ABIs, which differ in std::string and every type that contains one. A program
+// built with the old ABI would compile, but fail to link against the library.
 #pragma once
 
-#include <string>  // any of libstdc++'s headers: they tell the ABI
+#include <string>  // any libstdc++ header defines _GLIBCXX_USE_CXX11_ABI
 
-// An installed library's CMake package defines RUEDA_CXX11_ABI where the library has the new one.
+// The CMake package of an installed library defines RUEDA_CXX11_ABI if the library has the new ABI.
 #if defined(RUEDA_CXX11_ABI) && defined(_GLIBCXX_USE_CXX11_ABI) && !_GLIBCXX_USE_CXX11_ABI
 #error "librueda has the new ABI of libstdc++: use a LibTorch that has it, too"
 #endif

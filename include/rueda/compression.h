@@ -1,5 +1,5 @@
-// What an allreduce may send in the place of its elements: fewer bytes, with a known error.
-// docs/compression.md has the equations, their sources, and what each costs.
+// What an allreduce may send instead of its elements: fewer bytes, with a known error.
+// docs/compression.md has the equations, their sources and the cost of each codec.
 #pragma once
 
 #include <array>
@@ -10,12 +10,12 @@ namespace rueda {
 
 // The numeric values travel between ranks, so they are part of the wire format.
 enum class CodecKind : std::uint8_t {
-  none,      // elements as they are
-  float16,   // IEEE half precision: 16 bits, a relative error of 2^-11, up to 65504
-  bfloat16,  // the upper half of a float32: 16 bits, a relative error of 2^-8
-  int8,      // blocks of 128 integers with a common scale: 8.125 bits
+  none,      // elements unchanged
+  float16,   // IEEE half precision: 16 bits, relative error 2^-11, up to 65504
+  bfloat16,  // the upper half of a float32: 16 bits, relative error 2^-8
+  int8,      // blocks of 128 integers with a common scale: 8.125 bits per element
   top_k,     // the elements of largest magnitude, 48 bits each
-  random_k,  // elements chosen at random, 48 bits each
+  random_k,  // randomly chosen elements, 48 bits each
 };
 
 inline constexpr std::array<std::string_view, 6> codec_names{"none", "fp16",  "bf16",
@@ -25,7 +25,7 @@ inline constexpr std::array<std::string_view, 6> codec_names{"none", "fp16",  "b
   return codec_names.at(static_cast<std::size_t>(codec));
 }
 
-// Whether only some elements travel, so that the rest is lost unless it is kept for later
+// Whether only some elements travel. The rest is lost unless it is kept for later
 // (AllreduceOptions::residuals).
 [[nodiscard]] constexpr bool is_sparse(CodecKind codec) {
   return codec == CodecKind::top_k || codec == CodecKind::random_k;
@@ -33,8 +33,8 @@ inline constexpr std::array<std::string_view, 6> codec_names{"none", "fp16",  "b
 
 struct Compression {
   CodecKind codec = CodecKind::none;
-  // top_k and random_k: of the elements that each rank sends, above 0 and at most 1. At least one
-  // of each run of elements travels.
+  // top_k and random_k: the fraction of its elements that each rank sends, above 0 and at most 1.
+  // At least one element of each run travels.
   double fraction = 0;
 
   [[nodiscard]] bool operator==(const Compression&) const = default;

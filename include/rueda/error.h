@@ -31,34 +31,34 @@ enum class ErrorCode : std::uint8_t {
 
 [[nodiscard]] std::string_view name_of(ErrorCode code);
 
-// Why, where programs treat errors of one code differently.
+// The reason, where programs treat errors with the same code differently.
 enum class ErrorReason : std::uint8_t {
   unspecified,
-  deadline,         // timeout: the caller's own time limit has passed, which the text names
-  gradient_misfit,  // refuse(): a gradient no longer fits its bucket; all can go on without the
-                    // bucket
-  not_finite,       // a compressed allreduce met a NaN, an infinity or what its codec cannot hold
-  ended,            // peer_lost: its process has ended, for certain
-  refused,          // peer_lost: its host, or a firewall before it, says that nobody is there
-  unreachable,      // peer_lost: nothing answers, so that the process may live all the same
+  deadline,         // timeout: the caller's own time limit, which the text names, has passed
+  gradient_misfit,  // refuse(): a gradient no longer fits its bucket; all ranks can go on without
+                    // the bucket
+  not_finite,       // a compressed allreduce met a NaN, an infinity or a value its codec can't hold
+  ended,            // peer_lost: the process has certainly ended
+  refused,          // peer_lost: its host, or a firewall in front of it, says that nobody listens
+  unreachable,      // peer_lost: nothing answers; the process may still be alive
 };
 
 // "gradient_misfit"; empty where unspecified.
 [[nodiscard]] std::string_view name_of(ErrorReason reason);
 
-// What the text of an error says, for programs that decide by it.
+// What the text of an error says, in fields for programs to act on.
 struct ErrorDetails {
   ErrorReason reason = ErrorReason::unspecified;
   std::string tensor = {};  // the name of the operation that failed, or of the first of its batch
-  // mismatch: what ranks disagree about ("shape", "dtype", "op", "operation", "root rank", ...),
-  // and the values that it has as they stand in the text, first that of most ranks.
+  // mismatch: what the ranks disagree about ("shape", "dtype", "op", "operation", "root rank", ...)
+  // and its values as the text shows them; the value that most ranks have comes first.
   std::string field = {};
   std::vector<std::string> values = {};
 
   [[nodiscard]] bool operator==(const ErrorDetails&) const = default;
 };
 
-// Base of everything that Rueda throws.
+// Base class of everything that Rueda throws.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message, int peer = -1, ErrorDetails details = {})

@@ -1,40 +1,42 @@
 // A sum whose bits do not depend on how many ranks compute it.
 //
-// The global batch is L logical leaves, L fixed by the user. What the leaves yield is added up in
-// one binary tree over them, whose shape follows from L alone: a node of more than one leaf is the
-// sum of its left child, which has the largest power of two of leaves that is less than the node's,
-// and its right child, which has the rest. With eight leaves:
+// The global batch is L logical leaves; the user fixes L. The results of the leaves are added up in
+// a binary tree whose shape depends on L alone. A node of more than one leaf is the sum of its left
+// child, which has the largest power of two of leaves that is less than the node's own count, and
+// its right child, which has the rest. With eight leaves:
 //
 //     ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))
 //
-// Each rank computes some of the leaves and adds up what it can: the largest nodes of the tree that
-// lie in its leaves as a whole are its partial sums. An allreduce with AllreduceOptions::leaf_ranks
-// adds up the partial sums of all ranks along the tree. docs/reproducible.md tells what that gives.
+// Each rank computes some of the leaves and adds up what it can: its partial sums are the largest
+// nodes of the tree that lie entirely within its leaves. An allreduce with
+// AllreduceOptions::leaf_ranks adds up the partial sums of all ranks along the tree.
+// docs/reproducible.md explains what this guarantees.
 #pragma once
 
 #include <vector>
 
 namespace rueda {
 
-// So many leaves there may be.
+// The largest number of leaves.
 inline constexpr int max_leaves = 65536;
 
-// A node of the tree: the leaves from `first` on.
+// A node of the tree: `count` leaves, starting at `first`.
 struct LeafNode {
   int first = 0;
   int count = 1;
   [[nodiscard]] bool operator==(const LeafNode&) const = default;
 };
 
-// Which rank of `ranks` (of a process set) computes each of `leaves`: a range each, as even as
-// possible, earlier ranks get one more. With more ranks than leaves the last ones get none.
-// Throws InvalidArgumentError for numbers below 1 and for more than max_leaves.
+// Divides `leaves` over `ranks`: for each leaf, the rank of a process set that computes it. Ranks
+// get contiguous ranges, as even as possible; earlier ranks get one more. With more ranks than
+// leaves, the last ranks get none. Throws InvalidArgumentError for numbers below 1, and for more
+// than max_leaves.
 [[nodiscard]] std::vector<int> divide_leaves(int leaves, int ranks);
-
-// Who computes which leaf once only `survivors` are left, ranks by their old numbers in ascending
-// order, which are numbered anew from 0. A survivor keeps its leaves, so that only those of the
-// lost are computed again; these go, in ascending order, each to the survivor that has fewest then,
-// the first of several. Throws InvalidArgumentError where nobody is left.
+// Reassigns the leaves of lost ranks: for each leaf, the rank that computes it once only
+// `survivors` (old rank numbers, ascending) are left, renumbered from 0. A survivor keeps its
+// leaves, so that only those of lost ranks are computed again. These go, in ascending order, to the
+// survivor that has the fewest at that point; among equals, to the first. Throws
+// InvalidArgumentError if nobody is left.
 [[nodiscard]] std::vector<int> reassign_leaves(const std::vector<int>& leaf_ranks,
                                                const std::vector<int>& survivors);
 
@@ -42,14 +44,14 @@ struct LeafNode {
 [[nodiscard]] std::vector<int> leaves_of(const std::vector<int>& leaf_ranks, int rank);
 
 // How a rank adds up its leaves. It goes through them in ascending order with a stack: it pushes
-// what leaf i of them yields, then pops two entries and pushes their sum, merges[i] times. What
-// lies on the stack in the end are its partial sums, in the order in which it hands them in.
+// the result of its i-th leaf, then merges[i] times pops two entries and pushes their sum. What is
+// left on the stack are its partial sums, in the order in which it passes them to the allreduce.
 struct LeafSchedule {
   std::vector<int> leaves;
   std::vector<int> merges;         // after each leaf
   std::vector<LeafNode> partials;  // the largest nodes that consist of these leaves
 };
-// Of ascending numbers from 0 to total - 1.
+// The schedule for a rank's `leaves`, ascending numbers from 0 to total - 1.
 [[nodiscard]] LeafSchedule schedule_of(int total, std::vector<int> leaves);
 
 }  // namespace rueda

@@ -1,4 +1,4 @@
-// An allreduce that runs many times on the same memory: negotiated once, then only run.
+// An allreduce that runs many times on the same memory and is negotiated only once.
 //
 //   rueda::Allreduce sum({gradient.data(), {1000}, rueda::DataType::float32},
 //                        {.name = "loss", .op = rueda::ReduceOp::sum});
@@ -9,14 +9,14 @@
 //     sum.wait();              // gradient holds the sum
 //   }
 //
-// Where all ranks of the set are on one host it runs in the calling thread, through shared memory
-// of its own; nobody else is asked. Elsewhere it is a named operation like any other.
+// If all ranks of the set are on one host, it runs in the calling thread, through shared memory of
+// its own, without negotiation. Otherwise it is a named operation like any other.
 //
-// On a GPU that NCCL serves, start() enqueues the run on a stream of the application and returns:
-// the stream's order does the rest, and the run may be captured into a CUDA graph:
+// On a GPU that NCCL serves, start() enqueues the run on a stream of the application and returns.
+// Stream order does the rest, and the run may be captured into a CUDA graph:
 //
 //   rueda::Allreduce sum({gradient, {1000}, rueda::DataType::float32, device, stream});
-//   sum.start(stream);            // once before, so that NCCL has what it needs
+//   sum.start(stream);            // once before capture, so that NCCL sets up what it needs
 //   sum.wait();
 //   cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
 //   ...                           // writes gradient on the stream
@@ -24,9 +24,9 @@
 //   sum.wait();
 //   cudaStreamEndCapture(stream, &graph);
 //
-// The ranks start a set's operations, and launch graphs that hold them, in the same order. A graph
-// must be destroyed before the operations that it holds, and those before shutdown() or their set's
-// end.
+// All ranks must start a set's operations, and launch graphs that contain them, in the same order.
+// Destroy a graph before the operations that it contains, and those before shutdown() or the end of
+// their set.
 #pragma once
 
 #include <memory>
@@ -36,40 +36,41 @@
 namespace rueda {
 
 class PersistentRun;
-// In a child made by fork() it does nothing: what a run uses is not there.
+// Ends a run, but not in a child made by fork(), where what the run uses does not exist.
 struct PersistentRunEnd {
   void operator()(PersistentRun* run) const noexcept;
 };
 
-// One that was moved from may only be destroyed or assigned to.
+// A persistent allreduce. A moved-from one may only be destroyed or assigned to.
 class Allreduce {
  public:
   // Collective over the set: every rank gives the same shape, dtype, operation and factors, under
-  // the same name (unnamed ones match by their number). `tensor` is reduced in place, and must stay
-  // where it is; memory from rueda::allocate() is the fastest. Throws MismatchError and the like,
-  // as allreduce() does.
+  // the same name (unnamed operations match by their number). `tensor` is reduced in place and must
+  // not move; memory from rueda::allocate() is the fastest. Throws MismatchError and the like, as
+  // allreduce() does.
   explicit Allreduce(const TensorView& tensor, const AllreduceOptions& options = {});
   Allreduce(const TensorView& input, void* output, const AllreduceOptions& options = {});
-  // Waits, where it is running, until no other rank touches the tensor any more; for graphs it does
-  // not.
+  // If a run is in progress, waits until no other rank touches the tensor. Does not wait for
+  // graphs.
   ~Allreduce();
   Allreduce(Allreduce&&) noexcept;
   Allreduce& operator=(Allreduce&&) noexcept;
 
-  // The tensor is ready. Does not wait for the result; but on a GPU until NCCL has enqueued the
-  // run, before the first of which it connects all ranks. Throws InvalidArgumentError where neither
-  // wait() has returned nor done() said yes since the last start; ShutdownError and PeerLostError
-  // once the world is over or broken; on a GPU NCCL's errors, and UnsupportedError where the stream
-  // is being captured into a graph and the run goes through the host's memory.
+  // The tensor is ready. Does not wait for the result; on a GPU it waits until NCCL has enqueued
+  // the run, and the first run connects all ranks. Throws InvalidArgumentError if since the last
+  // start neither wait() has returned nor done() has returned true; ShutdownError and PeerLostError
+  // once the world has ended or broken; on a GPU, NCCL's errors, and UnsupportedError if the stream
+  // is being captured into a graph and the run goes through host memory.
   void start();
-  // The same for what `stream` has enqueued so far, which finds the result afterwards: of the
-  // tensor's device; instead of that in the TensorView. On tensors of the host as start().
+  // The same, ordered after what `stream` has enqueued so far; later work on the stream sees the
+  // result. `stream` belongs to the tensor's device and replaces the TensorView's stream. For host
+  // tensors the same as start().
   void start(void* stream);
-  // Goes on without blocking; whether the result is there, or on a GPU all has been enqueued.
-  // Throws the run's error.
+  // Makes progress without blocking. True once the result is there or, on a GPU, once everything
+  // is enqueued. Throws the run's error.
   [[nodiscard]] bool done();
-  // Blocks until then; the stream of the run finds the result. Throws PeerLostError, TimeoutError
-  // (naming the ranks that have not come; see the option transfer_timeout), ShutdownError.
+  // Blocks until done; the run's stream then sees the result. Throws PeerLostError, TimeoutError
+  // (which names the ranks that are missing; see the option transfer_timeout), ShutdownError.
   void wait();
 
  private:

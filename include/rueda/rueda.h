@@ -4,13 +4,13 @@
 //   std::vector<float> gradient = ...;
 //   rueda::TensorView view{gradient.data(), {1000}, rueda::DataType::float32};
 //   rueda::Handle handle = rueda::allreduce(view, gradient.data(), {.name = "layer1.weight"});
-//   ...                                   // goes on while the ring turns
+//   ...                                   // runs while the tensor is reduced
 //   handle.wait();                        // throws rueda::MismatchError, PeerLostError, ...
 //   rueda::shutdown();
 //
-// Every function may be called from any thread. Operations match across ranks by name; unnamed ones
-// by their number within the process set, so that ranks must submit those in the same order.
-// Every rank of the set must take part in every operation.
+// Every function may be called from any thread. Operations match across ranks by name. Unnamed
+// operations match by their number within the process set, so ranks must submit them in the same
+// order. Every rank of the set must take part in every operation.
 #pragma once
 
 #include <chrono>
@@ -31,10 +31,10 @@ namespace rueda {
 
 struct HandleState;
 
-// What an operation whose result has a size that only the negotiation tells hands back, in memory
-// of its own.
+// The result of an operation whose result size only the negotiation determines, in memory of its
+// own.
 struct Output {
-  std::shared_ptr<std::byte[]> data;  // row-major, 64-byte aligned; null where the caller gave
+  std::shared_ptr<std::byte[]> data;  // row-major, 64-byte aligned; null if the caller provided
                                       // memory. On a GPU see Handle::release_output()
   Shape shape;                        // of the result
   std::vector<std::int64_t> received_splits;  // alltoall: rows received from each rank of the set
@@ -46,36 +46,36 @@ struct Output {
 // The future of one operation. Copies refer to the same operation. Dropping every copy does not
 // cancel it: the tensor must stay valid until the operation has completed.
 //
-// On a GPU an operation is done, in the sense of this class, once all its work has been enqueued
-// there: the host does not wait for the GPU. Streams do, see wait_on().
+// On a GPU, an operation is done, in the sense of this class, once all its work has been enqueued
+// there: the host does not wait for the GPU. Streams do; see wait_on().
 //
-// In a child made by fork() nobody completes what its parent has begun: to wait for that throws
-// NotInitializedError.
+// In a child made by fork(), operations that the parent started never complete: waiting for one
+// throws NotInitializedError.
 class Handle {
  public:
-  // Of no operation: may be copied, assigned to, and asked for valid(). All else throws
-  // InvalidArgumentError.
+  // Refers to no operation: may be copied, assigned to, and asked for valid(). Everything else
+  // throws InvalidArgumentError.
   Handle() = default;
   explicit Handle(std::shared_ptr<HandleState> state) : state_(std::move(state)) {}
 
   [[nodiscard]] bool valid() const { return state_ != nullptr; }
-  // Completed, well or with an error.
+  // Completed, successfully or with an error.
   [[nodiscard]] bool done() const;
   // Blocks until done; throws the operation's error.
   void wait() const;
-  // Like wait(), but gives up after `timeout`: false when not done by then.
+  // Like wait(), but gives up after `timeout`: false if not done by then.
   [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout) const;
-  // Waits, then returns the result: of a handle that ends here, a copy, which shares the memory.
+  // Waits, then returns the result. On a temporary, returns a copy that shares the memory.
   [[nodiscard]] const Output& output() const&;
   [[nodiscard]] Output output() const&&;
-  // Like wait(); what `stream` (of the tensor's device) enqueues afterwards finds the result. On
-  // tensors of the host the same as wait(). Where the world breaks while the GPU is still at work,
-  // the error comes before that has ended: free such tensors after shutdown().
+  // Like wait(), and what `stream` (of the tensor's device) enqueues afterwards sees the result. On
+  // host tensors the same as wait(). If the world breaks while the GPU is still working, the error
+  // comes before the GPU has finished: free such tensors after shutdown().
   void wait_on(void* stream) const;
-  // Waits, then tells that what `stream` (of the tensor's device) has enqueued so far uses
-  // output().data, and nothing that it enqueues later does: `data` may be dropped at once then, and
-  // its memory becomes another result's when the stream has come there. Memory of a GPU that is not
-  // released may be dropped only when the work that uses it is done. Does nothing on the host.
+  // Waits, then declares that only what `stream` (of the tensor's device) has enqueued so far uses
+  // output().data, and nothing enqueued later. `data` may then be dropped at once; its memory is
+  // reused for another result when the stream gets there. GPU memory that is not released may be
+  // dropped only when the work that uses it is done. Does nothing on the host.
   //
   //     handle.wait_on(stream);
   //     copy(mine, handle.output().data.get(), stream);
@@ -90,24 +90,23 @@ class Handle {
 
 // --- Life ---------------------------------------------------------------------------------------
 
-// Forms the world: under mpirun through MPI, under `rueda run` without MPI through its rendezvous,
-// under MPICH's mpiexec and `srun --mpi=pmi2` through PMI. Under plain srun or torchrun, or
-// wherever RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set, those of one host meet through a
-// Unix socket, those of several over TCP with RUEDA_SECRET (docs/hosts.md). Without a launcher the
-// world has one rank. `options` override the environment (names as in
-// docs/options.md, e.g. {"fusion_threshold", "16M"}). Does nothing when the world exists already.
-// Throws InitializationError, among others where a launcher says that there are more ranks and they
-// are not found.
+// Forms the world; does nothing if it already exists. Ranks find each other through MPI under
+// mpirun, through the rendezvous of `rueda run` without MPI, through PMI under MPICH's mpiexec and
+// `srun --mpi=pmi2`. Under plain srun or torchrun, or wherever RANK, WORLD_SIZE, MASTER_ADDR and
+// MASTER_PORT are set, ranks on one host meet through a Unix socket, ranks on several over TCP with
+// RUEDA_SECRET (docs/hosts.md). Without a launcher the world has one rank. `options` override the
+// environment (names as in docs/options.md, e.g. {"fusion_threshold", "16M"}). Throws
+// InitializationError, for example if a launcher announces more ranks and they cannot be found.
 void init(const std::map<std::string, std::string>& options = {});
 // Leaves the world: finishes what every rank has agreed on, fails the rest with ShutdownError, here
-// and on the ranks that wait for this one. init() may follow. Happens by itself at exit.
+// and on the ranks that wait for this one. init() may follow. Called automatically at exit.
 void shutdown();
 // Whether this process is in a world.
 [[nodiscard]] bool is_initialized();
-// What recover() has found.
+// What recover() found.
 struct Recovery {
-  std::uint64_t epoch = 0;          // of the new world: higher than that of any before
-  std::vector<int> previous_ranks;  // of each of its ranks: the rank in the world that broke
+  std::uint64_t epoch = 0;          // of the new world: higher than any before
+  std::vector<int> previous_ranks;  // for each new rank, its rank in the world that broke
   struct Lost {
     int rank = 0;  // in the world that broke
     std::string cause;
@@ -115,34 +114,34 @@ struct Recovery {
     int process_id = 0;
   };
   std::vector<Lost> lost;  // by rank
-  // What was open on this rank when the world broke, e.g. "allreduce of 'x'"; the first of many.
+  // What was pending on this rank when the world broke, e.g. "allreduce of 'x'"; the first of many.
   std::vector<std::string> interrupted = {};
 };
-// Enters the world of those that are left of one that has broken, or that a rank has left in good
-// order. Collective over them, but none waits for another to call it: the world is formed
-// meanwhile. Ranks are numbered anew, in their order. Process sets keep their numbers and have
-// those of their members that are left; one that was being added or removed is gone, and groups are
-// to be created again. Needs init({{"recovery", "on"}}). Throws InvalidArgumentError where the
-// world is whole, PeerLostError where this rank must stop (it is one of a minority, the others have
-// gone on without it, or fewer than the option min_np are left), TimeoutError after `timeout`
-// seconds, after which it may be called again. `break_whole`: where the world is whole it is broken
-// first, as by a failure of this rank, and formed anew of all.
+// Enters the world formed by the survivors of one that broke or that a rank has left cleanly.
+// Collective over them, but no rank waits for another to call it: the world is formed in the
+// background. Ranks are renumbered in their old order. Process sets keep their numbers and their
+// surviving members; a set that was being added or removed is gone, and groups must be created
+// again. Needs init({{"recovery", "on"}}). Throws InvalidArgumentError if the world is whole,
+// PeerLostError if this rank must stop (it is in a minority, the others have gone on without it, or
+// fewer than the option min_np are left), TimeoutError after `timeout` seconds, after which it may
+// be called again. With `break_whole`, a whole world is broken first, as by a failure of this rank,
+// and formed again from all ranks.
 Recovery recover(double timeout = 60, bool break_whole = false);
-// Tells the other ranks that this one failed and why: they raise PeerLostError with `cause` at
-// once. For a process that is about to exit because of an error.
+// Tells the other ranks that this one failed and why: they raise PeerLostError with `cause`
+// immediately. For a process that is about to exit because of an error.
 void abort(const std::string& cause);
 
 // --- Who is there -------------------------------------------------------------------------------
 
-// Rank and number of ranks: in the world, among the ranks of this host, among the ranks with the
-// same local rank on each host. Throw NotInitializedError before init().
+// Rank and number of ranks: in the world, among the ranks of this host, and among the ranks with
+// the same local rank on each host. Throw NotInitializedError before init().
 [[nodiscard]] int rank();
 [[nodiscard]] int size();
 [[nodiscard]] int local_rank();
 [[nodiscard]] int local_size();
 [[nodiscard]] int cross_rank();
 [[nodiscard]] int cross_size();
-[[nodiscard]] bool is_homogeneous();  // every host has as many ranks
+[[nodiscard]] bool is_homogeneous();  // every host has the same number of ranks
 
 // A set of ranks, in ascending order. 0 is the world.
 struct ProcessSet {
@@ -154,37 +153,37 @@ struct ProcessSet {
 ProcessSet add_process_set(std::vector<int> ranks);
 // Collective over the world. The world itself cannot be removed.
 void remove_process_set(ProcessSet set);
-// The ranks of a set; none where all members are lost.
+// The ranks of a set; empty if all its members are lost.
 [[nodiscard]] std::vector<int> ranks_of(ProcessSet set);
-// The rank of this process within the set, or -1 where it is not a member.
+// The rank of this process within the set, or -1 if it is not a member.
 [[nodiscard]] int rank_in(ProcessSet set);
-// The numbers of all sets that there are.
+// The numbers of all existing sets.
 [[nodiscard]] std::vector<int> process_set_ids();
 
-// So many sets of one rank may exist at a time: of those that all ranks know, and of those that
-// only their members know.
+// How many sets of one rank may exist at a time: this many known to all ranks, and as many again
+// known only to their members.
 inline constexpr int process_set_limit = 511;
 
-// The number of a set that only its members know. `slot`, from 0 to process_set_limit - 1: one in
-// which no member has another such set; `generation`, from 0 to group_generations - 1: one that the
-// slot has never had before in this world. Throws InvalidArgumentError, which names the limit, for
-// others.
+// Numbers of sets that only their members know. `slot`, from 0 to process_set_limit - 1: one in
+// which no member has another such set. `generation`, from 0 to group_generations - 1: one that the
+// slot has not had before in this world. Throws InvalidArgumentError, which names the limit, for
+// values out of range.
 inline constexpr int group_generations = 2'000'000;
-// The number that a slot and a generation make.
+// The number made of a slot and a generation.
 [[nodiscard]] int group_number(int slot, int generation);
-// In which slot such a set is.
+// The slot of such a set.
 [[nodiscard]] int group_slot(ProcessSet set);
-// Where these numbers begin: sets below are known to all ranks.
+// The first of these numbers: all ranks know the sets below it.
 inline constexpr int first_formed_set = 1 << 30;
 
-// A set that only its members know: they alone call this, with the same ranks and under a number,
-// from group_number(), that they have agreed on among themselves. Members need not come at the same
-// time. Throws InvalidArgumentError, also where the number was used before or its slot is taken on
-// this rank, and UnsupportedError where this rank's host has no room for it: perhaps on this member
-// only, which has to tell the others.
+// Creates a set that only its members know. Only they call this, with the same ranks and a number
+// from group_number() that they have agreed on among themselves. Members need not call at the same
+// time. Throws InvalidArgumentError, also if the number was used before or its slot is taken on
+// this rank, and UnsupportedError if this rank's host has no room for it. That may happen on this
+// member only, which then has to tell the others; the number is used up all the same.
 ProcessSet create_group(int number, const std::vector<int>& ranks);
-// This member has finished with such a set. What all have agreed on is finished; what others
-// submit from now on fails with ShutdownError.
+// This member has finished with such a set. Operations that all members have agreed on finish; what
+// others submit from now on fails with ShutdownError.
 void destroy_group(ProcessSet set);
 
 // --- Collectives --------------------------------------------------------------------------------
@@ -195,64 +194,67 @@ struct AllreduceOptions {
   double prescale_factor = 1.0;   // multiplies each rank's input before the reduction
   double postscale_factor = 1.0;  // multiplies the result
   ProcessSet process_set = {};
-  // Of what all ranks are ready for, what has the greatest goes first, and between hosts over TCP
-  // it also overtakes what is under way, chunk by chunk. The same on every rank. Tensors with
-  // different priorities share no fusion buffer. No promise: it tells what is wanted first.
+  // Among operations that all ranks are ready for, the one with the highest priority goes first.
+  // Between hosts over TCP it also overtakes operations in progress, chunk by chunk. Must be the
+  // same on every rank. Tensors with different priorities share no fusion buffer. This is a hint,
+  // not a guarantee.
   std::int32_t priority = 0;
-  // What the elements of float32 and float64 tensors travel as: float16, bfloat16 or float32,
-  // converted where they are packed, `prescale_factor` applied before, and back where they are
-  // unpacked. Tensors of other types, and those that are no wider, travel as they are. Anything
-  // else is an UnsupportedError on every rank, and so is a persistent operation of the CPU with it.
+  // The type in which elements of float32 and float64 tensors travel: float16, bfloat16 or float32.
+  // They are converted when packed, after `prescale_factor` is applied, and back when unpacked.
+  // Tensors of other types, and those that are no wider, travel unchanged. Any other type is an
+  // UnsupportedError on every rank, and so is a persistent operation of the CPU with wire_dtype.
   std::optional<DataType> wire_dtype = {};
-  // Or what is sent in the place of the elements of floating-point tensors of the CPU: see
-  // docs/compression.md. Sums and averages only; tensors of other types travel as they are, and so
-  // do those of 16-bit types where the codec is one. A tensor that has, on one rank or in the sum,
-  // a NaN, an infinity or a number that the codec cannot hold fails with InvalidArgumentError on
-  // every rank (ErrorReason::not_finite), and its output is undefined.
+  // Alternatively, what to send instead of the elements of floating-point CPU tensors: see
+  // docs/compression.md. Sums and averages only. Tensors of other types travel unchanged, and so do
+  // 16-bit types if the codec is a 16-bit type. If a tensor contains, on one rank or in the sum, a
+  // NaN, an infinity or a number that the codec cannot hold, the operation fails with
+  // InvalidArgumentError on every rank (ErrorReason::not_finite), and its output is undefined.
   Compression compression = {};
-  // With a compression: float32 for each element of each tensor, or none. What was lost of a
-  // tensor's last contribution is added to this one, multiplied by `prescale_factor`, and replaced
-  // by what is lost now (error feedback). Zeros to begin with. Each rank's own.
+  // With a compression: an array of float32 for each tensor, one per element, or none (error
+  // feedback). What the codec lost of a tensor's last contribution is added to this one, after
+  // `prescale_factor` is applied, and replaced by what it loses now. Initially zeros; each rank has
+  // its own.
   std::vector<float*> residuals = {};
-  // With residuals of a sparse codec: float32 for each element of each tensor, or none, and a
-  // factor of at least 0 and below 1. What is contributed is u = momentum * u + input in the place
-  // of the input, and u becomes 0 where an element travels: momentum correction and momentum factor
-  // masking (Lin et al., "Deep gradient compression", ICLR 2018, sections 3.2 and 3.3). Zeros to
-  // begin with. Each rank's own.
+  // With residuals of a sparse codec: an array of float32 for each tensor, one per element, or
+  // none, and a factor of at least 0 and below 1. The contribution is u = momentum * u + input
+  // instead of the input, and u becomes 0 where an element travels: momentum correction and
+  // momentum factor masking (Lin et al., "Deep gradient compression", ICLR 2018, sections 3.2 and
+  // 3.3). Initially zeros; each rank has its own.
   std::vector<float*> velocities = {};
   double momentum = 0;
-  // random_k: chooses the elements. Results are small where all ranks give the same number, and
-  // training needs another one in each step.
+  // random_k: chooses the elements. Results are small if all ranks pass the same number; training
+  // needs a different one in each step.
   std::uint64_t seed = 0;
-  // For each leaf the rank of the set that has computed it, such as divide_leaves() says, the same
-  // on every rank (rueda/leaves.h). The input's memory then has an array of the given shape for
-  // each of this rank's partial sums, one after the other (schedule_of() says which; none: any
-  // address), and the result is the root of the tree over the leaves; an average divides by the
-  // number of leaves. Its bits do not depend on how many ranks there are and who computes what.
-  // `output` may be the first partial sum. On the CPU, without a compression or a prescale factor;
-  // anything else is an UnsupportedError on every rank. Empty: each rank contributes one array.
+  // For each leaf, the rank of the set that computed it, e.g. from divide_leaves(); the same on
+  // every rank (rueda/leaves.h). The input's memory then holds an array of the given shape for each
+  // of this rank's partial sums, one after the other (schedule_of() says which; with none, any
+  // address), and the result is the root of the tree over the leaves. An average divides by the
+  // number of leaves. The bits of the result do not depend on how many ranks there are or who
+  // computes what. `output` may be the first partial sum. CPU only, without a compression or a
+  // prescale factor; anything else is an UnsupportedError on every rank. Empty: each rank
+  // contributes one array.
   std::vector<int> leaf_ranks = {};
 };
 
 // output[i] = op over ranks of input[i]. `output` has room for the input and may be the input
-// itself. The result has the same bits on every rank.
+// itself. The result is bitwise identical on every rank.
 Handle allreduce(const TensorView& input, void* output, const AllreduceOptions& options = {});
-// The same for a caller that waits at once: it does the work itself, so that no other thread wakes,
-// and a small tensor that has been reduced under its name before takes a fraction of the time where
-// all ranks come within a few microseconds. Throws what Handle::wait() does.
+// An allreduce() that waits for its result: the calling thread does the work, so no other thread
+// wakes up. A small tensor that was reduced under its name before takes a fraction of the time if
+// all ranks arrive within a few microseconds. Throws what Handle::wait() does.
 void allreduce_blocking(const TensorView& input, void* output,
                         const AllreduceOptions& options = {});
-// Several tensors that are reduced together: none completes before all are ready on all ranks.
+// Reduces several tensors together: none completes before all are ready on all ranks.
 std::vector<Handle> grouped_allreduce(std::span<const TensorView> inputs,
                                       std::span<void* const> outputs,
                                       const AllreduceOptions& options = {});
 
-// Memory of the caller's, where the input lies too, for the result of an allgather, reduce_scatter
-// or alltoall. Where the result has exactly so many bytes it is written there, and Output::data is
-// null; else the engine allocates it. It must not be used until the handle has completed, on a GPU
-// until a stream that has waited for the handle gets there. It does not overlap the input, but that
-// the input of an allgather may be this rank's part of the result, and the result of a
-// reduce_scatter this rank's part of the input.
+// Memory of the caller, on the same device as the input, for the result of an allgather,
+// reduce_scatter or alltoall. If the result has exactly this many bytes, it is written there and
+// Output::data is null; otherwise the engine allocates memory. It must not be used until the handle
+// has completed; on a GPU, until a stream that has waited for the handle gets there. It must not
+// overlap the input, except that the input of an allgather may be this rank's part of the result,
+// and the result of a reduce_scatter this rank's part of the input.
 struct ResultMemory {
   void* data = nullptr;
   std::size_t bytes = 0;
@@ -268,8 +270,8 @@ struct CallOptions {
 // the dtype must agree. The result is in Handle::output().
 Handle allgather(const TensorView& input, const CallOptions& options = {});
 
-// Every rank ends with the root's data. `tensor` is read at `root` (a rank of the world that is a
-// member of the set; any other fails with InvalidArgumentError), written elsewhere.
+// Copies the root's data to every rank. `tensor` is read at `root` (a world rank that is a member
+// of the set; any other fails with InvalidArgumentError) and written elsewhere.
 Handle broadcast(const TensorView& tensor, int root, const CallOptions& options = {});
 
 struct ReduceScatterOptions {
@@ -277,17 +279,17 @@ struct ReduceScatterOptions {
   ReduceOp op = ReduceOp::average;
   double prescale_factor = 1.0;
   double postscale_factor = 1.0;
-  // Rows of the result for each rank of the set; empty: as even as possible, earlier ranks get one
+  // Rows of the result for each rank of the set. Empty: as even as possible, earlier ranks get one
   // more.
   std::vector<std::int64_t> splits = {};
   ProcessSet process_set = {};
   ResultMemory result = {};
 };
 
-// Reduces, then leaves each rank its rows of the first dimension, in Handle::output().
+// Reduces, then gives each rank its rows of the first dimension, in Handle::output().
 Handle reduce_scatter(const TensorView& input, const ReduceScatterOptions& options = {});
 
-// Sends splits[r] rows of the input to rank r (empty: evenly, the first extent must be divisible)
+// Sends splits[r] rows of the input to rank r (empty: evenly; the first extent must be divisible)
 // and concatenates what arrives, in rank order, in Handle::output(), with `received_splits`.
 Handle alltoall(const TensorView& input, const std::vector<std::int64_t>& splits = {},
                 const CallOptions& options = {});
@@ -295,8 +297,9 @@ Handle alltoall(const TensorView& input, const std::vector<std::int64_t>& splits
 // Completes when every rank of the set has called it.
 Handle barrier(const CallOptions& options = {});
 
-// The same for callers that wait at once: they do the work themselves, so that no other thread
-// wakes. Return what Handle::output() does, and throw what Handle::wait() does.
+// Like the function without `_blocking`, but waits for the result: the calling thread does the
+// work, so no other thread wakes up. Returns what Handle::output() does, and throws what
+// Handle::wait() does.
 Output allgather_blocking(const TensorView& input, const CallOptions& options = {});
 void broadcast_blocking(const TensorView& tensor, int root, const CallOptions& options = {});
 Output reduce_scatter_blocking(const TensorView& input, const ReduceScatterOptions& options = {});
@@ -304,18 +307,18 @@ Output alltoall_blocking(const TensorView& input, const std::vector<std::int64_t
                          const CallOptions& options = {});
 void barrier_blocking(const CallOptions& options = {});
 
-// This rank has no more data: until all ranks have joined, it takes part in the others' allreduce,
-// reduce_scatter, allgather and broadcast with each operation's identity. Completes when all have
-// joined, with the rank that was last in Output::last_joined_rank. An average divides by the ranks
-// that contributed, with join_average=all by all. A barrier counts joined ranks as there. An
-// alltoall, an allreduce of leaves and a broadcast whose root has joined fail with
+// Says that this rank has no more data: until all ranks have joined, it contributes each
+// operation's identity to the others' allreduce, reduce_scatter, allgather and broadcast. Completes
+// when all have joined; Output::last_joined_rank is the last one. An average divides by the number
+// of ranks that contributed, or with join_average=all by all ranks. A barrier counts joined ranks
+// as arrived. An alltoall, an allreduce of leaves, and a broadcast whose root has joined fail with
 // InvalidArgumentError on all ranks.
 Handle join(const CallOptions& options = {});
 
-// This rank cannot take part in the operation `name` (a tensor that is not contiguous, say): the
-// handle of every rank of the set fails with the error of `code` that names this rank and `why`,
-// instead of waiting for it. With `group_size`, the same for a grouped operation of that many
-// tensors. `reason` is for programs that treat some refusals differently.
+// Says that this rank cannot take part in the operation `name`, for example because its tensor is
+// not contiguous. The handle of every rank of the set fails with the error of `code`, which names
+// this rank and `why`, instead of waiting for it. With `group_size`, the same for a grouped
+// operation of that many tensors. `reason` is for programs that treat some refusals differently.
 Handle refuse(const std::string& name, ProcessSet process_set, const std::string& why,
               ErrorCode code = ErrorCode::invalid_argument, int group_size = 0,
               ErrorReason reason = ErrorReason::unspecified);
@@ -328,22 +331,22 @@ struct MessageOptions {
 };
 inline constexpr int any_source = -1;
 
-// Sends a tensor to `target`, a rank of the world that is a member of the set and receives it under
-// the same tag. Messages of one sender, tag and set arrive in their order; sends and receives of
+// Sends a tensor to `target`, a world rank that is a member of the set and receives it under the
+// same tag. Messages with the same sender, tag and set arrive in order; sends and receives of
 // different ranks and tags never wait for each other. The handle completes when the tensor may be
-// written again, which for up to 4096 bytes is at once while less than 1 MiB of such messages waits
-// at the receiver, and otherwise when the receiver takes it. Fails with MismatchError on both sides
-// where the dtype or the number of elements differs (the sender of a small message is not told),
-// with ShutdownError where the receiver leaves.
+// written again. For up to 4096 bytes that is at once, while less than 1 MiB of such messages waits
+// at the receiver; otherwise it is when the receiver takes it. Fails with MismatchError on both
+// sides if the dtype or the number of elements differs (the sender of a small message is not told),
+// with ShutdownError if the receiver leaves.
 Handle send(const TensorView& tensor, int target, const MessageOptions& options = {});
-// Receives into `tensor` from `source`, or from whoever sends first; Output::source tells who did.
+// Receives into `tensor` from `source`, or from any rank; Output::source is the sender's rank.
 Handle recv(const TensorView& tensor, int source, const MessageOptions& options = {});
 
 // --- Completion ---------------------------------------------------------------------------------
 
 class CompletionInbox;
 
-// Hears of the completion of many handles, so that one thread can wait for all of them:
+// Collects the completions of many handles, so that one thread can wait for all of them:
 //
 //   queue.watch(handle, 7);
 //   for (std::uint64_t token : queue.wait(std::chrono::seconds(1))) ...   // 7, once it is done
@@ -352,12 +355,12 @@ class CompletionInbox;
 class CompletionQueue {
  public:
   CompletionQueue();
-  // `token` comes out of wait() once the handle is done, well or with an error; at once where it is
-  // already. Throws InvalidArgumentError where the handle is watched already.
+  // wait() returns `token` once the handle is done, successfully or with an error; at once if it
+  // already is. Throws InvalidArgumentError if the handle is already watched.
   void watch(const Handle& handle, std::uint64_t token);
   // Blocks until something has completed; empty after the timeout, nudge() or close().
   [[nodiscard]] std::vector<std::uint64_t> wait(std::chrono::nanoseconds timeout);
-  // Ends the wait() that is under way, or the next one.
+  // Ends the current wait(), or the next one.
   void nudge();
   // Ends every wait(), now and later.
   void close();
@@ -377,23 +380,23 @@ class CompletionQueue {
 // group (a container, a job of Slurm), where the kernel would end the process.
 [[nodiscard]] std::shared_ptr<std::byte[]> allocate(std::size_t bytes);
 
-// Says that a tensor in ordinary memory stays where it is and will be reduced there again and
-// again by `process_set`, as Rueda knows of persistent operations without being told: it is put
-// onto huge pages where the ranks of this host reach it through the kernel (RUEDA_HUGE_PAGES). Once
-// is enough; it may take some milliseconds for each 2 MiB. Contents stay, also of what is being
-// reduced. Returns the bytes that lie on huge pages now; 0 where nothing is gained by it. Throws
+// Says that a tensor in ordinary memory stays where it is and will be reduced there repeatedly by
+// `process_set`. Persistent operations need no such call. The tensor moves to huge pages if the
+// ranks of this host reach it through the kernel (RUEDA_HUGE_PAGES). One call is enough; it may
+// take some milliseconds per 2 MiB. It preserves the contents, even while the tensor is being
+// reduced. Returns the bytes that are on huge pages now; 0 if that would not help. Throws
 // NotInitializedError.
 std::size_t settle_tensor(const void* tensor, std::size_t bytes, ProcessSet process_set = {});
 
 // Whether all ranks are on this host and read and write each other's ordinary memory through the
-// kernel, so that a large tensor is reduced where it lies. Throws NotInitializedError.
+// kernel, so that a large tensor is reduced in place. Throws NotInitializedError.
 [[nodiscard]] bool has_direct_access();
 
-// How an allreduce of so many bytes is done in the world, and how long it should take by what
-// was measured at init (µs; 0 where nothing was; of a world of several hosts what the links take).
+// How an allreduce of `bytes` is done in the world, and how long it should take according to the
+// measurement at init (µs; 0 if nothing was measured; with several hosts, the time on the links).
 struct AlgorithmChoice {
-  // On one host "line" (in one cache line), "flat", "staged" or "direct", across hosts
-  // "hierarchical", "doubling" or "tree", and "ring".
+  // On one host "line" (in one cache line), "flat", "staged" or "direct"; across hosts
+  // "hierarchical", "doubling" or "tree"; and "ring".
   std::string algorithm;
   std::string registered;  // the same for tensors from allocate()
   double predicted_us = 0;
@@ -401,18 +404,19 @@ struct AlgorithmChoice {
 };
 [[nodiscard]] AlgorithmChoice choose_algorithm(std::int64_t bytes);
 
-// A kind of link that was tried between hosts at init, by its slowest link.
+// A kind of link that was tried between hosts at init; the numbers are those of its slowest link.
 struct HostLink {
   std::string transport;  // "mpi", "tcp"
   double latency_us = 0;
   double gbit_per_second = 0;
   std::string obstacle;  // why it cannot be used; empty where it can
 };
-// The first is the one that is used (RUEDA_TRANSPORT forces one, and then no other is tried). Empty
-// on one host. Throws NotInitializedError.
+// The links that were tried, the one in use first (RUEDA_TRANSPORT forces one, and then no other is
+// tried). Empty on one host. Throws NotInitializedError.
 [[nodiscard]] std::vector<HostLink> host_links();
 
-// Counters of this rank since init(), by name (docs/observability.md lists them).
+// Counters of this process since init(), in all its worlds, by name (docs/observability.md lists
+// them).
 [[nodiscard]] std::map<std::string, std::int64_t> metrics();
 // For optimizers: a parameter has no gradient on this rank, and zeros are reduced in its place.
 // Counted as gradients_filled.
@@ -421,7 +425,8 @@ void count_filled_gradient();
 // for tools that read Horovod's.
 enum class TimelineFormat : std::uint8_t { rueda, horovod };
 // Begins to write a Chrome trace of every tensor to `path`, as the option `timeline` does from
-// init() on: %r in it stands for the rank; without %r, rank 0 alone writes. Each rank by itself.
+// init() on: %r in it stands for the rank; without %r, rank 0 alone writes. Each rank by itself. It
+// goes on in the worlds that follow.
 // `mark_cycles`, in Horovod's format: mark where tensors that were agreed on together begin.
 // Throws InvalidArgumentError while one is being written, InitializationError where `path` cannot
 // be.

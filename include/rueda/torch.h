@@ -1,4 +1,4 @@
-// Rueda for programs in C++ that use LibTorch. Header-only: Rueda's library itself knows nothing of
+// Rueda for C++ programs that use LibTorch. Header-only: Rueda's library itself does not depend on
 // torch, and this header compiles against the LibTorch that the program uses.
 //
 //   #include <rueda/torch.h>

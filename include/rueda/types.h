@@ -70,8 +70,8 @@ inline constexpr std::array data_types{
 // Element-wise reductions.
 //
 // `average` is a sum divided by the number of ranks that contributed; on integers the quotient is
-// rounded towards negative infinity, like NumPy's `//`. On booleans `sum` and `max` are "or",
-// `product` and `min` are "and". `min` and `max` propagate NaN, like numpy.minimum/maximum.
+// rounded towards negative infinity, like NumPy's `//`. On booleans, `sum` and `max` mean "or",
+// `product` and `min` mean "and". `min` and `max` propagate NaN, like numpy.minimum/maximum.
 enum class ReduceOp : std::uint8_t {
   sum,
   average,
@@ -90,15 +90,15 @@ inline constexpr std::array<std::string_view, 8> reduce_op_names{
   return reduce_op_names.at(static_cast<std::size_t>(op));
 }
 
-// Whether elements of `dtype` may travel as `wire`: those of float32 and float64 as a narrower
+// Whether elements of `dtype` may travel as `wire`: float32 and float64 as any narrower
 // floating-point type.
 [[nodiscard]] constexpr bool can_travel_as(DataType wire, DataType dtype) {
   return info(wire).kind == DataKind::floating && info(dtype).kind == DataKind::floating &&
          size_of(dtype) >= 4 && size_of(wire) < size_of(dtype);
 }
 
-// Whether `op` means something on `dtype`: no average of booleans, no minimum or maximum of
-// complex numbers, bitwise operations on integers and booleans only.
+// Whether `op` is defined on `dtype`: no average of booleans, no minimum or maximum of complex
+// numbers, bitwise operations only on integers and booleans.
 [[nodiscard]] constexpr bool is_supported(ReduceOp op, DataType dtype) {
   const DataKind kind = info(dtype).kind;
   switch (op) {
@@ -126,19 +126,19 @@ using Shape = std::vector<std::int64_t>;
 // "[3, 4]"
 [[nodiscard]] std::string to_string(const Shape& shape);
 
-// Of a tensor in the memory of the host, in the place of a CUDA device's number.
+// TensorView::device of a tensor in host memory; other values are CUDA device numbers.
 inline constexpr int host_device = -1;
 
 // A contiguous (row-major) tensor that somebody else owns. The memory must stay valid, and must
-// not be written, until the handle of the operation it was given to has completed; on a GPU, until
-// a stream that has waited for the handle (Handle::wait_on) gets there.
+// not be written, until the handle of its operation has completed; on a GPU, until a stream that
+// has waited for the handle (Handle::wait_on) gets there.
 struct TensorView {
   void* data = nullptr;
   Shape shape;
   DataType dtype = DataType::float32;
   int device = host_device;  // or the number of the CUDA device whose memory it is
-  // Of that device (cudaStream_t, CUstream; null is the default stream): what it has enqueued by
-  // now is done before the tensor is read or written.
+  // A stream of that device (cudaStream_t, CUstream; null is the default stream). What it has
+  // enqueued by now is done before the tensor is read or written.
   void* stream = nullptr;
 
   [[nodiscard]] std::int64_t count() const { return element_count(shape); }

@@ -1,4 +1,4 @@
-"""`rueda analyze`: what the records of a job's ranks tell when they are laid side by side."""
+"""`rueda analyze`: compares the records of a job's ranks."""
 
 from .command import make_analyze_command
 

@@ -47,7 +47,7 @@ nothing to analyze.
 
 
 def make_analyze_command() -> click.Command:
-    """The command; it needs nothing but the records."""
+    """The command. It needs only the records."""
 
     @click.command(
         "analyze", epilog=_EPILOG, short_help="Find where the ranks of a failed job diverged."

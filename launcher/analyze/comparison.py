@@ -1,12 +1,12 @@
-"""Where the ranks of a world began to differ. Pure: records in, findings out.
+"""Finds where the ranks of a world began to differ. Pure: records in, findings out.
 
-Rueda matches operations by process set and name, in any order, so that is how they are matched here: the third
-allreduce of 'w' in set 0 on one rank is the third on all others. A rank diverges where it has not submitted what
-others wait for, or has submitted something else under that name.
+Like Rueda, this matches operations by process set and name, in any order: the third allreduce of 'w' in set 0 on one
+rank matches the third on all others. A rank diverges if it has not submitted an operation that others wait for, or has
+submitted a different one under that name.
 
-A record is evidence of what its rank had not submitted only for as long as the rank lived to tell: one that it wrote
-upon an earlier stall, before it was killed, says nothing of what came later. And where the loss of another rank ended
-the world, who had merely not come as far as others is not to blame.
+A record proves that its rank had not submitted an operation only up to the time of writing. A record that a rank wrote
+at an earlier stall, before it was killed, says nothing about what came later. And if the loss of another rank ended
+the world, a rank that was merely behind the others is not to blame.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from statistics import median
 
 from .records import Name, Operation, Record, WorldRecords
 
-# What may differ in its first extent.
+# Collectives whose first extent may differ between ranks.
 _UNEVEN = ("allgather", "alltoall")
 
 
-# Codes of errors that end an operation for which other ranks were waited for too long.
+# Error codes of operations that waited too long for other ranks.
 _WAITED_IN_VAIN = ("stalled", "timeout")
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """An operation on which the ranks of its process set do not agree."""
+    """An operation on which the ranks of its process set disagree."""
 
     kind: str  # "missing": some ranks never submitted it; "mismatch": `fields` differ
-    operation: Operation  # as the lowest rank that has it
-    ranks: tuple[int, ...]  # have submitted it
-    missing: tuple[int, ...] = ()  # have not, although they left a record
+    operation: Operation  # as the lowest rank that has it submitted it
+    ranks: tuple[int, ...]  # that submitted it
+    missing: tuple[int, ...] = ()  # that left a record, but did not submit it
     fields: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
-    # by name of the field: each value, and the ranks that had it
+    # By field name: each value, and the ranks that had it.
 
 
 @dataclass(frozen=True)
 class RankSummary:
-    """What one rank was at."""
+    """The state of one rank."""
 
     rank: int
     host: str
@@ -52,20 +52,20 @@ class RankSummary:
     last_done: Operation | None
     lateness_ms: (
         float | None
-    )  # median time by which it submitted later than the first; None: unknown
+    )  # median delay of its submissions after the first rank's; None: unknown
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """What the records of a world tell."""
+    """The findings from the records of a world."""
 
     world: WorldRecords
     summaries: tuple[RankSummary, ...]
     without_record: tuple[int, ...]
     divergences: tuple[Divergence, ...]  # the first one first
-    cut_short: tuple[Divergence, ...]  # "missing" where the failure of the world came first
-    outdated: tuple[int, ...]  # ranks whose records are older than what others tell of
-    not_compared: tuple[Operation, ...]  # not done on some rank, and not told apart by their names
+    cut_short: tuple[Divergence, ...]  # "missing", but only because the world failed first
+    outdated: tuple[int, ...]  # ranks whose records are older than operations of others
+    not_compared: tuple[Operation, ...]  # not done on some rank, and not distinguishable by name
     reordered: tuple[Operation, Operation, int, int] | None  # the first place, and two ranks
 
 
@@ -123,7 +123,7 @@ def _has_joined(record: Record, set_id: int) -> bool:
 
 
 def _uncounted(records: Mapping[int, Record]) -> dict[Name, bool]:
-    """What some rank has not counted, as too many names came before: by it, whether it is told apart all the same."""
+    """Names that some rank stopped counting because it had too many: for each, whether it is unique all the same."""
     names = {
         named
         for record in records.values()
@@ -140,13 +140,13 @@ Matched = dict[Key, dict[int, Operation]]
 
 
 def _match(records: Mapping[int, Record]) -> tuple[Matched, tuple[Operation, ...]]:
-    """By key, the operation of each rank; and of what cannot be told apart, what is not done."""
+    """The operation of each rank, by key; and operations that are not distinguishable and not done."""
     uncounted = _uncounted(records)
     matched: Matched = defaultdict(dict)
     left_out: dict[Name, Operation] = {}
     for rank, record in sorted(records.items()):
         for operation in record.operations:
-            if operation.collective == "join":  # is of its rank alone
+            if operation.collective == "join":  # concerns only its own rank
                 continue
             named = operation.named
             if uncounted.get(named, True):
@@ -158,27 +158,27 @@ def _match(records: Mapping[int, Record]) -> tuple[Matched, tuple[Operation, ...
 
 
 class _Missing:
-    """Which ranks have not submitted what others have, and whether the failure of their world is why."""
+    """Finds ranks that have not submitted what others have, and whether the world's failure is the reason."""
 
     def __init__(self, records: Mapping[int, Record], matched: Matched) -> None:
-        self.outdated: set[int] = set()  # what they have written was older than what was asked for
+        self.outdated: set[int] = set()  # ranks whose records are too old to judge by
         self._records = records
         self._matched = matched
         self._ahead: dict[tuple[int, int], int] = {}
         self._passed: dict[tuple[int, int, int], float] = {}
 
     def of(self, by_rank: Mapping[int, Operation]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Those that others wait for in vain, and those that were cut short."""
+        """Returns the ranks that others wait for in vain, and those that were cut short."""
         missing: list[int] = []
         cut_short: list[int] = []
         has_it, operation = next(iter(by_rank.items()))
-        # Before the world failed, which the rank that gave up may have brought about.
+        # The ranks waited in vain before the world failed; a rank that gave up may have caused that failure.
         was_stalled = any(each.code in _WAITED_IN_VAIN for each in by_rank.values())
         for rank in _members(self._records, operation.set):
             record = self._records.get(rank)
             if record is None or rank in by_rank or _has_joined(record, operation.set):
                 continue
-            # None: it cannot be told.
+            # None: unknown.
             if record.has_submitted(operation, self._by_how_much_ahead(rank, has_it)) is not False:
                 continue
             if self._is_older(rank, by_rank):
@@ -190,7 +190,7 @@ class _Missing:
         return tuple(missing), tuple(cut_short)
 
     def _is_older(self, rank: int, by_rank: Mapping[int, Operation]) -> bool:
-        """Whether what a rank wrote says nothing of an operation, which was not submitted by then."""
+        """Whether a rank's record is older than all submissions of an operation, and so says nothing about it."""
         written = self._records[rank].written
         return all(
             written < operation.submitted + self._by_how_much_ahead(rank, other)
@@ -204,7 +204,7 @@ class _Missing:
         return operation.number > self._has_passed(rank, other, operation.set)
 
     def _has_passed(self, rank: int, other: int, set_id: int) -> float:
-        """The last number on `other` of what `rank` has submitted, too; infinity where it has submitted more."""
+        """The number on `other` of the last operation that `rank` submitted too; infinity if `rank` is ahead."""
         key = (rank, other, set_id)
         if key not in self._passed:
             numbers: list[float] = [0]
@@ -220,7 +220,7 @@ class _Missing:
         return self._passed[key]
 
     def _by_how_much_ahead(self, rank: int, other: int) -> int:
-        """The clock of one rank's host, by what ended on both at about the same time."""
+        """How far the clock of `rank`'s host is ahead, from operations that ended on both at about the same time."""
         if self._records[rank].host == self._records[other].host:
             return 0
         key = (rank, other)
@@ -241,17 +241,17 @@ class _Missing:
 def _divergences(
     absent: _Missing, matched: Matched
 ) -> tuple[tuple[Divergence, ...], tuple[Divergence, ...]]:
-    """And those that are none, as the failure of the world came first."""
+    """Returns the divergences, and those that are none because the world failed first."""
     found: list[Divergence] = []
     cut_short: list[Divergence] = []
-    # Ranks of one program count alike, whatever their clocks say.
+    # By number, not by time: ranks of one program count alike, whatever their clocks say.
     for by_rank in sorted(matched.values(), key=_number):
         first = next(iter(by_rank.values()))
         ranks = tuple(by_rank)
         if fields := _differences(by_rank):
             found.append(Divergence("mismatch", first, ranks, fields=fields))
             continue
-        # What is done anywhere was agreed on by all, were it only by having joined.
+        # If an operation is done anywhere, all have agreed on it, if only by having joined.
         if any(operation.stage == "done" for operation in by_rank.values()):
             continue
         missing, late = absent.of(by_rank)
@@ -267,7 +267,7 @@ def _number(by_rank: Mapping[int, Operation]) -> int:
 
 
 def _silent(records: Mapping[int, Record]) -> set[int]:
-    """The ranks that have written upon an earlier occasion, and not when the world failed."""
+    """Ranks that wrote a record on an earlier occasion, but not when the world failed."""
     if not any(record.occasion == "failure" for record in records.values()):
         return set()
     return {rank for rank, record in records.items() if record.occasion not in ("failure", None)}
@@ -289,7 +289,7 @@ def _reordered(records: Mapping[int, Record]) -> tuple[Operation, Operation, int
 
 
 def _lateness(matched: Mapping[Key, Mapping[int, Operation]]) -> dict[int, float]:
-    """In ms, by the clocks of the hosts as they are."""
+    """In ms, by the hosts' clocks without correction."""
     late: dict[int, list[int]] = defaultdict(list)
     for by_rank in matched.values():
         if len(by_rank) < 2:
@@ -315,7 +315,7 @@ def _summary(record: Record, lateness: float | None) -> RankSummary:
 
 
 def compare(world: WorldRecords) -> Analysis:
-    """Lays the records of a world side by side."""
+    """Compares the records of a world."""
     matched, not_compared = _match(world.records)
     absent = _Missing(world.records, matched)
     divergences, cut_short = _divergences(absent, matched)

@@ -1,7 +1,7 @@
-"""The records that ranks leave in the folder that RUEDA_FLIGHT_RECORDER names.
+"""Reads the records that ranks leave in the folder RUEDA_FLIGHT_RECORDER.
 
-The engine writes them (`csrc/coordinator/flight_recorder.cpp`): `rank<R>.json` of the first world of a job, and
-`epoch<N>/rank<R>.json` of each world that was formed after ranks were lost.
+The engine writes them (`csrc/coordinator/flight_recorder.cpp`): `rank<R>.json` for the first world of a job, and
+`epoch<N>/rank<R>.json` for each world that formed after ranks were lost.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ FORMAT = 1
 STAGES = ("submitted", "running", "done", "failed")
 OCCASIONS = ("request", "stall", "failure")
 
-# What a damaged file may not ask for: more lines than anybody reads, dates that there are not.
+# Limits against damaged files, which could cause too many lines or invalid dates.
 _MAX_RANKS = 1 << 20
 _MAX_TIME = 1 << 56
 _MAX_NUMBER = 1 << 63
 
 
 class RecordsError(Exception):
-    """There is nothing that can be analysed; the text says why and what to do."""
+    """Nothing can be analysed. The text says why and what to do."""
 
 
 # Process set, its generation, and the operation's name.
@@ -34,13 +34,13 @@ Name = tuple[int, int, str]
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation as one rank saw it. Times are microseconds since 1970, None for what never came."""
+    """One operation on one rank. Times are microseconds since 1970, or None if that never happened."""
 
-    number: int  # counts what the rank has submitted to any process set, from 1
+    number: int  # counts the rank's submissions to all process sets, from 1
     set: int
     name: str
-    generation: int  # of the set: how often its members had joined
-    of_name: int  # counts those of this name in it, from 1; 0 where that is unknown
+    generation: int  # how often the set's members had joined
+    of_name: int  # counts operations of this name in the generation, from 1; 0: unknown
     collective: str
     dtype: str
     shape: tuple[int, ...]
@@ -55,12 +55,12 @@ class Operation:
 
     @property
     def named(self) -> Name:
-        """What is told apart without counting."""
+        """The key without the count."""
         return (self.set, self.generation, self.name)
 
     @property
     def is_open(self) -> bool:
-        """Whether the rank still waited for it."""
+        """Whether the rank was still waiting for it."""
         return self.stage in ("submitted", "running")
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Record:
-    """What one rank has written."""
+    """The record of one rank."""
 
     rank: int
     size: int
@@ -78,17 +78,17 @@ class Record:
     pid: int
     written: int  # microseconds since 1970
     why: str
-    forgotten: int  # how many operations that had ended are no longer there
+    forgotten: int  # number of completed operations that are no longer in the record
     sets: dict[int, tuple[int, ...]]  # the world ranks of each process set
-    generations: dict[int, int]  # by set; 0 where there is none
-    counts: dict[int, dict[str, int]]  # by set and name, how many were submitted in its generation
+    generations: dict[int, int]  # by set; 0 if missing
+    counts: dict[int, dict[str, int]]  # submissions in the set's generation, by set and name
     operations: tuple[Operation, ...]  # by number
-    occasion: str | None = None  # one of OCCASIONS: what it was written upon; None: it is not told
-    lost: int | None = None  # of a failure: the rank that the world has lost
+    occasion: str | None = None  # why it was written, one of OCCASIONS; None: unknown
+    lost: int | None = None  # for a failure: the rank that the world lost
 
     @cached_property
     def by_name(self) -> Mapping[Name, tuple[Operation, ...]]:
-        """The operations that are remembered, but for joins, by number."""
+        """The recorded operations except joins, in order of their numbers."""
         found: dict[Name, list[Operation]] = {}
         for operation in self.operations:
             if operation.collective != "join":
@@ -97,13 +97,13 @@ class Record:
 
     @cached_property
     def _leaves_out_names(self) -> bool:
-        """Whether names came that it does not count, as there were too many before."""
+        """Whether it has names that it does not count, because there were too many."""
         return any(operations[-1].of_name == 0 for operations in self.by_name.values())
 
     def has_submitted(self, operation: Operation, ahead: int = 0) -> bool | None:
-        """Also where it is forgotten; None where that cannot be told.
+        """Whether the rank has submitted the operation, even if it is forgotten. None: unknown.
 
-        Of an earlier generation all members have taken part in everything. `ahead`: by how much this record's clock is
+        All members took part in every operation of an earlier generation. `ahead`: how far this record's clock is
         ahead of that of `operation`.
         """
         generation = self.generations.get(operation.set, 0)
@@ -117,15 +117,15 @@ class Record:
         return None if self._may_have_forgotten(operation.submitted + ahead) else False
 
     def _may_have_forgotten(self, submitted: int) -> bool:
-        """Whether an operation may have ended that another rank submitted at that time.
+        """Whether an operation that another rank submitted at that time may have ended and been forgotten.
 
-        None ends before all ranks have submitted it, and what ended first is forgotten first.
+        No operation ends before all ranks have submitted it, and those that ended first are forgotten first.
         """
         return self.forgotten > 0 and (self._first_end is None or self._first_end >= submitted)
 
     @cached_property
     def _first_end(self) -> int | None:
-        """Of what is remembered."""
+        """The earliest end among the recorded operations."""
         ended = (operation.ended for operation in self.operations)
         return min((end for end in ended if end is not None), default=None)
 
@@ -141,12 +141,12 @@ class WorldRecords:
 
     @property
     def size(self) -> int:
-        """How many ranks the world had."""
+        """The number of ranks of the world."""
         return max(record.size for record in self.records.values())
 
 
 def _check(entry: Mapping[str, Any], numbers: str, texts: str, optional: str) -> None:
-    """That the fields are of their types. Raises ValueError, and KeyError where one is not there."""
+    """Checks the types of the fields. Raises ValueError, or KeyError if one is missing."""
     for name in numbers.split():
         if name in entry or name not in optional.split():
             _number(entry[name], name)
@@ -207,7 +207,7 @@ def _record(content: dict[str, Any]) -> Record:
 
 
 def read_record(path: Path) -> Record:
-    """One file. Raises ValueError, with a sentence, where it is none of Rueda's or is damaged, and OSError."""
+    """Reads one file. Raises OSError, and ValueError with a sentence if it is damaged or not a record of Rueda."""
     try:
         content = json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except (json.JSONDecodeError, RecursionError) as error:
@@ -240,10 +240,10 @@ def _read_world(folder: Path, epoch: int) -> WorldRecords | None:
 
 
 def read_folder(folder: Path) -> list[WorldRecords]:
-    """The worlds that have left records in `folder`, in their order.
+    """The worlds that have left records in `folder`, in order.
 
     Raises:
-        RecordsError: it does not exist, or has no record that can be read.
+        RecordsError: the folder does not exist, or has no readable record.
     """
     try:
         epochs = {

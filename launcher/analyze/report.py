@@ -1,4 +1,4 @@
-"""What `rueda analyze` prints."""
+"""The output of `rueda analyze`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 from .comparison import Analysis, Divergence, RankSummary
 from .records import Operation, Record
 
-# How many of them are told in full.
+# How many divergences are described in full.
 MAX_DIVERGENCES = 5
 MAX_OPEN = 3
 
@@ -149,7 +149,7 @@ def _verdict_lines(analysis: Analysis) -> Iterator[str]:
 
 
 def lines_of(analyses: Sequence[Analysis]) -> Iterator[str]:
-    """For people, a world after the other."""
+    """Text for people, one world after another."""
     for count, analysis in enumerate(analyses):
         if count:
             yield ""

@@ -1,1 +1,1 @@
-"""Jobs whose ranks come and go: `rueda run --max-np`."""
+"""Elastic jobs, whose ranks come and go: `rueda run --max-np`."""

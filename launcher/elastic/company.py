@@ -1,4 +1,4 @@
-"""What the launcher and the processes of a job whose ranks come and go tell each other."""
+"""The messages between the launcher and the processes of an elastic job."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .growth import Growth
 
 
 class Company:
-    """Hears what the processes say of who joins, and tells them; knows no host and no connection.
+    """Receives the processes' messages about who joins, and informs them. Knows no host and no connection.
 
-    `end`: tells a process to end, which need not join or could not.
+    `end`: tells a process to end that need not or could not join.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class Company:
         endings: Endings | None = None,
         say: Callable[[str], None] = say_at_once,
     ) -> None:
-        """`endings`: tells ranks how others have ended, where that is known."""
+        """`endings`: tells ranks how others have ended, if that is known."""
         self._say = say
         self._growth = growth
         self._end = end
@@ -36,13 +36,13 @@ class Company:
         self._unwanted: set[int] = set()
 
     def __len__(self) -> int:
-        """With how many processes it talks."""
+        """The number of open sessions."""
         return len(self._talks)
 
-    # --- What processes say
+    # --- Messages from processes
 
     def hear(self, talk: Talk, message: dict[str, Any]) -> None:
-        """A process has said something; nonsense ends its session."""
+        """Handles a message from a process. An invalid one ends its session."""
         try:
             self._take(talk, message)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
@@ -85,10 +85,10 @@ class Company:
         if self._endings is not None:
             self._endings.tell(talk)
         else:
-            talk.close()  # so that nobody waits for what is not told
+            talk.close()  # so that no process waits for a message that never comes
 
     def _show(self, what: str, door: dict[str, Any]) -> None:
-        """Tells those who are to join where they meet the members, and with which ranks."""
+        """Tells joining processes where they meet the members, and with which ranks."""
         ranks = {int(number): int(rank) for number, rank in door["joiners"].items()}
         rest: dict[str, Any] = {"address": str(door["address"])}
         for size in ("size", "members"):
@@ -100,17 +100,17 @@ class Company:
             if talk.number in ranks:
                 talk.send(**{what: {**rest, "rank": ranks[talk.number]}})
 
-    # --- What has become of processes
+    # --- Ends of processes
 
     def ended_well(self, how: Failure) -> bool:
-        """Whether a process has done what it was to do."""
+        """Whether a process has completed its work."""
         return how.status == 0 or how.rank in self._unwanted
 
     def bears(self, is_missed: bool, *gone: Failure, is_certain: bool = True) -> bool:
-        """Whether the job goes on without processes that have failed together; says so.
+        """Whether the job goes on without processes that have failed together. If so, prints that.
 
-        `is_missed`: the first world cannot be formed without one of them. `is_certain`: nothing that is still to be
-        heard of can be why they failed.
+        `is_missed`: the first world cannot form without one of them. `is_certain`: no event that is not known yet can
+        be why they failed.
         """
         growth = self._growth
         numbers = [how.rank for how in gone]
@@ -139,22 +139,22 @@ class Company:
         self.end_unwanted()
 
     def host_lost(self, host: str) -> None:
-        """All processes of a host are gone with it."""
+        """A host is lost, with all its processes."""
         self._growth.host_lost(host, time.monotonic())
         self.tell()
         self.end_unwanted()
 
     def end_unwanted(self) -> None:
-        """Those that need not join any more."""
+        """Ends processes that need not join any more."""
         for number in self._growth.unwanted:
             self._unwanted.add(number)
             self._growth.let_go(number)
             self._end(number)
 
-    # --- What they are told
+    # --- Messages to processes
 
     def tell(self) -> None:
-        """What has changed, and nothing else."""
+        """Sends processes what has changed, and nothing else."""
         now = self._news()
         if now == self._told:
             return
@@ -163,6 +163,6 @@ class Company:
             talk.send(**now)
 
     def _news(self) -> dict[str, list[int]]:
-        """What ranks are to know of the processes that come and go."""
+        """What ranks need to know about processes that come and go."""
         growth = self._growth
         return {"joiners": growth.ready, "leaving": growth.leaving, "gone": growth.gone}

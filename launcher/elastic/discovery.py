@@ -1,4 +1,4 @@
-"""Asks the user's script again and again which hosts there are."""
+"""Asks the user's script periodically which hosts exist."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from ..sink import say as say_at_once
 from .growth import Limits
 
 _PAUSE = 1.0
-# How often it is looked whether there has been an answer; seconds.
+# Seconds between checks for an answer.
 _LOOK = 0.1
 _PATIENCE = 30.0
-# What it takes at most to end a script.
+# Seconds to wait for a script to end once it is killed.
 _GIVEN_UP = 1.0
 _SHOWN = 300
-# More than any list of hosts: a script that prints without end must not fill the memory.
+# More than any list of hosts needs. A script that prints endlessly must not fill the memory.
 _MAX_OUTPUT = 1 << 20
 
 
 @dataclass(frozen=True)
 class Elastic:
-    """What the command line asks for of a job whose ranks come and go."""
+    """The command line's settings for an elastic job."""
 
     limits: Limits
     script: str | None
     slots_per_host: int | None
-    start_timeout: float  # seconds until the script must have named enough slots
+    start_timeout: float  # seconds within which the script must name enough slots
 
 
 class Discovery:
     """Runs `--host-discovery-script`, which prints a line `host:slots` or `host` per host to standard output.
 
-    A script that fails, hangs, or prints something else or no host at all is reported once, and what it has said
-    before holds: a cluster whose list is empty for a moment has not lost its hosts. `localhost:0` says that there are
-    no slots. Use as an asynchronous context manager. `default_slots`: of a host without a number. `here_only`: other
-    hosts are reported, since the job cannot come to them. `say`: reports.
+    If a script fails, hangs, prints something else or no host at all, this is reported once, and its previous answer
+    stays valid: a cluster whose list is empty for a moment has not lost its hosts. `localhost:0` means no slots. Use
+    as an asynchronous context manager. `default_slots`: for hosts without a number. `here_only`: the job cannot use
+    other hosts, so these are reported. `say`: prints reports.
     """
 
     def __init__(
@@ -58,19 +58,19 @@ class Discovery:
         self._script = script
         self._default_slots = default_slots
         self._here_only = here_only
-        self.hosts: tuple[Host, ...] | None = None  # of the last good answer
+        self.hosts: tuple[Host, ...] | None = None  # from the last valid answer
         self._reported = ""
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Discovery:
-        """Begins to ask."""
+        """Starts asking."""
         self._task = asyncio.get_running_loop().create_task(self._ask_again_and_again())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stops."""
         assert self._task is not None
-        # wait_for() loses a cancellation that comes while what it waits for ends, until Python 3.12.
+        # Before Python 3.12, wait_for() loses a cancellation that comes while the awaited task ends.
         while not self._task.done():
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=_GIVEN_UP)
@@ -104,7 +104,7 @@ class Discovery:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(asyncio.TimeoutError):  # what it has printed, if it was ended
+            with contextlib.suppress(asyncio.TimeoutError):  # its output so far, if it was killed
                 await asyncio.wait_for(process.communicate(), _LOOK)
         if process.returncode != 0:
             told = (output + complaints).decode(errors="replace").strip()[-_SHOWN:]
@@ -112,7 +112,7 @@ class Discovery:
         return output.decode(errors="replace")
 
     async def _read(self, process: asyncio.subprocess.Process) -> list[bytes]:
-        """All that it prints until its end, to standard output and to standard error."""
+        """Reads its standard output and standard error to the end."""
         assert process.stdout is not None
         assert process.stderr is not None
         streams = (process.stdout, process.stderr)
@@ -156,9 +156,9 @@ class Discovery:
 
 
 def hosts_at_start(elastic: Elastic, ranks: int) -> tuple[Host, ...]:
-    """The script's first answer with slots for all ranks; called before anything else is started.
+    """The script's first answer with slots for all ranks. Called before anything else starts.
 
-    Raises LaunchError where there are not enough within the time, and SystemExit after a signal.
+    Raises LaunchError if there are not enough slots within `start_timeout`, and SystemExit after a signal.
     """
     came: list[signal.Signals] = []
 
@@ -198,5 +198,5 @@ async def _enough(discovery: Discovery, ranks: int, timeout: float) -> tuple[Hos
 
 
 def is_here_only(hosts: tuple[Host, ...]) -> bool:
-    """Whether no other host can ever come to ranks of these: this one, under a name that means nothing to others."""
+    """Whether other hosts can never join: the only host is this one, under a name that is meaningless elsewhere."""
     return all(host.is_local and resolve(host.name) is None for host in hosts)

@@ -1,4 +1,4 @@
-"""What the flags of `rueda run` say of jobs whose ranks come and go."""
+"""The flags of `rueda run` for elastic jobs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ..losses import least_of
 from .discovery import Elastic, hosts_at_start
 from .growth import Limits
 
-# What means nothing without one of the first two.
+# Flags that have no effect without one of the first two.
 _NEEDS = ("slots_per_host", "reset_limit", "blacklist_cooldown_range")
 
 
 def is_elastic(values: Mapping[str, Any]) -> bool:
-    """Whether ranks may join."""
+    """Whether ranks may join the job."""
     return values["max_np"] is not None or values["host_discovery_script"] is not None
 
 
 def elastic_of(
     values: Mapping[str, Any], ranks: int, settings: Mapping[str, str]
 ) -> Elastic | None:
-    """What is asked for, or nothing; raises LaunchError for what makes no sense."""
+    """The settings of an elastic job, or None. Raises LaunchError for invalid flags."""
     if not is_elastic(values):
         for name in _NEEDS:
             if values[name]:
@@ -57,9 +57,9 @@ def elastic_of(
 def find_hosts(
     values: Mapping[str, Any], ranks: int, settings: Mapping[str, str]
 ) -> tuple[Host, ...]:
-    """What the discovery script says at the start, once the flags beside it are checked; nothing without one.
+    """The discovery script's hosts at the start, after a check of the other flags. Empty without a script.
 
-    ``ranks``: of the whole job, as there is no script where each node has a launcher.
+    ``ranks``: those of the whole job, since there is no script if each node has a launcher.
     """
     if values["host_discovery_script"] is None or values["dry_run"]:
         return ()

@@ -1,4 +1,4 @@
-"""Decides when and where processes are started to join a job, and which are to leave it.
+"""Decides when and where processes start to join a job, and which must leave it.
 
 Knows no clock, no process and no connection.
 """
@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-# Ranks wait for few joiners at once: so many that have ended are told of.
+# How many ended joiners are reported. Ranks wait for few joiners at once.
 _MAX_GONE = 64
-# Within which the ranks of a host end where something ends them all, one after the other; seconds.
+# Seconds within which the ranks of a host end, one after another, if one event ends them all.
 _AT_ONCE = 5.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the user allows.
+    """The user's limits.
 
-    `least` and `most`: ranks. `changes`: how often ranks may be lost, or nothing; those of a host are lost at once.
-    `cooldown`: seconds before another process is started on a host after one has failed there; the first number
-    doubles with each failure after that, up to the second, until a process of that host has joined and stays.
+    `least` and `most`: numbers of ranks. `changes`: how often ranks may be lost, or None; ranks lost with their host
+    count once. `cooldown`: seconds until another process starts on a host after one has failed there. The first number
+    doubles with each further failure, up to the second, until a process of that host has joined and stays.
     """
 
     least: int
@@ -31,25 +31,25 @@ class Limits:
 
 @dataclass(frozen=True)
 class _Loss:
-    """Of a rank, which others of its host may be part of."""
+    """The loss of a rank, which may include other ranks of its host."""
 
     until: float
-    companions: frozenset[int]  # who was a rank then
+    companions: frozenset[int]  # the ranks at that time
 
 
-# For how many times the longest pause a host must have gone without a failure for earlier ones to be forgotten.
+# Failures of a host are forgotten after this many times the longest pause without another failure.
 _FORGETTING = 10
 
 
 @dataclass
 class _Cooldown:
-    """Of one host."""
+    """The pause of one host after failures."""
 
-    failures: int = 0  # since a process of it has joined, and has gone on to another world
+    failures: int = 0  # since one of its processes has joined and continued into another world
     not_before: float = 0.0
 
     def begin(self, now: float, limits: tuple[float, float]) -> None:
-        """Something has failed there; what fails until the pause is over may have the same cause, and adds nothing."""
+        """A process has failed there. Failures during the pause may have the same cause and do not count."""
         if now < self.not_before:
             return
         first, longest = limits
@@ -60,34 +60,34 @@ class _Cooldown:
 
 
 class Growth:
-    """The processes of a job, by number, and how many there may be on which host.
+    """The processes of a job, by number, and how many each host may have.
 
-    `now` is in seconds, of any clock that does not go back.
+    `now` is in seconds, from any monotonic clock.
     """
 
     def __init__(self, limits: Limits, hosts: Sequence[str], slots: Mapping[str, int]) -> None:
-        """`hosts`: of each of the first ranks. `slots`: how many processes may run on which host."""
+        """`hosts`: one for each of the first ranks. `slots`: the number of processes that each host may run."""
         self._limits = limits
         self._slots = dict(slots)
-        self._host_of = dict(enumerate(hosts))  # of each process that there has been
+        self._host_of = dict(enumerate(hosts))  # for every process so far
         self._cooldowns: dict[str, _Cooldown] = {}
-        self.members = list(range(len(hosts)))  # of the newest world
+        self.members = list(range(len(hosts)))  # of the latest world
         self._alive = set(self.members)
         self._ready: list[int] = []
         self._gone: list[int] = []
         self._leaving: set[int] = set()
         self._ever_members = set(self.members)
-        self._newcomers: set[int] = set()  # of the newest world
-        self._parted: set[int] = set()  # newcomers without which the others have gone on at once
-        self._ended_well: set[int] = set()  # with which the job ends, for they were not to leave
+        self._newcomers: set[int] = set()  # of the latest world
+        self._parted: set[int] = set()  # newcomers that the others dropped in their next world
+        self._ended_well: set[int] = set()  # without being asked to leave, so the job ends
         self._next = len(hosts)
         self._losses = 0
-        self._newest_loss: dict[str, _Loss] = {}  # of each host
+        self._newest_loss: dict[str, _Loss] = {}  # by host
 
-    # --- What has happened
+    # --- Events
 
     def set_slots(self, slots: Mapping[str, int]) -> None:
-        """So many processes may run on which host. Who is to leave once stays so: it may have heard of it."""
+        """Sets how many processes each host may run. Processes already asked to leave must still leave."""
         self._slots = dict(slots)
         room = dict(slots)
         staying = sorted(self._alive & self._ever_members - self._leaving)
@@ -102,7 +102,7 @@ class Growth:
         self._leaving.update(surplus[max(0, len(surplus) - max(0, spared)) :])
 
     def start(self, host: str) -> int:
-        """A process is started there; returns its number."""
+        """A process is being started there. Returns its number."""
         number = self._next
         self._next += 1
         self._alive.add(number)
@@ -110,25 +110,25 @@ class Growth:
         return number
 
     def host_failed(self, host: str, now: float) -> None:
-        """The host cannot be reached, or what starts processes there has ended."""
+        """The host cannot be reached, or the process that starts ranks there has ended."""
         self._cooldowns.setdefault(host, _Cooldown()).begin(now, self._limits.cooldown)
 
     def let_go(self, number: int) -> None:
-        """A process that has not joined is told to end; where it joins nevertheless it is to leave."""
+        """A process that has not joined is told to end. If it joins nevertheless, it must leave."""
         self._leaving.add(number)
 
     def is_ready(self, number: int) -> None:
-        """A process waits to join."""
+        """A process is waiting to join."""
         waits = number in self._alive and number not in self._leaving
         if waits and number not in self._ready and not self.was_member(number):
             self._ready.append(number)
 
     def formed(self, members: Iterable[int]) -> None:
-        """There is a new world.
+        """A new world has formed.
 
-        Members part with a newcomer that does not fit, in their next world: one that is not in it, and lives, is no
-        loss to them, and others like it are to come less and less often. Where one has ended well and they go on
-        without it, as after a preemption, the job does not end with that.
+        Members drop a newcomer that does not fit from their next world. A newcomer that is alive but not in that world
+        does not count as a loss, and its host gets new processes less and less often. If a process has ended well and
+        the others go on without it, as after a preemption, the job does not end.
         """
         self.members = list(members)
         self._ended_well -= self._ever_members - set(self.members)
@@ -140,7 +140,7 @@ class Growth:
         self._ready = [number for number in self._ready if number not in self._ever_members]
 
     def refuse(self, numbers: Iterable[int]) -> list[int]:
-        """The ranks have waited for these in vain; returns which of them are to be ended."""
+        """The ranks have waited for these processes in vain. Returns those that must be ended."""
         refused = [n for n in numbers if n in self._alive and not self.was_member(n)]
         self._ready = [number for number in self._ready if number not in refused]
         return refused
@@ -153,7 +153,7 @@ class Growth:
         if well:
             has_parted = self.was_member(number) and number not in self.members
             if number not in self._leaving and has_parted:
-                self.host_failed(host, now)  # the others have gone on without it already
+                self.host_failed(host, now)  # the others have already gone on without it
             elif number not in self._leaving:
                 self._ended_well.add(number)
             return
@@ -164,9 +164,9 @@ class Growth:
         self.host_failed(host, now)
 
     def _is_part_of_a_loss(self, number: int, now: float) -> bool:
-        """Whether it is counted already, with other ranks of its host: a signal to all of a host's processes, say.
+        """Whether it belongs to a loss already counted for its host, such as a signal to all processes of the host.
 
-        On a job's only host that would end the job, too: there each rank is lost by itself.
+        Not on a job's only host, where such a signal would end the whole job anyway: there each loss counts.
         """
         loss = self._newest_loss.get(self.host_of(number))
         return (
@@ -174,7 +174,7 @@ class Growth:
         )
 
     def host_lost(self, host: str, now: float) -> None:
-        """All processes of a host are gone with it, which is one loss."""
+        """A host is lost, with all its processes. This counts as one loss."""
         gone = self.alive_on(host)
         members = [number for number in gone if self.was_member(number)]
         self._losses += any(not self._is_part_of_a_loss(number, now) for number in members)
@@ -188,14 +188,14 @@ class Growth:
         if not self.was_member(number):
             self._gone = [*self._gone, number][-_MAX_GONE:]
 
-    # --- What follows
+    # --- State
 
     def host_of(self, number: int) -> str:
-        """Where the process runs, or has run."""
+        """The host on which the process runs or ran."""
         return self._host_of.get(number, "")
 
     def slots_of(self, host: str) -> int:
-        """How many processes may run on a host; 0 where it has vanished."""
+        """How many processes may run on a host; 0 if it has vanished."""
         return self._slots.get(host, 0)
 
     def has_slots(self, host: str) -> bool:
@@ -204,29 +204,29 @@ class Growth:
 
     @property
     def spans_hosts(self) -> bool:
-        """Whether there are several, or have been."""
+        """Whether the job has, or has had, several hosts."""
         return len({*self._slots, *self._host_of.values()}) > 1
 
     def alive_on(self, host: str) -> list[int]:
-        """The processes of a host."""
+        """The processes that are alive on a host."""
         return sorted(number for number in self._alive if self._host_of[number] == host)
 
     @property
     def is_ending(self) -> bool:
-        """Whether a process has ended well, without which the others have not gone on: they will end, too."""
+        """Whether a process has ended well and the others have not gone on without it: they will end, too."""
         return bool(self._ended_well)
 
     @property
     def is_over(self) -> bool:
-        """Whether no process is left."""
+        """Whether no process is alive."""
         return not self._alive
 
     def was_member(self, number: int) -> bool:
-        """Whether the process has been a rank."""
+        """Whether the process has ever been a rank."""
         return number in self._ever_members
 
     def bears_loss_of(self, *numbers: int, now: float) -> bool:
-        """Whether the job goes on without these processes, which are lost at once and have not ended yet."""
+        """Whether the job goes on without these processes, lost together, whose ends are not recorded yet."""
         if not any(self.was_member(number) and number not in self._parted for number in numbers):
             return True
         is_enough = self._left_without(numbers) >= self._limits.least
@@ -242,7 +242,7 @@ class Growth:
         return f"{are_left}{beside}, fewer than --min-np {self._limits.least}"
 
     def _left_without(self, numbers: Iterable[int]) -> int:
-        """How many ranks train on, or have done so to the end; who is to leave does so at any moment."""
+        """How many ranks keep training or have finished. Does not count processes that must leave."""
         staying = self._alive & self._ever_members - self._leaving - self._parted
         done = self._ended_well & self._ever_members
         return len((staying | done).difference(numbers))
@@ -255,22 +255,22 @@ class Growth:
 
     @property
     def ready(self) -> list[int]:
-        """Who waits to join."""
+        """Processes that are waiting to join."""
         return sorted(self._ready)
 
     @property
     def gone(self) -> list[int]:
-        """Who has ended without ever having been a rank, the newest of them."""
+        """The latest processes that have ended without ever having been a rank."""
         return list(self._gone)
 
     @property
     def leaving(self) -> list[int]:
-        """Who is to leave, because there are too few slots: those that came last, but for the least number of ranks."""
+        """Ranks that must leave because there are too few slots: the last to come; the least number always stays."""
         return sorted(self._leaving & self._alive)
 
     @property
     def unwanted(self) -> list[int]:
-        """Who need not join any more: the job is ending, or there are too few slots."""
+        """Processes that need not join any more: the job is ending, or there are too few slots."""
         joiners = sorted(self._alive - self._ever_members - self._leaving)
         members = self._alive & self._ever_members
         if not members:
@@ -289,7 +289,7 @@ class Growth:
         return unwanted
 
     def missing(self, now: float) -> list[str]:
-        """On which hosts processes are to be started now; a host for each process."""
+        """The hosts on which processes should start now, one entry per process."""
         if self.is_ending:
             return []
         staying = self._alive - self._leaving
@@ -302,7 +302,7 @@ class Growth:
         return wanted
 
     def _room_beside(self, processes: set[int]) -> dict[str, int]:
-        """How many more each host may have."""
+        """How many more processes each host may have."""
         room = dict(self._slots)
         for number in processes:
             host = self._host_of[number]

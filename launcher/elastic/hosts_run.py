@@ -1,4 +1,4 @@
-"""A job on several hosts whose ranks, and hosts, come and go."""
+"""An elastic job on several hosts, which may also come and go."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from .discovery import Discovery, Elastic
 from .growth import Growth
 from .run import LOOK
 
-# What a rank finds that may see others join.
+# Set for ranks that others may join.
 _ELASTIC = {"RUEDA_ELASTIC": "1"}
 
 
 class ElasticHostsRun(RemoteRun):
-    """Starts ranks on hosts, replaces those that are lost, and starts more where hosts or slots have been added.
+    """Starts ranks on hosts, replaces lost ranks, and starts more when hosts or slots are added.
 
-    The process that has started the first ranks of a host starts the later ones, too. It stays until the host has
-    vanished or the job is over.
+    The process that started the first ranks of a host also starts the later ones. It stays until the host vanishes or
+    the job ends.
     """
 
     def __init__(
@@ -47,15 +47,15 @@ class ElasticHostsRun(RemoteRun):
         grace: float,
         relay: int,
     ) -> None:
-        """`job.hosts`: those to begin with. `relay`: as guardian.guard() gives it."""
+        """`job.hosts`: the initial hosts. `relay`: the result of guardian.guard()."""
         super().__init__(job, reach, output, grace, relay)
-        agent_words(reach.agent)  # raises where it makes no sense, before hosts are reached later
+        agent_words(reach.agent)  # raises early if it is invalid: hosts may come much later
         self._elastic = elastic
         self._growth = self._new_growth()
         self._company = Company(self._growth, self._end, say=self._output.say)
-        self._ready: dict[str, Connection] = {}  # hosts on which processes can be started
+        self._ready: dict[str, Connection] = {}  # hosts on which processes can start
         self._coming: dict[str, asyncio.Task[None]] = {}  # hosts that are being reached
-        self._problems: set[str] = set()  # what has been said of hosts that cannot be reached
+        self._problems: set[str] = set()  # messages already printed about unreachable hosts
         self._talks: dict[Connection, dict[int, RelayedSession]] = {}
 
     async def _run_ranks(self, supervisor: Supervisor) -> None:
@@ -75,7 +75,7 @@ class ElasticHostsRun(RemoteRun):
                     task.cancel()
 
     def _new_growth(self) -> Growth:
-        # A host that shares its slots among more ranks has as many as it has ranks.
+        # An oversubscribed host has as many slots as ranks.
         slots = {host.name: host.slots for host in self._job.hosts}
         for share in self._shares:
             slots[share.host.name] = max(share.host.slots, share.count)
@@ -83,7 +83,7 @@ class ElasticHostsRun(RemoteRun):
         return Growth(self._elastic.limits, hosts, slots)
 
     async def _make_ready(self, supervisor: Supervisor, deadline: float) -> None:
-        """A host that cannot run its part is left out where the others have slots enough."""
+        """Leaves out hosts that cannot run their part, if the others have enough slots."""
         left_out: set[str] = set()
         while True:
             try:
@@ -95,14 +95,14 @@ class ElasticHostsRun(RemoteRun):
                     raise
                 self._say_problem(error)
                 self._begin_on(others)
-                deadline = time.monotonic() + self._reach.start_timeout  # for those that come now
+                deadline = time.monotonic() + self._reach.start_timeout  # for the hosts added now
             else:
                 break
         for name in left_out:
             self._growth.host_failed(name, time.monotonic())
 
     def _begin_on(self, hosts: Sequence[Host]) -> None:
-        """Places the ranks anew, before any has been started; reaches those again that have prepared other ranks."""
+        """Places the ranks again before any has started. Reconnects to hosts that have prepared other ranks."""
         self._shares = place(self._job.ranks, hosts)
         before = self._connections
         reached = {c.name: c for c in before if not (c.lost or c.is_asked)}
@@ -120,7 +120,7 @@ class ElasticHostsRun(RemoteRun):
         self._company = Company(self._growth, self._end, say=self._output.say)
 
     def _say_problem(self, error: LaunchError) -> None:
-        """Of a host, once."""
+        """Prints a host's problem once."""
         if str(error) not in self._problems:
             self._problems.add(str(error))
             self._output.say(f"{error}; the job goes on without it")
@@ -130,7 +130,7 @@ class ElasticHostsRun(RemoteRun):
         if self._started:
             self._ready = {connection.name: connection for connection in self._connections}
 
-    # --- What has become due
+    # --- Periodic work
 
     def _look(self, supervisor: Supervisor, discovery: Discovery | None) -> None:
         if supervisor.ending or not self._started:
@@ -140,7 +140,7 @@ class ElasticHostsRun(RemoteRun):
         self._company.tell()
         self._company.end_unwanted()
         for name, connection in list(self._ready.items()):
-            if connection.is_over:  # something else has ended it
+            if connection.is_over:  # it has ended for another reason
                 self._lose_host(supervisor, connection, "what starts ranks there has ended")
             elif not self._growth.has_slots(name) and not self._growth.alive_on(name):
                 self._dismiss(connection)
@@ -165,7 +165,7 @@ class ElasticHostsRun(RemoteRun):
     # --- Hosts that come and go
 
     async def _fetch(self, supervisor: Supervisor, name: str) -> None:
-        """Makes a host ready on which processes are to be started; where that fails it is tried again later."""
+        """Makes a host ready for processes to start on. If that fails, tries again later."""
         share = HostShare(Host(name, self._growth.slots_of(name)), self._job.ranks, 0)
         try:
             await self._find_addresses(supervisor, [name])
@@ -200,16 +200,14 @@ class ElasticHostsRun(RemoteRun):
         connection.send(Kind.OVER)
 
     def _forget(self, connection: Connection) -> None:
-        """No process can be started there any more, and none is left."""
+        """No process can start there any more, and none is left."""
         if self._ready.get(connection.name) is connection:
             del self._ready[connection.name]
         for talk in self._talks.pop(connection, {}).values():
             self._company.forget(talk)
 
     def _lose(self, supervisor: Supervisor, connection: Connection) -> None:
-        if (
-            self._ready.get(connection.name) is connection
-        ):  # it was ready, and has not been dismissed
+        if self._ready.get(connection.name) is connection:  # it was ready, and was not dismissed
             self._lose_host(supervisor, connection, connection.lost)
 
     def _lose_host(self, supervisor: Supervisor, connection: Connection, why: str) -> None:
@@ -235,7 +233,7 @@ class ElasticHostsRun(RemoteRun):
         self._end_when_all_are_gone()
 
     def _address_of(self, connection: Connection) -> str:
-        """Where no other host has seen this one yet, it is reached under the name that it was given."""
+        """A host's address. If no other host has seen it yet, uses the name that the user gave it."""
         return super()._address_of(connection) or self._addresses.get(connection.name) or ""
 
     # --- Processes
@@ -244,7 +242,7 @@ class ElasticHostsRun(RemoteRun):
         part = super()._part(share, reached_at)
         room = max(1, share.host.slots, share.count)
         most = self._elastic.limits.most
-        if self._elastic.script is None:  # which may give a host more slots later
+        if self._elastic.script is None:  # a script may give a host more slots later
             most = min(most, room)
         return replace(part, most=most, cores_for=room if part.cores_for else 0)
 
@@ -261,7 +259,7 @@ class ElasticHostsRun(RemoteRun):
             self._output.say(f"host '{connection.name}': {why}; the job goes on")
             self._company.ended(frame.rank, False)
         elif frame.kind == Kind.REFUSED and self._ready.get(connection.name) is not connection:
-            return  # said where it is waited for
+            return  # reported by the code that waits for it
         else:
             super()._take(supervisor, come, connection, frame)
 
@@ -300,7 +298,7 @@ class ElasticHostsRun(RemoteRun):
         self._end_when_all_are_gone()
 
     def _end_when_all_are_gone(self) -> None:
-        """Has the processes on all hosts end where no rank is left."""
+        """Ends the processes on all hosts if no rank is left."""
         if not self._growth.is_over:
             return
         for task in self._coming.values():

@@ -1,4 +1,4 @@
-"""The launcher's part in a job whose processes something else starts: they come over TCP, and are numbered then."""
+"""The launcher's part in a job whose processes another system starts: they connect over TCP and get numbers."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _log = logging.getLogger("rueda")
 
 
 class Desk:
-    """Takes processes that know the job's secret, tells them of each other, and has the first ones meet."""
+    """Admits processes that know the job's secret, informs them about each other, and lets the first ones meet."""
 
     def __init__(self, listener: socket.socket, key: bytes, size: int) -> None:
-        """Works in the running loop from now on. `size`: with how many ranks a world begins."""
+        """Works in the running loop from now on. `size`: the number of ranks with which a world starts."""
         self._room = WaitingRoom(size)
         self._company = Company(self._room, self._refuse)
         self._sessions: dict[int, Session] = {}
-        self._done: set[int] = set()  # those that have said so
+        self._done: set[int] = set()  # processes that have reported this
         self._is_open = True
         self._door = Doorkeeper(listener, key, self._refusal, self._take, _warn)
         self._door.open()
 
     def close(self) -> None:
-        """Ends all sessions; the ranks go on."""
+        """Closes all sessions. The ranks go on."""
         self._is_open = False
         self._door.close()
         for session in list(self._sessions.values()):
@@ -50,7 +50,7 @@ class Desk:
         return f"the ranks of the job are others than process {number!r}"
 
     def _take(self, facts: Facts, link: socket.socket) -> None:
-        """`facts`: with the number of a rank that was here already, whose connection has broken."""
+        """Takes a connection. `facts`: include the number of a process that reconnects after its link broke."""
         notice_silence(link)
         number = facts.get("number")
         if number is None:
@@ -62,7 +62,7 @@ class Desk:
         session.number = number
         self._sessions[number] = session
         if before is not None:
-            before.close()  # that it has broken has not been noticed here
+            before.close()  # its break has not been noticed here
         session.send(number=number)
         if session.is_open:
             self._company.hear(session, {"hello": number})
@@ -79,7 +79,7 @@ class Desk:
             tried = said.pop("after", None)
             self._room.is_outside(number, None if tried is None else str(tried))
         if "formed" in said and not self._room.knows(number):
-            del said["formed"]  # it was expelled, and knows only of the world before
+            del said["formed"]  # it was expelled, and knows only the previous world
         if isinstance(door := said.get("door"), dict):
             self._room.meet_at(number, str(door.get("address")))
             self._room.show(_joiners_of(door), str(door.get("address")))
@@ -87,11 +87,11 @@ class Desk:
         self._look()
 
     def _forget(self, session: Session) -> None:
-        """It has ended, and its process with it, as far as can be told from here."""
+        """The session has ended, and its process too, as far as is known here."""
         number = session.number
         self._company.forget(session)
         if self._sessions.get(number) is not session:
-            return  # it has come back
+            return  # it has reconnected
         del self._sessions[number]
         self._room.ended(number, number in self._done, time.monotonic())
         if self._is_open:
@@ -99,7 +99,7 @@ class Desk:
             asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
-        """Does what has become due."""
+        """Does the periodic work."""
         if not self._is_open:
             return
         first = self._room.begin()
@@ -125,7 +125,7 @@ def _warn(text: str) -> None:
 
 
 def _joiners_of(door: dict[str, Any]) -> list[int]:
-    """Who is to come through it; nobody where that is nonsense, which nobody is told."""
+    """The processes that should join through this door; empty if the message is invalid, which is not reported."""
     try:
         return [int(number) for number in door["joiners"]]
     except (KeyError, TypeError, ValueError):

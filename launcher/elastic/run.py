@@ -1,4 +1,4 @@
-"""A job on this host whose ranks come and go."""
+"""An elastic job on this host."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from .company import Company
 from .discovery import Discovery, Elastic
 from .growth import Growth
 
-# How often it is looked whether processes are to be started; seconds.
+# Seconds between checks whether to start processes.
 LOOK = 0.2
-# What the only host is called among those who count slots.
+# The only host's name for counting slots.
 _HERE = "localhost"
 
 
 class ElasticRun(BuiltinRun):
-    """Starts ranks, replaces those that are lost, and starts more where there is room for them."""
+    """Starts ranks, replaces lost ones, and starts more when there is room for them."""
 
     def __init__(
         self, job: Job, elastic: Elastic, output: RankOutput, grace: float, relay: int
     ) -> None:
-        """`job.hosts`: this host, as the script names it, where there is one. `relay`: as guardian.guard() gives it."""
+        """`job.hosts`: this host, as the script (if any) names it. `relay`: the result of guardian.guard()."""
         super().__init__(job, output, grace, relay)
         self._elastic = elastic
         slots = elastic.limits.most
@@ -93,7 +93,7 @@ class ElasticRun(BuiltinRun):
     def _look(
         self, supervisor: Supervisor, come: arrivals.Arrivals, discovery: Discovery | None
     ) -> None:
-        """Does what has become due."""
+        """Does the periodic work."""
         if supervisor.ending:
             return
         if discovery is not None and discovery.hosts is not None:

@@ -1,6 +1,6 @@
-"""Who takes part in a job whose processes something else starts, and when those that wait begin a world of their own.
+"""Tracks the processes of a job that another system starts, and decides when waiting ones form a first world.
 
-Knows no connection, no process and no clock; `growth.py` has what it has in common with jobs of the launcher.
+Knows no connection, no process and no clock. `growth.py` has the part shared with the launcher's own jobs.
 """
 
 from __future__ import annotations
@@ -15,40 +15,41 @@ _NO_LIMIT = 1 << 30
 
 
 class WaitingRoom(Growth):
-    """The processes of such a job, numbered as they come.
+    """The processes of such a job, numbered in the order in which they come.
 
-    Who is a rank the first of a new world tells, and may be lost before it has. So a process counts as a possible rank
-    from the moment it is told where to enter until it says that it has failed there: nobody begins beside it.
+    Only the first rank of a new world reports its members, and it may be lost before it does. So a process counts as
+    a possible rank from the moment it is told where to join until it reports that it failed there. Until then no
+    other world starts.
     """
 
     def __init__(self, size: int) -> None:
-        """`size`: with how many ranks a world begins."""
+        """`size`: the number of ranks with which a world starts."""
         super().__init__(Limits(1, _NO_LIMIT), [], {_ANYWHERE: _NO_LIMIT})
         self._size = size
         self._wishes: dict[int, int] = {}
         self._beginners: list[int] = []
-        self._address = ""  # at which they meet
-        # Of each possible rank the door that it was shown last; nothing where that was over a broken connection.
+        self._address = ""  # where they meet
+        # Possible ranks, with the door each was last shown; None if its connection has broken since.
         self._inside: dict[int, str | None] = {}
-        self._recalled: set[int] = set()  # those of them that have been told to turn back
+        self._recalled: set[int] = set()  # possible ranks that were told to turn back
 
     def admit(self, rank: int) -> int:
-        """A process has come, which would be this rank of a first world; returns its number."""
+        """A process has come that would be this rank of a first world. Returns its number."""
         number = self.start(_ANYWHERE)
         self._wishes[number] = rank
         return number
 
     def knows(self, number: object) -> bool:
-        """Whether a process has this number, and no world was formed that it is not in any more.
+        """Whether a process has this number, and no later world has formed without it.
 
-        It may be in one of which nothing has been said yet.
+        It may be in a world that has not been reported yet.
         """
         if not isinstance(number, int) or number not in self._wishes:
             return False
         return number in self.members or not self.was_member(number)
 
     def come_back(self, number: int) -> None:
-        """A process is there that may have been taken for ended, and may not have heard where to enter."""
+        """A process has reconnected. It may have counted as ended, and may not have heard where to join."""
         if number in self._beginners:
             self._beginners, self._address = [], ""
         if number in self._inside:
@@ -57,14 +58,14 @@ class WaitingRoom(Growth):
         self._gone = [each for each in self._gone if each != number]
 
     def meet_at(self, number: int, address: str) -> None:
-        """A process has opened this door. It may be one that is to turn back, and has not heard so yet."""
+        """A process has opened this door. It may have been told to turn back, and not know it yet."""
         if self._beginners[:1] == [number]:
             self._address = address
         if number in self._inside:
             self._show([number], address)
 
     def show(self, numbers: Iterable[int], address: str) -> None:
-        """These processes are told to come through this door; who is a rank already does not."""
+        """These processes are told to join through this door. Those that are ranks already do not."""
         waiting = [n for n in numbers if n in self._alive and not self.was_member(n)]
         self._show(waiting, address)
 
@@ -73,9 +74,9 @@ class WaitingRoom(Growth):
         self._recalled.difference_update(numbers)
 
     def is_outside(self, number: int, tried: str | None) -> None:
-        """A process says that it waits. `tried`: the door that it has last failed to come through, if any.
+        """A process reports that it waits. `tried`: the door at which it last failed, if any.
 
-        Where another one has been shown to it since, it is on its way there.
+        If it has been shown another door since, it is on its way there.
         """
         if self._inside.get(number) in (None, tried):
             self._inside.pop(number, None)
@@ -83,16 +84,16 @@ class WaitingRoom(Growth):
             self._beginners, self._address = [], ""
 
     def formed(self, members: Iterable[int]) -> None:
-        """There is a new world."""
+        """A new world has formed."""
         super().formed(members)
         for number in self.members:
             self._inside.pop(number, None)
 
     def begin(self) -> list[int]:
-        """Those that are to form a first world now, by rank; nothing where nobody is to.
+        """The processes that should form a first world now, by rank; empty if none should.
 
-        They begin where no rank is left, be it that there has been none, and enough of them wait. Where one of them is
-        lost before they have, others begin, once the rest have said that they have failed.
+        They start if no rank is left (or there never was one) and enough of them wait. If one of them is lost before
+        the world forms, others start once the rest have reported that they failed.
         """
         if set(self.members) & self._alive or self.has_ended:
             self._beginners = []
@@ -109,7 +110,7 @@ class WaitingRoom(Growth):
         return first
 
     def recall(self) -> list[int]:
-        """Those that are to turn back, each once: whom they are to meet is lost, unless they have met already."""
+        """Processes that should turn back, each once, because a process they should meet is lost."""
         if self._beginners or set(self.members) & self._alive:
             return []
         found = sorted(self._alive & set(self._inside) - self._recalled)
@@ -118,15 +119,15 @@ class WaitingRoom(Growth):
 
     @property
     def has_ranks(self) -> bool:
-        """Whether a rank of the newest world is there, or a process that may be a rank."""
+        """Whether a rank of the latest world, or a possible rank, exists."""
         return bool(self._alive & {*self.members, *self._inside})
 
     @property
     def has_ended(self) -> bool:
-        """Whether the work is done, and who waits still waits for nothing."""
+        """Whether the work is done, so that processes still waiting wait for nothing."""
         return self.is_ending and not self.has_ranks
 
     @property
     def waiting_for_nothing(self) -> list[int]:
-        """Those that are to be sent away then."""
-        return self.ready if self.has_ended else []  # others have not said yet that they wait
+        """The waiting processes to send away once the work is done."""
+        return self.ready if self.has_ended else []  # others have not reported yet that they wait

@@ -1,4 +1,4 @@
-"""`rueda equiv`: does a distributed training come to what one process comes to, and what does it take?"""
+"""`rueda equiv`: does distributed training reach the same result as one process, and at what cost?"""
 
 from .command import make_equiv_command
 

@@ -69,7 +69,7 @@ failed; 3 if, of the rest, one is undecided; 2 if nothing could be compared.
 
 
 class _EquivCommand(click.Command):
-    """COMMAND may also come first, with options behind it that begin with --np."""
+    """COMMAND may also come first, followed by options that begin with --np."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         comes_first = bool(args) and not args[0].startswith("-") and "--np" in args
@@ -80,7 +80,7 @@ class _EquivCommand(click.Command):
 
 
 def _looks(plan: Plan, folder: Path, values: dict[str, Any]) -> Mapping[Way, int]:
-    """How many looks there were at these runs before."""
+    """How many earlier looks there were at these runs."""
     from .looks import note_looks
 
     question = ", ".join(f"{each}={values[each]}" for each in ("metric", "margin", "confidence"))
@@ -141,7 +141,7 @@ def _options(command: Any) -> Any:
 
 
 def make_equiv_command() -> click.Command:
-    """The command; SciPy is imported only where it is used."""
+    """The command. SciPy is imported only when it is used."""
 
     @click.command(
         "equiv",
@@ -188,7 +188,7 @@ def make_equiv_command() -> click.Command:
 
 
 def exit_code(levels: set[str], required: str) -> int:
-    """By all verdicts, and the least that --require wants; 3 where more seeds may show that they have it."""
+    """The exit code by all verdicts and the least level for --require; 3 if more seeds may still reach that level."""
     enough = {
         "bits": {"same bits"},
         "state": {"same bits", "same state"},
@@ -223,7 +223,7 @@ def _plan(values: dict[str, Any]) -> Plan:
 
 
 def _check_program(command: tuple[str, ...], launch: tuple[str, ...]) -> None:
-    """Raises LaunchError before anything runs, where all runs would say that there is no such program or script."""
+    """Raises LaunchError, before anything runs, if the program or script does not exist."""
     is_filled_in = any("{" in word for word in command[:2])
     is_local = not any(word.startswith(("-H", "--host")) for word in launch)
     if not is_filled_in:
@@ -246,7 +246,7 @@ def _outcomes(plan: Plan, folder: Path, values: dict[str, Any]) -> dict[Planned,
             say(f"run {number} of {len(runs)}: {planned}: {told}")
             if outcome.problem and planned.way == plan.reference:
                 raise LaunchError(f"the reference, {planned}: {outcome.problem}")
-        if number == 1:  # the reference tells what can be judged, before all others are run
+        if number == 1:  # the reference shows what can be judged, before the others run
             choose_measure(values["metric"], values["margin"], outcome)
         outcomes[planned] = outcome
     return outcomes

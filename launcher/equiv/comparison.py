@@ -1,4 +1,4 @@
-"""Judges all ways to train, from what their runs have left."""
+"""Judges all ways to train, from the records of their runs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["Comparison", "Price", "Row", "choose_measure", "compare"]
 
 @dataclass(frozen=True)
 class Price:
-    """What it took to come to the target loss, medians over the seeds that did; None where none did.
+    """The cost of reaching the target loss: medians over the seeds that reached it, or None.
 
-    ``speedup``: the reference's seconds over these, seed by seed.
+    ``speedup``: the reference's time divided by this time, seed by seed.
     """
 
     reached: int
@@ -36,18 +36,18 @@ class Price:
 
 @dataclass(frozen=True)
 class Row:
-    """Of one way to train: the verdict, what it took, and sentences on what went wrong."""
+    """One way to train: the verdict, the cost, and sentences about what went wrong."""
 
     way: Way
     verdict: Verdict
     price: Price
-    value: float  # the measure, mean over seeds
+    value: float  # the measure's mean over seeds
     problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All of a plan."""
+    """The results of a plan."""
 
     plan: Plan
     measure: Measure
@@ -59,14 +59,14 @@ class Comparison:
     reference: Row
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
-    earlier_looks: int = 0  # at most, at runs of one way
+    earlier_looks: int = 0  # the largest number for any way
 
 
 def choose_measure(name: str | None, margin: float | None, outcome: Outcome) -> Measure:
-    """``NAME``, ``NAME:max`` or ``NAME:min``; without, the first that the script has given to result(), or the loss.
+    """The measure ``NAME``, ``NAME:max`` or ``NAME:min``; by default the script's first in result(), or the loss.
 
-    Where neither max nor min is said the name tells, and where that does not more is taken to be better.
-    Raises LaunchError for one that the script has not given.
+    Without max or min, the name decides; for an unknown name, more is better. Raises LaunchError for a measure that
+    the script has not reported.
     """
     first = outcome.ranks[0]
     wanted, _, direction = (name or next(iter(first.results), "loss")).partition(":")
@@ -90,9 +90,9 @@ def compare(
     target: float | None = None,
     looks: Mapping[Way, int] = MappingProxyType({}),
 ) -> Comparison:
-    """``looks``: how many there were before at the runs of a way, with other numbers of seeds.
+    """Judges all ways. ``looks``: the number of earlier looks at a way's runs, with other numbers of seeds.
 
-    Raises LaunchError where the reference has failed: then there is nothing to compare with.
+    Raises LaunchError if the reference has failed, because there is nothing to compare with.
     """
     seeds = range(plan.seeds)
     for seed in seeds:

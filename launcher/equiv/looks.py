@@ -1,4 +1,4 @@
-"""Which looks there were at the runs of a folder: each is another chance for a verdict to be wrong."""
+"""Records looks at the runs in a folder. Each look is another chance for a wrong verdict."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LOOKS_FILE = "looks.json"
 
 
 def note_looks(folder: Path, plan: Plan, question: str = "") -> Mapping[Way, int]:
-    """How many looks there were before at the runs of each way; and notes this one.
+    """Returns the number of earlier looks at each way's runs, and records this look.
 
-    Looks differ by their numbers of seeds, by how many ways share what may be wrong, and by the ``question``: metric,
-    margin and confidence. One that is repeated is told what it was told the first time.
-    Raises LaunchError where the file cannot be read or written.
+    Looks differ in the number of seeds, in the number of ways that share the error probability, and in the
+    ``question``: metric, margin and confidence. A repeated look gets the same number as the first time.
+    Raises LaunchError if the file cannot be read or written.
     """
     path = folder / LOOKS_FILE
     looks = _read(path)
@@ -45,7 +45,7 @@ def note_looks(folder: Path, plan: Plan, question: str = "") -> Mapping[Way, int
 
 
 def _key(plan: Plan, way: Way) -> str:
-    """Of a way's runs, beside those of the reference: as long as nothing else than the number of seeds changes."""
+    """Identifies a way's and the reference's runs. Stays the same if only the number of seeds changes."""
     told = [asdict(plan.settings(Planned(each, 0))) for each in (plan.reference, way)]
     return f"{way.folder} {hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}"
 

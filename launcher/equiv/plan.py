@@ -1,4 +1,4 @@
-"""Which runs there are to be: ways to train, times seeds. Pure."""
+"""The runs to make: ways to train times seeds. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Plan", "Planned", "Way", "parse_list", "parse_strategies", "parse_va
 
 @dataclass(frozen=True)
 class Way:
-    """A way to train: how many ranks, by which strategy, with which variables besides, which have a name."""
+    """A way to train: number of ranks, strategy, and a named set of further variables."""
 
     ranks: int
     strategy: str
@@ -37,7 +37,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Planned:
-    """One run: of a way, or of a twin of the reference."""
+    """One run, of a way or of a twin of the reference."""
 
     way: Way
     seed: int
@@ -45,7 +45,7 @@ class Planned:
 
     @property
     def folder(self) -> str:
-        """Where it is recorded, in the folder of all."""
+        """Its subfolder in the folder of all runs."""
         return f"{self.way.folder}{'-twin' if self.is_twin else ''}/seed{self.seed}"
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that are to be compared with the reference, which is not among the candidates."""
+    """All ways to compare with the reference, which is not among the candidates."""
 
     reference: Way
     candidates: tuple[Way, ...]
@@ -64,7 +64,7 @@ class Plan:
     every: int = 1
 
     def runs(self) -> Iterator[Planned]:
-        """Seed by seed, so that what the machine does meanwhile falls upon all ways alike."""
+        """All runs, seed by seed, so that disturbances of the machine affect all ways alike."""
         for seed in range(self.seeds):
             yield Planned(self.reference, seed)
             yield Planned(self.reference, seed, is_twin=True)
@@ -72,7 +72,7 @@ class Plan:
                 yield Planned(way, seed)
 
     def settings(self, run: Planned) -> RunSettings:
-        """What a run is told; ``{seed}``, ``{strategy}`` and ``{np}`` in the command are filled in."""
+        """A run's settings, with ``{seed}``, ``{strategy}`` and ``{np}`` in the command filled in."""
         way = run.way
         known = {"{seed}": str(run.seed), "{strategy}": way.strategy, "{np}": str(way.ranks)}
         return RunSettings(
@@ -92,7 +92,7 @@ def _filled(word: str, known: dict[str, str]) -> str:
 
 
 def parse_list(text: str, option: str) -> tuple[int, ...]:
-    """``1,2,4``. Raises LaunchError."""
+    """Parses ``1,2,4``. Raises LaunchError."""
     try:
         found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
@@ -103,10 +103,10 @@ def parse_list(text: str, option: str) -> tuple[int, ...]:
 
 
 def parse_strategies(text: str) -> tuple[str, ...]:
-    """``sync,local:8,diloco:16,codec=int8``: what follows a colon are parameters, up to the next strategy's name.
+    """Parses ``sync,local:8,diloco:16,codec=int8``. After a colon come parameters, up to the next strategy's name.
 
-    A strategy of one's own, which has no name here, is separated by a semicolon from parameters before it. Raises
-    LaunchError where there is none.
+    Separate a strategy of your own, whose name is not known here, from preceding parameters with a semicolon. Raises
+    LaunchError if there is no strategy.
     """
     found: list[str] = []
     for few in text.split(";"):
@@ -124,7 +124,7 @@ def parse_strategies(text: str) -> tuple[str, ...]:
 
 
 def parse_variant(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """``ring:RUEDA_ALGORITHM=ring,X=1``: a name and variables. Raises LaunchError."""
+    """Parses ``ring:RUEDA_ALGORITHM=ring,X=1``: a name and variables. Raises LaunchError."""
     name, _, settings = text.partition(":")
     pairs = [part.partition("=") for part in settings.split(",")]
     if not re.fullmatch(r"[\w.+-]+", name) or not all(
@@ -139,7 +139,7 @@ def parse_variant(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
 def candidates_of(
     ranks: Sequence[int], strategies: Sequence[str], variants: Sequence[str], reference: Way
 ) -> tuple[Way, ...]:
-    """Every number of ranks by every strategy, plain and in each variant, but for the reference."""
+    """Every number of ranks with every strategy, plain and in each variant, except the reference."""
     named = [("", ()), *(parse_variant(text) for text in variants)]
     doubled = {name for name, _ in named if [n for n, _ in named].count(name) > 1}
     if doubled:

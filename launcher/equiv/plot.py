@@ -1,4 +1,4 @@
-"""The comparison as a picture."""
+"""Plots the comparison."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["check", "draw"]
 
 
 def check(path: Path) -> None:
-    """Raises LaunchError where no picture could be drawn, before anything is run."""
+    """Raises LaunchError if the plot is impossible. Called before anything runs."""
     require_matplotlib("--plot")
     if path.suffix not in {".svg", ".png", ".pdf"}:
         raise LaunchError(f"--plot {path}: the name must end in .svg, .png or .pdf")
@@ -29,9 +29,9 @@ def check(path: Path) -> None:
 
 
 def draw(comparison: Comparison, outcomes: Mapping[Planned, Outcome], path: Path) -> None:
-    """Loss over steps, distance from the reference over steps beside that of its twin, and the gaps with intervals.
+    """Plots loss over steps, distance from the reference over steps (also its twin's), and gaps with intervals.
 
-    Raises LaunchError where the file cannot be written.
+    Raises LaunchError if the file cannot be written.
     """
     pyplot = new_pyplot()
     plan = comparison.plan

@@ -1,4 +1,4 @@
-"""What `rueda equiv` prints."""
+"""The output of `rueda equiv`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLORS = {
 
 
 def print_report(comparison: Comparison, console: Console) -> None:
-    """The table, and sentences on what it does not tell."""
+    """Prints the table, and sentences about what it does not show."""
     measure = comparison.measure
     plan = comparison.plan
     title = escape(f"Beside {plan.reference}, {plan.seeds} seeds")

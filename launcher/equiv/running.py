@@ -1,4 +1,4 @@
-"""Starts the runs, one after the other, through `rueda run`, each with a deadline."""
+"""Starts the runs with `rueda run`, one after another, each with a deadline."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ..errors import LaunchError
 __all__ = ["OUTPUT_FILE", "Outcome", "problem_of", "run", "run_again"]
 
 OUTPUT_FILE = "output.txt"
-# How long ranks have to end once they are told to, before they are killed.
+# Seconds for ranks to end once they are told to, before they are killed.
 _GRACE = 10.0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one run: the records of its ranks, or why there are none, in a sentence."""
+    """The outcome of a run: the records of its ranks, or a sentence that says why there are none."""
 
     ranks: tuple[RankRecord, ...]
     problem: str = ""
@@ -35,12 +35,12 @@ class Outcome:
 
 
 def run(folder: Path, settings: RunSettings, timeout: float) -> Outcome:
-    """Starts one run and waits for it, at most ``timeout`` seconds; its output is kept in the folder.
+    """Starts one run and waits for it at most ``timeout`` seconds. Keeps its output in the folder.
 
-    Raises LaunchError where nothing can be written there.
+    Raises LaunchError if the folder is not writable.
     """
     output = _begin(folder, settings)
-    # As flags, too: other hosts get no more of the environment than variables of some names.
+    # Also as flags, because only variables with certain names are forwarded to other hosts.
     given = [word for name, value in settings.variables for word in ("-x", f"{name}={value}")]
     flags = ["-np", str(settings.ranks), *settings.launch, *given]
     environment = {**os.environ, **dict(settings.variables), VARIABLE: str(folder)}
@@ -69,7 +69,7 @@ def run(folder: Path, settings: RunSettings, timeout: float) -> Outcome:
 
 
 def _begin(folder: Path, settings: RunSettings) -> IO[bytes]:
-    """The file of what the run prints, in a new folder."""
+    """Opens the file for the run's output, in a new folder."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         settings.write(folder)
@@ -81,7 +81,7 @@ def _begin(folder: Path, settings: RunSettings) -> IO[bytes]:
 
 
 def run_again(folder: Path, settings: RunSettings) -> Outcome | None:
-    """What an earlier run with the same settings has left; None where there is none that came to its end."""
+    """The outcome of an earlier run with the same settings; None if there is no complete one."""
     try:
         if RunSettings.read(folder) != settings:
             return None
@@ -125,7 +125,7 @@ def _read(folder: Path, settings: RunSettings, seconds: float) -> Outcome:
 
 
 def problem_of(ranks: tuple[RankRecord, ...]) -> str:
-    """Why the records of a run's ranks cannot be judged, in a sentence; "" where they can."""
+    """A sentence that says why the records of a run's ranks cannot be judged; "" if they can."""
     if len(ranks[0].steps) < 2:
         return "it recorded no step: call rueda.torch.equiv.record(loss=loss) after each step, or use wrap()"
     steps = {len(rank.steps) - 1: rank.rank for rank in reversed(ranks)}

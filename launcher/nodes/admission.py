@@ -1,4 +1,4 @@
-"""A connection to one who takes only those who know the job's secret: the other side of a `doorkeeper.py`."""
+"""Connects to a listener that admits only processes that know the job's secret: the peer of `doorkeeper.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from .greeting import MAX_LINE, WITHIN, Other, Stranger
 
-# Seconds, and milliseconds.
+# Values in seconds, and in milliseconds.
 _SILENCE = {
     socket.TCP_KEEPIDLE: 10,
     socket.TCP_KEEPINTVL: 5,
@@ -17,11 +17,11 @@ _SILENCE = {
 
 
 class Refused(Exception):
-    """Why the one at the other end, who knows the secret, does not take this process."""
+    """The peer, which knows the secret, does not admit this process. The text says why."""
 
 
 def be_admitted(host: str, port: int, key: bytes, facts: dict[str, Any]) -> socket.socket:
-    """`facts`: what this process says of itself. Raises OSError, Stranger and Refused."""
+    """Connects and gets admitted. `facts`: what this process reports. Raises OSError, Stranger and Refused."""
     other = Other(key)
     link = socket.create_connection((host, port), WITHIN)
     try:
@@ -38,14 +38,14 @@ def be_admitted(host: str, port: int, key: bytes, facts: dict[str, Any]) -> sock
 
 
 def notice_silence(link: socket.socket) -> None:
-    """A process whose host is gone without a word is missed after half a minute. Raises OSError."""
+    """Sets TCP options with which a silently lost host is noticed after half a minute. Raises OSError."""
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _SILENCE.items():
         link.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _read_line(link: socket.socket) -> bytes:
-    """Byte by byte: what comes after the conversation is for others to read. Raises Stranger, OSError."""
+    """Reads byte by byte, because what follows the handshake is for other readers. Raises Stranger, OSError."""
     line = bytearray()
     while not line.endswith(b"\n"):
         piece = link.recv(1)

@@ -1,4 +1,4 @@
-"""Takes connections from those who prove that they know a job's secret; the others are closed."""
+"""Accepts connections from peers that prove that they know a job's secret, and closes all others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Facts = dict[str, Any]
 
 
 class Doorkeeper:
-    """Listens in the running loop until it is closed; strangers are limited in number, bytes and time."""
+    """Listens in the running loop until closed. Limits strangers in number, bytes and time."""
 
     def __init__(
         self,
@@ -25,25 +25,25 @@ class Doorkeeper:
         say: Callable[[str], None],
         expected: int = 0,
     ) -> None:
-        """`refusal`: why one that knows the secret and says this of itself is not taken, or nothing.
+        """`refusal`: why a peer with these facts, which knows the secret, is not admitted, or "".
 
-        `take`: gets the connection of one that is. `say`: says a line, as of one that does not know the secret.
-        `expected`: how many may come at once that do.
+        `take`: gets the connection of an admitted peer. `say`: prints a line, such as about a peer without the secret.
+        `expected`: how many legitimate peers may come at once.
         """
         self._key = key
         self._refusal = refusal
         self._take = take
         self._rejections = Rejections("", say)
         self._most = MAX_PENDING + expected
-        self._tasks: dict[asyncio.Task[None], str] = {}  # with their hosts, the oldest first
+        self._tasks: dict[asyncio.Task[None], str] = {}  # handshakes and their hosts, oldest first
         self._acceptor = Acceptor(listener, self._accept, self._rejections, self._drop_oldest)
 
     def open(self) -> None:
-        """Begins to take connections."""
+        """Starts to accept connections."""
         self._acceptor.open()
 
     def close(self) -> None:
-        """Listens no more; those who have come stay connected."""
+        """Stops listening. Admitted peers stay connected."""
         self._acceptor.close()
         for task in self._tasks:
             task.cancel()
@@ -58,7 +58,7 @@ class Doorkeeper:
         task.add_done_callback(self._forget)
 
     def _drop_oldest(self) -> None:
-        """It closes its link when it has its turn again: fewer are accepted at once than may be pending."""
+        """Cancels the oldest handshake. It closes its link later, so fewer are accepted at once than may be pending."""
         oldest = next(iter(self._tasks), None)
         if oldest is not None:
             self._rejections.of_one_that("had to make room for others", self._tasks[oldest])
@@ -69,7 +69,7 @@ class Doorkeeper:
         self._tasks.pop(task, None)
 
     async def _hear(self, link: socket.socket, host: str) -> None:
-        """One conversation: the link is taken afterwards, or closed."""
+        """One handshake. Afterwards the link is handed over or closed."""
         taken = False
         try:
             taken = await asyncio.wait_for(self._greet(link), WITHIN)
@@ -96,7 +96,7 @@ class Doorkeeper:
 
 
 async def _read_line(link: socket.socket) -> bytes:
-    """Byte by byte: what comes after the conversation is for others to read. Raises Stranger."""
+    """Reads byte by byte, because what follows the handshake is for other readers. Raises Stranger."""
     line = bytearray()
     while not line.endswith(b"\n"):
         piece = await asyncio.get_running_loop().sock_recv(link, 1)

@@ -1,4 +1,4 @@
-"""The launcher of node 0 in a job whose ranks come and go: other nodes may be lost, and come again."""
+"""The launcher of node 0 in an elastic job. Other nodes may be lost and come back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .flags import Nodes
 
 
 class ElasticNodesRun(OnNodes, ElasticHostsRun):
-    """Replaces ranks that are lost, on their nodes, and those of a node that is lost once its launcher comes again."""
+    """Replaces lost ranks on their nodes, and those of a lost node once its launcher comes back."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class ElasticNodesRun(OnNodes, ElasticHostsRun):
         grace: float,
         relay_pipe: int,
     ) -> None:
-        """`job`: of all nodes. `relay_pipe`: as guardian.guard() gives it."""
+        """`job`: that of all nodes. `relay_pipe`: the result of guardian.guard()."""
         ElasticHostsRun.__init__(self, job, elastic, reach, output, grace, relay_pipe)
         self._begin(nodes)
 
@@ -45,11 +45,11 @@ class ElasticNodesRun(OnNodes, ElasticHostsRun):
 
     def _lose_host(self, supervisor: Supervisor, connection: Connection, why: str) -> None:
         if not (supervisor.ending or self._has_failed() or self._growth.is_ending):
-            self._part_with(connection)  # its launcher was told to end, and waits for a last word
+            self._part_with(connection)  # its launcher was told to end, and waits for the verdict
         super()._lose_host(supervisor, connection, why)
 
     def _part_with(self, connection: Connection) -> None:
-        """Another launcher may come as this node."""
+        """From now on another launcher may come as this node."""
         number = self._numbers[connection.name]
         node = self._others.get(number)
         if (
@@ -61,7 +61,7 @@ class ElasticNodesRun(OnNodes, ElasticHostsRun):
             node.link.close()
 
     async def _fetch(self, supervisor: Supervisor, name: str) -> None:
-        """It comes by itself, where whatever has started it starts it again; while the job ends it is not asked in."""
+        """Does not reach out: the node comes back if its starter restarts it. Not admitted while the job is ending."""
         number = self._numbers[name]
         try:
             while number not in self._others or self._growth.is_ending:

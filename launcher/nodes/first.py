@@ -1,4 +1,4 @@
-"""The launcher of node 0: runs the job on all nodes once their launchers have come."""
+"""The launcher of node 0, which runs the job on all nodes once their launchers have connected."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ from .flags import Nodes
 from .gathering import Gathering, Node
 from .greeting import key_of, secret_of_ranks
 
-# For the other nodes to take the last word; seconds.
+# Seconds for the other nodes to receive the verdict.
 _LAST_WORD = 5.0
 
 
 class OnNodes(RemoteRun):
-    """What is different where the launchers of other nodes come by themselves; has no constructor of its own."""
+    """The differences from RemoteRun if other nodes' launchers connect on their own. A mixin without constructor."""
 
     def _begin(self, nodes: Nodes) -> None:
-        """Before anything else."""
+        """Initializes. Call before anything else."""
         self._nodes = nodes
         self._per_node = self._job.ranks // nodes.count
         self._key = key_of(nodes.secret, nodes.identity)
         self._word = secrets.token_hex(16)
         self._others: dict[int, Node] = {}
-        self._numbers: dict[str, int] = {}  # of nodes, by their hosts' names
-        self._said: dict[int, LineAssembler] = {}  # by ranks of other nodes, to standard error
+        self._numbers: dict[str, int] = {}  # of nodes, by host name
+        self._said: dict[int, LineAssembler] = {}  # standard error of other nodes' ranks, by rank
         self._last_word = (1, "the launcher of node 0 has ended")
 
     async def run(self) -> int:
-        """Runs the job to its end on all nodes, and tells the others how it ended."""
+        """Runs the job to its end on all nodes, and tells the others the verdict."""
         try:
             return await super().run()
         except LaunchError as error:
@@ -60,14 +60,14 @@ class OnNodes(RemoteRun):
             self._tell_others()
 
     def _part(self, share: HostShare, reached_at: str) -> HostJob:
-        """Another node runs what was started there: its program, folder and variables are not this node's affair."""
+        """Another node runs what was started there, so its program, folder and variables are left out."""
         part = super()._part(share, reached_at)
         if share.first == 0:
             return part
         return replace(part, command=[], folder="", settings={}, interface="")
 
     async def _run_ranks(self, supervisor: Supervisor) -> None:
-        supervisor.start_writer(self._output.writer)  # lines are said before there are ranks
+        supervisor.start_writer(self._output.writer)  # because lines are printed before ranks exist
         with contextlib.ExitStack() as closing:
             gathering = closing.enter_context(
                 Gathering(self._nodes, self._per_node, self._output.say)
@@ -82,15 +82,15 @@ class OnNodes(RemoteRun):
             self._numbers = {name: number for number, name in enumerate(names)}
             self._shares = place(self._job.ranks, [Host(name, self._per_node) for name in names])
             if not self._take_placement():
-                closing.close()  # nobody else is to come
+                closing.close()  # no other node is expected
             await super()._run_ranks(supervisor)
 
     def _take_placement(self) -> bool:
-        """All nodes have come. Returns whether they may come again."""
+        """All nodes have connected. Returns whether they may come back later."""
         return False
 
     async def _find_addresses(self, supervisor: Supervisor, names: Sequence[str]) -> None:
-        """The others have come by themselves."""
+        """Nothing to find: the other nodes have connected to this one."""
 
     def _connection_to(self, share: HostShare, *handlers: Callable[..., None]) -> Connection:
         number = self._numbers[share.host.name]
@@ -100,13 +100,13 @@ class OnNodes(RemoteRun):
         return NodeConnection(number, share, link, *handlers)
 
     def _address_of(self, connection: Connection) -> str:
-        """Where the others have reached this node; of another one only it knows."""
+        """The address at which the others reached this node. Another node's address is known only to itself."""
         if connection is not self._connections[0]:
             return ""
         return str(self._others[1].link.getsockname()[0]).removeprefix("::ffff:")
 
     def _meeting_for(self, connection: Connection, meeting: dict[str, str]) -> dict[str, str]:
-        """The secret of the ranks follows from the job's: other nodes get only a word."""
+        """Other nodes get only a word, from which they derive the ranks' secret with the job's."""
         secret = {"RUEDA_SECRET": secret_of_ranks(self._key, self._word)}
         is_own = connection is self._connections[0]
         return {**meeting, **(secret if is_own else {"RUEDA_SECRET": self._word})}
@@ -115,7 +115,7 @@ class OnNodes(RemoteRun):
         self, supervisor: Supervisor, come: Arrivals, connection: Connection, frame: Frame
     ) -> None:
         if connection is not self._connections[0] and frame.kind in (Kind.OUT, Kind.ERR):
-            # It is shown there. What it says of a failure counts here.
+            # It is shown on its node. Here it only serves to explain a failure.
             if frame.kind == Kind.ERR:
                 lines = self._said.setdefault(frame.rank, LineAssembler())
                 for line in lines.feed(frame.payload):
@@ -126,7 +126,7 @@ class OnNodes(RemoteRun):
 
     def _verdict(self, supervisor: Supervisor) -> tuple[int, str]:
         code, words = super()._verdict(supervisor)
-        # Output that is lost here is not lost there.
+        # Output lost on this node is not lost on the others.
         self._last_word = (
             (0, "") if code == OUTPUT_LOST and not self._has_failed() else (code, words)
         )
@@ -142,7 +142,7 @@ class OnNodes(RemoteRun):
 
 
 class NodesRun(OnNodes):
-    """Runs the ranks of this node, and directs those of the others."""
+    """Runs the ranks of this node, and controls those of the others."""
 
     def __init__(
         self,
@@ -153,13 +153,13 @@ class NodesRun(OnNodes):
         grace: float,
         relay_pipe: int,
     ) -> None:
-        """`job`: of all nodes. `relay_pipe`: as guardian.guard() gives it."""
+        """`job`: that of all nodes. `relay_pipe`: the result of guardian.guard()."""
         super().__init__(job, reach, output, grace, relay_pipe)
         self._begin(nodes)
 
 
 class NodeConnection(Connection):
-    """To the launcher of another node, through a process that holds the connection."""
+    """A connection to another node's launcher, through a process that holds the socket."""
 
     def __init__(
         self, number: int, share: HostShare, link: socket.socket, *handlers: Callable[..., None]
@@ -173,10 +173,10 @@ class NodeConnection(Connection):
     def _handle(self, frame: Frame) -> None:
         super()._handle(frame)
         if frame.kind == Kind.END:
-            self._close()  # and so the process ends; the connection itself stays for the last word
+            self._close()  # ends the process; the socket itself stays open for the verdict
 
     def _signal(self, number: signal.Signals) -> None:
-        if number not in RELAYED:  # of which that launcher gets its own, as from a batch system
+        if number not in RELAYED:  # batch systems send these to that launcher themselves
             super()._signal(number)
 
     def _why_ended(self, status: int) -> str:
@@ -187,7 +187,7 @@ class NodeConnection(Connection):
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """Nodes of one machine, as Slurm's may be, have one name: the later ones get their numbers with it."""
+    """Makes names distinct by appending node numbers. Nodes on one machine (possible with Slurm) share a name."""
     return [
         name if names.index(name) == number else f"{name} (node {number})"
         for number, name in enumerate(names)
@@ -195,5 +195,5 @@ def _distinct(names: list[str]) -> list[str]:
 
 
 def job_of_all(job: Job, nodes: Nodes) -> Job:
-    """`job`, which is one node's, on all."""
+    """The job of all nodes. `job`: one node's."""
     return replace(job, ranks=job.ranks * nodes.count)

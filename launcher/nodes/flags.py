@@ -1,4 +1,4 @@
-"""Which node this is, of how many, where they meet and what they prove to know: from flags and variables."""
+"""Node number, node count, meeting address and secret, from flags and variables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..environment import is_rank
 from ..errors import LaunchError
 
 _WHERE = re.compile(r"tcp:(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\[\]:/]+):(?P<port>\d{1,5})")
-# As csrc/membership/bootstrap_rendezvous.h has it.
+# As in csrc/membership/bootstrap_rendezvous.h.
 _MIN_SECRET = 16
-# Of other launchers: which node this is, and how many there are. Innermost first.
+# Other launchers' variables for the node number and count, innermost launcher first.
 _RANKS = ("PET_NODE_RANK", "JOB_COMPLETION_INDEX", "SLURM_NODEID")
 _COUNTS = ("PET_NNODES", "SLURM_STEP_NUM_NODES", "SLURM_NNODES")
-# What several jobs with one secret do not have in common, where it is set.
+# Variables that, if set, differ between jobs with the same secret.
 _IDENTITY = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
 _NOT_WITH = {
     "hosts": "-H",
@@ -36,20 +36,20 @@ class Nodes:
 
     count: int
     rank: int
-    host: str  # node 0's, as it was given
+    host: str  # of node 0, as given
     port: int
-    timeout: float  # seconds until all nodes must be there
+    timeout: float  # seconds within which all nodes must connect
     secret: str = field(repr=False)
-    identity: tuple[str, ...] = ()  # of the job, as far as others tell
+    identity: tuple[str, ...] = ()  # of the job, from other launchers' variables
 
     @property
     def where(self) -> str:
-        """As in --rendezvous."""
+        """The address in the form of --rendezvous."""
         return f"tcp:{self.host}:{self.port}"
 
 
 def nodes_of(values: Mapping[str, Any], variables: Mapping[str, str]) -> Nodes | None:
-    """What is asked for; nothing where the job is on this node alone. Raises LaunchError for what makes no sense."""
+    """The settings of a job on several nodes, or None for this node alone. Raises LaunchError for invalid ones."""
     if all(values[name] is None for name in ("nodes", "node_rank", "rendezvous")):
         return None
     count = _number(values["nodes"], "--nodes", _COUNTS, variables)
@@ -81,7 +81,7 @@ def nodes_of(values: Mapping[str, Any], variables: Mapping[str, str]) -> Nodes |
 
 
 def hint_at_nodes(values: Mapping[str, Any], variables: Mapping[str, str]) -> str:
-    """For a job on this node alone that was not asked for: a sentence where it seems to be one of several."""
+    """A hint if a job runs on this node alone by default, although it seems to be one of several nodes; else ""."""
     index = variables.get("JOB_COMPLETION_INDEX")
     is_asked_for = values["nodes"] == 1 or values["hosts"] or values["hostfile"]
     if not index or is_asked_for:
@@ -93,7 +93,7 @@ def hint_at_nodes(values: Mapping[str, Any], variables: Mapping[str, str]) -> st
 
 
 def hint_at_batch_job(values: Mapping[str, Any], variables: Mapping[str, str]) -> str:
-    """For ranks that are started on this host alone: a sentence where a batch system has granted others, too."""
+    """A hint if ranks start on this host alone, although a batch system has granted other hosts, too; else ""."""
     asked = ("nodes", "hosts", "hostfile", "host_discovery_script")
     if any(values[name] for name in asked) or is_rank(variables):
         return ""
@@ -109,23 +109,23 @@ def hint_at_batch_job(values: Mapping[str, Any], variables: Mapping[str, str]) -
 
 
 def _granted(variables: Mapping[str, str]) -> tuple[int, str]:
-    """How many nodes a batch system has granted, and what says so; those of a Slurm step where this is in one."""
+    """How many nodes a batch system has granted, and which variable says so. Within a Slurm step: the step's nodes."""
     for name in ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
         if (text := variables.get(name, "")).isdecimal():
             return int(text), name
-    for name in ("PBS_NODEFILE", "PE_HOSTFILE"):  # a line for each slot, or for each host
+    for name in ("PBS_NODEFILE", "PE_HOSTFILE"):  # one line per slot, or per host
         try:
             lines = Path(variables[name]).read_text(errors="replace").splitlines()
         except (KeyError, OSError, ValueError):
             continue
         return len({line.split()[0] for line in lines if line.strip()}), name
-    if words := variables.get("LSB_MCPU_HOSTS", "").split():  # hosts and their slots in turn
+    if words := variables.get("LSB_MCPU_HOSTS", "").split():  # alternating hosts and slots
         return len(set(words[::2])), "LSB_MCPU_HOSTS"
     return 1, ""
 
 
 def secret_of(variables: Mapping[str, str]) -> str:
-    """The job's, from RUEDA_SECRET or the file RUEDA_SECRET_FILE. Raises LaunchError."""
+    """The job's secret, from RUEDA_SECRET or the file RUEDA_SECRET_FILE. Raises LaunchError."""
     secret = variables.get("RUEDA_SECRET") or _secret_in(variables.get("RUEDA_SECRET_FILE", ""))
     if len(secret) < _MIN_SECRET:
         raise LaunchError(

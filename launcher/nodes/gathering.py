@@ -1,4 +1,4 @@
-"""Node 0's side of the start: opens the rendezvous and waits until the launchers of all other nodes are there."""
+"""Node 0's side of the start: opens the rendezvous and waits until all other nodes' launchers have connected."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .doorkeeper import Doorkeeper
 from .flags import Nodes
 from .greeting import key_of
 
-# Between two lines about who is still missing; seconds.
+# Seconds between two lines about missing nodes.
 _PROGRESS = 10.0
-# How often a signal to the launcher is looked for; seconds.
+# Seconds between checks for a signal to the launcher.
 _LOOK = 0.1
 
 
 @dataclass(frozen=True)
 class Node:
-    """Another node whose launcher is there."""
+    """Another node whose launcher has connected."""
 
     rank: int
-    host: str  # its name for itself
+    host: str  # its own host name
     link: socket.socket
 
     @property
@@ -43,10 +43,10 @@ class Node:
 
 
 class Gathering:
-    """Takes the connections of other nodes, and of those that come again. Use as a context manager."""
+    """Accepts connections of other nodes, also of nodes that come back. Use as a context manager."""
 
     def __init__(self, nodes: Nodes, ranks: int, say: Callable[[str], None]) -> None:
-        """`ranks`: of each node. `say`: says a line. Raises LaunchError where nothing can listen there."""
+        """`ranks`: per node. `say`: prints a line. Raises LaunchError if the address cannot be listened on."""
         self._say = say
         self._nodes = nodes
         self._ranks = ranks
@@ -54,20 +54,20 @@ class Gathering:
         self._doorkeeper = Doorkeeper(
             _listen(nodes), key, self._refusal, self._take, say, expected=nodes.count
         )
-        self._problem = ""  # why the job cannot be started
+        self._problem = ""  # why the job cannot start
         self._is_complete = False
         self.found: dict[int, Node] = {}
 
     def __enter__(self) -> Gathering:
-        """Listens already."""
+        """Does nothing: it is listening already."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Listens no more; the nodes that have come stay connected."""
+        """Stops listening. Connected nodes stay connected."""
         self._doorkeeper.close()
 
     async def wait(self, is_ending: Callable[[], bool]) -> bool:
-        """Returns whether all are there; not where the launcher is to end. Raises LaunchError at the deadline."""
+        """Waits for all nodes. Returns False if the launcher should end. Raises LaunchError at the deadline."""
         self._doorkeeper.open()
         begun = time.monotonic()
         told = begun
@@ -105,7 +105,7 @@ class Gathering:
             self._say(f"node {node.rank} on {node.host} has come again")
 
     def _refusal(self, facts: dict[str, Any]) -> str:
-        """Why a node with this secret is not taken. Where it is not alone in that, the job cannot be started."""
+        """Why a node with this secret is refused, or "". If not only that node is at fault, the job cannot start."""
         rank, host = facts.get("node"), facts.get("host")
         here = socket.gethostname()
         for name, own, flag in (
@@ -128,7 +128,7 @@ class Gathering:
 
 
 def _listen(nodes: Nodes) -> socket.socket:
-    """At node 0's address where it has that, else at all: a name may stand for an address in front of it."""
+    """Listens on node 0's address if it is this host's own, else on all: a name may be that of a translated address."""
     address = resolve(nodes.host) or ""
     if not is_own(address):
         address = ""

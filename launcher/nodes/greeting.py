@@ -1,6 +1,6 @@
-"""How the launchers of two nodes show each other that they know the job's secret, before anything else is said.
+"""The handshake in which the launchers of two nodes prove to each other that they know the job's secret.
 
-Four lines of JSON over TCP. Neither sends the secret; the words are random, so what was heard once is of no use again::
+Four lines of JSON over TCP. Neither side sends the secret. The words are random, so recorded lines cannot be replayed::
 
     other                                            node 0
     {"rueda nodes": 1, "word": W}               →
@@ -21,28 +21,28 @@ from typing import Any
 from rueda.json_objects import read_object
 
 MAX_LINE = 4096
-# For the four lines; seconds.
+# Seconds for the four lines.
 WITHIN = 10.0
 _FORM = "rueda nodes"
 _VERSION = 1
 
 
 class Stranger(Exception):
-    """Who speaks does not know the secret, or is no launcher of this kind."""
+    """The peer does not know the secret, or is not a launcher of this kind."""
 
 
 def key_of(secret: str, identity: Sequence[str]) -> bytes:
-    """What the launchers of one job know: of its secret, and of what tells it from other jobs."""
+    """The key that the launchers of one job share, from its secret and from what distinguishes it from other jobs."""
     return _mac(secret.encode(), ["rueda nodes", *identity])
 
 
 def secret_of_ranks(key: bytes, word: str) -> str:
-    """The secret that the ranks of one run of the job prove to each other; it is not sent."""
+    """The secret that the ranks of one run of the job prove to each other. It is never sent."""
     return _mac(key, ["ranks", word]).hex()
 
 
 class First:
-    """Node 0's side of one conversation."""
+    """Node 0's side of one handshake."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -57,7 +57,7 @@ class First:
         return _line({"word": self._words[1], "proof": _proof(self._key, "first", self._words)})
 
     def facts(self, line: bytes) -> dict[str, Any]:
-        """What the other, which has proved itself, says of itself. Raises Stranger."""
+        """Checks the other's proof and returns its facts. Raises Stranger."""
         words = _read(line)
         facts = _text(words, "facts")
         expected = _proof(self._key, "other", [*self._words, facts])
@@ -67,17 +67,17 @@ class First:
 
     @staticmethod
     def admit() -> bytes:
-        """The last line, to one that is taken."""
+        """The last line to an admitted node."""
         return _line({"admitted": True})
 
     @staticmethod
     def refuse(why: str) -> bytes:
-        """The last line, to one that is not."""
+        """The last line to a refused node."""
         return _line({"refused": why})
 
 
 class Other:
-    """The side of another node."""
+    """The other node's side."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -88,7 +88,7 @@ class Other:
         return _line({_FORM: _VERSION, "word": self._word})
 
     def prove(self, line: bytes, facts: dict[str, Any]) -> bytes:
-        """Says who this is to a node 0 that has proved itself. Raises Stranger."""
+        """Checks node 0's proof and returns the line with this node's facts and proof. Raises Stranger."""
         words = _read(line)
         both = [self._word, _text(words, "word")]
         if not hmac.compare_digest(_text(words, "proof"), _proof(self._key, "first", both)):
@@ -98,7 +98,7 @@ class Other:
 
     @staticmethod
     def refusal(line: bytes) -> str:
-        """Why this node is not taken; nothing where it is. Raises Stranger."""
+        """Why this node is refused; "" if it is admitted. Raises Stranger."""
         words = _read(line)
         return "" if words.get("admitted") is True else _text(words, "refused")
 

@@ -1,4 +1,4 @@
-"""The launcher of every node but node 0: finds node 0, and runs this node's ranks as that one directs."""
+"""The launcher of every node except node 0: connects to node 0 and runs this node's ranks under its control."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from .greeting import Stranger, key_of, secret_of_ranks
 
 Understood = TypeVar("Understood")
 
-# What ends the wait for node 0.
+# Signals that end the wait for node 0.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _BETWEEN_TRIES = 0.5
 _PROGRESS = 10.0
-# For the start of all ranks once all nodes have come, and for node 0's last word; seconds.
+# Seconds for the start of all ranks once all nodes have connected, and for node 0's verdict.
 _START = 600.0
 _LAST_WORD = 60.0
 
 
 class NodeChannel(Channel):
-    """The connection to node 0's launcher, in the place of standard streams."""
+    """The connection to node 0's launcher, in place of the standard streams."""
 
     def __init__(self, link: socket.socket, timeout: float) -> None:
-        """`timeout`: until node 0 must have gone on; seconds."""
+        """`timeout`: seconds within which node 0 must proceed."""
         super().__init__(link.detach(), "the launcher of node 0", timeout)
 
     def _look(self, frame: Frame) -> None:
@@ -56,11 +56,11 @@ class NodeChannel(Channel):
 
 
 class NotNeeded(Exception):
-    """The others have done the work, before this node has come again."""
+    """The others have completed the work before this node came back."""
 
 
 class NodeRun(HostRun):
-    """This node's part of the job: its output is shown here, and node 0 says how the job ended."""
+    """This node's part of the job. Its output is shown here, and node 0 reports how the job ended."""
 
     def __init__(
         self,
@@ -71,17 +71,17 @@ class NodeRun(HostRun):
         relay: int,
         output: RankOutput,
     ) -> None:
-        """`meeting`: where the ranks meet, and their secret. `relay`: as guardian.guard() gives it."""
+        """`meeting`: where the ranks meet, and their secret. `relay`: the result of guardian.guard()."""
         super().__init__(job, prepared, meeting, channel, relay)
         self._output = output
         self._verdict: tuple[int, str] | None = None
         self._is_decided = asyncio.Event()
 
     async def run_to_verdict(self) -> int:
-        """Runs the ranks to their end; returns the exit code of the job, and says why it ended."""
+        """Runs the ranks to their end. Prints why the job ended, and returns its exit code."""
         async with Supervisor(self._job.grace, self._output.writer, self._relay) as supervisor:
             supervisor.start_writer(self._writer)
-            if self._job.most:  # the ranks are waited for only once the job is over
+            if self._job.most:  # elastic: wait(), which starts it otherwise, comes at the job's end
                 supervisor.start_writer(self._output.writer)
             await self._run_ranks(supervisor)
             self._output.finish()
@@ -108,7 +108,7 @@ class NodeRun(HostRun):
 
     def _hand_on(self, stream: Stream, chunk: bytes, rank: int) -> None:
         self._output.write(rank, stream, chunk)
-        if stream == "stderr":  # node 0 says at the end why a rank failed
+        if stream == "stderr":  # node 0 needs it to explain a failure
             self._tell(Kind.ERR, chunk, rank)
 
     def _obey(self, supervisor: Supervisor, frame: Frame) -> None:
@@ -138,9 +138,9 @@ class NodeRun(HostRun):
 
 
 def run_node(nodes: Nodes, job: Job, output: RankOutput, grace: float, silence: float) -> int:
-    """Runs this node's part of the job; returns the exit code. Raises LaunchError where it cannot be started.
+    """Runs this node's part of the job. Returns the exit code. Raises LaunchError if it cannot start.
 
-    `silence`: seconds after which a node 0 that says nothing is taken for gone.
+    `silence`: seconds without a message after which node 0 counts as gone.
     """
     _end_on_signals()
     link = find_first(nodes, job.ranks)
@@ -172,9 +172,9 @@ def run_node(nodes: Nodes, job: Job, output: RankOutput, grace: float, silence: 
 
 
 def _end_on_signals() -> None:
-    """Until the guardian and the supervisor take them over, signals end this process with a word and the code of a job.
+    """Makes signals end this process with a message and a job's exit code, until guardian and supervisor handle them.
 
-    Also where it is process 1 of a container, to which the system sends no signal that it does not handle.
+    Needed also if it is process 1 of a container, which receives only signals that it handles.
     """
 
     def end(number: int, _: FrameType | None) -> None:
@@ -183,12 +183,12 @@ def _end_on_signals() -> None:
         raise SystemExit(code)
 
     for number in _ENDS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, end)
 
 
 def _understand(nodes: Nodes, read: Callable[[], Understood]) -> Understood:
-    """What node 0 has said. Raises LaunchError where that makes no sense."""
+    """Reads a message from node 0. Raises LaunchError if it is invalid."""
     try:
         return read()
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -196,9 +196,9 @@ def _understand(nodes: Nodes, read: Callable[[], Understood]) -> Understood:
 
 
 def _meeting(nodes: Nodes, said: dict[str, Any]) -> dict[str, str]:
-    """Where the ranks meet, and their secret, which node 0 does not send."""
+    """Where the ranks meet, and their secret, which is derived here since node 0 does not send it."""
     key = key_of(nodes.secret, nodes.identity)
-    # Ranks that join find the others in another way.
+    # Ranks that join later find the others in another way.
     names = [name for name in ("RUEDA_RENDEZVOUS", STORE_VARIABLE) if name in said]
     return {
         **{name: str(said[name]) for name in names},
@@ -207,7 +207,7 @@ def _meeting(nodes: Nodes, said: dict[str, Any]) -> dict[str, str]:
 
 
 def _part(job: Job, placed: dict[str, Any], address: str, grace: float, silence: float) -> HostJob:
-    """What runs here is what was started here; node 0 only says which ranks these are."""
+    """The part of the job on this node. Its program is the one started here; node 0 only assigns the ranks."""
     identities = [
         job.told({name: str(v) for name, v in identity.items() if name.startswith("RUEDA_")})
         for identity in placed["identities"]
@@ -229,7 +229,10 @@ def _part(job: Job, placed: dict[str, Any], address: str, grace: float, silence:
 
 
 def find_first(nodes: Nodes, ranks: int) -> socket.socket:
-    """The connection to a node 0 that has proved itself and taken this node. Raises LaunchError."""
+    """Connects to node 0. Returns the connection once node 0 has proved itself and admitted this node.
+
+    Raises LaunchError.
+    """
     deadline = time.monotonic() + nodes.timeout
     told = time.monotonic()
     while True:
@@ -250,7 +253,7 @@ def find_first(nodes: Nodes, ranks: int) -> socket.socket:
 
 
 def _greet(nodes: Nodes, ranks: int) -> socket.socket:
-    """One attempt. Raises OSError where another may do better, LaunchError where not."""
+    """One attempt. Raises OSError if another attempt may succeed, otherwise LaunchError."""
     facts = {
         "node": nodes.rank,
         "nodes": nodes.count,

@@ -1,7 +1,7 @@
-"""A process that passes bytes on between its standard streams and a TCP connection, as ssh does for other hosts.
+"""A process that relays bytes between its standard streams and a TCP connection, in the role of ssh.
 
-`python relay.py FD`, where FD is the connected socket. Exits with 0 when standard input ends, with 1 when the
-connection does.
+`python relay.py FD`, where FD is the connected socket. Exits with 0 when standard input ends, and with 1 when the
+connection ends.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def _outwards(link: socket.socket) -> None:
         try:
             link.sendall(piece)
         except OSError:
-            return  # the other direction ends, too, and says so
+            return  # the other direction also ends, and reports it
     os._exit(0)
 
 
 def main() -> None:
-    """Passes on until one side has ended."""
+    """Relays until one side ends."""
     link = socket.socket(fileno=int(sys.argv[1]))
     link.setblocking(True)
     threading.Thread(target=_outwards, args=(link,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""Where the ranks of several hosts meet: an address of rank 0's host that the other hosts can reach."""
+"""The meeting address for ranks on several hosts: an address of rank 0's host that the other hosts can reach."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from pathlib import Path
 from ..errors import LaunchError
 
 _SIOCGIFADDR = 0x8915
-# Any: to ask the kernel for the route to an address, nothing is sent.
+# Any port will do: asking the kernel for the route to an address sends nothing.
 _PORT = 9
-# So many names are looked up at a time.
+# Names looked up concurrently.
 _AT_ONCE = 16
 
 
 def bare(host: str) -> str:
-    """A host's name without the brackets of an IPv6 address."""
+    """A host's name, without the brackets of an IPv6 address."""
     return host[1:-1] if host.startswith("[") else host
 
 
 def resolve(host: str) -> str | None:
-    """The address of a host as seen from here; none where that is this host's loopback or nothing."""
+    """The address of a host as seen from here; None if it is this host's loopback or cannot be resolved."""
     try:
         found = socket.getaddrinfo(bare(host), None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):  # the latter of what can be no name
+    except (OSError, UnicodeError):  # UnicodeError for an invalid name
         return None
     addresses = [str(entry[4][0]) for entry in found]
     return next((address for address in addresses if not _is_loopback(address)), None)
 
 
 async def resolve_all(hosts: Iterable[str]) -> dict[str, str | None]:
-    """resolve() for each, in threads: a name server that does not answer stops nothing else.
+    """Calls resolve() for each in threads, so that a name server that does not answer blocks nothing else.
 
-    Threads of its own kind, which do not keep the process from ending.
+    Uses daemon threads, which do not keep the process from exiting.
     """
     loop = asyncio.get_running_loop()
     limit = asyncio.Semaphore(_AT_ONCE)
@@ -71,19 +71,19 @@ async def resolve_all(hosts: Iterable[str]) -> dict[str, str | None]:
 
 
 def ssh_connection() -> Sequence[str]:
-    """The addresses of the ssh connection that this process was started over: the launcher's, this host's."""
+    """The two addresses of the ssh connection that started this process: the launcher's and this host's."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return (words[0], words[2]) if len(words) == 4 else ("", "")
 
 
 def towards(address: str) -> str | None:
-    """This host's own address on the way to another one."""
+    """This host's own address on the route to another address."""
     own = _source_towards(address)
     return None if own is None or _is_loopback(own) else own
 
 
 def interface_address(interface: str) -> str:
-    """An address of this host by the name of an interface, by itself or by a name. Raises LaunchError."""
+    """An address of this host, given an interface's name, an address, or a host name. Raises LaunchError."""
     if (Path("/sys/class/net") / interface).exists():
         found = _ipv4_of(interface) or _ipv6_of(interface)
         if found is None:
@@ -102,12 +102,12 @@ def interface_address(interface: str) -> str:
 
 
 def is_own(address: str) -> bool:
-    """Whether this host has the address: only then does the way to it begin there."""
+    """Whether this host has the address, in which case the route to it starts there."""
     return bool(address) and _source_towards(address) == address
 
 
 def listen(address: str) -> socket.socket:
-    """A socket that listens at a free port of the address, or of all where it is not this host's own."""
+    """A socket that listens on a free port of the address, or of all addresses if it is not this host's own."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -116,7 +116,7 @@ def listen(address: str) -> socket.socket:
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
-            listener.bind(("", 0))  # reached through a translated address
+            listener.bind(("", 0))  # the host is reached through a translated address
         listener.listen(socket.SOMAXCONN)
     except OSError as error:
         listener.close()
@@ -125,7 +125,7 @@ def listen(address: str) -> socket.socket:
 
 
 def rendezvous_at(address: str, port: int) -> str:
-    """As RUEDA_RENDEZVOUS has it."""
+    """The address in the form of RUEDA_RENDEZVOUS."""
     return f"tcp:[{address}]:{port}" if ":" in address else f"tcp:{address}:{port}"
 
 
@@ -154,7 +154,7 @@ def _ipv4_of(interface: str) -> str | None:
 
 
 def _ipv6_of(interface: str) -> str | None:
-    """Link-local addresses aside: they mean nothing to others without the name of an interface."""
+    """Skips link-local addresses, which other hosts cannot use without an interface name."""
     try:
         lines = Path("/proc/net/if_inet6").read_text().splitlines()
     except OSError:

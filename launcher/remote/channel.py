@@ -1,4 +1,4 @@
-"""The connection to the launcher as the process on a host sees it: its own standard streams."""
+"""The connection to the launcher, seen from the process on a host: its own standard streams."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .address import ssh_connection
 from .frames import Frame, FrameReader, Kind, NotOurs, hello, pack_json
 from .frames import pack as pack_frame
 
-# How long the launcher may need until all other hosts are ready, too.
+# Seconds that the launcher may need until all other hosts are ready as well.
 _START_WITHIN = 600.0
 
 
 class LauncherIsGone(Exception):
-    """Nobody is there any more who would want the ranks."""
+    """The launcher is gone, so the ranks are not needed any more."""
 
 
 class Channel:
-    """Says frames to the launcher, and hears its own."""
+    """Sends frames to the launcher, and receives frames from it."""
 
     def __init__(self, descriptor: int, peer: str, timeout: float) -> None:
-        """`descriptor`: for both ways. `timeout`: for what expect() waits for; seconds."""
+        """`descriptor`: for both directions. `timeout`: for expect(), in seconds."""
         self.input = descriptor
         self.output = Sink(descriptor, peer)
         self._peer = peer
@@ -37,17 +37,17 @@ class Channel:
 
     @classmethod
     def of_standard_streams(cls) -> Channel:
-        """Takes standard input and output away from everything else in this process."""
+        """Takes over standard input and output, so that nothing else in this process uses them."""
         channel = cls(os.dup(0), "the launcher", _START_WITHIN)
         channel.output = Sink(os.dup(1), "the launcher")
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, 0)
-        os.dup2(2, 1)  # what is printed by mistake
+        os.dup2(2, 1)  # for text printed by mistake
         os.close(nothing)
         return channel
 
     def greet(self) -> None:
-        """Says who is here."""
+        """Sends hello()."""
         client, server = ssh_connection()
         facts = {
             "version": installed_version(),
@@ -58,7 +58,7 @@ class Channel:
         self.output.write(hello(facts))
 
     def say(self, kind: Kind, value: dict[str, Any] | str) -> None:
-        """Sends a frame at once, before there is a thread that writes."""
+        """Sends a frame immediately. For use before the writer thread exists."""
         if isinstance(value, str):
             self.output.write(pack_frame(kind, value.encode()))
         else:
@@ -79,12 +79,12 @@ class Channel:
             self._waiting = self.read()
 
     def _look(self, frame: Frame) -> None:
-        """At a frame that was not expected."""
+        """Handles a frame that was not expected."""
         if frame.kind == Kind.SIGNAL:
             raise LauncherIsGone
 
     def read(self) -> list[Frame]:
-        """What has come. Raises LauncherIsGone at the end."""
+        """Reads the frames that have arrived. Raises LauncherIsGone at the end."""
         frames, self._waiting = self._waiting, []
         try:
             chunk = os.read(self.input, 1 << 16)

@@ -21,17 +21,17 @@ from ..supervisor import Child, Supervisor
 from .frames import Frame, FrameReader, HelloReader, Kind, NotOurs, pack, pack_json
 from .ssh import why_not_reached
 
-# After SIGKILL for its ranks a host gets this long to say that they are gone.
+# Seconds for a host, after SIGKILL to its ranks, to report that they are gone.
 _KILLED_WITHIN = 5.0
 _OF_A_RANK = (Kind.OUT, Kind.ERR, Kind.EXIT, Kind.UNSTARTED)
 
 
 class Connection:
-    """Starts the process on the host, and speaks with it.
+    """Starts the process on the host, and communicates with it.
 
-    `on_frame` gets what the process says of its ranks; `on_text` what ssh and the process write to standard
-    error once it runs; `on_lost` is called when the connection ends before all ranks are known to be gone.
-    `on_change` is called after every step of the start.
+    `on_frame` gets the process's frames about its ranks. `on_text` gets what ssh and the process write to
+    standard error once it runs. `on_lost` is called if the connection ends before all ranks are known to be
+    gone. `on_change` is called after every step of the start.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Connection:
     ) -> None:
         self.share = share
         self.name = share.host.name
-        self.ranks = list(share.ranks)  # all that have been started there
+        self.ranks = list(share.ranks)  # all ranks ever started there
         self.facts: dict[str, str] = {}
-        self.rendezvous: str | None = None  # once the host is ready; where rank 0 is to be found
+        self.rendezvous: str | None = None  # where rank 0 can be found; set once the host is ready
         self.refusal = ""  # why the host cannot start its ranks
-        self.lost = ""  # how the connection ended, where it ended too early
-        self.is_asked = False  # to run its part of a job, which cannot be another one any more
+        self.lost = ""  # how the connection ended, if it ended too early
+        self.is_asked = False  # to run its part of a job, which is then fixed
         self.ended = False  # all processes of the job on the host are gone
         self.heard_at = time.monotonic()
         self._argv = list(argv)
@@ -58,11 +58,11 @@ class Connection:
         self._on_text = on_text
         self._on_lost = on_lost
         self._on_change = on_change
-        self._pass_fds: Sequence[int] = ()  # that the process inherits
+        self._pass_fds: Sequence[int] = ()  # inherited by the process
         self._hello = HelloReader()
         self._frames = FrameReader()
-        self._lines = LineAssembler()  # of it, once the ranks have started
-        self._said = b""  # to standard error, lately
+        self._lines = LineAssembler()  # of standard error, once the ranks have started
+        self._said = b""  # the latest part of standard error
         self._supervisor: Supervisor | None = None
         self._child: Child | None = None
         self._socket: socket.socket | None = None
@@ -72,7 +72,7 @@ class Connection:
 
     @property
     def is_opened(self) -> bool:
-        """Whether it has been tried to reach the host."""
+        """Whether an attempt to reach the host has been made."""
         return self._child is not None
 
     @property
@@ -82,7 +82,7 @@ class Connection:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come from there."""
+        """Whether nothing more will come from the host."""
         return self.ended or bool(self.lost)
 
     def open(self, supervisor: Supervisor) -> None:
@@ -110,7 +110,7 @@ class Connection:
             theirs.close()
 
     def send(self, kind: Kind, payload: bytes = b"", rank: int = 0) -> None:
-        """Sends a frame, as soon as the host takes it."""
+        """Sends a frame as soon as the host can take it."""
         self._send(pack(kind, payload, rank))
 
     def send_json(self, kind: Kind, value: dict[str, Any], rank: int = 0) -> None:
@@ -120,17 +120,17 @@ class Connection:
         self._send(pack_json(kind, value, rank))
 
     def assign(self, share: HostShare) -> None:
-        """The host gets other ranks, before any has been started."""
+        """Assigns other ranks to the host, before any has started."""
         self.share = share
         self.ranks = list(share.ranks)
 
     def start_joiner(self, number: int, variables: dict[str, str]) -> None:
-        """Has one more process started there, once the host is ready."""
+        """Starts one more process there, once the host is ready."""
         self.ranks.append(number)
         self.send_json(Kind.JOINER, variables, number)
 
     def give_up(self, why: str) -> None:
-        """Ends the connection; whatever runs on the host ends by itself then."""
+        """Ends the connection. The processes on the host then end on their own."""
         if not self.is_over:
             self.lost = why
             self._close()
@@ -139,7 +139,7 @@ class Connection:
             self._on_lost(self)
 
     def explain_loss(self) -> str:
-        """A sentence about a host that was lost."""
+        """A sentence about the lost host."""
         if not self.ranks:
             return f"host '{self.name}' was lost: {self.lost}"
         first, last = self.ranks[0], self.ranks[-1]
@@ -163,7 +163,7 @@ class Connection:
                 del self._unsent[: self._socket.send(self._unsent)]
         except BlockingIOError:
             return
-        except OSError:  # its end is noticed by its exit
+        except OSError:  # the process's exit will be noticed
             self._unsent.clear()
         asyncio.get_running_loop().remove_writer(self._socket)
 
@@ -213,7 +213,7 @@ class Connection:
             self.give_up("it says what is not understood")
 
     def _handle(self, frame: Frame) -> None:
-        """Raises NotOurs or ValueError where no host says this."""
+        """Handles a frame. Raises NotOurs or ValueError if it is invalid."""
         if frame.kind in _OF_A_RANK and frame.rank not in self.ranks:
             raise NotOurs
         if frame.kind == Kind.PREPARED:
@@ -229,11 +229,11 @@ class Connection:
             self._on_frame(self, frame)
 
     def _finish(self) -> None:
-        """The process has exited, and all that it wrote is known."""
+        """The process has exited, and all of its output has been read."""
         self._close()
         assert self._child is not None
         status = self._child.process.returncode
-        if self._started and status == 0:  # its END may be in what nobody reads
+        if self._started and status == 0:  # its END may be in output that was not read
             self.ended = True
         if not self.is_over:
             self.lost = self._why_ended(status)
@@ -243,7 +243,7 @@ class Connection:
     def _why_ended(self, status: int) -> str:
         said = self._said.decode(errors="replace")
         if not self.is_greeted:
-            # What a login script prints may say why, too.
+            # The output of a login script may also say why.
             return why_not_reached(
                 self._argv[0], status, said or self._hello.before.decode(errors="replace")
             )

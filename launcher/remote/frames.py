@@ -1,8 +1,8 @@
-"""What the launcher and its process on a host say to each other.
+"""The protocol between the launcher and its process on a host.
 
-The process on the host begins with one line of text, hello(), so that what a login script prints before it
-and a version that speaks otherwise are recognised. Then both sides send frames: a kind, a rank, a length,
-and as many bytes.
+The process on the host first sends a line of text, hello(), so that output of a login script and other
+protocol versions are recognized. Then both sides send frames: a kind, a rank, a length, and that many
+bytes.
 """
 
 from __future__ import annotations
@@ -17,40 +17,38 @@ from rueda.json_objects import read_object
 
 _MARK = b"rueda-host "
 _HEAD = struct.Struct("!cII")
-# No frame that either side sends is longer; a job's variables and command line fit.
+# The maximum payload of a frame. A job's variables and command line fit.
 _MAX_PAYLOAD = 64 << 20
-_MAX_HELLO = 64 << 10  # of its line
+_MAX_HELLO = 64 << 10  # bytes of the line
 
 
 class Kind(Enum):
-    """What a frame is about; its payload."""
+    """The kinds of frames, with their payloads."""
 
     # To the host
     JOB = b"j"  # JSON, see host.HostJob
     START = b"s"  # JSON: where the ranks meet, and their secret
-    SIGNAL = b"k"  # the number of a signal for all ranks, and 1 where the user has sent it to end the job
+    SIGNAL = b"k"  # the number of a signal for all ranks, and 1 if the user sent it to end the job
     VERDICT = b"v"  # JSON: the exit code of the job, and why it ended; to the launchers of nodes
     LOST = b"l"  # how the rank has ended; to the first host
     OVER = b"y"  # all ranks of the job are gone; to the first host
-    INPUT = b"i"  # bytes for rank 0's standard input; none at its end
-    JOINER = (
-        b"n"  # JSON: variables of a process that is to be started, whose number stands for the rank
-    )
-    STOP = b"q"  # a process is to end, and is killed where it does not
+    INPUT = b"i"  # bytes for rank 0's standard input; empty at its end
+    JOINER = b"n"  # JSON: variables of a process to start; its number is in the rank field
+    STOP = b"q"  # a process should end, and is killed if it does not
     # From the host
     PREPARED = b"p"  # JSON: where the ranks will meet, on the first host
-    REFUSED = b"f"  # why the job cannot be started there
+    REFUSED = b"f"  # why the job cannot start there
     OUT = b"o"  # bytes that the rank wrote to standard output
     ERR = b"e"  # and to standard error
-    ARRIVAL = b"a"  # what the library told the launcher
-    MISSED = b"m"  # the rank has ended without which the first world cannot be formed
-    EXIT = b"x"  # the status of the rank as of subprocess, and the number of its process
-    TAKEN = b"t"  # the bytes of INPUT have been taken
-    UNSTARTED = b"u"  # why a process cannot be started
+    ARRIVAL = b"a"  # the library's message to the launcher
+    MISSED = b"m"  # this rank has ended, and the first world cannot form without it
+    EXIT = b"x"  # the rank's status as in subprocess, and its process ID
+    TAKEN = b"t"  # the bytes of INPUT have been read
+    UNSTARTED = b"u"  # why a process cannot start
     END = b"z"  # all processes of the job on this host are gone
-    # Both ways
-    ENDINGS = b"w"  # the question how others have ended; JSON: what endings.py says of that
-    SESSION = b"c"  # JSON: what is said in a session, whose number stands for the rank; nothing at its end
+    # In both directions
+    ENDINGS = b"w"  # a question how others have ended; JSON: the answer of endings.py
+    SESSION = b"c"  # JSON: a session's message, empty at its end; the session's number is in the rank field
     ALIVE = b"h"
 
 
@@ -68,11 +66,11 @@ class Frame:
 
 
 class NotOurs(Exception):
-    """Bytes that are no frames."""
+    """Bytes that are not frames."""
 
 
 def pack(kind: Kind, payload: bytes = b"", rank: int = 0) -> bytes:
-    """A frame as it is sent."""
+    """A frame in its wire format."""
     return _HEAD.pack(kind.value, rank, len(payload)) + payload
 
 
@@ -88,7 +86,7 @@ class FrameReader:
         self._rest = bytearray()
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        """Adds a chunk and returns the frames that it completes. Raises NotOurs."""
+        """Adds a chunk. Returns the frames that it completes. Raises NotOurs."""
         self._rest += chunk
         frames = []
         start = 0
@@ -113,20 +111,20 @@ def _kind(letter: bytes) -> Kind:
 
 
 def hello(facts: dict[str, str]) -> bytes:
-    """The first line from a host. Its form must not change: it tells versions apart."""
+    """The first line from a host. Its format must not change, because it distinguishes versions."""
     return _MARK + json.dumps(facts).encode() + b"\n"
 
 
 class HelloReader:
-    """Finds hello() behind what a login script may have printed."""
+    """Finds hello() after any output of a login script."""
 
     def __init__(self) -> None:
-        self.before = b""  # what else was printed
-        self.rest = b""  # what came after it
+        self.before = b""  # the output before it
+        self.rest = b""  # the bytes after it
         self.facts: dict[str, str] | None = None
 
     def feed(self, chunk: bytes) -> bool:
-        """Adds a chunk; returns whether the line has been found."""
+        """Adds a chunk. Returns whether the line has been found."""
         self.rest += chunk
         while self.facts is None and b"\n" in self.rest:
             line, _, self.rest = self.rest.partition(b"\n")
@@ -136,7 +134,7 @@ class HelloReader:
                 continue
             self.before += text
             self.facts = _facts(facts)
-        if self.facts is None:  # a line that does not end is none of ours
+        if self.facts is None:  # an endless line is not ours
             self.rest = self.rest[-_MAX_HELLO:]
         return self.facts is not None
 

@@ -1,7 +1,7 @@
 """The launcher's process on one host: `python -m rueda.launcher.remote.host`, started by the launcher.
 
-It runs the ranks of its host and tells the launcher what becomes of them. When the connection ends, or the
-launcher has been silent for too long, it ends them.
+It runs the ranks of its host and reports to the launcher. When the connection ends, or the launcher has been
+silent for too long, it ends the ranks.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from .rank_input import RankInput
 from .session_relay import SessionRelay
 
 _OUTPUT = {"stdout": Kind.OUT, "stderr": Kind.ERR}
-# How often each side says that it is there, as a part of how long it may be silent.
+# Heartbeats of each side within the longest permitted silence.
 BEATS_IN_SILENCE = 4
-# How often it is looked whether a signal has come meanwhile; seconds.
+# Seconds between checks for a signal.
 _LOOK = 0.5
 
 
@@ -54,7 +54,7 @@ class HostRun:
         channel: Channel,
         relay: int,
     ) -> None:
-        """`meeting`: where the ranks meet, and their secret. `relay`: as guardian.guard() gives it."""
+        """`meeting`: where the ranks meet, and their secret. `relay`: the result of guardian.guard()."""
         self._job = job
         self._prepared = prepared
         self._meeting = meeting
@@ -65,12 +65,12 @@ class HostRun:
         self._input: RankInput | None = None
         self._children: dict[int, Child] = {}
         self._socket: arrivals.ArrivalSocket | None = None  # while ranks may be started
-        # Of all hosts: the launcher tells of the others from when it is asked.
+        # For all hosts: once asked, the launcher reports the ends on the others.
         self._endings = Endings(lambda: self._tell(Kind.ENDINGS))
         self._sessions = SessionRelay(self._tell, self._endings)
         self._store: Store | None = None  # on the first host
         self._recovers = choice_of("RUEDA_RECOVERY", prepared.environment) == "on"
-        self._is_over = asyncio.Event()  # no rank of any host will ask the store
+        self._is_over = asyncio.Event()  # no rank on any host needs the store any more
 
     async def run(self) -> None:
         """Runs the ranks to their end."""
@@ -81,7 +81,7 @@ class HostRun:
             asyncio.get_running_loop().remove_reader(self._channel.input)
 
     async def _run_ranks(self, supervisor: Supervisor) -> None:
-        """Until they are gone; the launcher is heard until long after that."""
+        """Runs the ranks until they are gone. Listens to the launcher beyond that."""
         asyncio.get_running_loop().add_reader(self._channel.input, self._hear, supervisor)
         self._beat(supervisor)
         on_session = self._sessions.accept if self._job.most else self._endings.accept
@@ -98,20 +98,20 @@ class HostRun:
                     await self._until_over(supervisor)
                 self._socket = None
                 await supervisor.wait()
-                if self._store is not None:  # ranks of other hosts may still come to it
+                if self._store is not None:  # ranks of other hosts may still need it
                     await self._until_over(supervisor)
             socket.catch_up()
             self._sessions.close()
             self._endings.close()
 
     async def _until_over(self, supervisor: Supervisor) -> None:
-        """Until the launcher says so, or a signal ends this part of the job."""
+        """Waits until the launcher says that the job is over, or a signal ends this part of it."""
         while not self._is_over.is_set() and not supervisor.ending:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._is_over.wait(), _LOOK)
 
     def _open_store(self, listener: Listener, say: Callable[[str], None]) -> Store:
-        """Where the ranks of all hosts meet."""
+        """Opens the store at which the ranks of all hosts meet."""
         secret = self._meeting["RUEDA_SECRET"]
         return Store(
             listener,
@@ -150,13 +150,13 @@ class HostRun:
             self._hand_on(stream, chunk, rank)
 
         def on_exit(status: int) -> None:
-            socket.catch_up()  # it may have said something just before
+            socket.catch_up()  # it may have reported something just before
             child = self._children.pop(rank)
             process_id = child.process.pid
             self._endings.note(process_id, Failure(rank, status, gethostname()))
             self._tell(Kind.EXIT, f"{status} {process_id}".encode(), rank)
             if status != 0 and self._recovers and not supervisor.ending:
-                child.end_rest(self._job.grace)  # the job may go on
+                child.end_rest(self._job.grace)  # now, since the job may go on
 
         self._children[rank] = supervisor.spawn(
             self._prepared.command,
@@ -168,7 +168,7 @@ class HostRun:
         return self._children[rank]
 
     def _start_joiner(self, supervisor: Supervisor, number: int, identity: dict[str, str]) -> None:
-        """One more process than the job has begun with, unless the job is ending."""
+        """Starts an additional process, unless the job is ending."""
         if self._socket is None or supervisor.ending:
             return
         try:
@@ -179,16 +179,16 @@ class HostRun:
             self._tell(Kind.UNSTARTED, why.encode(), number)
 
     def _after_first(self, child: Child) -> None:
-        """Rank 0 alone reads what is piped into the launcher."""
+        """Sets up rank 0, which alone gets the launcher's piped input."""
         if child.process.stdin is not None:
             self._input = RankInput(child.process.stdin, lambda: self._tell(Kind.TAKEN))
 
     def _hand_on(self, stream: Stream, chunk: bytes, rank: int) -> None:
-        """What a rank has written."""
+        """Sends the launcher a piece of a rank's output."""
         self._tell(_OUTPUT[stream], chunk, rank)
 
     def _say(self, text: str) -> None:
-        """A line that the launcher shows, with the name of this host."""
+        """Prints a line, which the launcher shows with the name of this host."""
         line = f"{text}\n".encode(errors="backslashreplace")
 
         def write() -> None:
@@ -197,7 +197,7 @@ class HostRun:
         self._writer.put(len(line), write)
 
     def _refuse(self, why: str) -> None:
-        """Says that the ranks cannot be started."""
+        """Reports that the ranks cannot start."""
         self._tell(Kind.REFUSED, why.encode())
 
     def _tell(self, kind: Kind, payload: bytes = b"", rank: int = 0) -> None:
@@ -211,7 +211,7 @@ class HostRun:
         self._tell(Kind.ARRIVAL, words)
 
     def _beat(self, supervisor: Supervisor) -> None:
-        """Says again and again that this host is there, and looks whether the launcher is."""
+        """Sends heartbeats, and checks those of the launcher."""
         if time.monotonic() - self._heard_at > self._job.silence:
             self._lose_launcher(supervisor)
             return
@@ -229,7 +229,7 @@ class HostRun:
         try:
             for frame in frames:
                 self._obey(supervisor, frame)
-        except (ValueError, KeyError, TypeError, AttributeError):  # no launcher says this
+        except (ValueError, KeyError, TypeError, AttributeError):  # not from a launcher
             self._lose_launcher(supervisor)
 
     def _obey(self, supervisor: Supervisor, frame: Frame) -> None:
@@ -238,7 +238,7 @@ class HostRun:
             if number in RELAYED:
                 supervisor.relay(signal.Signals(number))
                 return
-            if by_user:  # who does not care any more for output that nobody reads
+            if by_user:  # so unread output is not needed any more
                 supervisor.interrupted_by = supervisor.interrupted_by or signal.Signals(number)
             supervisor.end(signal.Signals(number))
             self._is_over.set()
@@ -265,12 +265,12 @@ class HostRun:
 
 
 def main() -> None:
-    """Does what the launcher says until it is done, or the launcher is gone."""
+    """Follows the launcher's orders until the job is done or the launcher is gone."""
     channel = Channel.of_standard_streams()
     channel.greet()
     try:
         job = HostJob.from_json(channel.expect(Kind.JOB).json())
-        relay = guard(job.grace)  # before there is a listener, of which it would keep a copy
+        relay = guard(job.grace)  # before a listener exists, which its processes would inherit
         prepared = prepare(job)
         channel.say(Kind.PREPARED, {"rendezvous": prepared.rendezvous})
         meeting = channel.expect(Kind.START).json()
@@ -280,7 +280,7 @@ def main() -> None:
         channel.say(Kind.REFUSED, error.format_message())
         sys.exit(2)
     asyncio.run(HostRun(job, prepared, meeting, channel, relay).run())
-    os._exit(0)  # a thread may still wait for somebody who reads
+    os._exit(0)  # a thread may still be blocked on output that nobody reads
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a host is told of a job, and the checks there before anything is started."""
+"""The description of a job for one host, and the host's checks before anything starts."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ class HostJob:
     command: list[str]
     folder: str
     settings: dict[str, str]  # variables for all ranks
-    identities: list[dict[str, str]]  # of each rank, in order: who it is
+    identities: list[dict[str, str]]  # identity variables of each rank, in order
     first: int
     grace: float
-    silence: float  # seconds after which the other side is taken for gone
-    interface: str  # the user's choice, or nothing
-    reached_at: str  # the address by which other hosts reach this one, or nothing
-    reads_input: bool  # rank 0: what is piped into the launcher
-    # So many processes may be started at a time, also later: it runs until it is told that the job is over.
+    silence: float  # seconds without a message after which the other side counts as gone
+    interface: str  # the user's choice, or ""
+    reached_at: str  # the address at which other hosts reach this one, or ""
+    reads_input: bool  # whether rank 0 gets the launcher's piped input
+    # How many processes may exist at a time, also started later. If not 0, the host runs until the job is over.
     most: int = 0
-    # Ranks that share that host's cores, where its environment says nothing else.
+    # Ranks that share the host's cores, unless its environment sets the threads.
     cores_for: int = 0
 
     @property
     def size(self) -> int:
-        """How many ranks the whole job has."""
+        """The number of ranks of the whole job."""
         return int(self.identities[0]["RUEDA_SIZE"])
 
     def to_json(self) -> dict[str, Any]:
-        """As it travels."""
+        """The form in which it is sent."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> HostJob:
-        """As to_json() gave it."""
+        """The inverse of to_json()."""
         return cls(**value)
 
 
@@ -61,7 +61,7 @@ class Prepared:
 
 
 def prepare(job: HostJob) -> Prepared:
-    """Changes into the job's folder and sets its variables; raises LaunchError where it cannot run."""
+    """Changes into the job's folder and sets its variables. Raises LaunchError if the job cannot run here."""
     try:
         os.chdir(job.folder)
     except OSError as error:
@@ -78,11 +78,11 @@ def prepare(job: HostJob) -> Prepared:
     check_number(here, here)
     provide_descriptors(here, started_here=True)
     command = check_command(job.command, local=True)
-    # Each of several carries data; the first, whatever else ranks tell each other.
+    # All interfaces carry data. The first also carries the ranks' other messages.
     chosen = [interface_address(part) for part in job.interface.split(",") if part]
     address = chosen[0] if chosen else job.reached_at
     if not job.interface and is_own(address):
-        os.environ["RUEDA_INTERFACE"] = address  # the ranks meet and exchange data in one network
+        os.environ["RUEDA_INTERFACE"] = address  # so that ranks meet and send data on one network
     listener, rendezvous = _open_rendezvous(address) if job.first == 0 else (None, "")
     return Prepared(command, without_identity(os.environ), listener, rendezvous)
 

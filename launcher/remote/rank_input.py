@@ -1,4 +1,4 @@
-"""What is piped into the launcher, for rank 0: one piece at a time, the next when it has been taken."""
+"""The launcher's piped input for rank 0: one piece at a time, the next once the previous one was read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PIECE = 1 << 16
 
 
 class RankInput:
-    """On rank 0's host: writes what comes to the rank's standard input."""
+    """On rank 0's host: writes the pieces to the rank's standard input."""
 
     def __init__(self, pipe: IO[bytes], on_taken: Callable[[], None]) -> None:
         self._pipe: IO[bytes] | None = pipe
@@ -21,7 +21,7 @@ class RankInput:
         os.set_blocking(pipe.fileno(), False)
 
     def give(self, piece: bytes) -> None:
-        """Writes the piece, in its own time; an empty one is the end."""
+        """Writes a piece in the background. An empty piece is the end."""
         if self._pipe is None:
             return
         if not piece:
@@ -36,7 +36,7 @@ class RankInput:
             self._rest = self._rest[os.write(self._pipe.fileno(), self._rest) :]
         except BlockingIOError:
             return
-        except OSError:  # the rank reads no more
+        except OSError:  # the rank does not read any more
             self._close()
             return
         if not self._rest:
@@ -51,17 +51,17 @@ class RankInput:
 
 
 class PipedInput:
-    """In the launcher: reads standard input, in a thread since a read from a file cannot be waited for."""
+    """In the launcher: reads standard input in a thread, as asyncio cannot wait for reads from files."""
 
     def __init__(self, on_piece: Callable[[bytes], None]) -> None:
-        """`on_piece` is called in the loop's thread; an empty piece is the end."""
+        """`on_piece` is called in the loop's thread. An empty piece is the end."""
         self._on_piece = on_piece
         self._loop = asyncio.get_running_loop()
         self._wanted = threading.Semaphore(0)
         threading.Thread(target=self._run, daemon=True).start()
 
     def more(self) -> None:
-        """The last piece has been taken."""
+        """The last piece has been read."""
         self._wanted.release()
 
     def _run(self) -> None:

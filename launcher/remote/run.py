@@ -30,12 +30,12 @@ from .session_relay import EndingsForHost
 _STREAMS: dict[Kind, Stream] = {Kind.OUT: "stdout", Kind.ERR: "stderr"}
 
 
-# How often a signal to the launcher is looked for; seconds.
+# Seconds between checks for a signal to the launcher.
 _LOOK = 0.1
 
 
 class HostsFailed(LaunchError):
-    """Hosts cannot run their part of a job, for a reason that is theirs."""
+    """Hosts cannot run their part of a job, for a reason of their own."""
 
     def __init__(self, connections: Sequence[Connection], message: str) -> None:
         super().__init__(message)
@@ -46,12 +46,12 @@ class HostsFailed(LaunchError):
 class Reach:
     """How hosts are reached."""
 
-    agent: str  # ssh, or what behaves like it, with arguments
-    start_timeout: float  # seconds until all hosts must be ready
-    silence: float  # seconds after which a host that says nothing is given up
+    agent: str  # ssh or a compatible program, with arguments
+    start_timeout: float  # seconds within which all hosts must be ready
+    silence: float  # seconds without a message after which a host is given up
 
     def command_line(self, share: HostShare, found: str | None) -> list[str]:
-        """What starts the process on a host, whose address is `found`."""
+        """The command line that starts the process on a host. `found`: the host's address."""
         if share.host.is_local or address.is_own(found or ""):
             return ssh.command_here()
         words = ssh.agent_words(self.agent)
@@ -59,7 +59,7 @@ class Reach:
 
 
 def dry_run(job: Job, reach: Reach) -> list[str]:
-    """How each host is reached, and what its ranks run; without the job's secret."""
+    """Lines that show how each host is reached and what its ranks run, without the job's secret."""
     shares = place(job.ranks, job.hosts)
     lines = []
     for share in shares:
@@ -77,13 +77,13 @@ class RemoteRun(BuiltinRun):
     def __init__(
         self, job: Job, reach: Reach, output: RankOutput, grace: float, relay: int
     ) -> None:
-        """`relay`: as guardian.guard() gives it."""
+        """`relay`: the result of guardian.guard()."""
         super().__init__(job, output, grace, relay)
         self._reach = reach
         self._shares = place(job.ranks, job.hosts)
         self._connections: list[Connection] = []
-        self._addresses: dict[str, str | None] = {}  # of hosts, as resolve() has found them
-        self._handlers: tuple[Callable[..., None], ...] = ()  # of each, as Connection takes them
+        self._addresses: dict[str, str | None] = {}  # of hosts, from resolve()
+        self._handlers: tuple[Callable[..., None], ...] = ()  # for each Connection
         self._changed = asyncio.Event()
         self._started = False
         self._refusal = ""
@@ -110,12 +110,12 @@ class RemoteRun(BuiltinRun):
         return code, words
 
     def _is_certain(self, rank: int) -> bool:
-        # The first host tells a moment later whether the first world can be formed without the rank.
+        # The first host reports a moment later whether the first world can form without the rank.
         is_forming = self._come is not None and self._come.somebody_waits
         return super()._is_certain(rank) and not is_forming
 
     async def _run_ranks(self, supervisor: Supervisor) -> None:
-        supervisor.start_writer(self._output.writer)  # lines are said before there are ranks
+        supervisor.start_writer(self._output.writer)  # because lines are printed before ranks exist
         come = self._come = Arrivals(
             self._job.ranks, lambda sentence: self._notice_absence(supervisor, sentence)
         )
@@ -142,7 +142,7 @@ class RemoteRun(BuiltinRun):
         await supervisor.wait()
 
     async def _find_addresses(self, supervisor: Supervisor, names: Sequence[str]) -> None:
-        """Before _connection_to() hosts; signals are obeyed meanwhile."""
+        """Resolves hosts, while still handling signals. Call before _connection_to()."""
         others = [host.name for host in self._job.hosts if host.name not in self._addresses]
         found = asyncio.ensure_future(address.resolve_all([*names, *others]))
         try:
@@ -154,17 +154,17 @@ class RemoteRun(BuiltinRun):
             found.cancel()
 
     def _connection_to(self, share: HostShare, *handlers: Callable[..., None]) -> Connection:
-        """`handlers`: as Connection takes them."""
+        """`handlers`: those of Connection."""
         return Connection(
             share, self._reach.command_line(share, self._addresses.get(share.host.name)), *handlers
         )
 
     def _meeting_for(self, connection: Connection, meeting: dict[str, str]) -> dict[str, str]:
-        """What the host is told of where the ranks meet, and of their secret."""
+        """What the host gets to know about the ranks' meeting point and secret."""
         return meeting
 
     async def _start(self, supervisor: Supervisor) -> None:
-        """Starts the ranks once every host is ready; raises LaunchError where one is not."""
+        """Starts the ranks once every host is ready. Raises LaunchError if one is not."""
         deadline = time.monotonic() + self._reach.start_timeout
         await self._make_ready(supervisor, deadline)
         if supervisor.ending:
@@ -182,7 +182,7 @@ class RemoteRun(BuiltinRun):
         self._beat(supervisor)
 
     async def _make_ready(self, supervisor: Supervisor, deadline: float) -> None:
-        """Reaches the hosts, as far as they have not been, and has them check; raises HostsFailed."""
+        """Connects to hosts that are not connected yet, and lets them check their part. Raises HostsFailed."""
         for connection in self._connections:
             if not connection.is_opened:
                 connection.open(supervisor)
@@ -196,7 +196,7 @@ class RemoteRun(BuiltinRun):
     async def _prepare(
         self, supervisor: Supervisor, deadline: float, connections: Sequence[Connection]
     ) -> None:
-        """Has hosts that have said hello check whether they can run their part of the job."""
+        """Lets hosts that have said hello check whether they can run their part of the job."""
         self._check_versions(connections)
         for connection in connections:
             job = self._part(connection.share, self._address_of(connection))
@@ -210,7 +210,7 @@ class RemoteRun(BuiltinRun):
         connections: Sequence[Connection],
         is_reached: Callable[[Connection], bool],
     ) -> None:
-        """Returns when these hosts have come so far, or a signal has ended the job; raises HostsFailed."""
+        """Returns when `is_reached` for all these hosts, or a signal has ended the job. Raises HostsFailed."""
         while not supervisor.ending:
             for connection in connections:
                 if connection.refusal:
@@ -244,14 +244,14 @@ class RemoteRun(BuiltinRun):
                 )
 
     def _address_of(self, connection: Connection) -> str:
-        """Where the other hosts reach a host, as far as that is known."""
+        """The address at which other hosts reach a host, if known."""
         if not connection.share.host.is_local:
             return self._addresses.get(connection.name) or connection.facts.get("own_address", "")
         others = (other for other in self._connections if other is not connection)
         return next(filter(None, map(self._as_seen_by, others)), "") or self._on_the_way()
 
     def _on_the_way(self) -> str:
-        """This host's address on the way to a host that may come."""
+        """This host's address on the route to a host that may join."""
         for host in self._job.hosts:
             found = None if host.is_local else self._addresses.get(host.name)
             if own := address.towards(found) if found else None:
@@ -259,7 +259,7 @@ class RemoteRun(BuiltinRun):
         return ""
 
     def _as_seen_by(self, connection: Connection) -> str | None:
-        """An address of this host on the way to another one."""
+        """This host's address on the route to another host."""
         found = self._addresses.get(connection.name)
         own = address.towards(found) if found else None
         return own or connection.facts.get("launcher_address")
@@ -285,7 +285,7 @@ class RemoteRun(BuiltinRun):
         )
 
     def _identity(self, rank: int) -> dict[str, str]:
-        """Who the rank is."""
+        """The rank's identity variables."""
         return self._job.told(identity(self._shares, rank))
 
     def _begin_input(self) -> None:
@@ -295,13 +295,13 @@ class RemoteRun(BuiltinRun):
             self._input.more()
 
     def _beat(self, supervisor: Supervisor) -> None:
-        """Says again and again to each host that the launcher is there, and looks whether they are."""
+        """Sends heartbeats to all hosts, and checks theirs."""
         now = time.monotonic()
         for connection in self._connections:
             if connection.is_over:
                 continue
             connection.send(Kind.ALIVE)
-            if self._output.writer.is_full:  # it is not being listened to
+            if self._output.writer.is_full:  # its messages are not being read at the moment
                 connection.heard_at = now
             if now - connection.heard_at > self._reach.silence:
                 connection.give_up(f"it has said nothing for {self._reach.silence:g} s")
@@ -313,7 +313,7 @@ class RemoteRun(BuiltinRun):
     ) -> None:
         if frame.kind in _STREAMS:
             if supervisor.interrupted_by is not None and self._output.writer.is_full:
-                return  # nobody reads, and nobody waits for them any more
+                return  # their messages are not read, and not needed any more
             self._output.write(frame.rank, _STREAMS[frame.kind], frame.payload)
         elif frame.kind == Kind.EXIT:
             host = connection.facts.get("host", connection.name)
@@ -353,7 +353,7 @@ class RemoteRun(BuiltinRun):
         self._end_without(supervisor, connection)
 
     def _end_without(self, supervisor: Supervisor, connection: Connection) -> None:
-        """A host is lost without which the job does not go on, or which is lost while it ends."""
+        """Handles the loss of a host if the job cannot go on without it, or is ending."""
         if not self._lost:
             self._failures_before_loss = len(self._failures)
             if not supervisor.ending:
@@ -361,7 +361,7 @@ class RemoteRun(BuiltinRun):
         self._lost.append(connection)
 
     def _tell_store(self, how: Failure) -> None:
-        """The first host, where the ranks meet, unless that is gone itself."""
+        """Informs the first host, which has the store, unless it is gone itself."""
         first = self._connections[0]
         if not first.is_over:
             first.send(Kind.LOST, how.describe_status().encode(), how.rank)
@@ -373,7 +373,7 @@ class RemoteRun(BuiltinRun):
             first.send(Kind.OVER)
 
     def _show(self, connection: Connection, line: bytes) -> None:
-        """What ssh or the process there says."""
+        """Shows a line that ssh or the process on the host printed."""
         self._output.show("stderr", f"rueda: {connection.name}: ".encode() + line)
 
 

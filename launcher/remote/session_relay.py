@@ -1,4 +1,4 @@
-"""Carries what the processes of a host and the launcher tell each other over the connection between the two hosts."""
+"""Relays sessions between the launcher and the processes of a host over the connection between the two hosts."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from .frames import Frame, Kind
 if TYPE_CHECKING:
     from .connection import Connection
 
-# More sessions than the ranks of any host open come from nobody who means well.
+# No host's ranks open more sessions than this.
 _MAX_SESSIONS = 4096
 
 
 class SessionRelay:
-    """On the host: hands on what its processes say, and tells them what the launcher says."""
+    """On the host: relays messages between its processes and the launcher."""
 
     def __init__(self, tell: Callable[[Kind, bytes, int], None], endings: Endings) -> None:
-        """`tell`: sends a frame to the launcher. `endings`: tells here how others have ended."""
+        """`tell`: sends a frame to the launcher. `endings`: tells processes here how others have ended."""
         self._tell = tell
         self._endings = endings
         self._sessions: dict[int, Session] = {}
         self._last = 0
 
     def accept(self, connection: socket.socket, begin: bytes) -> None:
-        """Takes a connection of which `begin` has been read."""
+        """Takes over a connection. `begin`: bytes already read from it."""
         if len(self._sessions) >= _MAX_SESSIONS:
             connection.close()
             return
@@ -47,9 +47,9 @@ class SessionRelay:
             self._sessions[number] = session
 
     def take(self, frame: Frame) -> None:
-        """What the launcher says in one of the sessions."""
+        """Handles the launcher's message in one of the sessions."""
         session = self._sessions.get(frame.rank)
-        if session is None:  # it has ended meanwhile
+        if session is None:  # it has ended in the meantime
             return
         if frame.payload:
             session.send(**frame.json())
@@ -57,7 +57,7 @@ class SessionRelay:
             session.close()
 
     def close(self) -> None:
-        """Ends all."""
+        """Ends all sessions."""
         for session in list(self._sessions.values()):
             session.close()
 
@@ -68,15 +68,15 @@ class SessionRelay:
 
 
 def speaks_for_others(message: dict[str, Any], ranks: Collection[int]) -> bool:
-    """Whether a process says that it is one that does not run on its host, which has `ranks`."""
+    """Whether a process claims a number that is not among the `ranks` of its host."""
     return any(name in message and message[name] not in ranks for name in ("hello", "ready"))
 
 
 class RelayedSession:
-    """In the launcher: what it has with one process of a host."""
+    """In the launcher: the session with one process of a host."""
 
     def __init__(self, connection: Connection, key: int) -> None:
-        """`key`: of the session, by the host."""
+        """`key`: the host's number for the session."""
         self.number = -1
         self._connection = connection
         self._key = key
@@ -91,7 +91,7 @@ class RelayedSession:
 
 
 class EndingsForHost:
-    """In the launcher: tells a host how processes of the others have ended."""
+    """In the launcher: tells a host how processes on the other hosts have ended."""
 
     def __init__(self, connection: Connection) -> None:
         self.number = -1

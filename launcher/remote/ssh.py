@@ -1,4 +1,4 @@
-"""The command lines that start a process on another host, and what their failure means."""
+"""Command lines that start a process on another host, and the meaning of their failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .address import bare
 
 # The launcher's process on a host.
 MODULE = "rueda.launcher.remote.host"
-# Never asks; leaves no master connection behind; notices a host that has gone.
+# Never prompts, leaves no master connection behind, and notices a lost host.
 _OPTIONS = (
     "BatchMode=yes",
     "ControlMaster=no",
@@ -22,23 +22,23 @@ _OPTIONS = (
     "ServerAliveInterval=15",
     "ServerAliveCountMax=3",
 )
-# Of a shell: the program was not found.
+# A shell's exit code for a program that was not found.
 _NOT_FOUND = 127
 
 
 def command_here() -> list[str]:
-    """Starts the process on the launcher's own host."""
+    """The command that starts the process on the launcher's own host."""
     return ["sh", "-c", command_there()]
 
 
 def command_there() -> str:
-    """For the shell of another host: the same Python, and the same place to find Rueda in."""
+    """The command for another host's shell, with the same Python and the same path to Rueda."""
     words = [sys.executable, "-m", MODULE]
     path = os.environ.get("PYTHONPATH")
     if path:
         absolute = os.pathsep.join(map(os.path.abspath, filter(None, path.split(os.pathsep))))
         words = [f"PYTHONPATH={absolute}", *words]
-    # Not in a folder in which something may be called rueda.
+    # Not in a folder that may contain something called rueda.
     return "cd / && exec env " + shlex.join(words)
 
 
@@ -54,16 +54,16 @@ def agent_words(agent: str) -> list[str]:
 
 
 def command_line(agent: Sequence[str], host: str, timeout: float) -> list[str]:
-    """Starts the process on another host; `timeout` is how long ssh may take to connect."""
+    """The command that starts the process on another host. `timeout`: seconds for ssh to connect."""
     words = list(agent)
-    if os.path.basename(words[0]) == "ssh":  # the first mention of an option counts: the user's
+    if os.path.basename(words[0]) == "ssh":  # the user's options come first and take precedence
         for option in (*_OPTIONS, f"ConnectTimeout={max(1, round(timeout))}"):
             words += ["-o", option]
     return [*words, bare(host), command_there()]
 
 
 def why_not_reached(agent: str, status: int, said: str) -> str:
-    """A sentence's end for a process that ended before it said hello, e.g. "cannot be reached: ..."."""
+    """The end of a sentence about a process that ended before hello, such as "cannot be reached: ..."."""
     program = os.path.basename(agent)
     how = Failure(0, status).describe_status()
     last_line = said.strip().rpartition("\n")[2].strip()
@@ -73,7 +73,7 @@ def why_not_reached(agent: str, status: int, said: str) -> str:
             f"has no {sys.executable}{because}; every host needs the same Python environment at "
             "the same place"
         )
-    if status == 255 or status < 0:  # of ssh itself
+    if status == 255 or status < 0:  # ssh itself failed
         return f"cannot be reached{because} ({program}: {how})"
     return (
         f"could not run Rueda with {sys.executable}{because} ({how}); every host needs the same "

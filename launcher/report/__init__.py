@@ -1,4 +1,4 @@
-"""`rueda report`: where the time of a training goes, and what it would be on more ranks."""
+"""`rueda report`: where the time of a training goes, and a prediction for more ranks."""
 
 from .command import make_report_command
 

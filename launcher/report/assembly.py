@@ -1,4 +1,4 @@
-"""What is reported of a folder of recordings."""
+"""Assembles a report from a folder of recordings."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from .simulator import SLOW, Simulator, TooSlow, find_simulator
 
 __all__ = ["Asked", "Baseline", "Report", "assemble", "read_baseline"]
 
-# Between hosts, where one host was recorded and nothing else is said.
+# Links between hosts if only one host was recorded and no flags are given.
 _ASSUMED = Links(10.0, 30.0, "assumed: no link was recorded, give --bandwidth and --latency")
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A recording of one rank, and how long a step took; seconds."""
+    """A recording of one rank, and the time of a step in seconds."""
 
     folder: Path
     step: float
@@ -42,7 +42,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line asks of the prediction."""
+    """The command line's settings for the prediction."""
 
     sizes: tuple[int, ...] = ()
     per_host: int | None = None
@@ -53,10 +53,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Report:
-    """All that is told.
+    """The report.
 
-    - ``speedup``: over one rank, whose step takes ``one_rank`` seconds, by ``one_rank_from``.
-    - ``bounds``: by the bound s of stale synchronous parallel, what all steps would take over what they take with 0.
+    - ``speedup``: over one rank, whose step takes ``one_rank`` seconds; ``one_rank_from`` says how this is known.
+    - ``bounds``: by the bound s of stale synchronous parallel, the time of all steps relative to that with s = 0.
     """
 
     header: Header
@@ -74,11 +74,11 @@ class Report:
 
     @property
     def training(self) -> npt.NDArray[np.float64]:
-        """The COLUMNS of the training, in seconds, summed over ranks."""
+        """The COLUMNS of the training, in seconds, summed over all ranks."""
         return np.asarray(sum(each.training for each in self.splits))
 
     def share(self, column: str) -> float:
-        """Of the training of all ranks, from 0 to 1; of the whole run where no training was found."""
+        """A column's share of all ranks' training, from 0 to 1; of the whole run if no training was found."""
         sums = self.training
         if not sums.sum():
             sums = np.asarray(sum(each.whole for each in self.splits))
@@ -86,7 +86,7 @@ class Report:
 
 
 def assemble(folder: Path, asked: Asked) -> Report:
-    """Reads it and predicts. Raises LaunchError where there is nothing to report on."""
+    """Reads the recordings and predicts. Raises LaunchError if there is nothing to report on."""
     try:
         recordings, notes = read_folder(folder)
         splits = split(recordings)
@@ -141,13 +141,13 @@ def assemble(folder: Path, asked: Asked) -> Report:
 
 
 def _own_times(splits: Sequence[RankSplit]) -> npt.NDArray[np.float64]:
-    """Of each rank and step, (ranks, steps), without those in which a training warms up."""
+    """An array (ranks, steps), without the training's warm-up steps."""
     count = min(len(each.steps) for each in splits)
     return np.stack([each.own[WARM_UP:count] for each in splits])
 
 
 def read_baseline(folder: Path) -> Baseline:
-    """Raises LaunchError where it is no recording of one rank."""
+    """Reads a recording of one rank. Raises LaunchError if the folder is not such a recording."""
     try:
         recordings, _ = read_folder(folder)
     except RecordingError as error:
@@ -235,7 +235,7 @@ def _predict(
         except TooSlow as too_slow:
             return too_slow
 
-    # Each waits for a process.
+    # Each thread waits for a process.
     with ThreadPoolExecutor(cores_within_quota()[0]) as pool:
         predictions = list(pool.map(one_of, asked.sizes))
     for size, one in zip(asked.sizes, predictions, strict=True):
@@ -277,7 +277,7 @@ def _links(
 
 
 def _engine(header: Header) -> list[str]:
-    """The options that the recorded run had, as far as the simulator has them."""
+    """The options of the recorded run that the simulator supports."""
     names = {
         "fusion_threshold": "--fusion-threshold",
         "ring_chunk": "--chunk",

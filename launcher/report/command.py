@@ -53,7 +53,7 @@ Exit code: that of the run if -np starts one, otherwise 0; 2 if there is nothing
 
 
 class _ReportCommand(click.Command):
-    """What follows COMMAND is its own; a FOLDER may have options behind it."""
+    """Words after COMMAND belong to it. A FOLDER may be followed by options."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         runs = any(word.partition("=")[0] in ("-np", "--np") for word in args)
@@ -62,7 +62,7 @@ class _ReportCommand(click.Command):
 
 
 def make_report_command() -> click.Command:
-    """The command; it needs nothing but the recordings and, to predict, the simulator."""
+    """The command. It needs only the recordings and, to predict, the simulator."""
 
     @click.command(
         "report",
@@ -156,7 +156,7 @@ def make_report_command() -> click.Command:
         if page is not None:
             require_matplotlib("--html")
             require_file("--html", page)
-        # What needs NumPy is imported here, so that `rueda` itself starts without.
+        # Modules that need NumPy are imported here, so that `rueda` itself starts without it.
         from .assembly import Asked, assemble, read_baseline
 
         wanted = () if sizes == "0" else parse_list(sizes, "--predict")
@@ -194,7 +194,7 @@ def make_report_command() -> click.Command:
             click.echo(json.dumps(as_json(found), indent=2, ensure_ascii=False))
         else:
             print_report(found, console())
-        if page is not None:  # last: what was found is told in any case
+        if page is not None:  # last, so that the findings are printed in any case
             from .page import page_of
 
             write_file(page, page_of(found))

@@ -1,4 +1,4 @@
-"""A report in the terminal, and as JSON."""
+"""Prints a report on the terminal, or as JSON."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .sentences import lines_of
 
 __all__ = ["HEADS", "as_json", "print_report", "rows_of"]
 
-# In columns that a terminal of 80 has room for.
+# Column titles that fit 80 characters.
 _NARROW = ("compute", "exposed\ncommunication", "straggler\nwait", "input\nwait", "other")
 HEADS = ("compute", "exposed communication", "straggler wait", "input wait", "other")
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Tables, and sentences on what they mean."""
+    """Prints tables, and sentences about what they mean."""
     for title, key in (("The training", "training"), ("The whole run", "whole")):
         if key == "training" and not report.training.sum():
             continue
@@ -61,7 +61,7 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def rows_of(report: Report, key: str) -> Iterator[Sequence[str]]:
-    """Of each rank, and of all where there are several."""
+    """One row per rank, and one for all if there are several."""
     for each in report.splits:
         yield _cells(str(each.rank), getattr(each, key))
     if len(report.splits) > 1:

@@ -1,4 +1,4 @@
-"""A report as one page of HTML that needs no other file."""
+"""A report as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .sentences import lines_of
 
 __all__ = ["page_of"]
 
-# Of Okabe and Ito, which those who see few colours can tell apart.
+# Okabe and Ito's palette, which colour-blind readers can distinguish.
 _COLORS = ("#009e73", "#0072b2", "#d55e00", "#e69f00", "#bbbbbb")
-# Points of a curve; more are put together.
+# The maximum number of points of a curve; neighbours are averaged.
 _POINTS = 400
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -130,7 +130,7 @@ def _highest(values: Any) -> float:
 
 
 def _thinned(values: Any) -> tuple[Any, Any]:
-    """Means of neighbours."""
+    """Averages neighbouring points."""
     size = max(1, math.ceil(len(values) / _POINTS))
     starts = np.arange(0, len(values), size)
     lengths = np.diff(np.append(starts, len(values)))

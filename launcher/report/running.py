@@ -1,4 +1,4 @@
-"""Runs what is to be recorded, through `rueda run`."""
+"""Runs the command to record, with `rueda run`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["run_recorded"]
 def run_recorded(
     ranks: int, launch: Sequence[str], command: Sequence[str], folder: Path, output: int
 ) -> int:
-    """Its exit code. What it prints goes to the descriptor ``output``.
+    """Returns the exit code. The command's output goes to the descriptor ``output``.
 
-    Raises LaunchError, before anything is run, where nothing can be recorded in the folder.
+    Raises LaunchError, before anything runs, if nothing can be recorded in the folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        put_aside(folder)  # else it would be taken for this run's, should this one record nothing
+        put_aside(folder)  # or it would pass for this run's if this run records nothing
     except OSError as error:
         raise LaunchError(f"cannot record in '{folder}': {error.strerror}") from error
     environment = {**os.environ, VARIABLE: str(folder.resolve())}

@@ -1,4 +1,4 @@
-"""What the numbers of a report mean, in sentences."""
+"""Sentences that explain the numbers of a report."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .assembly import Report
 
 __all__ = ["TOLERATED_INPUT", "lines_of"]
 
-# Of the training: what may be waited for input.
+# The share of the training that input waits may take without a remark.
 TOLERATED_INPUT = 0.05
-# A gain below this is none.
+# Smaller gains do not count.
 _GAIN = 0.05
 
 

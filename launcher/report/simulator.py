@@ -1,4 +1,4 @@
-"""Runs the simulator that is installed beside the library."""
+"""Runs the simulator that is installed with the library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import LaunchError
 
 __all__ = ["SLOW", "Simulator", "TooSlow", "find_simulator"]
 
-# Seconds that one simulation may take.
+# The limit for one simulation, in seconds.
 SLOW = 60.0
 
 
@@ -20,20 +20,20 @@ class TooSlow(Exception):
 
 
 def find_simulator() -> Path | None:
-    """The program; None where Rueda was built without its benchmarks."""
+    """The program, or None if Rueda was built without its benchmarks."""
     path = Path(__file__).parents[2] / "lib" / "rueda_simulate"
     return path if path.is_file() else None
 
 
 class Simulator:
-    """Seconds of the last of two steps, by the program at ``path``; remembers what it has been asked."""
+    """Simulates two steps with the program at ``path``. Returns the second's time in seconds. Caches results."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[tuple[str, ...], float] = {}
 
     def __call__(self, arguments: Sequence[str]) -> float:
-        """Raises LaunchError where the program fails, and TooSlow."""
+        """Raises LaunchError if the program fails, and TooSlow."""
         asked = tuple(arguments)
         if asked not in self._known:
             self._known[asked] = self._run(asked)

@@ -1,7 +1,7 @@
-"""The store at which the ranks of a job meet, in the process that has started them.
+"""The store at which the ranks of a job meet, in the process that starts them.
 
-It is there before any rank is, outlives each of them, and hears how they end: who waits for a rank that has ended is
-told so at once.
+It exists before and after the ranks, and learns how they end. Ranks that wait for an ended rank are told so
+immediately.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from .words import (
 )
 from .world import World, error
 
-# The address that the launcher serves, for the ranks to know that rank 0 need not; csrc/membership/launch.h.
+# The address that the launcher serves. Tells ranks that rank 0 need not serve it; csrc/membership/launch.h.
 STORE_VARIABLE = "RUEDA_RENDEZVOUS_STORE"
 
-# For how long a connection may not have shown yet whose it is; seconds.
+# Seconds within which a connection must prove which rank it belongs to.
 _HANDSHAKE = 10.0
 _READ = 1 << 20
-# Who leaves may have ended, which is heard of a moment later, with how; seconds.
+# Seconds to wait after a rank leaves: it may have ended, and how it ended becomes known a moment later.
 _MOMENT = 0.1
 
 
 class _Client:
-    """A connection, which becomes a rank's once that has shown that it knows the secret."""
+    """A connection. It becomes a rank's once the rank has proved that it knows the secret."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -51,13 +51,13 @@ class _Client:
         self.rank = -1
         self.world: World | None = None
         self.is_open = True
-        self.is_refused = False  # has got its last answer
+        self.is_refused = False  # it has got its last answer
         self.is_read = False
         self.timer: asyncio.TimerHandle | None = None
 
 
 class Store:
-    """Answers the ranks at one address, for one world after the other. Use within a running loop."""
+    """Answers the ranks at one address, for one world after another. Use within a running loop."""
 
     def __init__(
         self,
@@ -67,19 +67,19 @@ class Store:
         say: Callable[[str], None],
         on_failure: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`say`: says a line of the launcher's own.
+        """`say`: prints a line of the launcher's own.
 
-        `on_failure`: the first world cannot be formed, for want of this rank, which is lost.
+        `on_failure`: called if the first world cannot form because this rank is lost.
         """
         self._size = size
         self._proofs = Proofs(secret)
         self._on_failure = on_failure
         self._lost: dict[int, str] = {}
-        self._blamed: set[int] = set()  # left while others waited for them
-        self._worlds: list[World] = []  # in which somebody is
-        self._timers: dict[World, asyncio.TimerHandle] = {}  # of those that somebody has left
+        self._blamed: set[int] = set()  # ranks that left while others waited for them
+        self._worlds: list[World] = []  # that have ranks in them
+        self._timers: dict[World, asyncio.TimerHandle] = {}  # for worlds that ranks have left
         self._has_formed = False
-        self._pending: list[_Client] = []  # in the order in which they came
+        self._pending: list[_Client] = []  # in the order of arrival
         self._clients: set[_Client] = set()
         self._loop = asyncio.get_running_loop()
         self._rejections = Rejections("rendezvous", say)
@@ -87,14 +87,14 @@ class Store:
         self._acceptor.open()
 
     def close(self) -> None:
-        """Whoever asks from now on is not answered."""
+        """Stops answering."""
         self._on_failure = lambda _: None
         self._acceptor.close()
         for client in list(self._clients):
             self._drop(client)
 
     def lose(self, rank: int, how: str) -> None:
-        """A rank has ended, and will not come again; `how` goes into the others' errors."""
+        """A rank has ended for good. `how` goes into the others' errors."""
         self._lost[rank] = how
         if rank in self._blamed:
             self._report(rank)
@@ -102,7 +102,7 @@ class Store:
             self._settle(world)
 
     def is_needed(self, rank: int) -> bool:
-        """Whether others wait for this rank, and no world has been formed yet."""
+        """Whether other ranks wait for this rank, and no world has formed yet."""
         is_one = rank < self._size and not self._has_formed
         return is_one and any(rank not in world.arrived for world in self._worlds)
 
@@ -130,12 +130,12 @@ class Store:
         if not self._pending:
             return
         oldest = self._pending[0]
-        self._receive(oldest)  # perhaps it has just said what it had to
+        self._receive(oldest)  # it may just have sent its proof
         if oldest in self._pending:
             self._reject(oldest, "had to make room for others")
 
     def _reject(self, client: _Client, why: str) -> None:
-        """Drops one that has not shown whose it is, which is said where it has not been."""
+        """Drops a connection that has not proved whose it is. Reports that, unless it was refused before."""
         if client.is_open and client.rank < 0 and not client.is_refused:
             self._rejections.of_one_that(why)
         self._drop(client)
@@ -188,7 +188,7 @@ class Store:
             self._reject(client, "said what no rank says")
 
     def _answer_all(self, client: _Client) -> None:
-        # One that does not read its answers is not listened to meanwhile.
+        # Reads nothing from a client that does not read its answers.
         while client.is_open and not client.is_refused and not client.unsent:
             limit = MAX_FRAME if client.rank >= 0 else MAX_PENDING_FRAME
             question = Words.take_from(client.read, limit)
@@ -207,7 +207,7 @@ class Store:
             self._write(client)
 
     def _refuse(self, client: _Client, words: Words) -> None:
-        """The last answer to one that is not a rank: it gets one attempt."""
+        """Sends the last answer to a client that is not a rank. A client gets one attempt."""
         client.is_refused = True
         self._reply(client, words)
 
@@ -228,7 +228,7 @@ class Store:
             self._drop(client)
 
     def _go_on(self, client: _Client) -> None:
-        """There is room for more of an answer."""
+        """The socket has room for more of an answer."""
         self._write(client)
         if client.unsent or not client.is_open:
             return
@@ -236,7 +236,7 @@ class Store:
         self._listen_to(client)
         self._try_to_answer(client)
 
-    # --- Who it is
+    # --- Identification
 
     def _greet(self, client: _Client, question: Words) -> None:
         if question.verb == Verb.HELLO:
@@ -283,12 +283,12 @@ class Store:
         elif hello.rank >= self._size:
             self._refuse(client, error(f"there is no rank {hello.rank} among {self._size}"))
         elif any(hello.rank in world.present for world in self._worlds):
-            self._refuse(client, Words(Verb.LATER))  # another process was told the same rank
+            self._refuse(client, Words(Verb.LATER))  # another process has the same rank
         else:
             self._enter(client, hello.rank)
 
     def _enter(self, client: _Client, rank: int) -> None:
-        """Lets the rank into the first world in which it has not been."""
+        """Lets the rank into the first world in which it has not been yet."""
         self._no_longer_pending(client)
         world = next((each for each in self._worlds if rank not in each.arrived), None)
         if world is None:
@@ -298,10 +298,10 @@ class Store:
         client.rank, client.world = rank, world
         self._reply(client, Words(Verb.OK))
 
-    # --- Who waits
+    # --- Waiting ranks
 
     def _settle(self, world: World) -> None:
-        """Something has changed that those who wait may be told."""
+        """Answers waiting ranks if a change allows that."""
         if not world.present:
             self._end(world)
         elif not world.at_barrier:
@@ -326,7 +326,7 @@ class Store:
             self._reply(client, answer)
 
     def _end(self, world: World) -> None:
-        """Nobody is in it any more."""
+        """No rank is in the world any more."""
         if timer := self._timers.pop(world, None):
             timer.cancel()
         if world in self._worlds:
@@ -339,7 +339,7 @@ class Store:
 
 
 def open_local(address: str) -> socket.socket:
-    """Listens at unix:@name."""
+    """Listens on unix:@name."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(address.removeprefix("unix:").replace("@", "\0", 1))
     listener.listen(socket.SOMAXCONN)

@@ -1,4 +1,4 @@
-"""What ranks say to the store at which they meet, and it to them, as csrc/membership/rendezvous_store.h has it."""
+"""The protocol between ranks and the store at which they meet, as in csrc/membership/rendezvous_store.h."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Of a frame before the rank has shown that it knows the secret, and after.
+# The maximum size of a frame before the rank has proved that it knows the secret, and after.
 MAX_PENDING_FRAME = 4096
 MAX_FRAME = 1 << 26
 
@@ -23,7 +23,7 @@ _WORD_LENGTH = 32
 
 
 class Verb(enum.IntEnum):
-    """What is said; the header has what goes with each."""
+    """The kinds of messages. The C++ header describes their contents."""
 
     HELLO = 0
     PUT = 1
@@ -39,7 +39,7 @@ class Verb(enum.IntEnum):
 
 
 class Nonsense(Exception):
-    """What has come cannot be of the rendezvous."""
+    """Data that does not follow the rendezvous protocol."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class Words:
     value: bytes = b""
 
     def frame(self) -> bytes:
-        """As it travels."""
+        """Its wire format."""
         head = _WORDS.pack(self.verb, self.rank, self.size, len(self.key))
         length = len(head) + len(self.key) + len(self.value)
         return b"".join((_HEADER.pack(length, _MESSAGE), head, self.key, self.value))
 
     @classmethod
     def take_from(cls, buffer: bytearray, limit: int) -> Words | None:
-        """The first that is whole, which is then taken out. Raises Nonsense."""
+        """Removes and returns the first complete message, or None. Raises Nonsense."""
         if len(buffer) < _HEADER.size:
             return None
         length, kind = _HEADER.unpack_from(buffer)
@@ -79,32 +79,32 @@ class Words:
 
 
 def joined(*texts: bytes) -> bytes:
-    """Several keys and values as one."""
+    """Packs several keys and values into one value."""
     return b"".join(part for text in texts for part in (_LENGTH.pack(len(text)), text))
 
 
 def fresh_word() -> bytes:
-    """A random one."""
+    """Returns a random word."""
     return secrets.token_hex(_WORD_LENGTH // 2).encode()
 
 
 def is_word(word: bytes) -> bool:
-    """Whether a rank of this version may have sent it."""
+    """Whether a rank of this version may have sent the word."""
     return len(word) == _WORD_LENGTH
 
 
 class Proofs:
-    """What both sides show each other, of a secret that neither sends."""
+    """The proofs that both sides exchange about a secret that neither sends."""
 
     def __init__(self, secret: str) -> None:
         self._key = _mac(secret.encode(), [_PURPOSE.encode()])
 
     def of_store(self, hello: Words, word: bytes) -> bytes:
-        """To a rank that has said `hello`; `word` is the store's."""
+        """The store's proof for a rank that has said `hello`. `word`: the store's."""
         return self._proof(b"store", hello, word)
 
     def of_rank(self, hello: Words, word: bytes) -> bytes:
-        """What that rank then answers with."""
+        """The proof with which that rank must answer."""
         return self._proof(b"rank", hello, word)
 
     def _proof(self, side: bytes, hello: Words, word: bytes) -> bytes:

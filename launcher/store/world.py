@@ -1,4 +1,4 @@
-"""What the ranks put while they form one world, and who of them waits. Knows no clock and no connection."""
+"""The values that ranks put while they form one world, and which ranks wait. Knows no clock and no connection."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from collections.abc import Mapping
 from ..arrivals import names_of
 from .words import Verb, Words, joined
 
-# Of what they put; bytes.
+# The limit on their values in bytes.
 _MAX_STORED = 1 << 28
 
 
 class World:
-    """One attempt of the ranks to meet. The next one begins with nothing."""
+    """One attempt of the ranks to meet. The next one starts empty."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._entries: dict[bytes, bytes] = {}
-        self._fresh = bytearray()  # keys and values since the last barrier
+        self._fresh = bytearray()  # keys and values put since the last barrier
         self._stored = 0
         self.arrived: set[int] = set()
         self.present: set[int] = set()
         self.at_barrier: set[int] = set()
-        self.is_broken = False  # somebody was told that it cannot be formed
+        self.is_broken = False  # a rank was told that the world cannot form
 
     def enter(self, rank: int) -> None:
-        """The rank is here."""
+        """The rank has entered."""
         self.arrived.add(rank)
         self.present.add(rank)
 
     def leave(self, rank: int) -> None:
-        """It is not here any more."""
+        """The rank has left."""
         self.present.discard(rank)
         self.at_barrier.discard(rank)
 
     @property
     def left(self) -> set[int]:
-        """Who was here."""
+        """The ranks that have left."""
         return self.arrived - self.present
 
     @property
     def has_formed(self) -> bool:
-        """Whether all have got what they needed, as far as they have left."""
+        """Whether all ranks have entered, and those that have left had what they needed."""
         return len(self.arrived) == self._size and not self.is_broken
 
     def answer(self, rank: int, question: Words) -> Words | None:
-        """What the rank is told at once; nothing where it waits for the others."""
+        """The immediate answer to the rank; None if it waits for the others."""
         if question.verb == Verb.PUT:
             return self._put(question)
         if question.verb == Verb.GET:
@@ -62,7 +62,7 @@ class World:
         return error("not a question")
 
     def end_of_wait(self, lost: Mapping[int, str]) -> Words | None:
-        """What all who wait are to be told now, where `lost` have ended, the first one first: the rank, and how."""
+        """The answer for all waiting ranks, or None. `lost`: how ranks have ended, in order of time."""
         if len(self.at_barrier) == self._size:
             everything = bytes(self._fresh)
             self._fresh.clear()
@@ -75,7 +75,7 @@ class World:
         return Words(Verb.LOST, rank=rank, value=why.encode())
 
     def give_up(self) -> Words:
-        """What all who wait are told, because some have left."""
+        """The answer for all waiting ranks because others have left."""
         self.is_broken = True
         return error(f"{names_of(self.left)} left while the world was formed")
 
@@ -92,7 +92,7 @@ class World:
 
 
 def error(text: str) -> Words:
-    """That something does not work."""
+    """An error message."""
     return Words(Verb.ERROR, value=text.encode())
 
 

@@ -89,7 +89,9 @@ def host_links() -> list[HostLink]:
 
 
 def metrics() -> dict[str, int]:
-    """Counters of this rank since :func:`rueda.init`, by name; ``docs/observability.md`` lists them.
+    """Counters of this process since :func:`rueda.init`, by name; ``docs/observability.md`` lists them.
+
+    They go on where another world follows, as after :func:`rueda.recover`.
 
     Raises :class:`rueda.NotInitializedError`.
 
@@ -109,6 +111,7 @@ def start_timeline(
     """Starts writing a Chrome trace of every tensor, as the option ``timeline`` does from :func:`rueda.init` on.
 
     ``path``: ``%r`` in it stands for the rank; without it rank 0 alone writes. Each rank starts and stops by itself.
+    The trace goes on where another world follows, as after :func:`rueda.recover`, under the same name.
     ``format``: ``"rueda"`` or ``"horovod"``, whose names and layout tools for Horovod's timelines read.
     ``mark_cycles``, in Horovod's format: mark where tensors that were agreed on together begin.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -52,6 +53,37 @@ def test_newcomers_are_taken_in(size: int, transport: str) -> None:
         ended = all_well(job)
     for number in (size, size + 1):
         assert re.search(r"began as [1-4] of", ended[number].output), ended[number].output
+
+
+def test_counters_and_timelines_go_on_where_newcomers_are_taken_in(tmp_path: Path) -> None:
+    program = (
+        MEMBERS
+        + f"""
+is_member = "RUEDA_JOINER" not in os.environ
+if is_member:
+    rueda.start_timeline("{tmp_path}/%r")
+    for _ in range(20):
+        rueda.allreduce(np.ones(4), "early")
+before = rueda.metrics()
+run(lambda: rueda.size() == 3)
+after = rueda.metrics()
+smaller = {{name: (before[name], after[name]) for name in before if after[name] < before[name]}}
+assert not smaller, smaller
+assert not is_member or after["allreduce_tensors"] > before["allreduce_tensors"] >= 20
+rueda.stop_timeline()
+"""
+    )
+    with ElasticJob(program, 2) as job:
+        job.start_joiner()
+        all_well(job)
+    assert len(list(tmp_path.iterdir())) == 2
+    for rank in (0, 1):
+        events = json.loads((tmp_path / str(rank)).read_text())
+        assert {event["pid"] for event in events} == {rank}
+        rows = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+        assert {"early", "sum"} <= rows, rows
+        marks = [event["args"]["size"] for event in events if event["name"] == "WORLD"]
+        assert marks[-1] == 3, marks
 
 
 def test_a_lost_rank_is_replaced_again_and_again() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from launching import Ended, check, find_mpirun, run
@@ -79,6 +81,146 @@ assert table() == after_init
         4,
         {3},
     )
+
+
+def events_of(path: Path) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = json.loads(path.read_text())
+    return events
+
+
+def epoch_of(ended: Ended) -> int:
+    (epoch,) = (line.split()[1] for line in ended.output.splitlines() if line.startswith("epoch "))
+    return int(epoch)
+
+
+def test_counters_go_on_in_the_worlds_that_follow() -> None:
+    lose(
+        """
+def grown(before):
+    after = rueda.metrics()
+    smaller = {name: (before[name], after[name]) for name in before if after[name] < before[name]}
+    assert not smaller, smaller
+    return after
+
+rueda.init()
+rank = rueda.rank()
+seen = rueda.metrics()
+for loss in (3, 0):
+    for _ in range(20):
+        total()
+    seen = grown(seen)
+    if rank == loss:
+        die_at_work()
+    until_broken()
+    seen = grown(seen)
+    rueda.recover()
+    after = grown(seen)
+    assert after["allreduce_tensors"] == seen["allreduce_tensors"] >= 20
+    whole(3 if loss == 3 else 2)
+    seen = grown(after)
+    assert seen["allreduce_tensors"] == after["allreduce_tensors"] + 1
+rueda.barrier()
+rueda.shutdown()
+os.environ.update(RUEDA_BOOTSTRAP="none")
+rueda.init()
+assert rueda.metrics()["allreduce_tensors"] == 0
+""",
+        4,
+        {0, 3},
+    )
+
+
+def test_a_timeline_goes_on_in_the_worlds_that_follow(tmp_path: Path) -> None:
+    # Rank 2 becomes rank 1; its file keeps its name.
+    ended = lose(
+        """
+rueda.init()
+total("first")
+if rueda.rank() == 1:
+    die_at_work()
+until_broken()
+print("epoch", rueda.recover().epoch)
+total("second")
+""",
+        3,
+        {1},
+        RUEDA_TIMELINE=str(tmp_path / "%r.json"),
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.json", "1.json", "2.json"]
+    for first, later in ((0, 0), (2, 1)):
+        events = events_of(tmp_path / f"{first}.json")
+        assert {event["pid"] for event in events} == {first}
+        rows = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
+        assert (rows[0], rows[-1]) == ("first", "second"), rows
+        (mark,) = (event for event in events if event["name"] == "WORLD")
+        assert mark["ph"] == "i"
+        assert mark["args"] == {"epoch": epoch_of(ended[first]), "rank": later, "size": 2}
+        started = [
+            e["ts"]
+            for e in events
+            if e["name"] == "ALLREDUCE" and e["tid"] == rows.index("second") + 1
+        ]
+        assert len(started) == 1
+        assert mark["ts"] <= started[0]
+
+
+def test_a_timeline_that_was_started_is_stopped_in_a_world_that_follows(tmp_path: Path) -> None:
+    lose(
+        f"""
+rueda.init()
+rank = rueda.rank()
+path = "{tmp_path}/%r"
+rueda.start_timeline(path, format="horovod")
+total("first")
+if rank == 1:
+    die_at_work()
+until_broken()
+rueda.recover()
+total("second")
+try:
+    rueda.start_timeline(path)
+    raise SystemExit("two timelines at once")
+except rueda.InvalidArgumentError:
+    pass
+rueda.stop_timeline()
+rueda.barrier()  # all have
+total("third")
+rueda.start_timeline(path + ".later")
+total("fourth")
+rueda.stop_timeline()
+""",
+        3,
+        {1},
+    )
+    for first, later in ((0, 0), (2, 1)):
+        events = events_of(tmp_path / str(first))
+        names = {e["args"].get("name") for e in events if e.get("name") == "process_name"}
+        assert "allreduce.second" in names, names
+        assert "allreduce.third" not in names, names
+        begun = [e["pid"] for e in events if e["ph"] == "B"]
+        assert sorted(begun) == sorted(e["pid"] for e in events if e["ph"] == "E")
+        assert "fourth" in (tmp_path / f"{later}.later").read_text()
+
+
+def test_the_rank_that_becomes_the_first_begins_the_timeline_of_its_world(tmp_path: Path) -> None:
+    ended = lose(
+        """
+rueda.init()
+total("first")
+if rueda.rank() == 0:
+    die_at_work()
+until_broken()
+print("epoch", rueda.recover().epoch)
+total("second")
+""",
+        3,
+        {0},
+        RUEDA_TIMELINE=str(tmp_path / "trace"),
+    )
+    later = f"trace.epoch{epoch_of(ended[1])}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["trace", later]
+    rows = [e["args"]["name"] for e in events_of(tmp_path / later) if e["name"] == "thread_name"]
+    assert rows == ["second"]
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])

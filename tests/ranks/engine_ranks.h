@@ -21,12 +21,13 @@ enum class Sharing { nothing, memory };
 
 // Runs body(rank, engine) on `size` ranks at once, in a world of their own or that of `shared_hub`.
 // `host_of`: of each rank, which host it is on, with whose ranks it shares memory; one for all
-// where that is empty.
+// where that is empty. `prepare`: of each rank, what is done with its world before it is at work.
 inline void run_engines(int size, const Options& options,
                         const std::function<void(int, Runtime&)>& body,
                         InprocHub* shared_hub = nullptr, Sharing sharing = Sharing::nothing,
                         const std::vector<int>& host_of = {},
-                        LossPolicy on_loss = LossPolicy::end_world) {
+                        LossPolicy on_loss = LossPolicy::end_world,
+                        const std::function<void(int rank, World& world)>& prepare = {}) {
   InprocHub own_hub(size);
   InprocHub& hub = shared_hub != nullptr ? *shared_hub : own_hub;
   run_ranks(size, [&](int rank) {
@@ -44,6 +45,7 @@ inline void run_engines(int size, const Options& options,
       }
       bootstrap->barrier(soon()).throw_if_error();
     }
+    if (prepare) prepare(rank, world);
     auto engine = Runtime::start(std::move(world), options, on_loss);
     engine.status().throw_if_error();
     body(rank, **engine);

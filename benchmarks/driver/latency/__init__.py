@@ -1,1 +1,1 @@
-"""`rueda bench latency`: how long single calls take in ordinary programs, and how much that varies."""
+"""`rueda bench latency`: the latency of single calls in ordinary programs, and how much it varies."""

@@ -1,4 +1,4 @@
-"""What is measured: loops as ordinary programs have them."""
+"""The cases: loops like those of ordinary programs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Case:
-    """One loop; what is timed is each allreduce in it."""
+    """One loop. Each allreduce in it is timed."""
 
     name: str
     bytes: int
     calls: int
-    dtypes: tuple[str, ...] = ("float32",)  # of the arrays, which take turns
-    barrier: bool = False  # before each allreduce, not timed with it
-    rewritten: bool = False  # the array, before each allreduce
+    dtypes: tuple[str, ...] = ("float32",)  # one array each; they are used in turn
+    barrier: bool = False  # an untimed barrier before each allreduce
+    rewritten: bool = False  # whether the array is rewritten before each allreduce
 
 
 def _private(size: int, text: str) -> Case:

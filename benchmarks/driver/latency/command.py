@@ -10,62 +10,60 @@ from ..options import file_option, ranks_option
 
 _EPILOG = """
 \b
-Cases. loop: one array of 4 bytes under one name, again and again. barrier: the same with a barrier
-before each call, which is not timed. names: eight names in turn. dtypes: four arrays of 8 bytes
-that differ in dtype, in turn. private 4K to 4M: one NumPy array of that many bytes, rewritten
-before each call.
+Cases. loop: one array of 4 bytes under one name, repeatedly. barrier: the same, with an untimed
+barrier before each call. names: eight names in turn. dtypes: four arrays of 8 bytes with different
+dtypes, in turn. private 4K to 4M: one NumPy array of that many bytes, rewritten before each call.
 
 \b
-How it is measured. As a user starts it, and by what a user calls: the ranks of each contender are
-processes of their own in every run, started by `rueda run` (rueda, gloo) or by mpirun with its
-defaults (mpi, through mpi4py), bound to nothing by this program and with no priority. A rank takes
-the time around each call. Quantiles are over all calls of all ranks of all runs, so that a run in
-which everything is slow shows; "slowest run" is the highest of the runs' medians. Times are kept
-with 2% of precision.
+How it is measured. Programs start and call as a user's would: in every run, `rueda run` (rueda,
+gloo) or mpirun with its defaults (mpi, through mpi4py) starts new processes for each contender.
+This command neither binds them nor gives them a priority. A rank times each call. Quantiles are
+over all calls of all ranks of all runs, so that a run in which everything is slow shows. "slowest
+run" is the highest of the runs' medians. Times are kept with a precision of 2%.
 
 \b
-A machine that is only now and then idle can be measured in parts: --add FILE goes on with the runs
-that FILE has, and writes all of them there. Runs of other ranks, processors, kernels, settings
-(variables such as RUEDA_TRANSPORT) or versions are refused.
+On a machine that is idle only now and then, measure in parts: --add FILE adds runs to those in
+FILE. It refuses if the number of ranks, the processor, the kernel, the settings (variables such as
+RUEDA_TRANSPORT) or a version differs.
 
 \b
---json and --add write one object: schema (1), head, versions, cases: by case and contender medians
-(seconds, of each run) and counts (a list of [n, calls]: so many took 2^(n/36) nanoseconds).
+--json and --add write one object: schema (1), head, versions, cases: by case and contender, medians
+(in seconds, one per run) and counts (a list of [n, calls]: how many calls took 2^(n/36) ns).
 
 \b
-Exit code: 0; 1 where ranks failed; 2 where it could not be run as asked.
+Exit code: 0; 1 if ranks failed; 2 if it could not run as asked.
 """
 
 
 def make_latency_command() -> click.Command:
     """The command."""
 
-    @click.command("latency", epilog=_EPILOG, short_help="Measure how single calls vary.")
+    @click.command("latency", epilog=_EPILOG, short_help="Measure the latency of single calls.")
     @ranks_option(2)
     @click.option(
         "--runs",
         type=click.IntRange(min=1),
         default=20,
         metavar="N",
-        help="How often all contenders are started. Default 20.",
+        help="How many times to start each contender. Default 20.",
     )
     @click.option(
         "--contenders", default="rueda,mpi,gloo", metavar="LIST", help="Default rueda,mpi,gloo."
     )
-    @click.option("--cases", default="", metavar="LIST", help="Default: all.")
+    @click.option("--cases", default="", metavar="LIST", help="Cases to measure. Default: all.")
     @click.option(
         "--seconds",
         type=click.FloatRange(min=0, min_open=True),
         metavar="S",
-        help="Begin no further run after that long.",
+        help="Start no further run after this time.",
     )
-    @file_option("--json", "Write the results.")
+    @file_option("--json", "Write the results as JSON.")
     @file_option("--add", "Add the results to those in FILE, which need not exist.")
     @file_option("--markdown", "Write the table as Markdown.")
     @click.pass_context
     def latency(context: click.Context, /, **values: Any) -> None:
-        """Measures how long single calls take in ordinary programs, and how much that varies."""
-        from .run import Request, run  # `rueda run` has no use for NumPy
+        """Measures the latency of single calls in ordinary programs, and how much it varies."""
+        from .run import Request, run  # imports NumPy, which `rueda run` does not need
 
         context.exit(run(Request(**values)))
 

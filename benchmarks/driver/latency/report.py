@@ -1,4 +1,4 @@
-"""What was measured, kept as counts so that runs can be added to each other, and as tables."""
+"""The results: histograms, so that runs can be added up, and tables."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 from ..tables import Table, microseconds
 
-# Two of these that follow each other differ by 2%.
+# Neighbouring bins differ by 2%.
 _STEPS_PER_DOUBLING = 36
 
 
 @dataclass
 class Distribution:
-    """How often a call took how long, and the median of each run."""
+    """A histogram of call times, and the median of each run."""
 
-    counts: Counter[int] = field(default_factory=Counter)  # by the logarithm of the nanoseconds
+    counts: Counter[int] = field(default_factory=Counter)  # n: calls of about 2^(n/36) ns
     medians: list[float] = field(default_factory=list)  # seconds
 
     def add_run(self, nanoseconds: Iterable[int]) -> None:
-        """All calls of all ranks in one run."""
+        """Adds all calls of all ranks in one run."""
         run = Counter(round(math.log2(max(1, ns)) * _STEPS_PER_DOUBLING) for ns in nanoseconds)
         self.medians.append(_quantile(run, 0.5))
         self.counts.update(run)
@@ -69,7 +69,7 @@ class Report:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Report:
-        """Raises KeyError, ValueError and the like where it is none."""
+        """Raises AttributeError, KeyError, TypeError or ValueError if `value` is not a report."""
         if value["schema"] != 1:
             raise ValueError("of another version")
         cases = {
@@ -79,7 +79,7 @@ class Report:
         return Report(dict(value["head"]), dict(value["versions"]), cases)
 
     def table(self) -> Table:
-        """One row for each case and contender, in microseconds."""
+        """One row per case and contender, in microseconds."""
         rows = []
         for case, results in self.cases.items():
             for name, distribution in results.items():
@@ -91,5 +91,5 @@ class Report:
         return Table("times of single calls in µs", columns, rows)
 
     def lines(self) -> list[str]:
-        """Where and of what."""
+        """The report's head: machine, command and versions."""
         return [f"{name}: {text}" for name, text in {**self.head, **self.versions}.items()]

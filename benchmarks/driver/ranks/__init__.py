@@ -1,1 +1,1 @@
-"""The ranks of contenders that are called from Python; benchmarks/worker has those in C++."""
+"""Ranks of contenders that are called from Python. Those in C++ are in benchmarks/worker."""

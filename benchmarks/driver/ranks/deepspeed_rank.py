@@ -1,4 +1,4 @@
-"""A rank that calls DeepSpeed's allreduce through shared memory, which sums in place."""
+"""A rank that calls DeepSpeed's shared-memory allreduce, which sums in place."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
 from .frame import Call, PythonContender, UnsupportedCall, Work, serve
 from .gloo_rank import bytes_of
 
-_DTYPES = ("float32", "bfloat16", "float16")  # others it leaves as they are, without a word
+_DTYPES = ("float32", "bfloat16", "float16")  # it silently leaves others unchanged
 
 
 class _DeepSpeed(PythonContender):
     def __init__(self, token: str) -> None:
         self.rank, self.size = int(os.environ["RUEDA_RANK"]), int(os.environ["RUEDA_SIZE"])
-        # It builds the names of its segments from these.
+        # DeepSpeed builds the names of its segments from these.
         self._mark = f"{token}-{os.getppid()}"
         os.environ |= {"LOCAL_SIZE": str(self.size), "MASTER_ADDR": self._mark, "MASTER_PORT": "0"}
         library = ShareMemCommBuilder().load(verbose=False)  # compiled when first needed
@@ -38,7 +38,7 @@ class _DeepSpeed(PythonContender):
         return Call(lambda: reduce(tensor), memory, lambda: memory)
 
     def close(self) -> None:
-        for segment in Path("/dev/shm").glob(f"*{self._mark}*"):  # it leaves them behind
+        for segment in Path("/dev/shm").glob(f"*{self._mark}*"):  # DeepSpeed leaves them behind
             with contextlib.suppress(OSError):
                 segment.unlink()
 

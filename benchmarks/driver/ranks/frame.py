@@ -1,6 +1,6 @@
-"""What every rank in Python does: join its group, sleep, run blocks of calls, answer.
+"""Common to all ranks in Python: joins the group, then sleeps, runs blocks of calls and answers.
 
-The same as benchmarks/worker/timed_block.cpp.
+Does the same as benchmarks/worker/timed_block.cpp.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ..wire import Message, connect_to_driver, receive, send
 
 Bytes = npt.NDArray[np.uint8]
 _LINE = 512  # bytes between the flags of two ranks
-_PATIENT_SPINS = 1 << 16  # a few ms: then others may need the processor
+_PATIENT_SPINS = 1 << 16  # a few ms, after which a waiting rank yields the processor
 
 
 class UnsupportedCall(Exception):
-    """A call that the contender does not have; every rank finds out alike."""
+    """The contender does not support a call. All its ranks raise this alike."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """One block of calls, as the driver asks for it."""
+    """The calls of one block, as the driver requests them."""
 
     collective: str
     dtype: str
@@ -49,15 +49,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Call:
-    """One collective on buffers of its own."""
+    """One collective with its own buffers."""
 
-    run: Callable[[], object]  # what is timed
+    run: Callable[[], object]  # the timed part
     input: Bytes
     output: Callable[[], Bytes]  # the result of the last run
 
 
 class PythonContender(ABC):
-    """A library that can do collectives."""
+    """A library with collectives."""
 
     rank: int
     size: int
@@ -68,7 +68,7 @@ class PythonContender(ABC):
 
     @abstractmethod
     def prepare(self, work: Work) -> Call:
-        """Raises UnsupportedCall."""
+        """Allocates buffers for a call. Raises UnsupportedCall."""
 
     @abstractmethod
     def close(self) -> None:
@@ -76,7 +76,7 @@ class PythonContender(ABC):
 
 
 class FlagBarrier:
-    """Lets the ranks go on together; see benchmarks/worker/shared_area.h."""
+    """A barrier over flags in shared memory; see benchmarks/worker/shared_area.h."""
 
     def __init__(self, area: mmap.mmap, rank: int, ranks: int, yields: bool) -> None:
         self._words = memoryview(area).cast("Q")
@@ -99,7 +99,7 @@ class FlagBarrier:
 
 
 class Values:
-    """Lays values out over a buffer and compares; see benchmarks/worker/work.h."""
+    """Writes values to a buffer and checks results; see benchmarks/worker/work.h."""
 
     def __init__(self, message: Message, element: int) -> None:
         self._element = element
@@ -133,7 +133,7 @@ class Values:
 
 
 class _Prepared:
-    """The call that was asked for last. As in a training its buffers stay for as long as the same is asked for."""
+    """Keeps the last call. As in training, its buffers stay as long as the same work is requested."""
 
     def __init__(self, contender: PythonContender) -> None:
         self._contender = contender
@@ -142,7 +142,7 @@ class _Prepared:
 
     def call_of(self, work: Work) -> Call:
         if self._call is None or self._work != work:
-            self._call = None  # before the next one takes memory
+            self._call = None  # frees its memory before the next call allocates
             self._call, self._work = self._contender.prepare(work), work
         return self._call
 
@@ -163,7 +163,7 @@ def _run_block(
     entered = np.zeros(iterations, np.int64)
     left = np.zeros(iterations, np.int64)
     wrong = 0
-    clock = time.perf_counter_ns  # the monotonic clock, which the ranks of a host share
+    clock = time.perf_counter_ns  # the monotonic clock, which all ranks of a host share
     run = call.run
     for i in range(-warmup, iterations):
         layout.write(call.input, i + warmup)
@@ -183,12 +183,12 @@ def _run_block(
 
 
 def _place(rank: int, ranks: int, processors: list[int]) -> None:
-    """As the ranks in C++: this thread only, a processor each if there are enough."""
+    """Like the C++ ranks, binds this thread only, to its own processor if there are enough."""
     os.sched_setaffinity(0, {processors[rank]} if len(processors) >= ranks else processors)
 
 
 def serve(contender: PythonContender, address: str, token: str) -> None:
-    """Connects to the driver and runs the blocks that it asks for, until it closes."""
+    """Connects to the driver and runs the requested blocks until the driver closes the connection."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as driver:
         connect_to_driver(driver, address)
         facts = {f"fact.{name}": value for name, value in contender.facts().items()}
@@ -214,4 +214,4 @@ def serve(contender: PythonContender, address: str, token: str) -> None:
             pass
     contender.close()
     sys.stdout.flush()
-    os._exit(0)  # libraries' own clean-up may wait for ranks that are already gone
+    os._exit(0)  # the libraries' exit handlers may wait for ranks that are already gone

@@ -21,7 +21,7 @@ _OPS = {
 
 
 def bytes_of(tensor: torch.Tensor) -> Bytes:
-    """The tensor's memory; NumPy does not know all of torch's types."""
+    """The tensor's memory as bytes, because NumPy does not have all of torch's types."""
     view: Bytes = tensor.view(torch.uint8).numpy()
     return view
 
@@ -42,7 +42,7 @@ def _prepare(work: Work) -> Call:
     }
     call = calls[work.collective]
     try:
-        call()  # what gloo cannot do it refuses before anything is sent
+        call()  # gloo rejects unsupported calls before it sends anything
     except (RuntimeError, ValueError, NotImplementedError) as error:
         raise UnsupportedCall(str(error).splitlines()[0]) from error
     result = bytes_of(got)

@@ -1,4 +1,4 @@
-"""A rank that starts persistent operations, `rueda.torch.PersistentAllreduce`, from Python."""
+"""A rank that uses persistent operations (`rueda.torch.PersistentAllreduce`) from Python."""
 
 from __future__ import annotations
 

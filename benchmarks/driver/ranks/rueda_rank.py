@@ -15,7 +15,7 @@ from .frame import Call, PythonContender, UnsupportedCall, Work, serve
 
 
 def new_array(work: Work) -> npt.NDArray[Any]:
-    """What every rank gives, in the memory that is asked for."""
+    """A rank's input, in the requested kind of memory."""
     try:
         dtype = np.dtype(work.dtype)
     except TypeError as error:

@@ -17,71 +17,78 @@ from rueda.launcher.temporary import require_temporary_files
 from ..options import file_option, ranks_option
 
 MODELS = ("synthetic", "transformer", "gradients")
-# Those of --doors; also the order.
+# The models of --doors, in the order in which they are measured.
 DOOR_MODELS = ("mlp", "conv", "synthetic", "transformer", "embedding")
 
 _EPILOG = """
 \b
 Models. synthetic: 161 float32 tensors with the shapes of ResNet-50's parameters, 102 MB, whose
-forward and backward pass cost one pass over the elements each. transformer: 4 layers, width 256, on
-synthetic text. gradients: communication alone, 161 gradients through the optimizer's hooks, beside
-one tensor as large through MPI (where mpi4py is installed and ranks are started by mpirun) and gloo.
-mlp: 4 linear layers, 67 MB, one matrix of 33 MB. conv: 40 blocks of convolution, normalization and
-ReLU. embedding: a table of 51 MB whose gradient is dense.
-
-
-Doors. --doors compares the ways in which a program can train, on mlp, conv, synthetic, transformer
-and embedding: DistributedDataParallel over gloo and over Rueda (both with gradient_as_bucket_view),
-rueda.horovod's optimizer, rueda.torch's, and no communication; each with its defaults otherwise, SGD
-with momentum, and zero_grad() before each step. Every door is a job of its own under `rueda run
---no-mpi`, not bound; one makes --steps steps while the others sleep. --seconds bounds one
-model's measurement, after the start of its jobs; --add continues a report, so that models and
-numbers of ranks can be measured one by one, on the same processors and kernel, with the same
-settings and torch.
+forward and backward passes each cost one pass over the elements. transformer: 4 layers, width 256,
+on synthetic text. gradients: communication alone: 161 gradients through the optimizer's hooks,
+compared with one tensor of the same total size through MPI (if mpi4py is installed and mpirun
+starts the ranks) and gloo. mlp: 4 linear layers, 67 MB, one matrix of 33 MB. conv: 40 blocks of
+convolution, normalization and ReLU. embedding: a table of 51 MB with a dense gradient.
 
 \b
-How it is measured. Every rank trains one model per contender. Contenders take turns, in --rounds
-rounds of --steps steps, each time another first; ranks start each step together, and a step
-lasts until the last rank has ended it. Exposed communication: the median step less the median step
-of the contender that does not communicate. Checked: that the ranks' parameters have the same bits,
-and differ from those of DistributedDataParallel by no more than 1e-4; with --doors after one step, and after
-all steps of models in which another order of summation does not grow from step to step.
+Doors. --doors compares the ways ("doors") in which a program can train, on mlp, conv, synthetic,
+transformer and embedding: DistributedDataParallel over gloo and over Rueda (both with
+gradient_as_bucket_view), rueda.horovod's optimizer, rueda.torch's optimizer, and no communication.
+Apart from that each uses its defaults, SGD with momentum, and zero_grad() before each step. Every
+door is its own job under `rueda run --no-mpi`, not bound. One door takes --steps steps while the
+others sleep. --seconds limits the time per model once its jobs have started. --add continues a
+report, so that models and numbers of ranks can be measured one at a time, on the same processors
+and kernel, with the same settings and torch.
 
 \b
---json writes one object; with --doors: schema (1), kind ("doors"), head, and runs, a list with
-model, ranks, threads, torch, tensors, bytes, wrong and results by door: median_ms, p10_ms,
-p90_ms, steps, exposed_ms, of_best (the quickest door that communicates is 1) and page_faults of
-rank 0 in a step. Without it: schema (1), ranks, threads, torch, transport, bucket_bytes, notes, models;
-for each model tensors, bytes, wrong (a list of texts) and results by contender: median_ms,
-p10_ms, p90_ms, steps and, where there is a training, exposed_ms.
+How it is measured. Every rank trains one model per contender. Contenders take turns in --rounds
+rounds of --steps steps, and a different one goes first in each round. Ranks start each step
+together, and a step lasts until the last rank finishes it. Exposed communication is the median step
+minus the median step of the contender without communication. Two checks: all ranks' parameters have
+the same bits, and they differ from DistributedDataParallel's by at most 1e-4. With --doors, the
+second check is made after one step, and after all steps of those models in which differences from
+another order of summation do not grow from step to step.
 
 \b
-Exit code: 0; 1 where a result was wrong; otherwise that of `rueda run`.
+--json writes one object. With --doors: schema (1), kind ("doors"), head, and runs, a list with
+model, ranks, threads, torch, tensors, bytes, wrong and results by door: median_ms, p10_ms, p90_ms,
+steps, exposed_ms, of_best (relative to the fastest door that communicates) and page_faults (per
+step, of rank 0). Without it: schema (1), ranks, threads, torch, transport, bucket_bytes, notes,
+models; for each model tensors, bytes, wrong (a list of texts) and results by contender: median_ms,
+p10_ms, p90_ms, steps and, except for gradients, exposed_ms.
+
+\b
+Exit code: 0; 1 if a result was wrong; otherwise that of `rueda run`.
 """
 
 
 def make_train_command() -> click.Command:
     """The command."""
 
-    @click.command("train", epilog=_EPILOG, short_help="Measure steps of training.")
+    @click.command("train", epilog=_EPILOG, short_help="Measure training steps.")
     @ranks_option(1)
     @click.option(
         "--models",
         metavar="LIST",
-        help=f"Of {', '.join(MODELS)}; with --doors of {', '.join(DOOR_MODELS)}. Default: all.",
+        help=f"Any of {', '.join(MODELS)}; with --doors any of {', '.join(DOOR_MODELS)}. Default: all.",
     )
     @click.option("--doors", is_flag=True, help="Compare the ways in which a program can train.")
-    @click.option("--quick", is_flag=True, help="With --doors: one step of each, as a trial.")
+    @click.option("--quick", is_flag=True, help="With --doors: a trial with one step per door.")
     @click.option(
         "--seconds",
         type=click.FloatRange(min=0, min_open=True),
         default=60.0,
         metavar="S",
-        help="With --doors: begin no further round of a model after as long. Default 60.",
+        help="With --doors: start no further round of a model after this time. Default 60.",
     )
-    @file_option("--add", "With --doors: add to the results in FILE, or begin it.")
+    @file_option("--add", "With --doors: add the results to those in FILE, which need not exist.")
     @click.option("--rounds", type=click.IntRange(min=1), default=6, metavar="N", help="Default 6.")
-    @click.option("--steps", type=click.IntRange(min=1), default=4, metavar="N", help="Default 4.")
+    @click.option(
+        "--steps",
+        type=click.IntRange(min=1),
+        default=4,
+        metavar="N",
+        help="Steps of a contender per round. Default 4.",
+    )
     @click.option(
         "--bucket-bytes",
         type=click.IntRange(min=1),
@@ -90,11 +97,11 @@ def make_train_command() -> click.Command:
         help="As for DistributedOptimizer. Default 8388608.",
     )
     @click.option("--no-mpi", is_flag=True, help="Start the ranks without mpirun.")
-    @file_option("--json", "Write the results.")
+    @file_option("--json", "Write the results as JSON.")
     @file_option("--markdown", "Write the tables as Markdown.")
     @click.pass_context
     def train(context: click.Context, /, **values: Any) -> None:
-        """Measures steps of training with Rueda, with DistributedDataParallel, without communication."""
+        """Measures training steps with Rueda, with DistributedDataParallel and without communication."""
         known = DOOR_MODELS if values["doors"] else MODELS
         models = [name.strip() for name in (values["models"] or ",".join(known)).split(",")]
         unknown = [name for name in models if name not in known]
@@ -130,7 +137,7 @@ def _compare_doors(models: list[str], values: dict[str, Any]) -> int:
 
 
 def _measured(values: dict[str, Any]) -> tuple[int, dict[str, Any] | None]:
-    """Exit code of the ranks, and what they found."""
+    """The ranks' exit code and their report, or None if they left none."""
     require_temporary_files()
     with tempfile.TemporaryDirectory(prefix="rueda-bench-") as folder:
         result = Path(folder, "result.json")
@@ -144,7 +151,7 @@ def _measured(values: dict[str, Any]) -> tuple[int, dict[str, Any] | None]:
         command = [sys.executable, "-m", root, "run", "-np", str(values["ranks"])]
         command += ["--no-mpi"] if values["no_mpi"] else []
         command += ["--", sys.executable, "-m", f"{package}.worker", json.dumps(order)]
-        # gloo looks up the host's name otherwise, which need not lead to an address.
+        # Otherwise gloo looks up the host's name, which may not resolve to an address.
         environment = {"GLOO_SOCKET_IFNAME": "lo", **os.environ}
         code = subprocess.run(command, env=environment, check=False).returncode
         if code != 0 or not result.exists():

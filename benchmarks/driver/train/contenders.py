@@ -1,4 +1,4 @@
-"""The ways in which the ranks train: each has a model, an optimizer and a step."""
+"""The ways to train that are compared. Each has a model, an optimizer and a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .models import Loss, Training
 
-# Name: what it is.
 CONTENDERS = {
     "none": "no communication",
     "buckets": "rueda, gradients in buckets",
@@ -22,12 +21,12 @@ CONTENDERS = {
     "ddp": "DistributedDataParallel over gloo",
     "ddp-rueda": "DistributedDataParallel over rueda",
 }
-# Those that need torch.distributed.
+# Contenders that need torch.distributed.
 OF_TORCH = ("ddp", "ddp-rueda")
 
 
 class Contender:
-    """One model that is trained in one way."""
+    """One model, trained in one way."""
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss) -> None:
         self.module = module
@@ -36,7 +35,7 @@ class Contender:
         self._step = 0
 
     def step(self) -> float:
-        """One step of training; returns the seconds that it took on this rank."""
+        """Runs one training step. Returns its time on this rank in seconds."""
         begin = time.perf_counter()
         self._optimizer.zero_grad()
         self._loss(self.module, self._step).backward()  # type: ignore[no-untyped-call]
@@ -46,7 +45,7 @@ class Contender:
 
 
 def make_contender(name: str, training: Training, bucket_bytes: int) -> Contender:
-    """Collective over the ranks. All contenders begin with the same parameters."""
+    """A collective call. All contenders start with the same parameters."""
     torch.manual_seed(7)
     module = training.make()
 
@@ -82,7 +81,7 @@ def make_contender(name: str, training: Training, bucket_bytes: int) -> Contende
 
 
 def open_gloo(store: str) -> str:
-    """Lets DistributedDataParallel find its ranks through a file; returns why not, or nothing."""
+    """Initializes torch.distributed with gloo through a file. Returns why that is impossible, or ''."""
     if not dist.is_available() or not dist.is_gloo_available():
         return "this torch has no gloo"
     dist.init_process_group(

@@ -1,4 +1,4 @@
-"""A rank of one door: trains a model in one way, a few steps whenever the driver asks for them."""
+"""A rank of one door: trains a model in one way, a few steps at a time, when the driver requests them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .models import Training, trainings
 
 
 def make_door(name: str, training: Training, store: str) -> Contender:
-    """Collective over the ranks. All doors begin with the same parameters."""
+    """A collective call. All doors start with the same parameters."""
     torch.manual_seed(7)
     module = training.make()
     optimizer: torch.optim.Optimizer = torch.optim.SGD(
@@ -66,7 +66,7 @@ def _page_faults() -> int:
 
 
 def _steps(door: Contender, count: int) -> tuple[dict[str, object], bytes]:
-    """Ranks start each step together."""
+    """Runs and times `count` steps, which all ranks start together."""
     seconds = np.zeros(count)
     faults = 0
     for number in range(count):
@@ -78,7 +78,7 @@ def _steps(door: Contender, count: int) -> tuple[dict[str, object], bytes]:
 
 
 def _learnt(module: nn.Module) -> tuple[dict[str, object], bytes]:
-    """A digest of the parameters' bits, and what doors are compared by: each parameter's norm."""
+    """A digest of the parameters' bits, and each parameter's norm, by which doors are compared."""
     parameters = [parameter.detach() for parameter in module.parameters()]
     digest = hashlib.sha256()
     for parameter in parameters:
@@ -103,7 +103,7 @@ def _serve(driver: socket.socket, door: Contender) -> None:
 
 
 def main() -> None:
-    """One rank's whole life."""
+    """Joins the group and answers requests until the driver closes the connection."""
     order: dict[str, Any] = json.loads(sys.argv[1])
     rueda.init()
     door = make_door(order["door"], trainings(rueda.rank())[order["model"]], order["store"])
@@ -117,12 +117,12 @@ def main() -> None:
         hello = {"group": order["token"], "rank": rueda.rank(), "pid": os.getpid()}
         send(driver, {**facts, **hello})
         _, descriptors, _, _ = socket.recv_fds(driver, 1, 1)
-        os.close(descriptors[0])  # memory to be shared, which training has no use for
-        receive(driver)  # the processors: ranks run where the system puts them
+        os.close(descriptors[0])  # shared memory, which training does not need
+        receive(driver)  # the processors, ignored: ranks are not bound
         with contextlib.suppress(EOFError):
             _serve(driver, door)
     sys.stdout.flush()
-    os._exit(0)  # libraries' own clean-up may wait for ranks that are already gone
+    os._exit(0)  # the libraries' exit handlers may wait for ranks that are already gone
 
 
 if __name__ == "__main__":

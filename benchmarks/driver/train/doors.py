@@ -1,7 +1,7 @@
-"""Compares the ways in which a program can train with Rueda and without: `rueda bench train --doors`.
+"""`rueda bench train --doors`: compares the ways ("doors") to train, with Rueda and without.
 
-Each door is a job of its own, started by `rueda run` as a user starts it: what one door does to its process, as to the
-limits of malloc, does not touch the others. One door at a time makes a few steps, the others sleep.
+Each door is its own job under `rueda run`, as a user would start it. What one door changes in its process, such as
+malloc's limits, does not affect the others. One door at a time takes a few steps while the others sleep.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..group import Command, Group
 from ..progress import Progress
 from ..wire import Message
 
-# Name: how gradients get from rank to rank.
+# How each door exchanges gradients.
 DOORS = {
     "alone": "no communication",
     "ddp-gloo": "DistributedDataParallel over gloo",
@@ -31,18 +31,18 @@ DOORS = {
     "horovod": "rueda.horovod.torch.DistributedOptimizer",
     "optimizer": "rueda.torch.DistributedOptimizer",
 }
-# What another order of summation may do to a parameter's norm, relative to it, in one step and in so few steps.
+# The largest relative difference in a parameter's norm that another order of summation may cause in so few steps.
 TOLERANCE = 1e-4
-# Models in which it grows from step to step, so that only the first is compared: a thousandfold in conv's 40 layers
-# without a way around them, in float64 as in float32.
+# Models in which this difference grows from step to step, so that only the first step is compared. In conv, whose 40
+# layers have no skip connections, it grows a thousandfold, in float64 as in float32.
 _UNSTABLE = ("conv", "transformer")
 _WARM_UP = 5
-_CHUNK = 4  # steps of a turn
+_CHUNK = 4  # steps per turn
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long one model is measured: so many rounds, or until the seconds are over; one round at least."""
+    """How long to measure one model: `rounds` rounds, or until `seconds` have passed, but at least one round."""
 
     rounds: int
     steps: int = _CHUNK
@@ -52,19 +52,15 @@ class Effort:
 
 @dataclass
 class _Turns:
-    """What one door has done."""
+    """One door's results."""
 
     group: Group
-    seconds: list[float] = field(
-        default_factory=list
-    )  # of each step, of the rank that took longest
-    faults: list[float] = field(
-        default_factory=list
-    )  # page faults per step, of each turn, of rank 0
-    first_step: list[Message] = field(default_factory=list)  # what each rank has learnt in it
+    seconds: list[float] = field(default_factory=list)  # per step, on the slowest rank
+    faults: list[float] = field(default_factory=list)  # rank 0's page faults per step, by turn
+    first_step: list[Message] = field(default_factory=list)  # each rank's learnt() after it
 
     def learnt(self) -> list[Message]:
-        """What each rank has learnt: a digest and its parameters' norms."""
+        """Each rank's parameters: their digest and their norms."""
         ask: Mapping[str, object] = {"what": "learnt"}
         return self.group.ask([ask] * self.group.ranks, [b""] * self.group.ranks)
 
@@ -89,7 +85,7 @@ def _contender(door: str, model: str) -> Contender:
         }
         run = [sys.executable, "-m", package.split(".")[0], "run", "-np", str(setting.ranks)]
         rank = [sys.executable, "-m", f"{package}.door_rank", json.dumps(order)]
-        # gloo looks up the host's name otherwise, which need not lead to an address.
+        # Otherwise gloo looks up the host's name, which may not resolve to an address.
         environment = {"GLOO_SOCKET_IFNAME": "lo", **without_identity(os.environ)}
         return [Command([*run, "--no-mpi", "--", *rank], environment)]
 
@@ -99,7 +95,7 @@ def _contender(door: str, model: str) -> Contender:
 def measure_doors(
     model: str, ranks: int, doors: Sequence[str], effort: Effort, progress: Progress
 ) -> dict[str, Any]:
-    """One model by all doors. Raises GroupFailed."""
+    """Measures one model with all doors. Raises GroupFailed."""
     with Arena(ranks) as arena:
         turns: dict[str, _Turns] = {}
         for door in doors:
@@ -148,7 +144,7 @@ def _found(model: str, ranks: int, turns: Mapping[str, _Turns]) -> dict[str, Any
 
 
 def _differences(learnt: Mapping[str, Sequence[Message]], steps: str) -> list[str]:
-    """Ways in which parameters differ from those of the first way that communicates."""
+    """Lists the doors whose parameters differ from those of the first door that communicates."""
     norms = {
         name: np.frombuffer(answers[0].payload)
         for name, answers in learnt.items()

@@ -1,4 +1,4 @@
-"""The results of `rueda bench train --doors` as text, and their file."""
+"""The report of `rueda bench train --doors`: as text, and its file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEMA = 1
 
 
 def read_report(path: Path) -> dict[str, Any] | None:
-    """A report that is to be continued; none where there is no such file. Raises LaunchError."""
+    """The report to continue, or None if the file does not exist. Raises LaunchError."""
     if not path.exists():
         return None
     try:
@@ -31,7 +31,7 @@ def read_report(path: Path) -> dict[str, Any] | None:
 
 
 def merged(before: dict[str, Any] | None, report: dict[str, Any]) -> dict[str, Any]:
-    """The older report with what has been measured now, which takes the place of the same model and ranks."""
+    """The older report plus the new one, whose runs replace those of the same model and number of ranks."""
     if before is None:
         return report
     new = {(run["ranks"], run["model"]) for run in report["runs"]}
@@ -56,7 +56,7 @@ def _rows(results: dict[str, dict[str, float]]) -> list[list[str]]:
 
 
 def render_run(run: dict[str, Any], markdown: bool = False) -> str:
-    """One model at one number of ranks."""
+    """One model's results with one number of ranks."""
     title = (
         f"{run['model']}, {run['ranks']} ranks with {run['threads']} threads each: "
         f"{run['tensors']} tensors, {run['bytes'] / 1e6:.1f} MB of gradients"
@@ -70,7 +70,7 @@ def render_run(run: dict[str, Any], markdown: bool = False) -> str:
 
 
 def render(report: dict[str, Any], markdown: bool = False) -> str:
-    """All that has been measured."""
+    """The whole report."""
     head = [f"{name}: {value}" for name, value in report["head"].items()]
     parts = ["\n".join([f"- {line}" for line in head] if markdown else head) + "\n"]
     return "\n".join([*parts, *(render_run(run, markdown) for run in report["runs"])])

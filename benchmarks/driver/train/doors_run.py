@@ -1,4 +1,4 @@
-"""A run of `rueda bench train --doors` from the command line to the report."""
+"""A run of `rueda bench train --doors`, from the command line to the report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .doors_report import SCHEMA, merged, read_report, render, render_run
 
 __all__ = ["QUICK", "Effort", "run_doors"]
 
-# What runs of one report have in common, besides the version of torch.
+# What all runs of one report share, besides the version of torch.
 SAME = ("CPU", "kernel", "huge pages", "settings")
 
 QUICK = Effort(rounds=1, steps=1, warm_up=2)

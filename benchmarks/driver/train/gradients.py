@@ -1,4 +1,4 @@
-"""Communication alone: 161 gradients of 100 MB in all through the optimizer's hooks, beside one tensor as large."""
+"""Communication alone: 161 gradients (100 MB in total) through the optimizer's hooks, and one tensor of that size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from torch import nn
 from .measure import summary, take_turns
 from .models import resnet50_shapes
 
-# Name: what it is.
 GRADIENT_CONTENDERS = {
     "buckets": "rueda, 161 gradients in buckets, hooks included",
     "copies": "rueda, 161 gradients anywhere, hooks included",
@@ -26,7 +25,7 @@ GRADIENT_CONTENDERS = {
 
 
 class Gradients:
-    """A model whose backward pass costs nothing but its hooks."""
+    """A model whose backward pass consists only of the optimizer's hooks."""
 
     def __init__(self, views: bool, bucket_bytes: int) -> None:
         self._parameters = [nn.Parameter(torch.zeros(shape)) for shape in resnet50_shapes()]
@@ -38,12 +37,12 @@ class Gradients:
         self.wrong = 0
         for parameter in self._parameters:
             parameter.grad = torch.zeros_like(parameter)
-        # As autograd calls them before and after it has accumulated a gradient; both ignore their argument.
+        # The hooks that autograd calls before and after accumulating a gradient; both ignore their argument.
         self._hooks = [(p, _hooks_of(p)) for p in reversed(self._parameters)]
         self.step()
 
     def step(self) -> float:
-        """Writes all gradients, then times hooks and synchronize()."""
+        """Writes all gradients, then times the hooks and synchronize(). Returns seconds."""
         rank, size = rueda.rank(), rueda.size()
         for number, parameter in enumerate(self._parameters):
             assert parameter.grad is not None
@@ -70,7 +69,7 @@ def _hooks_of(parameter: nn.Parameter) -> list[Callable[[Any], Any]]:
 
 
 class OneTensor:
-    """One tensor as large as all gradients together."""
+    """One tensor with as many elements as all gradients together."""
 
     def __init__(self, reduce: Callable[[np.ndarray[Any, Any]], None]) -> None:
         self._reduce = reduce
@@ -78,7 +77,7 @@ class OneTensor:
         self.wrong = 0
 
     def step(self) -> float:
-        """Writes the tensor, then times its reduction."""
+        """Writes the tensor, then times its reduction. Returns seconds."""
         rank, size = rueda.rank(), rueda.size()
         self._array.fill(1 + rank)
         rueda.barrier()
@@ -90,7 +89,7 @@ class OneTensor:
 
 
 def _mpi() -> Callable[[np.ndarray[Any, Any]], None]:
-    """Raises ImportError where the ranks cannot use MPI from Python."""
+    """MPI_Allreduce in place. Raises ImportError if the ranks cannot use MPI from Python."""
     if "OMPI_COMM_WORLD_SIZE" not in os.environ:
         raise ImportError("the ranks were not started by mpirun")
     from mpi4py import MPI
@@ -110,7 +109,7 @@ def _gloo(array: np.ndarray[Any, Any]) -> None:
 def measure_gradients(
     rounds: int, steps: int, bucket_bytes: int, has_gloo: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Collective over the ranks; returns the results and what could not take part."""
+    """A collective call. Returns the results, and notes on contenders that could not take part."""
     contenders: dict[str, Gradients | OneTensor] = {
         "buckets": Gradients(True, bucket_bytes),
         "copies": Gradients(False, bucket_bytes),

@@ -1,4 +1,4 @@
-"""Runs contenders turn and turn about, and compares what they have learnt."""
+"""Lets contenders take turns, and compares the parameters that they have learnt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rueda import allreduce as allreduce_array
 from .contenders import Contender, make_contender
 from .models import Training
 
-# What another order of summation may do to float32 in so few steps.
+# The largest difference that another order of summation may cause in float32 in so few steps.
 TOLERANCE = 1e-4
 WARM_UP = 3
 
@@ -25,9 +25,9 @@ Times = dict[str, list[float]]
 def take_turns(
     actions: Mapping[str, Callable[[], float]], rounds: int, steps: int, warm_up: int = WARM_UP
 ) -> Times:
-    """Seconds of each step, of the rank that took longest.
+    """Returns the time of each step on the slowest rank, in seconds. Collective.
 
-    In each round every contender makes ``steps`` steps, each time another one first. Ranks start each step together.
+    In each round every contender takes ``steps`` steps, and a different one goes first. Ranks start each step together.
     """
     names = list(actions)
     for name in names:
@@ -58,7 +58,7 @@ def summary(seconds: Sequence[float]) -> dict[str, float]:
 def measure_training(
     training: Training, names: Sequence[str], rounds: int, steps: int, bucket_bytes: int
 ) -> dict[str, Any]:
-    """Collective over the ranks; what it returns is the same on all."""
+    """A collective call. Returns the same on every rank."""
     contenders = {name: make_contender(name, training, bucket_bytes) for name in names}
     times = take_turns({name: c.step for name, c in contenders.items()}, rounds, steps)
     alone = statistics.median(times["none"])
@@ -76,7 +76,7 @@ def measure_training(
 
 
 def _wrong(contenders: Mapping[str, Contender]) -> list[str]:
-    """What is not as it must be about the parameters that have been learnt."""
+    """Lists what is wrong with the learnt parameters. Collective."""
     wrong = []
     learnt = {
         name: [p.detach() for p in contender.module.parameters()]

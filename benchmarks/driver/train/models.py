@@ -1,4 +1,4 @@
-"""What is trained: the same on every rank, with data that differ between ranks."""
+"""The models: the same on every rank, with different data on each rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Training:
     """A model and what it learns."""
 
     make: Callable[[], nn.Module]
-    loss: Loss  # of the model in a step, on this rank's data
+    loss: Loss  # of (model, step), on this rank's data
     learning_rate: float
 
 
@@ -38,14 +38,14 @@ def resnet50_shapes() -> list[tuple[int, ...]]:
 
 
 class Tensors(nn.Module):
-    """Parameters of given shapes, each of which costs forward and backward one pass over its elements."""
+    """Parameters of given shapes. Forward and backward each cost one pass over their elements."""
 
     def __init__(self, shapes: list[tuple[int, ...]]) -> None:
         super().__init__()
         self.tensors = nn.ParameterList(torch.randn(shape) * 0.01 for shape in shapes)
 
     def forward(self, scale: torch.Tensor) -> torch.Tensor:
-        """The sum of all elements, each tensor's weighed with one of ``scale``."""
+        """The sum of all elements, with each tensor weighted by one element of ``scale``."""
         sums = [(tensor * weight).sum() for tensor, weight in zip(self.tensors, scale, strict=True)]
         return torch.stack(sums).sum()
 
@@ -80,7 +80,7 @@ def mlp() -> nn.Module:
 
 
 def conv_blocks(blocks: int, width: int) -> nn.Module:
-    """Many small parameters: convolution, normalization, activation, again and again."""
+    """Many small parameters: repeated blocks of convolution, normalization and activation."""
     layers: list[nn.Module] = [nn.Conv2d(3, width, 3, padding=1, bias=False)]
     for _ in range(blocks):
         layers += [
@@ -92,7 +92,7 @@ def conv_blocks(blocks: int, width: int) -> nn.Module:
 
 
 class Embeddings(nn.Module):
-    """A large table of which a step uses few rows, and a small network; the table's gradient is dense."""
+    """A small network on top of a large table. A step uses few rows, but the table's gradient is dense."""
 
     def __init__(self, rows: int, width: int) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Embeddings(nn.Module):
 
 
 def trainings(rank: int) -> dict[str, Training]:
-    """By name."""
+    """All models, by name, with this rank's data."""
     shapes = resnet50_shapes()
     tokens, length, batch = 4096, 64, 4
 

@@ -1,4 +1,4 @@
-"""The results of `rueda bench train` as text."""
+"""The report of `rueda bench train` as text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _times(result: dict[str, float]) -> Row:
 
 
 def aligned(rows: list[Row]) -> list[str]:
-    """Columns for a terminal; the first one holds words."""
+    """Aligned columns for a terminal. The first is left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -58,13 +58,13 @@ def aligned(rows: list[Row]) -> list[str]:
 
 
 def markdown_table(rows: list[Row]) -> list[str]:
-    """The same rows for a page."""
+    """The rows as a Markdown table."""
     ruler = ["---"] + ["---:"] * (len(rows[0]) - 1)
     return ["| " + " | ".join(row) + " |" for row in [rows[0], ruler, *rows[1:]]]
 
 
 def render(report: dict[str, Any], markdown: bool = False) -> str:
-    """Tables, one for each model, for a terminal or a page."""
+    """One table per model, for a terminal or in Markdown."""
     lines = [
         f"{report['ranks']} ranks with {report['threads']} threads each, torch {report['torch']}, "
         f"transport {report['transport']}, buckets of {report['bucket_bytes']} bytes"
@@ -84,5 +84,5 @@ def render(report: dict[str, Any], markdown: bool = False) -> str:
 
 
 def is_right(report: dict[str, Any]) -> bool:
-    """Whether every result was what it must be."""
+    """Whether every result was correct."""
     return not any(measured["wrong"] for measured in report["models"].values())

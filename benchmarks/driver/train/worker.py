@@ -1,4 +1,4 @@
-"""What each rank runs: `python -m rueda.bench.train.worker '{...}'`, under `rueda run`."""
+"""The program of each rank: `python -m rueda.bench.train.worker '{...}'`, under `rueda run`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .models import trainings
 
 
 def measure(order: dict[str, Any]) -> dict[str, Any]:
-    """Everything that was asked for; the same on every rank."""
+    """Measures all requested models. Collective; returns the same on every rank."""
     notes: list[str] = []
     why_no_gloo = open_gloo(order["store"])
     if why_no_gloo:
@@ -45,7 +45,7 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """One rank's whole life."""
+    """Measures, and writes the result on rank 0."""
     order = json.loads(sys.argv[1])
     rueda.init()
     result = measure(order)

@@ -8,7 +8,7 @@ namespace rueda {
 
 namespace {
 
-// Of bytes, whatever they mean. Ranks that have joined give 0 of them.
+// Works on bytes, of whatever type. Ranks that have joined contribute 0 bytes.
 class AllgatherTask final : public ExchangeTask {
  public:
   AllgatherTask(const std::byte* input, std::byte* output, std::vector<std::int64_t> lengths,
@@ -86,7 +86,7 @@ class BroadcastTask final : public ExchangeTask {
   [[nodiscard]] std::unique_ptr<Operation> start(GpuLane&, const Lane& lane, Backend& host,
                                                  const std::byte* input,
                                                  std::byte* output) override {
-    // The host's broadcast reads at the root, and writes elsewhere.
+    // The host's broadcast reads at the root and writes elsewhere.
     std::byte* const data = rank_ == root_ ? const_cast<std::byte*>(input) : output;
     return host.broadcast(lane, data, static_cast<std::int64_t>(bytes_), root_);
   }

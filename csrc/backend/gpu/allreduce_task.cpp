@@ -22,13 +22,13 @@ bool AllreduceTask::suits_nccl(const GpuLane& gpu) const {
   return nccl_can_take_part(reduction_, ranks_, gpu.path().all_have_kernels());
 }
 
-// On all ranks or on none, see FusionBuffer: those that have joined need the buffer for zeros.
+// On all ranks or none, see FusionBuffer: a rank that has joined needs the buffer for its zeros.
 bool AllreduceTask::lies_well() const {
   return pieces_.size() == 1 && reduction_.contributors == ranks_ && !reduction_.wire &&
          pieces_.front().input != nullptr && pieces_.front().output != nullptr;
 }
 
-// The buffer, and each slot, has the same size on all ranks, which all make room or none.
+// The buffer and the slots have the same size on all ranks, so all of them make room or none does.
 std::optional<Status> AllreduceTask::reserve(GpuLane& gpu, Way way) {
   if (way == Way::staged) {
     staged_.emplace(reduction_, pieces_);

@@ -11,9 +11,9 @@
 
 namespace rueda {
 
-// With NCCL a single tensor is reduced where it lies, multiplied by a launch of its own before or
-// after where there are factors; several are packed into a buffer and unpacked from it, in a launch
-// each, converted and multiplied on the way. Otherwise it is staged.
+// With NCCL, a single tensor is reduced in place; factors are applied by extra kernel launches
+// before or after. Several tensors are packed into a buffer and unpacked from it, in one launch
+// each, which also convert and scale. Without NCCL the tensors are staged.
 class AllreduceTask final : public GpuTask {
  public:
   AllreduceTask(const Reduction& reduction, std::vector<Piece> pieces, int ranks);
@@ -32,7 +32,7 @@ class AllreduceTask final : public GpuTask {
   }
 
  private:
-  // Whether NCCL takes the tensor where it lies.
+  // Whether NCCL can reduce the tensor in place.
   [[nodiscard]] bool lies_well() const;
   [[nodiscard]] DataType packed() const { return reduction_.wire.value_or(reduction_.dtype); }
 
@@ -41,7 +41,7 @@ class AllreduceTask final : public GpuTask {
   const int ranks_;
   std::int64_t count_ = 0;
   std::size_t packed_bytes_ = 0;
-  NcclPlan plan_;  // where NCCL does it
+  NcclPlan plan_;  // if NCCL is used
   bool takes_part_ = true;
   std::optional<StagedAllreduce> staged_;
 };

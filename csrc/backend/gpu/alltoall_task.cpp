@@ -7,7 +7,8 @@ namespace rueda {
 
 namespace {
 
-// How many rows come from each rank is known only to the senders: the host asks them first.
+// Only the senders know how many rows they have, so the ranks exchange the counts on the host
+// first.
 class AlltoallTask final : public ExchangeTask {
  public:
   AlltoallTask(AlltoallInput input, AllocateRows allocate, int rank)
@@ -18,7 +19,7 @@ class AlltoallTask final : public ExchangeTask {
 
   [[nodiscard]] bool suits_nccl(const GpuLane&) const override { return true; }
 
-  // Each rank's rows, and what memory it has for those that it gets.
+  // Exchanges each rank's row counts, and the room it has for the result.
   [[nodiscard]] std::unique_ptr<Operation> prepare(GpuLane&, const Lane& lane, Backend& host,
                                                    Way) override {
     const std::size_t ranks = input_.rows.size();
@@ -88,7 +89,7 @@ class AlltoallTask final : public ExchangeTask {
     return static_cast<std::size_t>(std::accumulate(rows.begin(), rows.end(), std::int64_t{0})) *
            input_.row_bytes;
   }
-  // The same on all ranks.
+  // Same on all ranks.
   [[nodiscard]] bool all_have_memory() const {
     const std::size_t ranks = input_.rows.size();
     for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -102,7 +103,7 @@ class AlltoallTask final : public ExchangeTask {
   const AllocateRows allocate_;
   const std::size_t rank_;
   const std::int64_t total_;
-  // By rank: its rows for each, and its memory.
+  // By rank: its row counts for each rank, then its room.
   std::vector<std::int64_t> own_;
   std::vector<std::int64_t> all_;
   std::byte* output_ = nullptr;

@@ -114,7 +114,7 @@ bool CallersCommunicator::wait_for_work(Time deadline) {
   }
 }
 
-// Whoever calls from now on finds it over.
+// Later callers find that it has ended.
 void CallersCommunicator::begin_abort(const Status& reason) {
   if (!end(reason)) return;
   const std::lock_guard calling(calls_);
@@ -125,7 +125,7 @@ void CallersCommunicator::close(Time deadline) {
   const bool is_done = wait_for_work(deadline);
   if (!end({ErrorCode::shutdown, "the process set of the persistent allreduce has ended"})) return;
   const std::lock_guard calling(calls_);
-  // NCCL would wait for it, and could not be stopped then.
+  // NCCL would wait for that work, and could no longer be stopped.
   if (!is_done) return communicator_->abort();
   if (Status closed = communicator_->close(deadline); !closed.ok()) {
     log(LogLevel::debug, "closing a communicator: ", closed.to_string());

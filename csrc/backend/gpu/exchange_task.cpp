@@ -6,7 +6,7 @@ namespace rueda {
 
 namespace {
 
-// In which slots of the lane's staging memory input and output lie; allreduce has the others.
+// Slots of the lane's staging memory for input and output; allreduce uses the others.
 constexpr std::size_t input_slot = 3;
 constexpr std::size_t output_slot = 4;
 
@@ -32,7 +32,7 @@ Expected<bool> ExchangeTask::advance_staged(GpuLane& gpu, const Lane& lane, Back
       if (!copied.ok()) return copied;
       lane.counters->bytes_staged.add(static_cast<std::int64_t>(in.bytes));
     }
-    // Also without input: what the operation before copies back must have left the memory.
+    // Even without input: the copies back of the previous operation must have left the memory.
     auto event = CudaEvent::after(gpu.stream());
     if (!event) return event.status();
     fetched_ = std::move(event).value();

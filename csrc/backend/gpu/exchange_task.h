@@ -1,4 +1,4 @@
-// Collectives on one tensor of a GPU other than allreduce. Staged, the whole input is copied from
+// Collectives other than allreduce, on one GPU tensor. When staged, the whole input is copied from
 // the GPU, exchanged on the host, and the whole output copied back.
 #pragma once
 
@@ -14,25 +14,25 @@ namespace rueda {
 
 class ExchangeTask : public GpuTask {
  public:
-  // Of the host, for input and output; how large differs between ranks.
+  // Host memory for input and output; its size differs between ranks.
   [[nodiscard]] std::optional<Status> reserve(GpuLane& gpu, Way way) override;
   Expected<bool> advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) final;
   [[nodiscard]] bool is_staged() const final { return step_ == Step::done; }
   [[nodiscard]] const Operation* on_host() const final { return exchange_.get(); }
 
  protected:
-  // What of this rank's memory goes in; null where that is nothing.
+  // The memory of this rank that is read; null if none.
   struct Input {
     const std::byte* data = nullptr;
     std::size_t bytes = 0;
   };
   [[nodiscard]] virtual Input input() const = 0;
-  // How much room the output needs on the host; that of a broadcast's root is its input.
+  // Host memory needed for the output; a broadcast's root uses its input.
   [[nodiscard]] virtual std::size_t output_bytes() const = 0;
   [[nodiscard]] virtual std::unique_ptr<Operation> start(GpuLane& gpu, const Lane& lane,
                                                          Backend& host, const std::byte* input,
                                                          std::byte* output) = 0;
-  // Where the output goes, once the exchange is over; null where nobody wants it.
+  // Where the output goes after the exchange; null if it is not wanted.
   [[nodiscard]] virtual std::byte* output() const = 0;
 
  private:

@@ -23,7 +23,7 @@ namespace rueda {
 namespace {
 
 constexpr Duration between_looks_at_work = std::chrono::milliseconds(20);
-// NCCL's own switch, which it reads from the environment.
+// NCCL's own setting, which it reads from the environment.
 bool is_multi_rank_enabled() {
   const char* value = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   return value != nullptr && std::string_view(value) == "1";
@@ -60,7 +60,7 @@ class GpuBackend final : public DeviceBackend {
   }
 
   std::shared_ptr<std::byte[]> allocate(const Lane& lane, std::size_t bytes) override {
-    if (!is_open()) return nullptr;  // this rank has joined: the operation will fail on all
+    if (!is_open()) return nullptr;  // this rank has joined: the operation will fail everywhere
     auto memory = allocate_result(lane, bytes);
     if (memory) return std::move(memory).value();
     if (const auto gpu = lane_of(lane)) (*gpu)->memory().note_shortage(memory.status());
@@ -68,7 +68,7 @@ class GpuBackend final : public DeviceBackend {
   }
   void agree_on_results() override { agrees_on_results_ = true; }
 
-  // The tensors of a group have one together.
+  // The tensors of a group share one event.
   void await(std::shared_ptr<DeviceEvent> event) override {
     if (inputs_.empty() || inputs_.back() != event) inputs_.push_back(std::move(event));
   }
@@ -142,7 +142,7 @@ class GpuBackend final : public DeviceBackend {
  private:
   void look_by(Time time) { next_look_ = next_look_ ? std::min(*next_look_, time) : time; }
 
-  // The first tensor's device is this rank's.
+  // The first tensor determines this rank's device.
   Status open(int ordinal) {
     const std::lock_guard lock(mutex_);
     if (is_open()) {
@@ -219,15 +219,15 @@ class GpuBackend final : public DeviceBackend {
   const Options options_;
   const Duration timeout_;
   Backend& host_;
-  std::mutex mutex_;                  // of opening the device
-  std::atomic<bool> is_open_{false};  // what `gpu_` holds does not change any more
+  std::mutex mutex_;                  // for opening the device
+  std::atomic<bool> is_open_{false};  // `gpu_` does not change any more
   Gpu gpu_;
   std::map<int, std::unique_ptr<GpuLane>> lanes_;     // by process set
-  std::shared_ptr<ResultPool> results_;               // once there are any
-  std::vector<std::shared_ptr<DeviceEvent>> inputs_;  // what the next operation waits for
-  bool agrees_on_results_ = false;                    // the next operation does
+  std::shared_ptr<ResultPool> results_;               // once there are results
+  std::vector<std::shared_ptr<DeviceEvent>> inputs_;  // what the next operation must follow
+  bool agrees_on_results_ = false;                    // for the next operation
   std::optional<Time> next_look_;
-  bool aborted_ = false;  // or closed: nothing is under way
+  bool aborted_ = false;  // or closed: nothing is in progress
 };
 
 }  // namespace

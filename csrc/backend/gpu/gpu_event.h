@@ -12,7 +12,7 @@ namespace rueda {
 
 class GpuEvent final : public DeviceEvent {
  public:
-  // After what `stream` has enqueued so far.
+  // Follows what `stream` has enqueued so far.
   [[nodiscard]] static Expected<std::shared_ptr<GpuEvent>> after(const CudaStream& stream);
   explicit GpuEvent(CudaEvent event) : event_(std::move(event)) {}
 
@@ -20,16 +20,16 @@ class GpuEvent final : public DeviceEvent {
   [[nodiscard]] Expected<bool> reached() const override;
   [[nodiscard]] bool is_over() const override;
 
-  // What comes before it is being given up because of `reason`: whoever asks from now on is told.
+  // The work before the event is being given up for `reason`; later queries return it.
   void fail(const Status& reason);
-  // After fail(): it has been.
+  // After fail(): the work has ended.
   void end() { ended_.store(true, std::memory_order_release); }
 
   [[nodiscard]] const CudaEvent& event() const { return event_; }
 
  private:
   CudaEvent event_;
-  Status failure_;  // read only after `failed_`
+  Status failure_;  // valid once `failed_` is set
   std::atomic<bool> failed_{false};
   std::atomic<bool> ended_{false};
 };

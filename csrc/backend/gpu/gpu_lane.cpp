@@ -13,13 +13,13 @@ namespace rueda {
 
 namespace {
 
-// How long what was given up, or is at its end, may take to leave a stream.
+// How long work that is ending or was given up may take to leave a stream.
 constexpr Duration drain_timeout = std::chrono::seconds(10);
-// Whoever starts a persistent operation wakes nobody: it is looked after so often.
+// Starting a persistent operation wakes nobody, so it is checked this often.
 constexpr Duration between_looks_at_peers = std::chrono::milliseconds(20);
 constexpr Duration between_looks_at_callers = std::chrono::seconds(1);
 
-// Which machine this is, the same in all of its containers.
+// Identifies the machine, identically in all of its containers.
 std::string machine() {
   std::string boot;
   if (std::ifstream("/proc/sys/kernel/random/boot_id") >> boot) return boot;
@@ -44,13 +44,13 @@ GpuLane::GpuLane(const Gpu& gpu, CudaStream stream, CudaStream second_stream)
       stream_(std::make_shared<const CudaStream>(std::move(stream))),
       second_stream_(std::move(second_stream)) {}
 
-// Memory is freed only when no copy can reach it any more.
+// Frees memory only once no copy can reach it any more.
 GpuLane::~GpuLane() {
   if (callers_) callers_->begin_abort(Status(ErrorCode::shutdown, "the process set has ended"));
   if (communicator_ && !unfinished_.is_empty()) communicator_->abort();
   if (callers_) callers_->end_abort();
   if (wait_until_idle(Clock::now() + drain_timeout)) return;
-  // NCCL frees without waiting for the GPU: what a stream may still reach is rather lost.
+  // NCCL frees without waiting for the GPU, so memory that a stream may still reach is leaked.
   log(LogLevel::warning, "the fusion buffers of a stream that does not end are lost");
   static_cast<void>(new FusionBuffer(std::move(memory_.fusion())));
 }
@@ -144,7 +144,7 @@ void GpuLane::end_abort() {
   if (communicator_) communicator_->abort();
   if (callers_) callers_->end_abort();
   const bool is_over = wait_until_idle(Clock::now() + drain_timeout);
-  // Otherwise whoever holds the tensors goes on holding them.
+  // Otherwise the holders of the tensors keep holding them.
   for (const auto& event : std::exchange(given_up_, {})) {
     if (is_over) event->end();
   }

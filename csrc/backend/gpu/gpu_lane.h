@@ -1,5 +1,5 @@
-// One lane's side of a GPU: its streams, its communicators, and what has been enqueued on them. A
-// lane's operations run one after the other, in the order that all ranks have agreed on.
+// The GPU side of a lane: its streams, its communicators, and the work enqueued on them. A lane's
+// operations run one after the other, in the order that all ranks have agreed on.
 #pragma once
 
 #include <memory>
@@ -24,12 +24,12 @@
 
 namespace rueda {
 
-// What the lanes of a rank share.
+// State shared by the lanes of a rank.
 struct Gpu {
   DeviceReference device;
-  std::optional<BatchKernels> kernels;  // nothing where this build or GPU has none
-  const NcclLibrary* nccl = nullptr;    // null where there is none
-  std::string no_nccl;                  // why
+  std::optional<BatchKernels> kernels;  // nullopt if this build or GPU has none
+  const NcclLibrary* nccl = nullptr;    // null if not available
+  std::string no_nccl;                  // why it is not
   bool may_share = false;               // the option gpu_sharing, and NCCL's own
 };
 
@@ -41,51 +41,51 @@ class GpuLane {
   GpuLane& operator=(const GpuLane&) = delete;
 
   [[nodiscard]] const Gpu& gpu() const { return gpu_; }
-  // On which everything is enqueued but copies back from the host, which it waits for.
+  // For all work except copies back from the host; it waits for those.
   [[nodiscard]] const CudaStream& stream() const { return *stream_; }
-  // The same, for what may outlive the lane.
+  // The same, for users that may outlive the lane.
   [[nodiscard]] const std::shared_ptr<const CudaStream>& shared_stream() const { return stream_; }
-  // For copies back to the GPU, beside those from it.
+  // For copies back to the GPU, concurrent with copies from it.
   [[nodiscard]] const CudaStream& second_stream() const { return second_stream_; }
 
   // The order of operations.
   [[nodiscard]] Turns& turns() { return turns_; }
   [[nodiscard]] LaneMemory& memory() { return memory_; }
 
-  // --- How it reaches the other ranks
+  // --- The path to the other ranks
   [[nodiscard]] LanePath& path() { return path_; }
   [[nodiscard]] const LanePath& path() const { return path_; }
-  // This rank's side; makes an id for the communicator where it is the first one.
+  // What this rank tells its peers; the first rank also creates the communicator's id.
   [[nodiscard]] GpuPeerInfo peer_info(bool is_first) const;
-  // Takes the path that all have chosen, and begins to connect.
+  // Adopts the path that all ranks have chosen, and begins to connect.
   Status settle(PathChoice choice, std::span<const GpuPeerInfo> infos, int rank);
-  // Null where all is staged.
+  // Null if everything is staged.
   [[nodiscard]] NcclCommunicator* communicator() const { return communicator_.get(); }
-  // Of the persistent operations; null before the first one.
+  // For persistent operations; null before the first one.
   [[nodiscard]] const std::shared_ptr<CallersCommunicator>& callers() const { return callers_; }
   Status connect_callers(const nccl::UniqueId& id, int rank, int size, Duration timeout);
 
-  // --- What has been enqueued and is not done
-  // `inputs`: what had to come first.
+  // --- Work enqueued and not done
+  // `inputs`: events that this work follows.
   using Inputs = UnfinishedWork::Inputs;
   void remember(std::shared_ptr<GpuEvent> event, Inputs inputs, Time now);
-  // Nothing is under way, and no operation is waiting to be enqueued.
+  // Nothing is in progress, and no operation is waiting to be enqueued.
   [[nodiscard]] bool is_idle() const { return unfinished_.is_empty() && turns_.is_idle(); }
-  // Not ok where something failed, or has taken longer than `timeout` (zero: any time).
+  // Not ok if something failed or took longer than `timeout` (zero: no limit).
   Status watch(Time now, Duration timeout);
-  // When to look again though nothing happens; never where nothing can.
+  // When to look again even if nothing happens; nullopt if that is not needed.
   [[nodiscard]] std::optional<Time> next_look(Time now) const;
-  // --- Ends what is under way: of all lanes one step, and then the next one, because NCCL's
-  // kernels may wait for each other
-  // Handles that have completed with it fail with `reason`.
+  // --- Ending what is in progress. Take each step for all lanes before the next one, since NCCL's
+  // kernels may wait for each other.
+  // Handles that have completed with this work fail with `reason`.
   void give_up(const Status& reason);
-  // Both communicators; does not wait for that.
+  // Both communicators. Does not wait.
   void begin_abort(const Status& reason);
-  // Waits until nothing is under way, but not for ever.
+  // Waits, within limits, until nothing is in progress.
   void end_abort();
-  // Both streams; returns whether they are.
+  // Waits for both streams; returns whether they are idle.
   bool wait_until_idle(Time deadline);
-  // Waits for what is under way, and leaves the communicator with the others.
+  // Waits for work in progress, then closes the communicator with the other ranks.
   void close(Time deadline);
 
  private:
@@ -96,7 +96,7 @@ class GpuLane {
   CudaStream second_stream_;
   Turns turns_;
   LanePath path_;
-  LaneMemory memory_;  // outlives the communicator, with which some of it is registered
+  LaneMemory memory_;  // must outlive the communicator, with which some of it is registered
   std::unique_ptr<NcclCommunicator> communicator_;
   UnfinishedWork unfinished_;
   std::vector<std::shared_ptr<GpuEvent>> given_up_;

@@ -14,7 +14,7 @@ constexpr std::string_view no_gpu =
     "it has not used one yet: where ranks join early, each must have reduced a tensor of its GPU "
     "before";
 
-// What `stream` enqueues from now on comes after all of them.
+// Orders what `stream` enqueues from now on after all of them.
 Status make_wait(const CudaStream& stream, const GpuLane::Inputs& inputs) {
   Status status;
   for (const auto& input : inputs) {
@@ -25,7 +25,7 @@ Status make_wait(const CudaStream& stream, const GpuLane::Inputs& inputs) {
 
 }  // namespace
 
-// Mostly in the thread that calls NCCL, where the device is current anyway.
+// Usually runs in the thread that calls NCCL, where the device is current anyway.
 struct GpuOperation::Surroundings {
   Surroundings(std::shared_ptr<GpuTask> its_task, GpuLane& its_gpu, const Lane& its_lane,
                GpuLane::Inputs its_inputs)
@@ -67,7 +67,7 @@ GpuOperation::GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, const 
 
 GpuOperation::~GpuOperation() {
   if (!has_enqueued_ || event_) return;
-  // Where it was NCCL's, the others never come: it has to be ended first.
+  // NCCL's work has to be aborted first, since the other ranks never join it.
   if (gpu_->communicator() != nullptr) gpu_->communicator()->abort();
   gpu_->wait_until_idle(Clock::now() + idle_timeout);
 }
@@ -114,7 +114,7 @@ bool GpuOperation::take_turn() {
 
 bool GpuOperation::waits_for_its_turn() const {
   if (step_ == Step::turn) return true;
-  // The first copy from the GPU waits for the application's own work there.
+  // The first copy from the GPU waits there for the application's own work.
   return step_ == Step::stage && on_host() == nullptr &&
          std::any_of(inputs_.begin(), inputs_.end(),
                      [](const auto& input) { return !input->is_over(); });
@@ -154,7 +154,7 @@ bool GpuOperation::take_host_result() {
 Status GpuOperation::settle() {
   auto choice = choose_path(infos_, *lane_.members, wanted_);
   if (!choice) {
-    failed_everywhere_ = true;  // each of them comes to the same end
+    failed_everywhere_ = true;  // all ranks reach the same result
     return choice.status();
   }
   return gpu_->settle(std::move(choice).value(), infos_, lane_.rank);
@@ -215,11 +215,11 @@ bool GpuOperation::enqueue() {
   begin("NCCL");
   has_enqueued_ = true;
   surroundings_ = std::make_shared<Surroundings>(task_, *gpu_, lane_, std::move(inputs_));
-  // The second one owns what both use.
+  // `after` owns what both functions use.
   gpu_->communicator()->frame_next_call({[around = surroundings_.get()] { return around->begin(); },
                                          [around = surroundings_] { return around->end(); }});
   if (Status status = task_->enqueue(*gpu_, lane_); !status.ok()) {
-    gpu_->communicator()->frame_next_call({});  // which is another operation's
+    gpu_->communicator()->frame_next_call({});  // it is for another operation
     failed_everywhere_ = task_->failed_everywhere();
     has_enqueued_ = !failed_everywhere_;
     finish(status);
@@ -231,7 +231,7 @@ bool GpuOperation::enqueue() {
 
 bool GpuOperation::stage() {
   has_enqueued_ = true;
-  // Once around everything, instead of around each call; not while only the host is at work.
+  // Makes the device current once, not around each call, and not while only the host is working.
   std::optional<CurrentDevice> current;
   if (on_host() == nullptr) current.emplace(*gpu_->gpu().device);
   if (current && !current->status().ok()) {
@@ -254,7 +254,7 @@ bool GpuOperation::poll() {
   return ready && *ready;
 }
 
-// Mostly done already, around NCCL's call; here where there was none.
+// Usually done already, around NCCL's call; done here if there was none.
 Status GpuOperation::conclude() {
   gpu_->communicator()->frame_next_call({});
   if (Status status = surroundings_->begin(); !status.ok()) return status;
@@ -273,7 +273,8 @@ void GpuOperation::begin(std::string_view phase) {
   phases_.push_back({phase, now, now});
 }
 
-// After an error of this rank alone the next operation must not begin: the others are not there.
+// After an error on this rank alone, the next operation must not begin: the other ranks have not
+// reached it.
 void GpuOperation::finish(const Status& status) {
   const Time now = Clock::now();
   status_ = status;

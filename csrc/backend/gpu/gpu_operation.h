@@ -1,5 +1,5 @@
-// A collective on tensors of GPUs as an operation of the engine: waits for its turn, agrees with
-// the other ranks on the path where that has not happened yet, and enqueues the task.
+// A collective on GPU tensors as an operation of the engine: waits for its turn, agrees with the
+// other ranks on the path unless that has been settled, and enqueues the task.
 #pragma once
 
 #include <memory>
@@ -17,13 +17,13 @@ namespace rueda {
 
 class GpuOperation final : public Operation {
  public:
-  // `gpu`: null where this rank has no GPU, of which the others are told. `wanted`: the option
-  // gpu_backend, for where the path is still to be chosen. `inputs`: what comes first on the GPU.
-  // `results`: where ranks had to allocate what it writes, whether this one has got it.
+  // `gpu`: null if this rank has no GPU, which the other ranks are told. `wanted`: the option
+  // gpu_backend, used if the path is not chosen yet. `inputs`: events that the work must follow.
+  // `results`: set if ranks had to allocate the memory for the result; whether this rank succeeded.
   GpuOperation(GpuLane* gpu, const Lane& lane, Backend& host, const std::string& wanted,
                std::unique_ptr<GpuTask> task, GpuLane::Inputs inputs,
                std::optional<Status> results);
-  // Given up in the middle: waits until nothing that was enqueued touches the tensors any more.
+  // If destroyed midway: waits until nothing that was enqueued accesses the tensors.
   ~GpuOperation() override;
 
   bool advance() override;
@@ -43,12 +43,12 @@ class GpuOperation final : public Operation {
   bool take_step();
   bool take_turn();
   bool agree();
-  // Takes the path that follows from the infos.
+  // Adopts the path that follows from the infos.
   Status settle();
   bool prepare();
   void reserve();
   bool agree_on_memory();
-  // Whether what the host did is over, and was well.
+  // Whether the host's work has ended successfully.
   bool take_host_result();
   bool enqueue();
   bool stage();
@@ -72,10 +72,10 @@ class GpuOperation final : public Operation {
   Step step_ = Step::turn;
   GpuTask::Way way_ = GpuTask::Way::staged;
   MemoryAgreement memory_;
-  std::unique_ptr<Operation> host_operation_;  // of the agreement, or before enqueuing
-  // What comes before and after NCCL's work, and the event at the end.
+  std::unique_ptr<Operation> host_operation_;  // for the agreement, or before enqueuing
+  // The work before and after NCCL's, and the final event.
   struct Surroundings;
-  std::shared_ptr<Surroundings> surroundings_;  // has the inputs from then on
+  std::shared_ptr<Surroundings> surroundings_;  // holds the inputs from then on
   GpuPeerInfo info_;
   std::vector<GpuPeerInfo> infos_;
   std::shared_ptr<GpuEvent> event_;

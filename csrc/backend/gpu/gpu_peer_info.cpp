@@ -7,7 +7,7 @@ namespace rueda {
 
 namespace {
 
-// What is in the way of a communicator; empty where nothing is.
+// What prevents a communicator; empty if nothing does.
 std::string obstacle(std::span<const GpuPeerInfo> infos, const std::vector<int>& members) {
   for (std::size_t i = 0; i < infos.size(); ++i) {
     if (!infos[i].has_nccl) {

@@ -1,4 +1,4 @@
-// A collective on tensors of GPUs, in both of the ways in which it can go.
+// A collective on GPU tensors, with both ways of running it.
 #pragma once
 
 #include <memory>
@@ -9,43 +9,43 @@
 
 namespace rueda {
 
-// The steps stand in the order in which they are taken. `way` is the same in all of them.
+// The steps are declared in the order in which they run. `way` is the same in all of them.
 class GpuTask {
  public:
   enum class Way { nccl, staged };
 
   virtual ~GpuTask() = default;
 
-  // Whether NCCL can do it with the results that Rueda promises; the same on all ranks.
+  // Whether NCCL can do it with the results that Rueda promises. Same on all ranks.
   [[nodiscard]] virtual bool suits_nccl(const GpuLane& gpu) const = 0;
-  // What the host has to do before memory is reserved; null where that is nothing.
+  // Host operation to run before memory is reserved; null if none.
   [[nodiscard]] virtual std::unique_ptr<Operation> prepare(GpuLane&, const Lane&, Backend&, Way) {
     return nullptr;
   }
-  // Gets what memory it needs, other than what was allocated before. Nothing where all ranks are
-  // known to have it; else whether this one has, of which the others are told.
+  // Allocates what was not allocated before. Returns nullopt if all ranks are known to have their
+  // memory; otherwise whether this rank does, which the other ranks are told.
   [[nodiscard]] virtual std::optional<Status> reserve(GpuLane&, Way) { return std::nullopt; }
-  // Then: all ranks have it, or not all, and the operation fails on each of them. enqueue() is
-  // called once NCCL's communicator is ready again.
+  // Called next: keep() if all ranks have the memory; give_back() if not, and the operation fails
+  // on all. enqueue() is called once NCCL's communicator is ready again.
   virtual Status keep(GpuLane&, Way) { return {}; }
   virtual void give_back(GpuLane&) {}
-  // Enqueues what comes before NCCL's work.
+  // Enqueues the work before NCCL's.
   virtual Status precede(GpuLane&, const Lane&) { return {}; }
-  // Calls NCCL. What NCCL still sets up is not in the stream when this returns.
+  // Calls NCCL. NCCL may still be setting up work that is not in the stream when this returns.
   virtual Status enqueue(GpuLane& gpu, const Lane& lane) = 0;
-  // Whether NCCL has done what it was called for.
+  // Whether NCCL has completed the call.
   [[nodiscard]] virtual Expected<bool> is_launched(const GpuLane& gpu) const {
     return gpu.communicator()->poll();
   }
-  // Whether enqueue() failed in the same way on all ranks, before it enqueued anything.
+  // Whether enqueue() failed the same way on all ranks, before it enqueued anything.
   [[nodiscard]] virtual bool failed_everywhere() const { return false; }
-  // Enqueues what comes after it, once NCCL's work is in the stream.
+  // Enqueues the work after NCCL's, which is in the stream by now.
   virtual Status conclude(GpuLane&, const Lane&) { return {}; }
-  // Through the host's memory: goes on without blocking, and tells whether anything moved.
+  // Continues through host memory without blocking; returns whether anything moved.
   virtual Expected<bool> advance_staged(GpuLane& gpu, const Lane& lane, Backend& host) = 0;
-  // Whether all of it has been enqueued.
+  // Whether all work has been enqueued.
   [[nodiscard]] virtual bool is_staged() const = 0;
-  // What the host does at the moment; null where that is nothing.
+  // What the host is doing at the moment; null if nothing.
   [[nodiscard]] virtual const Operation* on_host() const = 0;
 };
 

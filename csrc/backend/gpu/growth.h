@@ -1,4 +1,4 @@
-// How memory grows that is kept from operation to operation.
+// Growth of memory that is kept across operations.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 
 namespace rueda {
 
-// Doubled until it is enough, so that it seldom grows.
+// Doubles until large enough, so that memory rarely grows.
 [[nodiscard]] inline std::size_t grown(std::size_t size, std::size_t wanted) {
   constexpr std::size_t smallest = 1 << 20;
   size = std::max(size, smallest);

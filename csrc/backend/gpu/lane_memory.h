@@ -1,5 +1,5 @@
-// Memory in which the operations of a lane put tensors, kept from operation to operation. What has
-// been outgrown is freed with the lane: freeing waits for the GPU, which may wait for other ranks.
+// Memory in which a lane's operations put tensors, kept across operations. Outgrown memory is freed
+// with the lane, because freeing waits for the GPU, which may be waiting for other ranks.
 #pragma once
 
 #include <algorithm>
@@ -15,19 +15,19 @@ namespace rueda {
 
 class LaneMemory {
  public:
-  // Of the GPU, for NCCL; used by one operation at a time, which leaves it in the order of the
-  // lane's stream.
+  // GPU memory for NCCL. Used by one operation at a time; each leaves it in the order of the lane's
+  // stream.
   [[nodiscard]] FusionBuffer& fusion() { return fusion_; }
 
-  // Of the host, by slots: at least so many bytes.
+  // Host memory by slot, of at least `bytes` bytes.
   [[nodiscard]] Expected<StagingMemory*> staging(const DeviceReference& device, std::size_t slot,
                                                  std::size_t bytes);
-  // How many of the first slots all ranks have, as large as an allreduce needs them.
+  // Number of leading slots that all ranks have, in the size an allreduce needs.
   [[nodiscard]] std::size_t agreed_slots() const { return agreed_slots_; }
   void agree_on_slots(std::size_t slots) { agreed_slots_ = std::max(agreed_slots_, slots); }
 
-  // Of an application's result, which could not be allocated: for the operation that was to write
-  // it, which takes it once.
+  // Records that memory for an application's result could not be allocated. The operation that was
+  // to write it takes the status, once.
   void note_shortage(const Status& why) { shortage_ = why; }
   [[nodiscard]] Status take_shortage() { return std::exchange(shortage_, Status()); }
 

@@ -1,5 +1,5 @@
-// The path that tensors of a lane take, by NCCL or through the host's memory: what its ranks have
-// agreed on.
+// The path that a lane's tensors take, through NCCL or through host memory, as its ranks have
+// agreed.
 #pragma once
 
 #include <optional>
@@ -12,17 +12,17 @@ namespace rueda {
 
 class LanePath {
  public:
-  // Not before the ranks have told each other what each has.
+  // False until the ranks have exchanged what each of them has.
   [[nodiscard]] bool is_chosen() const { return choice_.has_value(); }
-  // Says in the log where it is not what users expect. `rank`: of this one, within the lane.
+  // Logs the path if it is not what users expect. `rank`: this rank within the lane.
   void choose(PathChoice choice, std::span<const GpuPeerInfo> infos, int rank);
 
-  // --- Once it is chosen
+  // --- After choose()
   [[nodiscard]] GpuPath chosen() const { return choice_->path; }
   [[nodiscard]] const std::string& why_not_nccl() const { return choice_->why_not_nccl; }
   [[nodiscard]] bool all_have_kernels() const { return all_have_kernels_; }
-  // Once per lane, by its first rank: that an operation goes through the host's memory though NCCL
-  // is there.
+  // Warns, once per lane and on its first rank, that an operation is staged through host memory
+  // although NCCL is available.
   void warn_of_staging(int rank);
 
  private:

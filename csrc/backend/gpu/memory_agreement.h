@@ -1,5 +1,5 @@
-// Whether all ranks have the memory that an operation needs, before any of them starts it: a rank
-// that has none must not leave the others waiting in NCCL.
+// Agreement that all ranks have the memory an operation needs, before any of them starts it: a rank
+// without memory must not leave the others waiting in NCCL.
 #pragma once
 
 #include <array>
@@ -11,25 +11,25 @@
 
 namespace rueda {
 
-// Where all have it, a number is reduced and nothing else. Only where one has not, they tell each
-// other why.
+// If all have it, this takes a reduction of one number. Only if a rank has none do the ranks
+// exchange the reasons.
 class MemoryAgreement {
  public:
-  // What this rank has to tell.
+  // Starts with this rank's status.
   void begin(const Status& own);
-  // What the host has to do next, to be asked again once that is done. Null once the ranks agree,
-  // and where nothing was begun.
+  // The host operation to run next; call again once it is done. Null once the ranks agree, and if
+  // nothing was begun.
   [[nodiscard]] std::unique_ptr<Operation> next(const Lane& lane, Backend& host);
-  // Then: the first problem of a rank, the same on all.
+  // Afterwards: the first rank's problem, if any. Same on all ranks.
   [[nodiscard]] Status verdict(const Lane& lane) const;
 
  private:
   enum class Step { none, ask, tell };
-  using Problem = std::array<char, 256>;  // travels as it lies in memory; ends with a zero
+  using Problem = std::array<char, 256>;  // sent as raw bytes; zero-terminated
 
   Step step_ = Step::none;
-  std::int64_t own_ = 0;  // 1 where this rank has a problem
-  std::int64_t any_ = 0;  // where some rank has
+  std::int64_t own_ = 0;  // 1 if this rank has a problem
+  std::int64_t any_ = 0;  // nonzero if any rank has
   Problem problem_{};
   std::vector<Problem> problems_;
 };

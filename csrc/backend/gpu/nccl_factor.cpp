@@ -18,7 +18,7 @@ std::optional<NcclPlan> nccl_plan(const Reduction& reduction) {
 bool nccl_can_take_part(const Reduction& reduction, int ranks, bool all_have_kernels) {
   const auto plan = nccl_plan(reduction);
   if (!plan || ((reduction.wire || plan->scales()) && !all_have_kernels)) return false;
-  // Ranks that have joined give zeros.
+  // Ranks that have joined contribute zeros.
   return reduction.contributors == ranks || plan->how.op == ReduceOp::sum;
 }
 

@@ -1,5 +1,5 @@
-// How a reduction is put to NCCL, which multiplies nothing here: factors are applied around it, by
-// kernels.
+// How a reduction is expressed in NCCL. NCCL itself does not scale: kernels apply the factors
+// before and after.
 #pragma once
 
 #include <optional>
@@ -17,12 +17,13 @@ struct NcclPlan {
   [[nodiscard]] bool scales() const { return before != 1.0 || after != 1.0; }
 };
 
-// Of the wire type where there is one. An average divides before it sums, so that 16-bit sums do
-// not overflow. Nothing where NCCL cannot give the same results: bitwise operations, averages and
-// scaled sums of anything but floating-point elements, factors on anything but sums and averages.
+// Uses the wire type if there is one. An average divides before it sums, so that 16-bit sums do not
+// overflow. Returns nullopt if NCCL cannot give the same results: bitwise operations, averages and
+// scaled sums of elements that are not floating-point, and factors on anything but sums and
+// averages.
 [[nodiscard]] std::optional<NcclPlan> nccl_plan(const Reduction& reduction);
 
-// Whether all `ranks` ranks can give NCCL to do what it does of `reduction`.
+// Whether all `ranks` ranks can do NCCL's part of `reduction`.
 [[nodiscard]] bool nccl_can_take_part(const Reduction& reduction, int ranks, bool all_have_kernels);
 
 }  // namespace rueda

@@ -6,7 +6,7 @@ namespace rueda {
 
 namespace {
 
-// One launch where all ranks have the kernels, else a copy each, which converts nothing.
+// Copies in one launch if all ranks have the kernels; otherwise with one copy each, unconverted.
 class BatchCopy {
  public:
   explicit BatchCopy(GpuLane& gpu) : gpu_(gpu) {}

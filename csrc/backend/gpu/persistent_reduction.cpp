@@ -12,7 +12,7 @@ namespace rueda {
 
 namespace {
 
-// Once the world is over: streams have been released, and what is still in them ends soon.
+// Once the world has ended: streams have been released, and their remaining work ends soon.
 constexpr Duration abort_timeout = std::chrono::seconds(10);
 constexpr Duration between_looks_at_event = std::chrono::milliseconds(100);
 constexpr auto between_steps = std::chrono::microseconds(200);
@@ -42,7 +42,7 @@ PersistentReduction::~PersistentReduction() {
   communicator_->keep(std::move(buffer_));
 }
 
-// Of which nobody has waited for the end. NCCL may touch the tensor as soon as the others come.
+// For a start whose end nobody waited for. NCCL may access the tensor once other ranks join.
 void PersistentReduction::outlast_start() {
   while (step_ != Step::none) {
     const auto enqueued = advance();
@@ -68,7 +68,7 @@ Expected<bool> PersistentReduction::is_captured(void* stream) const {
   return borrowed(device_, stream).is_capturing();
 }
 
-// Outside of a graph the run is looked after; within, whoever launches the graph has to.
+// Outside a graph the engine watches the run; within one, that is up to whoever launches the graph.
 Status PersistentReduction::start(void* handle) {
   if (piece_.count == 0) return check();
   const CudaStream stream = borrowed(device_, handle);
@@ -111,7 +111,7 @@ Expected<bool> PersistentReduction::advance() {
   const auto enqueued = take_steps();
   if (enqueued) return enqueued;
   step_ = Step::none;
-  // Some of it may be in the stream.
+  // Some of the work may be in the stream.
   if (!is_captured_) {
     if (auto after = GpuEvent::after(borrowed(device_, stream_))) last_ = std::move(after).value();
   }

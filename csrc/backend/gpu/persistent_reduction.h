@@ -14,13 +14,12 @@
 
 namespace rueda {
 
-// By NCCL: two launches of kernels and a call at most, all of which a CUDA graph can capture. What
-// they need has been allocated before, and while a stream is captured nothing is asked of the GPU.
-// A start is in the stream once NCCL has done its part, for which the first one has to wait for all
-// ranks.
+// Through NCCL: at most two kernel launches and one call, all of which a CUDA graph can capture.
+// Their memory is allocated in advance, and nothing is asked of the GPU while a stream is captured.
+// A start is in the stream once NCCL has done its part; the first one has to wait for all ranks.
 class PersistentReduction final : public DeviceReduction {
  public:
-  // `buffer`: for all elements of the reduction's wire type, where it has one. `gpu` and `counters`
+  // `buffer`: holds all elements in the reduction's wire type, if it has one. `gpu` and `counters`
   // must outlive the last start.
   PersistentReduction(const Gpu& gpu, std::shared_ptr<CallersCommunicator> communicator,
                       const Reduction& reduction, Piece piece, DeviceMemory buffer,
@@ -34,16 +33,16 @@ class PersistentReduction final : public DeviceReduction {
   [[nodiscard]] Status check() const override;
 
  private:
-  enum class Step { none, call, launch };  // of a start: NCCL is to be called; has to launch
+  enum class Step { none, call, launch };  // of a start: call NCCL next; NCCL is still launching
 
-  // What comes next on `stream` comes after the last start, which may have been on another one.
+  // Orders what comes next on `stream` after the last start, even if that was on another stream.
   Status follow_last(void* stream) const;
   Status pack();
   Status unpack();
   Expected<bool> take_steps();
   Expected<bool> call();
   Status finish_start();
-  // Not yet, or too late.
+  // False if still in progress, an error if it timed out.
   [[nodiscard]] Expected<bool> not_yet() const;
   Status convert(const TensorCopy& copy, double scale);
   // For the destructor.
@@ -62,7 +61,7 @@ class PersistentReduction final : public DeviceReduction {
   std::shared_ptr<GpuEvent> last_;  // end of the last start that was not captured
   void* last_stream_ = nullptr;
 
-  // --- The start that is under way
+  // --- The start in progress
   Step step_ = Step::none;
   void* stream_ = nullptr;
   bool is_captured_ = false;
@@ -70,7 +69,7 @@ class PersistentReduction final : public DeviceReduction {
   Time begin_{};
 };
 
-// Through the host's memory, which the engine arranges each time.
+// Through host memory. The engine runs each start as an operation.
 class StagedReduction final : public DeviceReduction {
  public:
   StagedReduction(const Gpu& gpu, Status why) : device_(gpu.device), why_(std::move(why)) {}

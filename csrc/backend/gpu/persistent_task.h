@@ -1,4 +1,4 @@
-// Agrees on an allreduce of one tensor that the application will start by itself.
+// Agrees on an allreduce of one tensor that the application will start itself.
 #pragma once
 
 #include <array>
@@ -11,12 +11,12 @@
 
 namespace rueda {
 
-// With NCCL, the ranks tell each other whether they have the memory that they need, and connect a
-// communicator for the set's persistent operations where this is the first one. Staged, there is
-// nothing to arrange: each run will be an operation of the engine.
+// With NCCL, the ranks agree that all have the memory they need, and connect a communicator for the
+// set's persistent operations unless there is one. When staged, there is nothing to arrange: each
+// run will be an operation of the engine.
 class PersistentTask final : public GpuTask {
  public:
-  // `timeout`: how long a run may take; zero for any time.
+  // `timeout`: limit for one run; zero for none.
   PersistentTask(const Reduction& reduction, Piece piece, const Lane& lane, Duration timeout,
                  TakeReduction take);
 
@@ -32,10 +32,10 @@ class PersistentTask final : public GpuTask {
   [[nodiscard]] const Operation* on_host() const override { return nullptr; }
 
  private:
-  // What the ranks tell each other; travels as it lies in memory.
+  // What the ranks exchange, as raw bytes.
   struct Contribution {
-    std::array<char, 256> problem{};  // why this rank cannot take part; ends with a zero
-    nccl::UniqueId id{};              // of the communicator to come: the first rank's counts
+    std::array<char, 256> problem{};  // why this rank cannot take part; zero-terminated
+    nccl::UniqueId id{};              // for a new communicator; the first rank's is used
   };
 
   Status fill_contribution(GpuLane& gpu, bool makes_id);
@@ -46,7 +46,7 @@ class PersistentTask final : public GpuTask {
   const TakeReduction take_;
   Contribution contribution_;
   std::vector<Contribution> contributions_;
-  DeviceMemory buffer_;  // where the elements travel as another type
+  DeviceMemory buffer_;  // if the elements travel as another type
   bool failed_everywhere_ = false;
   bool is_staged_ = false;
 };

@@ -24,7 +24,7 @@ class ReduceScatterTask final : public ExchangeTask {
         count_(std::accumulate(lengths_.begin(), lengths_.end(), std::int64_t{0})) {}
 
   [[nodiscard]] bool suits_nccl(const GpuLane& gpu) const override {
-    // A rank that has joined would have to make the identity: rare, and the host does it.
+    // A rank that has joined would have to generate the identity: rare, so left to the host.
     const int ranks = static_cast<int>(lengths_.size());
     return reduction_.contributors == ranks && !reduction_.wire &&
            nccl_can_take_part(reduction_, ranks, gpu.path().all_have_kernels());
@@ -45,7 +45,7 @@ class ReduceScatterTask final : public ExchangeTask {
     return communicator.reduce_scatter(input_, output_, lengths_, how, stream);
   }
 
-  // After the sum, which needs no other memory: the input is not Rueda's to write.
+  // Scales after the sum, which needs no extra memory: Rueda must not write to the input.
   Status conclude(GpuLane& gpu, const Lane& lane) override {
     return scale(gpu, lane, output_, output_, lengths_[rank_], reduction_.dtype,
                  plan_.before * plan_.after);
@@ -70,7 +70,7 @@ class ReduceScatterTask final : public ExchangeTask {
   const std::byte* input_;
   std::byte* output_;
   const std::vector<std::int64_t> lengths_;
-  const NcclPlan plan_;  // where NCCL does it
+  const NcclPlan plan_;  // if NCCL is used
   const std::size_t rank_;
   const std::int64_t count_;
 };

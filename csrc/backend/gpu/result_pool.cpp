@@ -13,17 +13,18 @@ namespace rueda {
 
 namespace {
 
-// Of the device's memory, the part that may be kept for results to come.
+// The pool may keep 1/16 of the device's memory for later results.
 constexpr std::size_t kept_part = 16;
-// How long memory without a pool may be in use when it is dropped; then the driver waits.
+// How long memory without a pool may remain in use when dropped; after that the driver waits.
 constexpr Duration event_timeout = std::chrono::seconds(10);
 
-// Who uses the memory of a result.
+// The streams that use a result's memory.
 class Users {
  public:
   explicit Users(std::shared_ptr<const CudaStream> writer) : writer_(std::move(writer)) {}
 
-  // After a failure nobody knows when all uses have ended; a refusal is the caller's to mend.
+  // After a failure it is unknown when all uses have ended. A refusal is up to the caller to
+  // handle.
   Status add(void* handle) {
     const Status status = try_to_add(handle);
     const std::lock_guard lock(mutex_);
@@ -31,7 +32,7 @@ class Users {
     return status;
   }
 
-  // Calls with an event after each use, that of the writer included, until one call fails.
+  // Calls `call` with an event after each use, including the writer's, until a call fails.
   template <class Call>
   Status for_each(const Call& call) {
     const std::lock_guard lock(mutex_);
@@ -73,7 +74,7 @@ class ResultPool::Pooled final : public DeviceResult {
   Pooled(std::shared_ptr<const ResultPool> pool, std::shared_ptr<const CudaStream> writer,
          std::byte* data)
       : pool_(std::move(pool)), users_(std::move(writer)), data_(data) {}
-  // What cannot be freed in order is not freed: nobody may find somebody else's data.
+  // Memory that cannot be freed in order is leaked, so that nobody sees another's data.
   ~Pooled() override {
     const CudaStream& ending = pool_->ending_;
     Status status = users_.for_each([&](const CudaEvent& event) { return ending.wait_for(event); });

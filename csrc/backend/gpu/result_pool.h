@@ -1,12 +1,13 @@
-// Where results lie whose size only the negotiation tells (allgather, reduce-scatter, alltoall).
+// Memory for results whose size is known only after negotiation (allgather, reduce-scatter,
+// alltoall).
 //
-// The application's own allocator (torch's, say) would have to be called by the progress thread,
-// which cannot wait for Python's lock, and its stream is not the one on which a result is written.
-// So they come from the driver's stream-ordered allocator, which waits for nothing: memory is
-// allocated on the stream that writes the result, and freed, from any thread, on a stream of the
-// pool that waits for the writer and for the streams that the application has named
-// (DeviceResult::release). That stream is never the writer's own, nor the application's: neither
-// communication nor computation waits for memory to be freed, unless the GPU has no other.
+// The application's own allocator (torch's, for example) would have to be called by the progress
+// thread, which cannot wait for the GIL, and would use a stream other than the one that writes the
+// result. So results come from the driver's stream-ordered allocator, which waits for nothing.
+// Memory is allocated on the stream that writes the result. Any thread may free it, on a stream of
+// the pool that waits for the writer and for the streams that the application named
+// (DeviceResult::release). That stream is neither the writer's nor the application's, so neither
+// communication nor computation waits for memory to be freed, unless the GPU has no other stream.
 #pragma once
 
 #include <cstddef>
@@ -22,12 +23,12 @@ namespace rueda {
 
 class ResultPool : public std::enable_shared_from_this<ResultPool> {
  public:
-  // Where the device has no such allocator (some virtual GPUs), results are allocated and freed
-  // with cuMemAlloc and cuMemFree, for which the GPU stands still.
+  // On devices without such an allocator (some virtual GPUs), uses cuMemAlloc and cuMemFree, which
+  // stall the GPU.
   [[nodiscard]] static Expected<std::shared_ptr<ResultPool>> open(const DeviceReference& device);
 
-  // Memory that `writer` fills with what it enqueues from now on. It keeps all that it needs, and
-  // may outlive the engine. 0 bytes are a null pointer. Any thread.
+  // Memory that `writer` fills with what it enqueues from now on. It owns all it needs and may
+  // outlive the engine. A null pointer for 0 bytes. Thread-safe.
   [[nodiscard]] Expected<std::shared_ptr<std::byte[]>> allocate(
       std::shared_ptr<const CudaStream> writer, std::size_t bytes);
 

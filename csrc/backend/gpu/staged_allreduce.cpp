@@ -9,7 +9,7 @@ namespace rueda {
 
 namespace {
 
-// Large enough for a copy engine to be at full speed.
+// Large enough for a copy engine to reach full speed.
 constexpr std::int64_t chunk_bytes = 4 << 20;
 
 }  // namespace
@@ -80,7 +80,7 @@ std::vector<StagedAllreduce::Part> StagedAllreduce::parts_of(std::int64_t chunk)
   return parts;
 }
 
-// Chunk k + 3 takes the place of chunk k, which must be on the GPU again by then.
+// Chunk k + 3 reuses the slot of chunk k, which must be back on the GPU by then.
 Status StagedAllreduce::fetch(GpuLane& gpu, const Lane& lane, std::int64_t chunk) {
   const std::size_t slot = static_cast<std::size_t>(chunk) % max_slots;
   auto memory = gpu.memory().staging(gpu.gpu().device, slot, bytes_of(chunk_, reduction_.dtype));
@@ -127,8 +127,8 @@ Expected<bool> StagedAllreduce::reduce(const Lane& lane, Backend& host) {
   return true;
 }
 
-// On the second stream, so that it overlaps with what comes from the GPU. What the tensors wait for
-// has happened: this chunk has come from them, or this rank has joined and nobody has an output.
+// Uses the second stream, to overlap with copies from the GPU. Events that the tensors wait for
+// have occurred: this chunk was read from them, or this rank has joined and has no output.
 Status StagedAllreduce::put_back(GpuLane& gpu, const Lane& lane, std::int64_t chunk) {
   const std::size_t slot = static_cast<std::size_t>(chunk) % max_slots;
   const std::byte* source = memory_[slot];
@@ -145,7 +145,7 @@ Status StagedAllreduce::put_back(GpuLane& gpu, const Lane& lane, std::int64_t ch
   return returns_[slot].record(gpu.second_stream());
 }
 
-// Whoever waits for the lane's first stream waits for the copies back, too.
+// Makes waiting for the lane's first stream include the copies back.
 Status StagedAllreduce::join_streams(GpuLane& gpu) {
   for (const CudaEvent& event : returns_) {
     if (Status status = gpu.stream().wait_for(event); !status.ok()) return status;

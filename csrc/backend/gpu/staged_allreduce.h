@@ -1,5 +1,5 @@
-// Allreduce of tensors of GPUs through the host's memory, chunk by chunk: while one is copied from
-// the GPU another is reduced on the host and a third is on its way back.
+// Allreduce of GPU tensors through host memory, chunk by chunk: one chunk is copied from the GPU
+// while another is reduced on the host and a third is copied back.
 #pragma once
 
 #include <array>
@@ -17,19 +17,20 @@ class StagedAllreduce {
  public:
   StagedAllreduce(const Reduction& reduction, std::vector<Piece> pieces);
 
-  // How many slots of the lane's staging memory it uses, the same on all ranks; their memory.
+  // Number of slots it uses in the lane's staging memory, same on all ranks; reserve() allocates
+  // them.
   [[nodiscard]] std::size_t slots() const;
   Status reserve(GpuLane& gpu) const;
-  // Goes on without blocking, and tells whether anything moved.
+  // Continues without blocking; returns whether anything moved.
   Expected<bool> advance(GpuLane& gpu, const Lane& lane, Backend& host);
-  // Whether all of it has been enqueued.
+  // Whether all work has been enqueued.
   [[nodiscard]] bool is_done() const { return returned_ == chunks_ && joined_; }
-  // What the host does at the moment; null where that is nothing.
+  // What the host is doing at the moment; null if nothing.
   [[nodiscard]] const Operation* on_host() const { return reducing_.get(); }
 
  private:
   static constexpr std::size_t max_slots = 3;
-  // A part of a piece that lies within a chunk.
+  // The part of a piece within a chunk.
   struct Part {
     std::size_t piece;
     std::int64_t first;
@@ -53,9 +54,9 @@ class StagedAllreduce {
   std::int64_t reduced_ = 0;
   std::int64_t returned_ = 0;
   bool joined_ = false;
-  std::array<std::byte*, max_slots> memory_{};  // of the host, by slot
+  std::array<std::byte*, max_slots> memory_{};  // host memory, by slot
   std::vector<CudaEvent> fetches_;              // by slot: its copy from the GPU
-  std::vector<CudaEvent> returns_;              // and back
+  std::vector<CudaEvent> returns_;              // its copy back
   std::unique_ptr<Operation> reducing_;
 };
 

@@ -9,7 +9,7 @@
 namespace rueda {
 
 Expected<StagingMemory> StagingMemory::allocate(const DeviceReference& device, std::size_t bytes) {
-  // The driver refuses pages that another piece of pinned memory has a part of.
+  // The driver refuses pages that are partly pinned already.
   constexpr std::size_t page = 2 << 20;
   const std::size_t whole = (bytes + page - 1) / page * page;
   StagingMemory memory;

@@ -1,5 +1,5 @@
-// Memory of the host through which tensors of a GPU reach other ranks. Where the ranks of this host
-// share memory it is theirs, pinned: the host's collectives then run in it without another copy.
+// Host memory through which GPU tensors reach other ranks. If this host's ranks share memory, it is
+// registered memory, pinned, in which the host's collectives run without another copy.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ class StagingMemory {
   [[nodiscard]] std::size_t size() const { return size_; }
 
  private:
-  // Unpinned before it is freed.
+  // Unpinned before it is freed (by order of declaration).
   std::shared_ptr<std::byte[]> shared_;
   HostRegistration registration_;
   PinnedMemory pinned_;

@@ -14,13 +14,13 @@ Expected<Duration> UnfinishedWork::look(Time now) {
     const auto reached = first.event->reached();
     if (!reached) return reached.status();
     if (!*reached) {
-      // The application's own work takes as long as it takes, also between two looks.
+      // The application's own work may take any time, even between two looks.
       if (!first.inputs.empty()) first.since = now;
       std::erase_if(first.inputs, [](const auto& input) { return input->is_over(); });
       return now - first.since;
     }
     parts_.pop_front();
-    // What comes next could begin only now.
+    // The next one could not begin before now.
     if (!parts_.empty()) parts_.front().since = now;
   }
   return Duration::zero();

@@ -1,4 +1,4 @@
-// What has been enqueued on a GPU and is not done.
+// Work enqueued on a GPU that is not done.
 #pragma once
 
 #include <deque>
@@ -14,21 +14,21 @@ class UnfinishedWork {
  public:
   using Inputs = std::vector<std::shared_ptr<DeviceEvent>>;
 
-  // `event`: its end. `inputs`: what had to come first.
+  // `event`: the end of the work. `inputs`: events that it follows.
   void remember(std::shared_ptr<GpuEvent> event, Inputs inputs, Time now);
   [[nodiscard]] bool is_empty() const { return parts_.empty(); }
   void clear() { parts_.clear(); }
-  // Forgets what is done. Returns for how long the first of what is left has been under way: since
-  // the look that found its inputs there. An error where it failed.
+  // Forgets what is done. Returns how long the first remaining work has been running, counted from
+  // the look() that found its inputs complete; an error if it failed.
   [[nodiscard]] Expected<Duration> look(Time now);
-  // Forgets everything; what is not done fails with `reason`, and is returned.
+  // Forgets everything. Unfinished work fails with `reason`; its events are returned.
   [[nodiscard]] std::vector<std::shared_ptr<GpuEvent>> give_up(const Status& reason);
 
  private:
   struct Part {
     std::shared_ptr<GpuEvent> event;
     Inputs inputs;
-    Time since;  // counts once there are no inputs any more
+    Time since;  // valid once `inputs` is empty
   };
   std::deque<Part> parts_;
 };

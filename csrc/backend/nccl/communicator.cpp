@@ -4,7 +4,7 @@
 
 namespace rueda {
 
-// The function is called in the launch thread: all that it needs it holds by value.
+// The call runs in the launch thread, so it holds everything it needs by value.
 Status NcclCommunicator::post(Call call) {
   if (Status status = refused_if_closed(); !status.ok()) return status;
   Shared& shared = *shared_;
@@ -23,8 +23,7 @@ Status NcclCommunicator::post(Call call) {
   return {};
 }
 
-// Calls with the operation, the element type and how many of them an element is made of in NCCL's
-// terms.
+// Calls `call` with NCCL's operation, its element type, and the number of those per element.
 template <class Function>
 Status NcclCommunicator::combine(std::string_view what, const NcclCombination& how, Function call) {
   const auto reduction = nccl_reduction(how.op, how.dtype);
@@ -82,7 +81,7 @@ Status NcclCommunicator::reduce_scatter(const std::byte* input, std::byte* outpu
   });
 }
 
-// What is not computed with travels as bytes, which all types are made of.
+// Data that is only moved is sent as bytes.
 
 Status NcclCommunicator::allgather(const std::byte* input, std::byte* output,
                                    std::uint64_t elements, DataType dtype, StreamHandle stream) {

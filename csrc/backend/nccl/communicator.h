@@ -1,5 +1,5 @@
-// A communicator of NCCL over the ranks of a process set, one GPU each. NCCL is called by a thread
-// of the communicator's own, so that no other waits for other ranks.
+// An NCCL communicator over the ranks of a process set, one GPU each. The communicator's own thread
+// calls NCCL, so that no other thread waits for other ranks.
 #pragma once
 
 #include <atomic>
@@ -21,58 +21,58 @@
 
 namespace rueda {
 
-// How elements are combined: a sum, a product, a minimum or a maximum. NCCL's averages and scaled
-// sums keep it from its fastest kernels (NVLS, and symmetric ones before 2.30), and are not used.
+// Combines elements by sum, product, minimum or maximum. NCCL's averages and scaled sums are not
+// used, since they rule out its fastest kernels (NVLS, and symmetric ones before 2.30).
 struct NcclCombination {
   DataType dtype = DataType::float32;
   ReduceOp op = ReduceOp::sum;
 };
 
-// Elements from or for one rank.
+// Elements sent to or received from one rank.
 struct NcclPart {
   std::byte* memory = nullptr;
   std::uint64_t elements = 0;
 };
 
-// Every collective must be called by all ranks, in the same order and with the same arguments. It
-// only enqueues work on a stream of the device; the result is there when the stream is. Memory
-// belongs to the device and must stay valid until then. Input and output may be the same memory.
+// All ranks must call every collective, in the same order and with the same arguments. A call only
+// enqueues work on a stream of the device; the result is available when the stream gets there.
+// Memory belongs to the device and must stay valid until then. Input and output may be the same.
 //
-// A call returns at once. Until poll() tells that the communicator is ready, the work is not in the
-// stream, so no event may be recorded for it, and no other call but abort() be made. What NCCL
-// returns, poll() does.
+// A call returns immediately. Until poll() reports that the communicator is ready, the work is not
+// in the stream: no event may be recorded for it, and no call other than abort() made. poll()
+// returns what NCCL returned.
 //
-//     auto id = library.unique_id();  // on one rank, and handed to the others
+//     auto id = library.unique_id();  // on one rank, which passes it to the others
 //     auto communicator = NcclCommunicator::start(library, device, *id, rank, size);
 //     status = (*communicator)->wait_until_ready(deadline);
 //     status = (*communicator)->allreduce(input, output, n, {DataType::float32}, stream);
 //     status = (*communicator)->wait_until_ready(deadline);
 class NcclCommunicator {
  public:
-  // Begins to connect; poll() tells when all ranks have come.
+  // Begins to connect; poll() says when all ranks have connected.
   [[nodiscard]] static Expected<std::unique_ptr<NcclCommunicator>> start(const NcclLibrary& library,
                                                                          DeviceReference device,
                                                                          const nccl::UniqueId& id,
                                                                          int rank, int size);
-  // Gives up what is in flight, unless close() has been called.
+  // Aborts what is in flight, unless close() was called.
   ~NcclCommunicator();
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   [[nodiscard]] int size() const;
-  // A call has not returned: poll() would say false. Costs nothing.
+  // A call has not returned, so poll() would return false. Costs nothing.
   [[nodiscard]] bool is_busy() const;
 
-  // Whether NCCL has done what it was called for. An error, with NCCL's own words, once anything of
-  // this communicator has failed, also on another rank or long after the call: then only abort()
-  // helps.
+  // Whether NCCL has completed the call. Returns an error, in NCCL's words, once anything of this
+  // communicator has failed, even on another rank or long after the call. Then only abort() helps.
   [[nodiscard]] Expected<bool> poll() const;
-  // Waits until then; ErrorCode::timeout at the deadline.
+  // Waits for poll() to be true; ErrorCode::timeout at the deadline.
   [[nodiscard]] Status wait_until_ready(Time deadline) const;
 
-  // What the next call comes between in the thread that makes it, where the device is current
-  // already; an error of either is that of the call. Nothing comes after a call that fails, nor
-  // once this has been given up. They must own what they use, or that must outlive abort().
+  // Runs before and after the next call, in the thread that makes it and with the device current.
+  // An error from either becomes the call's error. `after` is skipped if the call fails or the
+  // communicator has been given up. The functions must own what they use, or it must outlive
+  // abort().
   struct Frame {
     std::function<Status()> before;
     std::function<Status()> after;
@@ -85,49 +85,50 @@ class NcclCommunicator {
   [[nodiscard]] Status reduce_scatter(const std::byte* input, std::byte* output,
                                       std::uint64_t elements, const NcclCombination& how,
                                       StreamHandle stream);
-  // The same with `elements` for each rank: one reduction to each, all in one group.
+  // The same with `elements[r]` for rank r: one reduction per rank, in one group.
   [[nodiscard]] Status reduce_scatter(const std::byte* input, std::byte* output,
                                       std::span<const std::int64_t> elements,
                                       const NcclCombination& how, StreamHandle stream);
-  // As many elements of each rank; any element type. output: size() times `elements`.
+  // The same number of elements from each rank, of any type. output: size() times `elements`.
   [[nodiscard]] Status allgather(const std::byte* input, std::byte* output, std::uint64_t elements,
                                  DataType dtype, StreamHandle stream);
   [[nodiscard]] Status broadcast(const std::byte* input, std::byte* output, std::uint64_t elements,
                                  DataType dtype, int root, StreamHandle stream);
-  // To and from each rank, in any numbers that agree; what this rank sends itself is copied too.
-  // Also an allgather of different lengths: the same part to everybody. All in one group.
+  // Sends to and receives from each rank; counts must match. Also copies what this rank sends to
+  // itself. With the same part for every rank, an allgather of different lengths. All in one group.
   [[nodiscard]] Status alltoall(std::span<const NcclPart> to, std::span<const NcclPart> from,
                                 DataType dtype, StreamHandle stream);
 
-  // Tells NCCL that this memory, of NCCL's own (ncclMemAlloc) and of the same size on all ranks,
-  // which call this together, will be used again and again: as a window, on which NCCL's symmetric
-  // kernels work, or where the GPUs cannot reach each other so, registered. Free it after close()
-  // or abort(), which end that.
+  // Tells NCCL that this memory, from ncclMemAlloc and of the same size on all ranks, which call
+  // this together, will be reused. It becomes a window, for NCCL's symmetric kernels, or is
+  // registered if the GPUs cannot reach each other that way. Free it only after close() or abort(),
+  // which undo this.
   [[nodiscard]] Status register_memory(std::byte* memory, std::size_t bytes);
 
-  // --- Ends everything on this rank without asking the others. From any state, and again. NCCL
-  // releases the streams first; then it waits for what else the GPU does, and for the end of all
-  // CUDA graphs that have captured anything of this communicator. A thread of its own does so. A
-  // collective that NCCL does not return from is ended with it; connecting and leaving, which NCCL
-  // cannot be called out of without a second thread using what the first one frees, are left to
-  // themselves: they end with the processes that they wait for.
+  // --- Ends everything on this rank without asking the others. Allowed in any state, and
+  // repeatedly. A separate thread does it: NCCL releases the streams first, then waits for the
+  // GPU's other work and for the destruction of all CUDA graphs that captured this communicator. A
+  // collective that NCCL does not return from is aborted. Connecting and closing cannot be
+  // interrupted without a second thread using what the first one frees; these are abandoned, and
+  // end with the processes they wait for.
 
-  // Does not wait, so that several can be given up at once where their kernels wait for each other.
+  // Does not wait, so that several communicators whose kernels wait for each other can be aborted
+  // together.
   void begin_abort();
-  // Waits until all is released; no longer than 10 s from the beginning, or than 1 s after
-  // expect_late_end(). Then the thread is left to itself.
+  // Waits until everything is released, for at most 10 s from the beginning, or 1 s after
+  // expect_late_end(). After that the thread is abandoned.
   void abort();
-  // A graph will hold this communicator. Any thread.
+  // A graph will hold this communicator. Thread-safe.
   void expect_late_end() { ends_late_.store(true); }
 
-  // Releases the communicator, all ranks together, once all graphs that have captured it are gone.
-  // What was enqueued must be done. On error it is aborted; at the deadline left to a thread.
+  // Releases the communicator, on all ranks together, once all graphs that captured it are gone.
+  // Enqueued work must be done. Aborts on error; at the deadline, leaves the rest to a thread.
   [[nodiscard]] Status close(Time deadline);
 
  private:
-  // What the threads that end a communicator share with it, and may outlive it with.
+  // State shared with the threads that end a communicator; may outlive it with them.
   struct Shared;
-  // Of one call, in the launch thread.
+  // The NCCL functions for one call, in the launch thread.
   class Api;
   using Call = std::function<Status(const Api&)>;
 
@@ -143,7 +144,7 @@ class NcclCommunicator {
   Frame frame_;
   std::atomic<bool> ended_{false};
   std::atomic<bool> ends_late_{false};
-  // --- Of begin_abort(), until it has been waited for
+  // --- State of begin_abort() until it has been waited for
   std::thread thread_;
   std::future<void> ending_;
   Time wait_timeout_{};

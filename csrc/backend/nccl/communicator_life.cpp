@@ -1,4 +1,4 @@
-// How a communicator begins, fails and ends.
+// How a communicator starts, fails and ends.
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr Duration max_end = std::chrono::seconds(10);
 constexpr Duration max_late_end = std::chrono::seconds(1);
-// How long a call may still take before it is aborted from another thread.
+// How long a call may still run before it is aborted from another thread.
 constexpr Duration max_call = std::chrono::milliseconds(100);
 constexpr auto between_polls = std::chrono::microseconds(200);
 
@@ -86,7 +86,7 @@ Status NcclCommunicator::wait_until_ready(Time deadline) const {
   }
 }
 
-// The thread may outlive this object, and whatever is ended with the process.
+// The thread may outlive this object; what is left ends with the process.
 void NcclCommunicator::begin_abort() {
   if (ended_.exchange(true)) return;
   shared_->is_given_up.store(true);
@@ -94,7 +94,8 @@ void NcclCommunicator::begin_abort() {
   const auto end = std::make_shared<std::packaged_task<void()>>([shared = shared_] {
     const CurrentDevice current(*shared->device);
     const bool returns = shared->launch.wait_until_idle(Clock::now() + max_call);
-    // While NCCL connects it may free what this would, and while it leaves the other way round.
+    // NCCL may free what this would free while it connects, and the other way round while it
+    // leaves.
     if (!returns && shared->stage.load() != Shared::Stage::call)
       shared->launch.wait_until_idle(std::nullopt);
     if (shared->handle != nullptr) shared->library.functions().comm_abort(shared->handle);
@@ -146,7 +147,7 @@ Status NcclCommunicator::close(Time deadline) {
   return {};
 }
 
-// Nothing of the communicator is there afterwards, unless that failed.
+// Frees everything the communicator holds, unless that fails.
 Status NcclCommunicator::leave(Shared& shared) {
   const Api nccl(shared);
   Status status;

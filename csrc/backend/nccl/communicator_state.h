@@ -1,4 +1,4 @@
-// What a communicator is made of, for the files that make it up.
+// Internals of NcclCommunicator, for the files that implement it.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 namespace rueda {
 
 struct NcclCommunicator::Shared {
-  // What the launch thread is in, where it is in anything.
+  // What the launch thread is doing, if anything.
   enum class Stage { connect, call, leave };
   struct Registration {
     nccl::Window window = nullptr;
@@ -34,11 +34,11 @@ struct NcclCommunicator::Shared {
   const int size;
   std::atomic<Stage> stage{Stage::connect};
   std::atomic<bool> is_given_up{false};
-  // --- The launch thread's while it has a job, everybody's while it has none
+  // --- Owned by the launch thread while it has a job, otherwise by everyone
   nccl::Comm handle = nullptr;
   Status failure;  // of the first call that failed
   std::vector<Registration> registrations;
-  LaunchThread launch;  // last: it ends before the rest
+  LaunchThread launch;  // last, so that it ends before the rest
 };
 
 class NcclCommunicator::Api {
@@ -51,7 +51,7 @@ class NcclCommunicator::Api {
     if (result == nccl::success) return {};
     return shared_.library.check(result, shared_.with_rank(what), shared_.handle);
   }
-  // Launches what `calls` calls together, as one.
+  // Launches the calls made by `calls` as one.
   template <class Calls>
   [[nodiscard]] Status in_group(const Calls& calls) const {
     if (Status status = check(functions.group_start(), "ncclGroupStart"); !status.ok())

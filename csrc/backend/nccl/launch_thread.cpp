@@ -11,11 +11,11 @@ namespace rueda {
 
 namespace {
 
-// For how long the thread looks for its next job, and others for its end, before they sleep: the
-// calls of a training step follow each other closely, and waking a thread takes longer than a call.
+// How long the thread spins for its next job, and others for its end, before they sleep. A training
+// step's calls come in quick succession, and waking a thread takes longer than a call.
 constexpr Duration spin_time = std::chrono::microseconds(50);
 
-// Whether `question` comes true within that.
+// Whether `question` becomes true within that time.
 template <class Question>
 bool spin(const Question& question) {
   if (question()) return true;

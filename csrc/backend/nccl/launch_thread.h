@@ -1,7 +1,7 @@
-// The thread that calls NCCL for one communicator. A communicator that blocks lets NCCL do its work
-// in the calling thread, where one that does not block makes NCCL start and join a thread for each
-// group of calls (ncclGroupEndInternal, 2.27 to 2.30). A communicator each: a call may wait for the
-// same call of other ranks, and must not keep them from another communicator's.
+// The thread that calls NCCL for one communicator. A blocking communicator does NCCL's work in the
+// calling thread; a nonblocking one makes NCCL start and join a thread for each group of calls
+// (ncclGroupEndInternal, 2.27 to 2.30). Each communicator has its own launch thread, because a call
+// may wait for the same call on other ranks and must not delay another communicator's calls.
 #pragma once
 
 #include <atomic>
@@ -18,24 +18,24 @@ namespace rueda {
 
 class LaunchThread {
  public:
-  // Given whether the device could be made current, which it is for as long as the thread lives.
+  // Receives whether the device could be made current; it stays current for the thread's lifetime.
   using Job = std::function<void(const Status& current)>;
 
   LaunchThread() = default;
-  // Waits for the job that is under way.
+  // Waits for the job in progress.
   ~LaunchThread() { stop(); }
   LaunchThread(const LaunchThread&) = delete;
   LaunchThread& operator=(const LaunchThread&) = delete;
 
-  // ErrorCode::internal where the system has no more threads.
+  // ErrorCode::internal if the system has no more threads.
   [[nodiscard]] Status start(DeviceReference device);
-  // The last job has returned, and all that it wrote can be read.
+  // The last job has returned, and everything it wrote is visible.
   [[nodiscard]] bool is_idle() const { return word_.load(std::memory_order_acquire) == idle; }
   // Only while it is idle.
   void post(Job job);
-  // False at the deadline; nothing for no deadline.
+  // False at the deadline; nullopt means no deadline.
   bool wait_until_idle(std::optional<Time> deadline) const;
-  // Waits for the job that is under way.
+  // Waits for the job in progress.
   void stop();
 
  private:

@@ -114,7 +114,7 @@ Expected<nccl::UniqueId> NcclLibrary::unique_id() const {
 
 Expected<const NcclLibrary*> load_nccl(const Options& options) {
   static std::mutex mutex;
-  // Never destroyed: threads that end communicators may outlive all else.
+  // Never destroyed: threads that end communicators may outlive everything else.
   static auto& loaded = *new std::map<std::string, std::unique_ptr<NcclLibrary>>;
   const std::lock_guard lock(mutex);
   const auto known = loaded.find(options.nccl_library);

@@ -1,5 +1,4 @@
-// NCCL, loaded at run time: the copy that torch brings where there is one, so that a process has
-// one.
+// NCCL, loaded at run time. Prefers the copy that torch brings, so that a process has only one.
 #pragma once
 
 #include <memory>
@@ -13,9 +12,9 @@
 
 namespace rueda {
 
-// The oldest NCCL that is accepted, as it counts: 22700 is 2.27, which has windows.
+// The oldest NCCL accepted, in NCCL's encoding: 22700 is 2.27, which has windows.
 inline constexpr int minimum_nccl_version = 22700;
-// "2.27.3" of 22703.
+// 22703 gives "2.27.3".
 [[nodiscard]] std::string nccl_version_text(int version);
 
 class NcclLibrary {
@@ -26,12 +25,12 @@ class NcclLibrary {
   [[nodiscard]] int version() const { return version_; }
   [[nodiscard]] const std::string& file() const { return file_; }
 
-  // Success for ncclSuccess and ncclInProgress; else "`what` failed: TEXT: NCCL's last error".
-  // `communicator` may be null. ErrorCode::peer_lost where another rank failed.
+  // Ok for ncclSuccess and ncclInProgress; otherwise "`what` failed: TEXT: NCCL's last error".
+  // `communicator` may be null. ErrorCode::peer_lost if another rank failed.
   [[nodiscard]] Status check(nccl::Result result, std::string_view what,
                              nccl::Comm communicator = nullptr) const;
 
-  // What identifies a communicator to come. One rank makes it, and hands it to the others.
+  // Identifies a new communicator. One rank creates it and passes it to the others.
   [[nodiscard]] Expected<nccl::UniqueId> unique_id() const;
 
  private:
@@ -40,15 +39,15 @@ class NcclLibrary {
   std::string file_;
 };
 
-// Loads NCCL once per process and file: as named by the option nccl_library; else as loaded
-// already; else of the environment's wheels (nvidia-nccl-*, as seen from librueda.so and the active
-// environment); else of the system. Fails (ErrorCode::initialization) with what was tried and what
-// to install, or with both versions where NCCL is too old. A failure is not remembered.
+// Loads NCCL once per process and file. Tries, in this order: the option nccl_library; a copy
+// already loaded; the environment's wheels (nvidia-nccl-*, found from librueda.so and the active
+// environment); the system's. Fails (ErrorCode::initialization) with what was tried and what to
+// install, or, if NCCL is too old, with both versions. A failure is not cached.
 [[nodiscard]] Expected<const NcclLibrary*> load_nccl(const Options& options);
 
-// How NCCL reduces `op` on `dtype`, or ErrorCode::unsupported: NCCL has no bitwise operations nor
-// 16-bit integers, and its averages are not used (NcclCombination). Complex numbers are summed as
-// pairs.
+// How NCCL reduces `op` on `dtype`, or ErrorCode::unsupported. NCCL has no bitwise operations and
+// no 16-bit integers; its averages are not used (see NcclCombination). Complex numbers are summed
+// as pairs.
 struct NcclReduction {
   nccl::DataTypeNumber dtype;
   nccl::RedOp op;

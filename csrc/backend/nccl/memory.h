@@ -1,5 +1,5 @@
-// Device memory as NCCL allocates it: other GPUs and the switch between them reach it directly once
-// it is registered, and windows need it.
+// Device memory allocated by NCCL. Once registered, other GPUs and the switch between them reach it
+// directly; windows require it.
 #pragma once
 
 #include <cstddef>

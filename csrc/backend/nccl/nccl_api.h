@@ -1,6 +1,6 @@
-// What Rueda uses of NCCL's C interface, written down here because NCCL is loaded at run time and
-// its package (some 200 MB) need not be there to build. The interface is stable: what has been
-// published keeps its number and its layout.
+// The part of NCCL's C interface that Rueda uses. It is declared here because NCCL is loaded at run
+// time and its package (some 200 MB) is not needed to build. The interface is stable: published
+// numbers and layouts do not change.
 #pragma once
 
 #include <climits>
@@ -48,12 +48,12 @@ enum RedOp : int { sum = 0, prod = 1, max = 2, min = 3 };
 
 inline constexpr int window_symmetric = 1;
 
-// As of 2.18, which every later one takes. NCCL reads as much of it as `size` and `version` tell.
+// As of 2.18; later versions accept it too. `size` and `version` say how much of it NCCL reads.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
   unsigned version = 21800;
-  int blocking = INT_MIN;  // INT_MIN leaves a choice to NCCL
+  int blocking = INT_MIN;  // INT_MIN: NCCL chooses
   int cga_cluster_size = INT_MIN;
   int min_ctas = INT_MIN;
   int max_ctas = INT_MIN;
@@ -61,7 +61,7 @@ struct Config {
   int split_share = INT_MIN;
 };
 
-// Name of the member, name of the function, its type.
+// Member name, function name, type.
 #define RUEDA_NCCL_FUNCTIONS(USE)                                                                \
   USE(get_version, ncclGetVersion, Result(int*))                                                 \
   USE(get_unique_id, ncclGetUniqueId, Result(UniqueId*))                                         \

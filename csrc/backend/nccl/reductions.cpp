@@ -1,4 +1,4 @@
-// Rueda's element types and operations in NCCL's terms: one row each.
+// Maps Rueda's element types and operations to NCCL's, one row each.
 #include "backend/nccl/library.h"
 #include "core/strings.h"
 
@@ -12,7 +12,7 @@ struct TypeRow {
   std::size_t parts;
 };
 
-// In the order of data_types. Absent are 16-bit integers and booleans.
+// In the order of data_types, without 16-bit integers and booleans.
 constexpr TypeRow types[]{
     {DataType::float16, nccl::float16, 1},   {DataType::bfloat16, nccl::bfloat16, 1},
     {DataType::float32, nccl::float32, 1},   {DataType::float64, nccl::float64, 1},
@@ -29,7 +29,7 @@ const TypeRow* row_of(DataType dtype) {
   return nullptr;
 }
 
-// Booleans are bytes that hold 0 or 1: "or" is their maximum, "and" their minimum.
+// Booleans are bytes holding 0 or 1, so "or" is the maximum and "and" the minimum.
 Expected<NcclReduction> reduction_of_booleans(ReduceOp op) {
   switch (op) {
     case ReduceOp::sum:
@@ -57,7 +57,7 @@ Expected<NcclReduction> nccl_reduction(ReduceOp op, DataType dtype) {
     case ReduceOp::min: return NcclReduction{row->number, nccl::min, 1};
     case ReduceOp::max: return NcclReduction{row->number, nccl::max, 1};
     case ReduceOp::product:
-      // Not part by part.
+      // The complex product is not componentwise.
       if (kind == DataKind::complex) return refused;
       return NcclReduction{row->number, nccl::prod, 1};
     default: return refused;

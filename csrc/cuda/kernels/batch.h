@@ -1,16 +1,15 @@
-// What the host tells a kernel: one item per tensor, and where in the grid each item's work begins.
-// Compiled for the host and for GPUs.
+// What the host passes to a kernel: one item per tensor, and where each item's work begins in the
+// grid. Compiled for both host and GPU.
 //
-// The work of a launch is cut into tiles of about equal size, and each block takes one: a batch of
-// 64 MiB tensors and of scalars keeps all multiprocessors busy alike. A block finds its item by
-// bisection.
+// A launch is cut into tiles of about equal size, one per block, so that a batch of 64 MiB tensors
+// and scalars loads all multiprocessors evenly. A block finds its item by bisection.
 #pragma once
 
 #include <cstdint>
 
 namespace rueda::cuda {
 
-// The element types that kernels compute with. Copies without conversion know bytes alone.
+// Element types that kernels compute with. Copies without conversion work on bytes.
 enum class Element : std::uint8_t { bytes, float16, bfloat16, float32, float64 };
 
 constexpr std::uint32_t size_of(Element element) {
@@ -24,18 +23,18 @@ constexpr std::uint32_t size_of(Element element) {
   return 1;
 }
 
-// Addresses are those of the GPU. `source` is null for zeros.
+// GPU addresses. `source` is null for zeros.
 struct CopyItem {
   std::uint64_t source;
   std::uint64_t destination;
   std::uint64_t elements;
-  std::uint32_t first_tile;  // the number of tiles of the items before
+  std::uint32_t first_tile;  // total tiles of the preceding items
   Element from;
   Element to;
 };
 
-// The items travel with the launch, so a captured graph replays them as they were, and nothing has
-// to be kept in memory until the kernel has run. A launch takes up to 32,764 bytes.
+// The items are launch parameters, so a captured graph replays them unchanged, and no memory must
+// be kept until the kernel has run. A launch takes up to 32,764 bytes.
 inline constexpr std::uint32_t max_items = 32000 / sizeof(CopyItem);
 // Most batches are smaller, and every launch copies all of its parameters.
 inline constexpr std::uint32_t few_items = 2048 / sizeof(CopyItem);
@@ -50,7 +49,7 @@ struct Batch {
 using SmallBatch = Batch<few_items>;
 using LargeBatch = Batch<max_items>;
 
-// What one block of threads takes.
+// Work of one thread block.
 inline constexpr std::uint32_t threads_per_block = 256;
 inline constexpr std::uint32_t tile_bytes = 16384;
 

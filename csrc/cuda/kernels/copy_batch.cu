@@ -6,7 +6,7 @@ namespace rueda::cuda {
 // --- Without conversion: bytes
 // ---------------------------------------------------------------------
 
-// In accesses of the width that source and destination are aligned to alike; the ends byte by byte.
+// Uses the widest accesses for which both sides are equally aligned; the ends go byte by byte.
 template <class Word>
 __device__ void copy_words(std::uint64_t to, std::uint64_t from, std::uint32_t bytes) {
   constexpr std::uint32_t size = sizeof(Word);
@@ -72,8 +72,8 @@ __device__ bool packs_are_aligned(std::uint64_t to, std::uint64_t from) {
          is_aligned(to, alignof(Pack<typename To::Stored, width>));
 }
 
-// 16 bytes of the wider type at a time where both sides allow it, or as much as they do:
-// neighbouring threads take neighbouring ones on either side.
+// Moves 16 bytes of the wider type at a time, or as much as both sides' alignment allows.
+// Neighbouring threads access neighbouring elements on both sides.
 template <class From, class To>
 __device__ void convert(std::uint64_t to, std::uint64_t from, std::uint32_t count, double scale) {
   constexpr std::uint32_t from_size = sizeof(typename From::Stored);

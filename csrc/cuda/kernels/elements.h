@@ -1,5 +1,5 @@
-// How kernels read and write elements: each type as it is stored and what it is computed as,
-// several at a time where the address allows.
+// How kernels read and write elements: the stored type and the computed type of each, and several
+// elements at a time if alignment allows.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,7 @@ struct Float64 {
   static __device__ double store(double value) { return value; }
 };
 
-// Calls `visit` with the type of a floating-point element. The branch is the same for a whole
-// block.
+// Calls `visit` with the type of a floating-point element. The branch is uniform within a block.
 template <class Visitor>
 __device__ void with_float(Element element, const Visitor& visit) {
   switch (element) {
@@ -47,7 +46,7 @@ __device__ void with_float(Element element, const Visitor& visit) {
   }
 }
 
-// What two types are computed in together: float32 unless one of them is wider.
+// The common type for computing with two types: float32 unless one of them is wider.
 template <class A, class B>
 struct Wider {
   using Type = A;
@@ -57,7 +56,7 @@ struct Wider<float, double> {
   using Type = double;
 };
 
-// Elements that are moved together, in accesses of up to 16 bytes.
+// Elements moved together, in accesses of up to 16 bytes.
 template <class T, std::uint32_t count>
 struct alignas(sizeof(T) * count < 16 ? sizeof(T) * count : 16) Pack {
   T element[count];
@@ -83,7 +82,7 @@ __device__ inline const CopyItem& item_of_tile(const CopyItem* items, std::uint3
   return items[first];
 }
 
-// Where `tile` begins in its item, and how many of its elements it has.
+// Where `tile` begins in its item, and how many elements it has.
 struct Extent {
   std::uint64_t begin;
   std::uint32_t count;
@@ -95,15 +94,15 @@ __device__ inline Extent extent_of_tile(const CopyItem& item, std::uint32_t tile
   return {begin, static_cast<std::uint32_t>(left < tile_elements ? left : tile_elements)};
 }
 
-// Calls the visitor for each index below `count` that falls to this thread. Neighbouring threads
-// take neighbouring indices.
+// Calls the visitor for each of this thread's indices below `count`. Neighbouring threads get
+// neighbouring indices.
 template <class Visitor>
 __device__ void for_each_index(std::uint32_t count, const Visitor& visit) {
   for (std::uint32_t index = threadIdx.x; index < count; index += blockDim.x) visit(index);
 }
 
-// The same for `store(index, load(index))`, `depth` loads at a time: source and destination may
-// overlap for all that the compiler knows, so it would not move a load before a store by itself.
+// The same for `store(index, load(index))`, `depth` loads at a time: since the compiler must assume
+// that source and destination overlap, it would not move a load before a store.
 template <std::uint32_t depth, class Load, class Store>
 __device__ void move_indices(std::uint32_t count, const Load& load, const Store& store) {
   for (std::uint32_t first = threadIdx.x; first < count; first += depth * blockDim.x) {

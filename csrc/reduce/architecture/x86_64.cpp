@@ -17,7 +17,7 @@ bool has_float16_conversion() {
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
 
-// What __builtin_cpu_supports() says covers that the operating system saves the registers.
+// __builtin_cpu_supports() also checks that the operating system saves the registers.
 std::size_t count_supported() {
   if (!__builtin_cpu_supports("avx2") || !has_float16_conversion()) return 1;
   const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -1,6 +1,6 @@
-// The int8 codec: blocks of integers with a scale each (reduce/kernels/block_format.h). Every step
-// is one correctly rounded operation on normal numbers, so that every CPU gives the same bits, also
-// where it flushes subnormal ones to zero.
+// The int8 codec: blocks of integers with one scale each (reduce/kernels/block_format.h). Every
+// step is one correctly rounded operation on normal numbers, so that every CPU gives the same bits,
+// even if it flushes subnormal numbers to zero.
 #include "reduce/kernels/block_format.h"
 #include "reduce/kernels/lanes.h"
 #include "reduce/kernels/rows.h"
@@ -13,17 +13,17 @@ using Signed = Register<std::int32_t>;
 constexpr std::size_t lanes = register_bytes / sizeof(float);
 constexpr std::size_t registers_of_block = static_cast<std::size_t>(block_elements) / lanes;
 
-// What is below it, read as a magnitude, is smaller: floats without their signs are ordered like
-// their bits.
+// The bits of finite magnitudes are below this: floats without their signs are ordered like their
+// bits.
 constexpr std::int32_t infinite = 0x7f800000;
 constexpr std::int32_t min_magnitude = 0x03fe0000;   // 127 * 2^-126, so that the scale is normal
-constexpr std::uint32_t largest_scale = 0x7c010000;  // of which 127 times is finite
+constexpr std::uint32_t largest_scale = 0x7c010000;  // 127 times this is finite
 template <class T>
 [[gnu::always_inline]] inline Register<T> all(T value) {
   return value - Register<T>{};
 }
 
-// As bits; not less than `infinite` where a value is not finite.
+// The bits of the largest magnitude; at least `infinite` if a value is not finite.
 [[gnu::always_inline]] inline std::int32_t largest_magnitude(const std::byte* block) {
   Signed largest{};
 #pragma GCC unroll 8
@@ -50,7 +50,7 @@ struct Scale {
   float scale = largest / 127.0F;
   std::uint32_t bits;
   __builtin_memcpy(&bits, &scale, sizeof(bits));
-  bits = (bits + 0xffff) & 0xffff0000;  // up to a bfloat16
+  bits = (bits + 0xffff) & 0xffff0000;  // rounded up to a bfloat16
   if (bits > largest_scale) {
     return {static_cast<std::uint16_t>(largest_scale >> 16), 127.0F / largest};
   }
@@ -79,7 +79,7 @@ struct Scale {
   }
 }
 
-// False where the block says that a value was not finite.
+// False if the block says that a value was not finite.
 template <bool adds>
 [[gnu::always_inline]] inline bool dequantize_block(std::byte* target, const std::byte* block) {
   std::uint16_t stored;
@@ -101,7 +101,7 @@ template <bool adds>
 constexpr auto whole = static_cast<std::size_t>(block_elements);
 constexpr std::size_t float_bytes_of_block = whole * sizeof(float);
 
-// The last block in part, through copies.
+// A partial last block goes through copies.
 template <bool adds>
 bool dequantize_blocks(float* target, const std::byte* source, std::int64_t count) {
   auto* to = reinterpret_cast<std::byte*>(target);

@@ -1,9 +1,9 @@
-// How the int8 codec lays out a block: two bytes of scale, then one signed byte for each of up to
-// block_elements values.
+// The layout of a block of the int8 codec: a scale of two bytes, then one signed byte for each of
+// up to block_elements values.
 //
-// The scale is a bfloat16, rounded up, so that 127 times it reaches the block's largest magnitude.
-// It is 0 where that is so small that the scale would be subnormal, and NaN where a value of the
-// block is not finite.
+// The scale is a bfloat16, rounded up so that 127 times the scale reaches the block's largest
+// magnitude. It is 0 if that is so small that the scale would be subnormal, and NaN if a value of
+// the block is not finite.
 #pragma once
 
 #include <cstddef>

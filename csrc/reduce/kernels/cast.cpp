@@ -1,4 +1,4 @@
-// Between float32 and the 16-bit floats, scaled on the way.
+// Converts between float32 and the 16-bit floats, scaling on the way.
 #include <utility>
 
 #include "reduce/kernels/operations.h"
@@ -14,7 +14,7 @@ constexpr std::size_t block = 2 * floats_of_register;
 
 using Lanes = Values<float, 2>;
 
-// Even places of two registers one after the other, then odd ones.
+// The even places of two registers, then the odd ones.
 template <std::size_t... i>
 [[gnu::always_inline]] inline Lanes to_pairs(const Lanes& row, std::index_sequence<i...>) {
   return {{__builtin_shufflevector(row.part[0], row.part[1], 2 * i...),
@@ -55,7 +55,7 @@ template <class Element>
   __builtin_memcpy(target, values.part, sizeof(values.part));
 }
 
-// Block by block; the last one in part, through copies.
+// Block by block; a partial last block goes through copies.
 template <std::size_t target_size, std::size_t source_size, class Convert>
 [[gnu::always_inline]] inline void convert(std::byte* target, const std::byte* source,
                                            std::int64_t count, const Convert& convert_block) {

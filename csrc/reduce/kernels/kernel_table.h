@@ -1,4 +1,4 @@
-// What each instruction set offers: one row of kernels per operation, one entry per element type.
+// The kernels of each instruction set: one row per operation, one entry per element type.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,12 @@ namespace rueda {
 using Kernel = void (*)(const Combination&, const Arrays&, std::int64_t count, Stores);
 
 struct KernelEntry {
-  Kernel plain = nullptr;   // combines; null: there is none
-  Kernel scaled = nullptr;  // scales, combines, divides, scales; null: there is none
+  Kernel plain = nullptr;   // combines; null if there is none
+  Kernel scaled = nullptr;  // scales, combines, divides, scales; null if there is none
   int parts = 1;            // the kernel's elements per element: 2 for complex numbers
 };
 
-// By the value of the DataType.
+// Indexed by the value of the DataType.
 struct KernelRow {
   KernelEntry entries[data_types.size()];
 
@@ -30,21 +30,21 @@ struct KernelRow {
 
 struct KernelTable {
   const char* name;
-  const KernelRow* rows[reduce_op_names.size()];  // by the value of the ReduceOp
+  const KernelRow* rows[reduce_op_names.size()];  // indexed by the value of the ReduceOp
   void (*stream)(std::byte* target, const std::byte* input, std::size_t bytes);
   // From float32 to a 16-bit type and back, each number multiplied by `factor` as float32.
   void (*narrow)(DataType to, std::byte* target, const std::byte* source, std::int64_t count,
                  float factor);
   void (*widen)(DataType from, std::byte* target, const std::byte* source, std::int64_t count,
                 float factor);
-  // The int8 codec (reduce/kernels/block_format.h). The latter two are false where the blocks say
+  // The int8 codec (reduce/kernels/block_format.h). The latter two return false if the blocks say
   // that a value was not finite.
   void (*quantize)(std::byte* target, const float* source, std::int64_t count);
   bool (*dequantize)(float* target, const std::byte* source, std::int64_t count);
   bool (*add_dequantized)(float* target, const std::byte* source, std::int64_t count);
 };
 
-// Each is linked in where CMake says so (csrc/cmake/rueda_instruction_sets.cmake).
+// Each is linked in if CMake says so (csrc/cmake/rueda_instruction_sets.cmake).
 namespace baseline {
 extern const KernelTable kernels;
 }

@@ -1,5 +1,5 @@
-// How a register of each element type is widened, and narrowed again. Compiled once for each
-// instruction set, whose folder holds the registers.h included here.
+// How a register of each element type is widened and narrowed. Compiled once for each instruction
+// set, whose folder contains the registers.h included here.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ struct RegisterOf {
 template <class T>
 using Register = typename RegisterOf<T>::type;
 
-// What the elements of one register are computed as.
+// The values in which the elements of one register are computed.
 template <class T, int registers>
 struct Values {
   static constexpr int size = registers;
@@ -31,7 +31,7 @@ template <class V>
   return value;
 }
 
-// Numbers that are computed as they are stored.
+// Numbers that are computed in their stored type.
 template <class T>
 struct Native {
   using Lanes = Values<T, 1>;
@@ -45,7 +45,7 @@ struct Native {
   }
 };
 
-// Any byte but 0 is true when read; 1 is what is written.
+// Any byte other than 0 reads as true; true is written as 1.
 struct Boolean {
   using Lanes = Values<std::uint8_t, 1>;
   static constexpr std::size_t size = 1;
@@ -72,8 +72,8 @@ struct Float16 {
   }
 };
 
-// The upper half of a float32. Those at even places widen by a shift, those at odd ones by a mask,
-// so that nothing crosses lanes.
+// The upper half of a float32. Elements at even places widen by a shift, those at odd places by a
+// mask, so that nothing crosses lanes.
 struct BFloat16 {
   using Lanes = Values<float, 2>;
   static constexpr std::size_t size = 2;
@@ -89,7 +89,7 @@ struct BFloat16 {
   }
 
  private:
-  // The upper half is the result. As float_to_bfloat16() in reduce/float16.h.
+  // The upper half is the result. Like float_to_bfloat16() in reduce/float16.h.
   [[gnu::always_inline]] static Bits rounded(Floats value) {
     const auto bits = reinterpret_cast<Bits>(value);
     const Bits to_even = bits + 0x7fff + ((bits >> 16) & 1);

@@ -1,5 +1,5 @@
-// The loops over arrays, for any element, operation and scaling. Results are held in registers
-// while the inputs are combined into them, so that every byte is read once and written once.
+// The loops over arrays, for any element, operation and scaling. Results stay in registers while
+// inputs are combined into them, so that every byte is read once and written once.
 #pragma once
 
 #include "reduce/kernels/kernel_table.h"
@@ -68,7 +68,7 @@ class Loops {
 
   static constexpr std::size_t worth_aligning = 4096;
 
-  // How far the first line begins behind the address; 0 where no element begins there.
+  // The distance from the address to the first line; 0 if no element begins there.
   static std::size_t head(const std::byte* address) {
     const std::size_t bytes = (line_bytes - beyond_line(address)) % line_bytes;
     return bytes % Element::size == 0 ? bytes : 0;
@@ -87,7 +87,7 @@ class Loops {
     return values;
   }
 
-  // The numbers of arrays that are met most get loops of their own, most of them for sums.
+  // The most common numbers of arrays get loops of their own, most of them for sums.
   template <bool streams>
   static std::size_t middle(const Scaling& scaling, const Arrays& arrays, std::size_t at,
                             std::size_t end) {
@@ -111,7 +111,7 @@ class Loops {
   template <std::size_t inputs, std::size_t targets, bool streams>
   static std::size_t fixed(const Scaling& scaling, const Arrays& arrays, std::size_t at,
                            std::size_t end) {
-    // Copied, as the compiler must believe that the stores below may change the originals.
+    // Copies, because the compiler must assume that the stores below may change the originals.
     const std::byte* from[inputs];
     std::byte* to[targets];
     for (std::size_t k = 0; k < inputs; ++k) from[k] = arrays.inputs[k];
@@ -129,7 +129,7 @@ class Loops {
     return at;
   }
 
-  // Streams to those targets whose lines begin where the results' do.
+  // Streams to those targets whose lines are aligned with the results.
   template <bool streams>
   static std::size_t any(const Scaling& scaling, const Arrays& arrays, std::size_t at,
                          std::size_t end) {
@@ -147,7 +147,7 @@ class Loops {
     return at;
   }
 
-  // Line by line, the last one in part.
+  // Line by line; a partial last line goes through a copy.
   [[gnu::noinline]] static void edge(const Scaling& scaling, const Arrays& arrays, std::size_t at,
                                      std::size_t end) {
     for (; at + line_bytes <= end; at += line_bytes) {
@@ -176,8 +176,8 @@ class Loops {
                           [&](std::size_t k) { return arrays.inputs[k] + at; });
   }
 
-  // `count` registers of results from each input's, which begin at address_of(its number). `inputs`
-  // may be known to the compiler.
+  // Combines `count` registers of each input, starting at address_of(its number). `inputs` may be a
+  // compile-time constant.
   template <std::size_t count, class Inputs, class AddressOf>
   [[gnu::always_inline]] static Results<count> combine(const Scaling& scaling, Inputs inputs,
                                                        const AddressOf& address_of) {

@@ -1,12 +1,12 @@
 // What each reduction does to two registers. Agrees with reduce/operation.h, which does it to two
-// values. Frequent ones get more loops of their own (reduce/kernels/loops.h).
+// values. Frequent operations get more loops of their own (reduce/kernels/loops.h).
 #pragma once
 
 #include "registers.h"
 
 namespace rueda::RUEDA_KERNELS {
 
-// Integers; registers.h has those of floating-point numbers.
+// For integers; registers.h has the versions for floating-point numbers.
 template <class V>
 [[gnu::always_inline]] inline V add(V a, V b) {
   return a + b;

@@ -1,4 +1,4 @@
-// Reading and writing less than a line of 64 bytes, for instruction sets without masks.
+// Reads and writes less than a 64-byte line, for instruction sets without masks.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ namespace rueda::RUEDA_KERNELS {
   piece.template operator()<1>();
 }
 
-// The first `bytes` of a line of 64 bytes; the rest of it reads as zero and is not written.
+// The first `bytes` of a 64-byte line; the rest of it reads as zero and is not written.
 [[gnu::always_inline]] inline void read_part(std::byte* line, const std::byte* from,
                                              std::size_t bytes) {
   __builtin_memset(line, 0, 64);

@@ -22,7 +22,7 @@ void quantize_blocks(std::byte* target, const float* source, std::int64_t count)
 bool dequantize(float* target, const std::byte* source, std::int64_t count);
 bool add_dequantized(float* target, const std::byte* source, std::int64_t count);
 
-// Those that are not scaled in one pass.
+// Combinations that are not scaled in one pass.
 template <class Element, class Operation>
 [[nodiscard]] constexpr KernelEntry plain(int parts = 1) {
   return {&Loops<Element, Operation, Unscaled>::run, nullptr, parts};
@@ -35,8 +35,8 @@ template <class Element, class Operation>
           parts};
 }
 
-// 16-bit floats keep their precision from step to step only in one pass. For others that is no
-// more than quick, and worth it for what is frequent.
+// 16-bit floats keep their precision from step to step only in one pass. For other types, one pass
+// is merely quicker, which pays off for frequent operations.
 template <class Operation>
 constexpr void add_floating(KernelRow& row) {
   row[DataType::float16] = scalable<Float16, Operation>();
@@ -71,7 +71,7 @@ constexpr void add_ordered(KernelRow& row) {
   row[DataType::uint64] = plain<Native<std::uint64_t>, Operation>();
 }
 
-// Bit by bit, so that integers of any size are so many bytes.
+// Bit by bit, so that integers of any size are treated as bytes.
 template <class Operation>
 [[nodiscard]] constexpr KernelRow bitwise() {
   KernelRow row;

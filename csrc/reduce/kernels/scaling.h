@@ -1,4 +1,4 @@
-// What is done to the inputs before and to the result after they are combined.
+// What is done to the inputs before, and to the result after they are combined.
 #pragma once
 
 #include "reduce/combine.h"
@@ -15,7 +15,7 @@ struct Unscaled {
   [[gnu::always_inline]] void after(Lanes&) const {}
 };
 
-// Each step rounds by itself, as scale() and divide() do. Multiplying by 1 changes nothing.
+// Each step rounds on its own, as scale() and divide() do. Multiplying by 1 changes nothing.
 template <class Lane>
 class Scaled {
  public:
@@ -46,7 +46,7 @@ class Scaled {
   Lane divisor_;
   Lane reciprocal_;
   Lane postscale_;
-  // Powers of two: the product is then the quotient to the last bit, and is computed faster.
+  // For powers of two: the product then equals the quotient to the last bit, and is faster.
   bool has_exact_reciprocal_;
 };
 

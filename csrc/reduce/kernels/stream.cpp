@@ -1,4 +1,4 @@
-// Copying past the caches.
+// Copies past the caches.
 #include "reduce/kernels/rows.h"
 
 namespace rueda::RUEDA_KERNELS {

@@ -1,17 +1,16 @@
-// Collectives that autograd sees:
+// Differentiable collectives:
 //
 //   namespace ad = rueda::libtorch::autograd;
 //   torch::Tensor all = ad::allgather(features);   // gradients flow back to every rank's features
 //   loss_of(all).backward();
 //
-// They take and return what those of rueda/torch/collectives.h do, and throw the same errors, but a
-// result requires a gradient where a tensor does. They block: the backward pass runs a collective
-// of its own for each, so every rank of the set must go backwards through the same ones, in the
-// same order where they are unnamed. A named one runs under its name with ".gradient" behind.
+// They take, return and throw the same as those of rueda/torch/collectives.h, but a result requires
+// a gradient if a tensor does. They block. The backward pass runs a collective of its own for each,
+// so every rank of the set must go backwards through the same ones, and in the same order if they
+// are unnamed. For a named one, its name is the forward name with ".gradient" appended.
 //
-// Each rank has a loss of its own, and training minimises the mean over the ranks. So what a rank
-// contributed to every rank's result has as its gradient the average of the gradients of those
-// results:
+// Each rank has its own loss, and training minimises the mean over the ranks. So the gradient of
+// what a rank contributed to every rank's result is the average of the gradients of those results:
 //
 //   allreduce        the same reduction of the gradients, with the same factors
 //   allgather        this rank's rows of the average of the gradients
@@ -19,8 +18,8 @@
 //   reduce_scatter   the gathered gradients times the factors; for a sum, times the number of ranks
 //   alltoall         the rows of the gradient, back where they came from
 //
-// Through `min`, `max`, `product` and the operations on bits no gradient is defined: the backward
-// pass throws UnsupportedError. Where it throws, torch passes the error on to backward()'s caller.
+// `min`, `max`, `product` and the bitwise operations have no gradient: the backward pass throws
+// UnsupportedError. torch passes errors of the backward pass on to the caller of backward().
 #pragma once
 
 #include <cstddef>
@@ -43,7 +42,7 @@ using ::torch::autograd::variable_list;
   return name.empty() ? name : name + ".gradient";
 }
 
-// What the backward pass needs of a call's options.
+// What the backward pass needs from a call's options.
 inline void save(AutogradContext* context, const std::string& name, ProcessSet set) {
   context->saved_data["name"] = gradient_name(name);
   context->saved_data["set"] = static_cast<std::int64_t>(set.id);
@@ -92,7 +91,7 @@ struct Allreduce : Function<Allreduce> {
 };
 
 struct GroupedAllreduce : Function<GroupedAllreduce> {
-  // torch looks for tensors in a TensorList, and not in a vector.
+  // torch finds tensors in a TensorList, but not in a vector.
   static variable_list forward(AutogradContext* context, ::torch::TensorList tensors,
                                const AllreduceOptions& options) {
     save(context, options.name, options.process_set);
@@ -111,7 +110,7 @@ struct Allgather : Function<Allgather> {
   static ::torch::Tensor forward(AutogradContext* context, const ::torch::Tensor& tensor,
                                  const CallOptions& options) {
     save(context, options.name, options.process_set);
-    // What every rank gives is refused or has rows, so that all ranks gather both or neither.
+    // Each rank's tensor is refused or has rows, so all ranks gather both or neither.
     ::torch::Tensor result = libtorch::allgather(tensor, options);
     context->saved_data["rows"] = tensor.size(0);
     return result;
@@ -184,8 +183,8 @@ struct Alltoall : Function<Alltoall> {
 
 }  // namespace functions
 
-// Each as its namesake in rueda/torch/collectives.h, with the gradient that the top of this file
-// gives.
+// Each is like its namesake in rueda/torch/collectives.h, with the gradient given at the top of
+// this file.
 
 inline ::torch::Tensor allreduce(const ::torch::Tensor& tensor,
                                  const AllreduceOptions& options = {}) {

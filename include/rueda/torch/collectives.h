@@ -3,28 +3,28 @@
 //   allreduce(tensor)          returns the result in a new tensor
 //   allreduce_(tensor)         in place: overwrites the tensor, and returns it
 //   allreduce_async(tensor)    returns a TensorHandle at once; its wait() returns the result
-//   allreduce_async_(tensor)   the same in place
+//   allreduce_async_(tensor)   asynchronous and in place
 //
 // Tensors are dense, in the memory of the CPU or of an NVIDIA GPU, of any shape and of float16,
-// bfloat16, float32, float64, (u)int8 to (u)int64, bool, complex64 or complex128. They need not be
-// contiguous: a contiguous copy is made where they are not. Results are contiguous and on the
-// tensor's device, and autograd does not see the operation: they require no gradient.
+// bfloat16, float32, float64, (u)int8 to (u)int64, bool, complex64 or complex128. Tensors that are
+// not contiguous are copied first. Results are contiguous and on the tensor's device. Autograd does
+// not see the operation: results require no gradient.
 //
-// A rank uses one GPU, that of the first tensor; under one name all ranks have tensors of the CPU
-// or all of GPUs. What the current stream has enqueued on a tensor is waited for, and the results
-// are there for what the current stream of wait() enqueues afterwards.
+// A rank uses one GPU, that of the first tensor. Under one name, all ranks pass CPU tensors or all
+// pass GPU tensors. Operations wait for what the current stream has enqueued on a tensor, and what
+// the current stream of wait() enqueues afterwards sees the results.
 //
 // Options are those of rueda/rueda.h: a name (unnamed operations are numbered within their process
-// set), a process set (default: all ranks), and where something is reduced the operation (default:
-// average) and factors. Every rank of the set must take part.
+// set), a process set (default: all ranks), and for reductions the operation (default: average) and
+// factors. Every rank of the set must take part.
 //
-// All of them throw, and the asynchronous ones from wait(): MismatchError where ranks disagree
-// about shape, dtype or options; InvalidArgumentError for an undefined tensor, values that cannot
-// work and, in place, a tensor whose elements share memory, as expand() makes it; UnsupportedError
-// for a tensor that is sparse, nested, on another device or of another dtype, and for operations
-// that mean nothing on the dtype; StalledError, PeerLostError, TimeoutError, ShutdownError. Each is
-// thrown on every rank of the set, also where only one rank's tensor is at fault. At once, on the
-// calling rank alone: NotInitializedError before init().
+// Errors (the asynchronous forms throw them from wait()): MismatchError if ranks disagree about
+// shape, dtype or options; InvalidArgumentError for an undefined tensor, values that cannot work
+// and, in place, a tensor whose elements share memory, as from expand(); UnsupportedError for a
+// tensor that is sparse, nested, on another device or of another dtype, and for operations that are
+// not defined on the dtype; StalledError, PeerLostError, TimeoutError, ShutdownError. Every rank of
+// the set gets the error, even if only one rank's tensor is at fault. Before init() the call itself
+// throws NotInitializedError, on the calling rank alone.
 #pragma once
 
 #include <cstddef>
@@ -40,8 +40,8 @@ namespace rueda::libtorch {
 
 // --- Allreduce ---------------------------------------------------------------------------------
 
-// The element-wise reduction over the ranks: same shape and dtype on every rank, the same bits in
-// every rank's result.
+// The element-wise reduction over the ranks: same shape and dtype on every rank; the results are
+// bitwise identical.
 [[nodiscard]] inline TensorHandle allreduce_async(const ::torch::Tensor& tensor,
                                                   const AllreduceOptions& options = {}) {
   if (const auto refusal = detail::refusal_of(tensor)) {
@@ -55,7 +55,7 @@ namespace rueda::libtorch {
 
 namespace detail {
 
-// `residual` is kept until the operation no longer writes it: that of options.residuals, if any.
+// `residual` backs options.residuals, if any; it is kept alive while the operation may write it.
 [[nodiscard]] inline TensorHandle allreduce_in_place(const ::torch::Tensor& tensor,
                                                      const AllreduceOptions& options,
                                                      const ::torch::Tensor& residual = {}) {
@@ -119,7 +119,7 @@ namespace detail {
   return group;
 }
 
-// All of them, also after an error, which is thrown in the end: the first one.
+// Waits for all of them, even after an error; then throws the first error.
 inline std::vector<::torch::Tensor> wait_for_all(const std::vector<TensorHandle>& handles) {
   std::vector<::torch::Tensor> results;
   std::exception_ptr error;
@@ -136,8 +136,8 @@ inline std::vector<::torch::Tensor> wait_for_all(const std::vector<TensorHandle>
 
 }  // namespace detail
 
-// Several tensors, of any shapes and dtypes, that are reduced together: none completes before all
-// are ready on all ranks. The same number on every rank; none at all is allowed.
+// Reduces several tensors, of any shapes and dtypes, together: none completes before all are ready
+// on all ranks. The same number on every rank; it may be zero.
 [[nodiscard]] inline std::vector<TensorHandle> grouped_allreduce_async(
     const std::vector<::torch::Tensor>& tensors, const AllreduceOptions& options = {}) {
   return detail::grouped_allreduce(tensors, options, false);
@@ -160,8 +160,8 @@ inline std::vector<::torch::Tensor> grouped_allreduce_(const std::vector<::torch
 
 // --- All-gather ---------------------------------------------------------------------------------
 
-// The ranks' tensors one after the other along the first dimension, in rank order. First extents
-// may differ (0 is allowed), the other extents and the dtype must agree; not for scalars.
+// Concatenates the ranks' tensors along the first dimension, in rank order. First extents may
+// differ (0 is allowed); the other extents and the dtype must agree. Not for scalars.
 [[nodiscard]] inline TensorHandle allgather_async(const ::torch::Tensor& tensor,
                                                   const CallOptions& options = {}) {
   if (const auto refusal = detail::refusal_of(tensor)) {
@@ -212,8 +212,8 @@ inline ::torch::Tensor broadcast_(const ::torch::Tensor& tensor, int root,
 
 // --- Reduce-scatter -----------------------------------------------------------------------------
 
-// Reduces as allreduce() does, then leaves each rank its rows of the first dimension: as
-// `options.splits` says, otherwise as even as possible, where earlier ranks get one more. Not for
+// Reduces as allreduce() does, then gives each rank its rows of the first dimension: as
+// `options.splits` says, otherwise as even as possible, earlier ranks get one more. Not for
 // scalars.
 [[nodiscard]] inline TensorHandle reduce_scatter_async(const ::torch::Tensor& tensor,
                                                        const ReduceScatterOptions& options = {}) {
@@ -231,8 +231,8 @@ inline ::torch::Tensor reduce_scatter(const ::torch::Tensor& tensor,
 
 // --- All-to-all ---------------------------------------------------------------------------------
 
-// Sends splits[r] rows of the first dimension to rank r of the set (empty: evenly, the first extent
-// must be divisible by the number of ranks), and concatenates what arrives, in rank order. The
+// Sends splits[r] rows of the first dimension to rank r of the set (empty: evenly; the first extent
+// must be divisible by the number of ranks) and concatenates what arrives, in rank order. The
 // handle's received_splits() are the rows that came from each rank. Not for scalars.
 [[nodiscard]] inline TensorHandle alltoall_async(const ::torch::Tensor& tensor,
                                                  const std::vector<std::int64_t>& splits = {},

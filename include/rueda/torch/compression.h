@@ -1,4 +1,4 @@
-// Which codec compresses which parameter's gradient, and what error feedback keeps of it.
+// Which codec compresses which parameter's gradient, and what error feedback keeps.
 #pragma once
 
 #include <fnmatch.h>
@@ -16,23 +16,23 @@
 namespace rueda::libtorch {
 
 struct CompressionRule {
-  std::string pattern;  // of parameters' names, as for the shell
+  std::string pattern;  // a shell pattern for parameter names
   Compression compression;
 };
 
-// No rules: gradients travel as they are. A codec alone is a policy, too: `{CodecKind::int8}`.
+// No rules: gradients travel unchanged. A codec alone is also a policy: `{CodecKind::int8}`.
 struct CompressionPolicy {
   CompressionPolicy() = default;
   CompressionPolicy(CodecKind codec, double fraction = 0) : rules({{"*", {codec, fraction}}}) {}
   CompressionPolicy(std::vector<CompressionRule> given) : rules(std::move(given)) {}
 
-  // The first one that fits a parameter's name counts; where none fits, there is no codec.
+  // The first rule that matches a parameter's name applies; if none does, there is no codec.
   std::vector<CompressionRule> rules = {};
-  // Gradients of fewer elements are not compressed: that is not worth the conversion, and they are
+  // Gradients with fewer elements are not compressed: the conversion does not pay off, and they are
   // often the ones that suffer.
   std::int64_t min_elements = 1024;
-  // What a codec loses of a gradient is added to the parameter's next one (docs/compression.md). It
-  // takes 4 bytes for each element. By default for sparse codecs only: the others lose too little.
+  // Adds what a codec loses of a gradient to the parameter's next one (docs/compression.md), at 4
+  // bytes per element. By default for sparse codecs only: the others lose too little.
   std::optional<bool> error_feedback = {};
 
   [[nodiscard]] Compression codec_for(const std::string& name, std::int64_t elements) const {
@@ -48,8 +48,8 @@ struct CompressionPolicy {
   }
 };
 
-// What the next steps depend on besides the optimizer's own state. Of one rank: the others have
-// lost other parts of their gradients.
+// What the next steps depend on besides the optimizer's own state. Each rank has its own, since
+// ranks lose different parts of their gradients.
 struct CompressionState {
   std::int64_t steps = 0;
   std::map<std::string, ::torch::Tensor> residuals = {};  // float32, by the parameter's name

@@ -1,4 +1,4 @@
-// Reduces gradients while the backward pass goes on.
+// Reduces gradients during the backward pass.
 #pragma once
 
 #include <torch/csrc/autograd/graph_task.h>
@@ -22,20 +22,20 @@ namespace rueda::libtorch {
 
 struct DistributedOptimizerOptions {
   ReduceOp op = ReduceOp::average;  // or sum, over the ranks
-  // The gradients of so many backward passes are summed up, then reduced. They are summed over
+  // Sums up the gradients of this many backward passes, then reduces them. They are summed over
   // passes and averaged over ranks: divide the loss by the number of passes to average over both.
   int backward_passes_per_step = 1;
   // f: with average, gradients are divided by f before they are summed up, and the sum by size/f.
   double gradient_predivide_factor = 1.0;
-  ProcessSet process_set = {};  // who averages
-  // What is sent in the place of which gradients, for floating-point ones of the CPU.
+  ProcessSet process_set = {};  // the ranks to average over
+  // Which gradients are compressed, and how; only floating-point ones of the CPU.
   CompressionPolicy compression = {};
 };
 
 namespace detail {
 
-// Under what the gradients of the next optimizer are named. Optimizers that live side by side must
-// not meet under one name; the members of a set create those for it in the same order.
+// Prefix for the gradient names of the next optimizer. Optimizers that coexist must not share
+// names; the members of a set create theirs in the same order.
 [[nodiscard]] inline std::string next_gradient_prefix(ProcessSet set) {
   static std::mutex mutex;
   static std::map<int, int> optimizers_of_set;
@@ -45,8 +45,8 @@ namespace detail {
               number == 0 ? "" : text(".", number));
 }
 
-// Of a parameter's gradients: a number that is the same on every rank, and another one for each
-// step. 64-bit FNV-1a.
+// A seed for a parameter's gradients: the same on every rank, different in each step. 64-bit
+// FNV-1a.
 [[nodiscard]] inline std::uint64_t seed_of(const std::string& name, std::int64_t step) {
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char letter : name + text("@", step)) {
@@ -55,9 +55,9 @@ namespace detail {
   return hash;
 }
 
-// In a hook of a parameter, of which `accumulator` is the node: whether the gradient is added to
-// the parameter's, not only returned by torch::autograd::grad(). Where a backward pass is to come
-// to some gradients only, autograd notes which nodes are needed for that.
+// For a hook of a parameter whose node is `accumulator`: whether the gradient is added to the
+// parameter's, not only returned by torch::autograd::grad(). For a backward pass to only some
+// gradients, autograd notes which nodes are needed.
 [[nodiscard]] inline bool is_accumulated(::torch::autograd::Node* accumulator) {
   const auto* const notes = ::torch::autograd::get_current_graph_task_exec_info();
   if (notes == nullptr) return true;
@@ -65,8 +65,8 @@ namespace detail {
   return note == notes->end() || note->second.needed_;
 }
 
-// Called by autograd once a gradient has been accumulated in its parameter. LibTorch has a hook of
-// that name only for Python; one behind the node that accumulates does the same in every version.
+// Called by autograd once a gradient has been accumulated in its parameter. LibTorch offers such a
+// hook only to Python; one behind the accumulating node does the same in every version.
 class AfterAccumulation : public ::torch::autograd::FunctionPostHook {
  public:
   explicit AfterAccumulation(std::function<void()> callback) : callback_(std::move(callback)) {}
@@ -83,7 +83,7 @@ class AfterAccumulation : public ::torch::autograd::FunctionPostHook {
 };
 
 // A parameter's gradient is ready after `backward_passes_per_step` backward passes since the last
-// synchronize(), as what they have summed up, and is submitted at once, under the parameter's name.
+// synchronize(); their sum is then submitted immediately, under the parameter's name.
 class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
  public:
   explicit GradientReducer(const DistributedOptimizerOptions& options)
@@ -107,7 +107,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     choose_codec(watched_.back());
     if (!parameter.requires_grad()) return;
     Watched& watched = watched_.back();
-    // Hooks outlive the reducer where the caller holds the graph.
+    // Hooks outlive the reducer if the caller holds the graph.
     const std::weak_ptr<GradientReducer> weak = weak_from_this();
     watched.before_accumulation =
         parameter.register_hook([weak, number](const ::torch::Tensor& /*gradient*/) {
@@ -120,7 +120,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
         }));
   }
 
-  // Submits what this rank has no gradient for, as zeros, then waits until every gradient is
+  // Submits zeros for gradients that this rank does not have, then waits until every gradient is
   // reduced.
   void synchronize() {
     std::vector<TensorHandle> handles;
@@ -144,7 +144,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     synchronized_ = true;
   }
 
-  // For a step: what was synchronized already is not synchronized again.
+  // For a step: does not repeat a synchronize() after which nothing changed.
   void synchronize_unless_done() {
     if (!synchronized_) synchronize();
     synchronized_ = false;
@@ -166,7 +166,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     }
   }
 
-  // The state itself, not a copy.
+  // Refers to the state itself, not a copy.
   [[nodiscard]] CompressionState compression_state() {
     const std::lock_guard lock(mutex_);
     CompressionState state{.steps = steps_};
@@ -176,7 +176,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     return state;
   }
 
-  // Where it has nothing of a parameter, nothing has been lost.
+  // A parameter that is missing in `state` has lost nothing.
   void load_compression_state(const CompressionState& state) {
     const std::lock_guard lock(mutex_);
     const ::torch::NoGradGuard no_grad;
@@ -211,12 +211,12 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     std::string name;
     int passes_left = 1;
     std::optional<TensorHandle> in_flight = {};
-    // What adds to the gradient; kept, since autograd forgets it and its hooks otherwise. Null
-    // where the parameter required no gradient when it was added.
+    // The node that adds to the gradient; kept, since autograd otherwise forgets it and its hooks.
+    // Null if the parameter required no gradient when it was added.
     decltype(::torch::autograd::impl::grad_accumulator(
         std::declval<const ::torch::Tensor&>())) accumulator = {};
     Compression compression = {};
-    ::torch::Tensor residual = {};  // float32, where error feedback keeps it
+    ::torch::Tensor residual = {};  // float32, if error feedback keeps it
     unsigned before_accumulation = 0;
     std::uintptr_t after_accumulation = 0;
   };
@@ -239,7 +239,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     return options;
   }
 
-  // Refuses to add to a gradient that is being reduced. Autograd calls it also where
+  // Refuses to add to a gradient that is being reduced. Autograd also calls it when
   // torch::autograd::grad() returns the gradient and adds nothing.
   void before_accumulation(std::size_t number) {
     const std::lock_guard lock(mutex_);
@@ -259,7 +259,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     if (--watched.passes_left == 0) submit(watched);
   }
 
-  // The gradient may have been replaced, or taken away by the optimizer's own zero_grad(), while it
+  // The gradient may have been replaced, or removed by the optimizer's own zero_grad(), while it
   // was being reduced.
   static void put_in_place(const ::torch::Tensor& reduced, const ::torch::Tensor& parameter,
                            const std::string& name) {
@@ -302,7 +302,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
                              .process_set = options_.process_set,
                              .compression = watched.compression};
     if (watched.residual.defined()) {
-      if (watched.residual.numel() != gradient.numel()) {  // resized: other elements have lost that
+      if (watched.residual.numel() != gradient.numel()) {  // resized: the residual no longer fits
         watched.residual = ::torch::zeros({gradient.numel()}, ::torch::kFloat);
       }
       options.residuals = {watched.residual.data_ptr<float>()};
@@ -311,7 +311,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     watched.in_flight = allreduce_in_place(gradient, options, watched.residual);
   }
 
-  // Backward passes, that is.
+  // Restarts the count of backward passes.
   void count_from_zero() {
     synchronized_ = false;
     for (Watched& watched : watched_) {
@@ -325,7 +325,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::mutex mutex_;  // backward passes may run in several threads
   std::vector<Watched> watched_;
   bool synchronized_ = false;  // nothing has changed since synchronize()
-  std::int64_t steps_ = 0;     // so that elements which are chosen at random are others in each
+  std::int64_t steps_ = 0;     // so that random_k chooses different elements in each step
 };
 
 }  // namespace detail

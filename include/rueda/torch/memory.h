@@ -8,14 +8,14 @@
 
 namespace rueda::libtorch {
 
-// A tensor of the CPU, of zeros, that the other ranks of the host can reach directly, so that
-// operations on it are the fastest (rueda::allocate() tells more). For what is reduced again and
-// again: buffers, or a parameter's gradient,
+// A CPU tensor of zeros that the other ranks of the host can reach directly, which makes operations
+// on it the fastest (see rueda::allocate()). For tensors that are reduced repeatedly: buffers, or a
+// parameter's gradient,
 //
 //   weight.mutable_grad() = rt::empty(weight.sizes(), weight.scalar_type());
 //
-// which stays there where the optimizer zeroes gradients instead of dropping them
-// (zero_grad(false)). Throws UnsupportedError for a dtype that Rueda has not.
+// which stays there if the optimizer zeroes gradients instead of dropping them (zero_grad(false)).
+// Throws UnsupportedError for a dtype that Rueda does not support.
 [[nodiscard]] inline ::torch::Tensor empty(::torch::IntArrayRef sizes,
                                            ::torch::ScalarType dtype = ::torch::kFloat) {
   const auto type = data_type_of(dtype);

@@ -1,4 +1,4 @@
-// Any optimizer of torch::optim, over gradients that are averaged over the ranks.
+// Any optimizer of torch::optim, with gradients that are averaged over the ranks.
 #pragma once
 
 #include <torch/torch.h>
@@ -22,40 +22,40 @@ namespace rueda::libtorch {
 //   torch::optim::Adam adam(model->parameters(), 1e-3);
 //   rueda::libtorch::DistributedOptimizer optimizer(adam, model->named_parameters());
 //   loss.backward();
-//   optimizer.synchronize();  // only where something is done with the gradients before the step
+//   optimizer.synchronize();  // only if gradients are used or changed before the step
 //   torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
 //   optimizer.step();
 //
-// The optimizer that it is given goes on holding options and state, so learning rate schedulers and
-// torch::save() are used on that one; it must live longer. Use step() and zero_grad() of this one.
-// Every rank of the set makes its DistributedOptimizers in the same order.
+// The wrapped optimizer keeps its options and state, so learning rate schedulers and torch::save()
+// work on it; it must outlive this object. Use step() and zero_grad() of this object. Every rank of
+// the set creates its DistributedOptimizers in the same order.
 //
-// A parameter that has no gradient on this rank contributes zeros, since it may have one elsewhere;
-// its gradient is always defined after a step. One that does not require a gradient is left out;
-// that must be so on every rank. Gradients are dense and need not be contiguous; a sparse one is
-// refused. One that is replaced between backward() and step() is overwritten with the reduced one,
-// and step() throws InvalidArgumentError on a rank where its shape has changed: what changes
-// gradients, as unscaling, comes after synchronize().
+// A parameter without a gradient on this rank contributes zeros, since it may have one elsewhere;
+// its gradient is always defined after a step. A parameter that does not require a gradient is left
+// out, which must be the case on every rank. Gradients are dense and need not be contiguous; sparse
+// ones are refused. A gradient that is replaced between backward() and step() is overwritten with
+// the reduced one, and step() throws InvalidArgumentError on a rank where its shape has changed. So
+// change gradients, for example to unscale them, after synchronize().
 //
-// With options.compression fewer bytes of gradients travel, for all of them or by their names:
+// With options.compression, fewer bytes travel, for all gradients or by parameter name:
 //
 //   using enum rueda::CodecKind;
 //   DistributedOptimizer optimizer(adam, model->named_parameters(), {.compression = int8});
 //   {.compression = {{{"*.bias", {}}, {"embedding.*", {top_k, 0.01}}, {"*", {int8}}}}}
 //
-// Not to be used from several threads at once; backward() may run in any thread.
+// Not thread-safe; backward() may run in any thread.
 class DistributedOptimizer {
  public:
   using NamedParameters = ::torch::OrderedDict<std::string, ::torch::Tensor>;
 
-  // Names of parameters appear in errors and must be the same on every rank; by default parameters
-  // are named by their position. Throws InvalidArgumentError where a parameter of the optimizer has
-  // no name, and for options that make no sense.
+  // Parameter names appear in errors and must be the same on every rank; by default they are made
+  // from positions. Throws InvalidArgumentError if a parameter of the optimizer has no name, and
+  // for options that make no sense.
   explicit DistributedOptimizer(::torch::optim::Optimizer& optimizer,
                                 const DistributedOptimizerOptions& options = {})
       : DistributedOptimizer(optimizer, NamedParameters(), options) {}
 
-  // A template only so that options in braces are never taken for names.
+  // A template only so that options in braces are never mistaken for names.
   template <std::same_as<NamedParameters> Names>
   DistributedOptimizer(::torch::optim::Optimizer& optimizer, const Names& named_parameters,
                        const DistributedOptimizerOptions& options = {})
@@ -70,10 +70,10 @@ class DistributedOptimizer {
   DistributedOptimizer(const DistributedOptimizer&) = delete;
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
 
-  // Waits for the gradients' reduction, then takes the optimizer's step. `closure` may be called
-  // several times by it; each time its gradients are reduced and its loss (a scalar) is averaged
-  // over the ranks, so that an optimizer which decides by the loss decides the same everywhere.
-  // Returns what the optimizer's step() does. Throws as allreduce(); no step has been taken then,
+  // Waits until the gradients are reduced, then takes the optimizer's step. The optimizer may call
+  // `closure` several times. Each time, its gradients are reduced and its loss (a scalar) is
+  // averaged over the ranks, so that optimizers that decide by the loss decide the same everywhere.
+  // Returns what the optimizer's step() does. Throws as allreduce(); then no step has been taken,
   // and the next backward pass starts over.
   ::torch::Tensor step(const ::torch::optim::Optimizer::LossClosure& closure = nullptr) {
     if (closure) {
@@ -88,7 +88,7 @@ class DistributedOptimizer {
   }
 
   // Waits until every parameter's gradient is reduced, so that gradients can be clipped before
-  // step(), which does not do it again. Throws as allreduce().
+  // step(), which does not reduce them again. Throws as allreduce().
   void synchronize() { reducer_->synchronize(); }
 
   // Clears gradients. Throws InvalidArgumentError while they are being reduced: between backward()
@@ -99,11 +99,11 @@ class DistributedOptimizer {
     optimizer_.zero_grad(set_to_none);
   }
 
-  // What error feedback keeps, to be saved with the optimizer's own state: by each rank for itself,
-  // where a run is to be resumed exactly. The tensors are those that the next step changes.
+  // What error feedback keeps. To resume a run exactly, each rank saves its own with the
+  // optimizer's state. The tensors are not copies: the next step changes them.
   [[nodiscard]] CompressionState compression_state() { return reducer_->compression_state(); }
-  // Copies it back. Throws InvalidArgumentError for residuals of another size, and while gradients
-  // are being reduced, as zero_grad() does.
+  // Copies it back. Throws InvalidArgumentError for residuals of a different size, and while
+  // gradients are being reduced, as zero_grad() does.
   void load_compression_state(const CompressionState& state) {
     reducer_->expect_nothing_in_flight("load_compression_state()");
     reducer_->load_compression_state(state);

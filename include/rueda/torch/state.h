@@ -1,4 +1,4 @@
-// The same model and optimizer on every rank.
+// Gives every rank the same model and optimizer state.
 #pragma once
 
 #include <torch/torch.h>
@@ -32,8 +32,8 @@ inline void broadcast_named(const NamedTensors& tensors, int root, ProcessSet se
 }  // namespace detail
 
 // Overwrites the tensors of every rank of the set with those of the rank `root`, in place. The same
-// number, shapes and dtypes on every rank; any that collectives take. Throws as broadcast_() does,
-// once none of the tensors is in use any more.
+// number, shapes and dtypes on every rank; any that collectives accept. Throws as broadcast_()
+// does, once none of the tensors is in use any more.
 inline void broadcast_parameters(const std::vector<::torch::Tensor>& tensors, int root = 0,
                                  ProcessSet set = {}) {
   detail::NamedTensors named;
@@ -55,7 +55,7 @@ inline void broadcast_parameters(const ::torch::nn::Module& module, int root = 0
 
 namespace detail {
 
-// What the root of a broadcast of bytes has to say, or why it has nothing.
+// Broadcasts the root's `bytes`; the other ranks pass nothing.
 [[nodiscard]] inline ::torch::Tensor broadcast_bytes(const std::optional<std::string>& bytes,
                                                      int root, const std::string& name,
                                                      ProcessSet set) {
@@ -67,8 +67,8 @@ namespace detail {
   return broadcast_(data, root, {.name = name + "/bytes", .process_set = set});
 }
 
-// Where all parameters are, if that is one place: their state belongs there, too, while torch would
-// put it on the device that it has had on the rank that saved it.
+// The device of all parameters, if it is one. Their state belongs there, too; torch would put it on
+// the device that it had on the rank that saved it.
 [[nodiscard]] inline std::optional<::torch::Device> device_of(
     ::torch::optim::Optimizer& optimizer) {
   std::optional<::torch::Device> device;
@@ -81,11 +81,11 @@ namespace detail {
   return device;
 }
 
-// Loads the state, or leaves the optimizer's as it is and says why it cannot be loaded.
+// Loads the state, or leaves the optimizer's unchanged and returns why it cannot be loaded.
 [[nodiscard]] inline std::optional<std::string> load_state(::torch::optim::Optimizer& optimizer,
                                                            const ::torch::Tensor& bytes) {
   auto before = std::move(optimizer.state());
-  optimizer.state().clear();  // what the root has no state for shall have none here
+  optimizer.state().clear();  // what has no state at the root must have none here
   try {
     std::istringstream stream(std::string(static_cast<const char*>(bytes.data_ptr()),
                                           static_cast<std::size_t>(bytes.numel())));
@@ -100,13 +100,13 @@ namespace detail {
 }  // namespace detail
 
 // Gives the optimizers of all ranks of the set the state and the options (learning rate and the
-// rest) of the one at `root`, as torch::save() and torch::load() carry them; the root's is only
-// read. Works for every optimizer of torch::optim, also before its first step. The state goes to
-// the device of the rank's parameters where they are all on one. Collective over the set.
+// rest) of the one at `root`, through torch::save() and torch::load(); the root's is only read.
+// Works for every optimizer of torch::optim, also before its first step. The state goes to the
+// device of the rank's parameters if they are all on one. Collective over the set.
 //
-// Throws InvalidArgumentError on every rank where the root's state cannot be saved, or the
-// optimizer of one rank cannot take it, as when its parameters are others; that rank keeps the
-// state, but perhaps not the options, that it had.
+// Throws InvalidArgumentError on every rank if the root's state cannot be saved, or if one rank's
+// optimizer cannot take it, for example because its parameters differ. That rank keeps its previous
+// state, but perhaps not its previous options.
 inline void broadcast_optimizer_state(::torch::optim::Optimizer& optimizer, int root = 0,
                                       ProcessSet set = {}) {
   const std::string name = "optimizer_state";

@@ -1,5 +1,5 @@
-// Streams of a GPU, through what torch has for devices of any kind: nothing of CUDA is linked here,
-// and with tensors of the CPU nothing is asked of it.
+// GPU streams through torch's device-independent interface: nothing of CUDA is linked here, and
+// with CPU tensors nothing is asked of it.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,8 +12,8 @@
 
 #include "rueda/rueda.h"
 
-// Versions of torch in which no device tells its streams' native handles need CUDA's own headers.
-// The first is in builds of torch with CUDA only, whose CMake package brings the second along.
+// Versions of torch in which no device gives native stream handles need CUDA's own headers. The
+// first exists only in builds of torch with CUDA, whose CMake package brings in the second.
 #if __has_include(<c10/cuda/impl/cuda_cmake_macros.h>) && __has_include(<cuda_runtime_api.h>)
 #include <c10/cuda/CUDAStream.h>
 
@@ -41,10 +41,10 @@ concept TellsHandles = requires(const Device& device, c10::Stream stream) {
   { device.getStreamNativeHandle(stream) } -> std::same_as<void*>;
 };
 
-// Whether this program can say on which stream a tensor of a GPU was made.
+// Whether this program can find out on which stream a GPU tensor was made.
 inline constexpr bool knows_streams = TellsHandles<AnyDevice> || has_cuda_headers;
 
-// The cudaStream_t. A template so that what a version of torch lacks is not looked for.
+// The cudaStream_t. A template, so that members that a version of torch lacks are not looked up.
 template <class Device>
 [[nodiscard]] void* native_handle(const Device& device, c10::Stream stream) {
   if constexpr (TellsHandles<Device>) {
@@ -58,20 +58,20 @@ template <class Device>
   return native_handle(AnyDevice(stream.device_type()), stream);
 }
 
-// The calling thread's current one on a GPU.
+// The calling thread's current stream on a GPU.
 [[nodiscard]] inline c10::Stream current_stream(c10::Device device) {
   return AnyDevice(device.type()).getStream(device);
 }
 
-// Makes streams wait for the results of one operation on a GPU, and for what brings them to their
-// places. Made when the operation is submitted.
+// Makes streams wait for the results of one operation on a GPU, and for what copies them to their
+// destination. Created when the operation is submitted.
 class StreamOrder {
  public:
   explicit StreamOrder(c10::Device device) : submitted_on_(current_stream(device)) {}
 
-  // Once `handle` is done. The current stream waits; then `bring()` may enqueue on it. The stream
-  // that submitted waits for all that, too: the tensors' memory is given out again, once they are
-  // gone, to what that one enqueues next. Throws what `handle` and `bring` do.
+  // Call once `handle` is done. The current stream waits; then `bring()` may enqueue on it. The
+  // stream that submitted waits for all that, too, because torch gives the memory of freed tensors
+  // to what that stream enqueues next. Throws what `handle` and `bring` do.
   template <class Bring>
   void settle(const Handle& handle, Bring&& bring) {
     const c10::Stream current = current_stream(submitted_on_.device());
@@ -83,14 +83,14 @@ class StreamOrder {
     if (current != submitted_on_) settled_->block(submitted_on_);
   }
 
-  // After settle(): the current stream, perhaps of another thread, waits for all that.
+  // After settle(): the current stream, perhaps of another thread, also waits.
   void join() {
     const c10::Stream current = current_stream(submitted_on_.device());
     if (current != *settled_on_ && current != submitted_on_) settled_->block(current);
   }
 
-  // A stream that nobody else knows waits for the results of a handle that is done; what tensors
-  // must be kept for.
+  // Makes a private stream wait for the results of a handle that is done, and returns it: tensors
+  // must be kept until it gets there.
   [[nodiscard]] c10::Stream wait_aside(const Handle& handle) const {
     const c10::Device device = submitted_on_.device();
     const c10::Stream stream =

@@ -21,7 +21,7 @@
 
 namespace rueda::libtorch {
 
-// Rueda's element type for torch's; nothing where Rueda has none (float8, quantized types).
+// Rueda's element type for torch's; empty if Rueda has none (float8, quantized types).
 [[nodiscard]] inline std::optional<DataType> data_type_of(::torch::ScalarType dtype) {
   switch (dtype) {
     case ::torch::kHalf: return DataType::float16;
@@ -45,7 +45,7 @@ namespace rueda::libtorch {
 
 namespace detail {
 
-// Why a tensor cannot take part. It is told to every rank, so that none waits for this one.
+// Why a tensor cannot take part. Every rank is told, so that none waits for this one.
 struct Refusal {
   ErrorCode code;
   std::string why;
@@ -90,7 +90,7 @@ std::string text(const Parts&... parts) {
   return std::nullopt;
 }
 
-// The same of one that is to be written: torch copies nothing into elements that share memory.
+// The same for a tensor to be written: torch copies nothing into elements that share memory.
 [[nodiscard]] inline std::optional<Refusal> refusal_in_place(const ::torch::Tensor& tensor) {
   if (auto refusal = refusal_of(tensor)) return refusal;
   if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
@@ -103,12 +103,12 @@ std::string text(const Parts&... parts) {
   return std::nullopt;
 }
 
-// Contiguous, without a gradient, and not a lazy conjugate: the tensor itself wherever it is so.
+// Contiguous, without a gradient, and not a lazy conjugate; the tensor itself if it already is.
 [[nodiscard]] inline ::torch::Tensor plain(const ::torch::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().contiguous();
 }
 
-// Only of plain tensors.
+// Only for plain tensors.
 [[nodiscard]] inline TensorView view_of(const ::torch::Tensor& tensor) {
   TensorView view{tensor.data_ptr(), tensor.sizes().vec(), *data_type_of(tensor.scalar_type())};
   if (tensor.is_cuda()) {
@@ -118,8 +118,8 @@ std::string text(const Parts&... parts) {
   return view;
 }
 
-// Tensors of operations whose handles were dropped before they were done, on a GPU before a stream
-// waited for them. Never destroyed: at exit ranks may still reach into them.
+// Tensors of operations whose handles were dropped before they were done, or on a GPU before a
+// stream waited for them. Never destroyed: at exit, ranks may still access them.
 class Abandoned {
  public:
   static Abandoned& all() {
@@ -134,7 +134,7 @@ class Abandoned {
   }
 
   void release_completed() {
-    std::vector<Operation> released;  // outlives the lock: a tensor's deleter may come back here
+    std::vector<Operation> released;  // outlives the lock: a tensor's deleter may call back here
     const std::lock_guard lock(mutex_);
     const auto first = std::partition(operations_.begin(), operations_.end(), is_needed);
     std::move(first, operations_.end(), std::back_inserter(released));
@@ -152,7 +152,7 @@ class Abandoned {
     return !each.handle.done() || (each.order && !is_left_to_the_gpu(each));
   }
 
-  // Whether torch sees to it that the memory is not given out again before the GPU has finished.
+  // Whether torch ensures that the memory is not reused before the GPU has finished.
   static bool is_left_to_the_gpu(const Operation& each) {
     try {
       const c10::Stream stream = each.order->wait_aside(each.handle);
@@ -162,7 +162,7 @@ class Abandoned {
     } catch (const Error& error) {
       return is_never_begun(error.code());  // otherwise nobody knows when the GPU has finished
     } catch (const std::exception&) {
-      return false;  // torch's: nor here
+      return false;  // an error of torch's: nobody knows here either
     }
     return true;
   }
@@ -179,9 +179,9 @@ class Abandoned {
 // One operation and its tensors.
 class Pending {
  public:
-  // `read` and `written` are what the operation touches; `written` is copied into `result` where
-  // the two do not share memory. Without `written` the result is in the handle's output, with the
-  // dtype of `read`. `residual` is what error feedback keeps, which the operation reads and writes.
+  // The operation touches `read` and `written`; `written` is copied into `result` if the two do not
+  // share memory. Without `written`, the result is in the handle's output, with the dtype of
+  // `read`. `residual` is the error feedback's, which the operation reads and writes.
   Pending(Handle handle, ::torch::Tensor read, ::torch::Tensor written, ::torch::Tensor result,
           ::torch::Tensor residual)
       : handle_(std::move(handle)),
@@ -200,7 +200,7 @@ class Pending {
 
   [[nodiscard]] const Handle& handle() const { return handle_; }
 
-  // Once the operation is done. On a GPU, what the current stream does from now on finds it.
+  // Call once the operation is done. On a GPU, later work of the current stream sees the result.
   ::torch::Tensor result() {
     const std::lock_guard lock(mutex_);
     if (taken_) {
@@ -236,7 +236,7 @@ class Pending {
     const auto owner = output.data;
     const auto lent = ::torch::from_blob(owner.get(), output.shape, [owner](void*) {}, options);
     if (!read_.is_cuda()) return lent;
-    // Streams that the program uses it on are known to torch's allocator only.
+    // Only torch's allocator knows on which streams the program uses the result.
     auto result = lent.clone();
     handle_.release_output(native_handle(current_stream(read_.device())));
     return result;
@@ -255,26 +255,26 @@ class Pending {
 }  // namespace detail
 
 // The future of one operation on a tensor. It keeps its tensors alive; dropping every copy of it
-// does not cancel the operation. Copies refer to the same operation. What it touches must not be
-// written, resized or given other memory until it is done.
+// does not cancel the operation. Copies refer to the same operation. Until it is done, its tensors
+// must not be written, resized or given other memory.
 //
-// On a GPU an operation is done, in the sense of this class, once all its work has been enqueued
+// On a GPU, an operation is done, in the sense of this class, once all its work has been enqueued
 // there: the host does not wait for the GPU. wait() makes the current stream wait for the result,
-// and the one that was current at the submission; what it touches may be written by what either
-// enqueues afterwards.
+// and also the one that was current at submission; what either enqueues afterwards may write the
+// tensors.
 class TensorHandle {
  public:
   explicit TensorHandle(std::shared_ptr<detail::Pending> pending) : pending_(std::move(pending)) {}
 
-  // Completed, well or with an error.
+  // Completed, successfully or with an error.
   [[nodiscard]] bool done() const { return pending_->handle().done(); }
-  // Blocks until done, then returns the result; throws the operation's error. An operation in place
-  // on a tensor that is not contiguous writes the tensor here.
+  // Blocks until done, then returns the result; throws the operation's error. For an in-place
+  // operation on a tensor that is not contiguous, this call writes the tensor.
   ::torch::Tensor wait() const {
     pending_->handle().wait();
     return pending_->result();
   }
-  // Like wait(), but gives up after `timeout`: false when not done by then.
+  // Like wait(), but gives up after `timeout`: false if not done by then.
   [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout) const {
     if (!pending_->handle().wait_for(timeout)) return false;
     pending_->result();
@@ -305,9 +305,9 @@ namespace detail {
   return pending(refuse(name, set, refusal.why, refusal.code));
 }
 
-// What an operation in place works on: the tensor's own memory, or a copy that wait() writes back.
+// What an in-place operation works on: the tensor's own memory, or a copy that wait() writes back.
 [[nodiscard]] inline ::torch::Tensor working_tensor(const ::torch::Tensor& tensor) {
-  // What autograd has saved of the tensor is no longer what was saved.
+  // The tensor will no longer be what autograd has saved.
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
   return plain(tensor);
 }

@@ -1,6 +1,6 @@
 """Ranks as tasks of Dask: one on each worker, as a group that succeeds, fails and is run again together.
 
-Needs Dask's ``distributed``, which ``import rueda`` does not. docs/dask.md has an example and tells what is promised.
+Needs Dask's ``distributed``, which ``import rueda`` does not. docs/dask.md has an example and says what is guaranteed.
 """
 
 from rueda.engines.versions import Needs as _Needs

@@ -51,7 +51,7 @@ def run(
     retries: int = 2,
     timeout: float = 60.0,
 ) -> list[Any]:
-    """Calls ``fn(*args, **kwargs)`` on ``num_proc`` workers at once, which are a world; returns the results, by rank.
+    """Calls ``fn(*args, **kwargs)`` on ``num_proc`` workers at once, which form a world; returns the results by rank.
 
     In ``fn`` the world exists already: ``rueda.rank()`` and the collectives work, ``rueda.init()`` does nothing.
     Workers are processes of their own, and each runs one rank; ranks of one host follow each other. ``num_proc``: by

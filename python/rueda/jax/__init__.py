@@ -1,6 +1,6 @@
 """Collectives in JAX's compiled functions, matched by name: no tokens, and no order that ranks must keep.
 
-Needs JAX, which ``import rueda`` does not. docs/jax.md has an example and tells what is promised.
+Needs JAX, which ``import rueda`` does not. docs/jax.md has an example and says what is guaranteed.
 """
 
 from rueda.engines.versions import Needs as _Needs

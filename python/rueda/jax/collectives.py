@@ -36,7 +36,7 @@ def allreduce(
     op: ReduceOp = Average,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Reduces each array of a tree over the ranks; returns such a tree, the same bits on every rank.
+    """Reduces each array of a tree over the ranks; every rank gets a tree with the same bits.
 
     ``tree``: any tree of JAX's (a model's gradients, say), with the same structure on every rank. ``name``: by which
     ranks match the operation; within compiled functions it is numbered while the function is traced where it has none,
@@ -77,7 +77,7 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Gives every rank the arrays of ``root_rank``, a rank of the world that is a member of the set; 0 by default.
+    """Gives every rank the arrays of ``root_rank``, the world rank of a member of the set; 0 by default.
 
     Names and errors are those of :func:`allreduce`; :class:`rueda.InvalidArgumentError` for a root that is no member.
 
@@ -98,7 +98,7 @@ def reduce_scatter(
     op: ReduceOp = Average,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Reduces each array of a tree and leaves each rank its part of the first axis, all of one size.
+    """Reduces each array of a tree and gives each rank an equal part of the first axis.
 
     Names and errors are those of :func:`allreduce`; :class:`rueda.InvalidArgumentError` where the first extent is no
     multiple of the number of ranks.
@@ -114,7 +114,7 @@ def reduce_scatter(
 def alltoall(
     tree: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Sends each rank its part of the first axis, all of one size, and concatenates what comes, in rank order.
+    """Sends each rank an equal part of the first axis, and concatenates what it receives, in rank order.
 
     Names and errors are those of :func:`reduce_scatter`.
 

@@ -24,7 +24,7 @@ def value_and_grad(
     op: ReduceOp = Average,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[..., Any]:
-    """``jax.value_and_grad`` whose gradients are reduced over the ranks; the value stays this rank's own.
+    """``jax.value_and_grad`` with gradients that are reduced over the ranks; the value is this rank's own.
 
     ``fun``, ``argnums`` and ``has_aux`` are JAX's. ``name``: of the operation, the same on every rank; by default the
     function's name and ".gradient". ``op``: the average by default. Raises as :func:`allreduce`.
@@ -51,7 +51,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     op: ReduceOp = Average,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """An optimizer of optax that reduces gradients over the ranks before it does anything else with them.
+    """An optax optimizer that reduces gradients over the ranks before it does anything else with them.
 
     ``optimizer``: any ``optax.GradientTransformation``. Its state is what it was, so it can be saved and loaded
     with and without this. ``name``: of the operation, the same on every rank. ``op``: the average by default. Raises

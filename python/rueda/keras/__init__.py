@@ -1,6 +1,6 @@
 """Keras 3 on several ranks, the same script for its backends torch, JAX and TensorFlow.
 
-Needs Keras 3, which ``import rueda`` does not. docs/keras.md has an example and tells what is promised.
+Needs Keras 3, which ``import rueda`` does not. docs/keras.md has an example and says what is guaranteed.
 """
 
 from rueda.engines.versions import Needs as _Needs

@@ -23,7 +23,7 @@ __all__ = [
 
 
 class BroadcastCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Gives every rank the weights and the optimizer's variables of ``root_rank`` when training begins.
+    """Broadcasts the weights and the optimizer's variables of ``root_rank`` when training begins.
 
     States of random generators stay each rank's own. ``root_rank``: a world rank, 0 by default. Raises
     :class:`rueda.MismatchError` on every rank where models or optimizers differ.
@@ -50,7 +50,7 @@ class BroadcastCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class JoinCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """For ranks with different numbers of batches: who has come to the end of its own joins, and the others go on.
+    """For ranks with different numbers of batches: a rank that runs out of batches joins, and the others go on.
 
     At the end of such an epoch, before it is validated, all get the weights and optimizer's variables of a rank that
     had most batches, as those that have joined take no steps. Each rank needs one batch. Put it before callbacks
@@ -88,7 +88,7 @@ class JoinCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Replaces an epoch's metrics by their averages over the ranks, each rank counting the same.
+    """Replaces an epoch's metrics by their averages over the ranks, with equal weights.
 
     Put it before callbacks that read metrics, such as ModelCheckpoint and EarlyStopping; ``History`` comes after it by
     itself. Raises :class:`rueda.MismatchError` on every rank where ranks have metrics of different names.

@@ -13,7 +13,7 @@ __all__ = ["DistributedGradientTape"]
 
 
 class DistributedGradientTape:
-    """A ``tf.GradientTape`` whose ``gradient()`` gives what is reduced over the ranks, eagerly and in ``tf.function``.
+    """A ``tf.GradientTape`` whose ``gradient()`` returns gradients reduced over ranks, eagerly and in ``tf.function``.
 
     ``tape``: whose recording has ended. ``name``: of the operations, the same on every rank. ``op``: the average by
     default. Gradients that are ``None`` must be so on every rank, otherwise each raises :class:`rueda.MismatchError`

@@ -36,7 +36,7 @@ def optimize(
     callbacks: Iterable[Callback] | None = None,
     gc_after_trial: bool = False,
 ) -> None:
-    """Runs trials on all ranks of the world, each on ``ranks_per_trial`` of them, side by side.
+    """Runs trials in parallel on all ranks of the world, each trial on ``ranks_per_trial`` of them.
 
     Every rank calls this, after :func:`rueda.init`, with the same arguments and with the same study, opened from a
     storage that all reach. Where all ranks train one trial at a time, each may have a study in its own memory: all then

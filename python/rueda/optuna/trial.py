@@ -20,7 +20,7 @@ _SHOWN = ("number", "params", "distributions", "user_attrs", "constraints", "dat
 
 
 class Trial(optuna.trial.BaseTrial):  # type: ignore[misc]
-    """What an objective gets on each rank: Optuna's trial, with the same values on all of them.
+    """The trial that an objective gets on each rank: Optuna's trial, with the same values on all of them.
 
     All ranks of the trial call the same methods in the same order. The leader's Optuna answers, and every rank gets
     the bits that the study records, or the same exception. Of what :meth:`report` and :meth:`set_user_attr` are given,

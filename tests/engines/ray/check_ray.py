@@ -263,7 +263,7 @@ def in_a_group() -> list[int]:
 
 def check_horovods_executor(folder: Path) -> None:
     require_signatures_of_horovod(rueda.horovod.ray, "ray")
-    settings = HorovodExecutor.create_settings(timeout_s=30, placement_group_timeout_s=60)
+    settings = HorovodExecutor.create_settings(timeout_s=60, placement_group_timeout_s=60)
     alias.install()  # here, and so on the workers, too
     executor = HorovodExecutor(settings, 2, num_workers_per_host=None)
     executor.start(Counter, [10], {}, extra_env_vars={"OF_THE_TEST": 7})

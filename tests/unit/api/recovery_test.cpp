@@ -1,11 +1,20 @@
 // Worlds that follow one another in the same processes, here played by threads.
+#include <unistd.h>
+
+#include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <set>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "api/succession.h"
+#include "core/strings.h"
 #include "membership/member_bootstrap.h"
 #include "membership/world.h"
 #include "ranks/engine_ranks.h"
@@ -43,6 +52,7 @@ class Rank {
     expect_ok(succession.status(), "opening what outlives it");
     succession_ = std::move(succession).value();
     runtime_ = start(std::move(formed).value(), *bootstrap, succession_->on_first_failure(), sets);
+    runtime_->take_over(0);
   }
 
   // As a process that ends.
@@ -70,6 +80,7 @@ class Rank {
   Expected<Recovery> recover() {
     auto next = succession_->take_next(soon());
     if (!next) return next.status();
+    next->runtime->take_over(next->recovery.epoch);
     runtime_->shutdown();
     runtime_ = std::move(next->runtime);
     return next->recovery;
@@ -81,7 +92,7 @@ class Rank {
   std::shared_ptr<Runtime> start(World world, Bootstrap& members, Succession::OnFailure on_failure,
                                  std::shared_ptr<ProcessSets> sets) const {
     auto started = Runtime::start(std::move(world), options_, LossPolicy::end_world,
-                                  std::move(on_failure), std::move(sets));
+                                  std::move(on_failure), {std::move(sets), history_});
     members.begin_last();
     const Status all = members.agree("connected", started.status(), soon());
     started.status().throw_if_error();
@@ -92,6 +103,7 @@ class Rank {
   }
 
   const Options options_;
+  const std::shared_ptr<History> history_ = std::make_shared<History>();
   std::unique_ptr<Succession> succession_;
   std::shared_ptr<Runtime> runtime_;
 };
@@ -168,6 +180,63 @@ TEST_CASE("process sets go on in the worlds that follow") {
     ++through;
     await([&] { return through == size - 1; }, "all are through");
   });
+}
+
+TEST_CASE("counters and a timeline go on in the worlds that follow") {
+  const std::string transport = GENERATE("auto", "tcp");
+  constexpr int size = 4;
+  const std::string path = str("recovery_test_", ::getpid(), "_%r.json");
+  const auto path_of = [&](int rank) {
+    return std::string(path).replace(path.find("%r"), 2, std::to_string(rank));
+  };
+  InprocHub hub(size);
+  std::array<std::atomic<int>, 2> through{};
+  run_ranks(size, [&](int number) {
+    Rank rank(hub, number, options_of(transport));
+    const History& history = *rank.runtime().history();
+    expect_ok(rank.runtime().timeline().open(path, number), "a timeline begins");
+    std::vector<std::uint64_t> epochs;
+    std::string smaller;
+    // As an application's thread that watches, also while one world follows another.
+    std::jthread watcher([&](const std::stop_token& end) {
+      auto before = history.values();
+      while (!end.stop_requested()) {
+        auto now = history.values();
+        for (const auto& [name, value] : before) {
+          if (now.at(name) < value) smaller = name;
+        }
+        before = std::move(now);
+      }
+    });
+    for (int world = 0; world < 2; ++world) {
+      if (number == 3 - world) return rank.die();
+      rank.until_broken();
+      const auto tensors = history.values().at("allreduce_tensors");
+      const auto recovery = rank.recover();
+      expect_ok(recovery.status(), "recovery");
+      epochs.push_back(recovery->epoch);
+      float total = 0;
+      expect_ok(rank.add_up(total), "the first sum of a new world");
+      expect(history.values().at("allreduce_tensors") == tensors + 1, "one more");
+      ++through[static_cast<std::size_t>(world)];
+      await([&] { return through[static_cast<std::size_t>(world)] == size - 1 - world; },
+            "all are through");
+    }
+    watcher.request_stop();
+    watcher.join();
+    expect(smaller.empty(), smaller + " does not go back");
+    rank.runtime().timeline().close();
+    std::ifstream file(path_of(number));
+    const std::string trace(std::istreambuf_iterator<char>(file), {});
+    for (const std::uint64_t epoch : epochs) {
+      const auto mark = str(R"("args":{"epoch":)", epoch, ",\"rank\":", number, ",\"size\":");
+      const auto found = trace.find(mark);
+      expect(found != std::string::npos, mark);
+      expect(trace.find("\"ALLREDUCE\"", found) != std::string::npos, "bars behind it");
+    }
+    expect(trace.ends_with("]\n"), "the end");
+  });
+  for (int rank = 0; rank < size; ++rank) ::unlink(path_of(rank).c_str());
 }
 
 TEST_CASE("too few stop, and say so") {

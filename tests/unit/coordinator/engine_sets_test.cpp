@@ -6,6 +6,7 @@
 #include "api/persistent_kinds.h"
 #include "effort.h"
 #include "ranks/engine_ranks.h"
+#include "unit/contains.h"
 
 namespace rueda::test::engine_sets_test {
 
@@ -203,6 +204,31 @@ void fill(HostMemory& memory) {
     }
   } catch (const std::bad_alloc&) {
   }
+}
+
+TEST_CASE("a group for which a rank has no room is none there, whatever others say in it") {
+  constexpr int group = first_formed;
+  std::atomic<bool> done{false};
+  run_engines(
+      2, {},
+      [&](int rank, Runtime& engine) {
+        if (rank == 1) {
+          expect_ok(engine.sets().form(group, {0, 1}), "the group");
+          std::vector<float> one(1, 1);
+          const Handle waiting = submit(engine, allreduce_of(one, DataType::float32, "x"), group);
+          await([&] { return done.load(); }, "what the other says");
+          expect_ok(engine.sets().dissolve(group), "the end");
+          return;
+        }
+        fill(*engine.epoch().layout().host.memory());
+        const Status refused = engine.sets().form(group, {0, 1});
+        expect(refused.code() == ErrorCode::unsupported, refused.to_string());
+        await([&] { return metric(engine, "control_messages_dropped") > 0; }, "what is dropped");
+        const Status again = engine.sets().form(group, {0, 1});
+        expect(contains(again, "has been used before"), again.to_string());
+        done = true;
+      },
+      nullptr, Sharing::memory);
 }
 
 TEST_CASE("what one rank has no room for is an error of all, and the world goes on") {

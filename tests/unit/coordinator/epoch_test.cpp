@@ -2,7 +2,10 @@
 #include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
+#include <limits>
 
+#include "coordinator/early_messages.h"
+#include "plan/wire.h"
 #include "ranks/engine_ranks.h"
 #include "transport/control_socket.h"
 #include "unit/contains.h"
@@ -35,6 +38,15 @@ std::string refusal(Runtime& runtime, int set) {
   return error_of<PeerLostError>(late);
 }
 
+// What a rank says in a set, as it likes.
+std::vector<std::byte> said_in(std::uint64_t set, std::size_t bytes = 1) {
+  Writer writer;
+  writer.byte(static_cast<std::uint8_t>(ControlMessage::negotiation));
+  writer.unsigned_integer(set);
+  for (std::size_t i = 0; i < bytes; ++i) writer.byte(0xff);
+  return writer.take();
+}
+
 // An epoch that goes on when the test says so.
 class EpochByHand {
  public:
@@ -45,6 +57,7 @@ class EpochByHand {
   }
 
   [[nodiscard]] Epoch& epoch() { return epoch_; }
+  [[nodiscard]] std::int64_t dropped() const { return metrics_.control_messages_dropped.get(); }
   void push(Command::Kind kind, int set, std::vector<int> ranks = {}) {
     Command command;
     command.kind = kind;
@@ -193,7 +206,7 @@ TEST_CASE("what is sent to a group is refused by who ends it, also after the oth
       self.push(Command::Kind::form, group, ranks);
       self.go_on_until([&] { return find() != nullptr; }, "the group");
       together.arrive_and_wait();
-      self.go_on_until([&] { return find()->closed(); }, "its end on another rank");
+      self.go_on_until([&] { return !find()->closing().ok(); }, "its end on another rank");
       // As SetRequests::dissolve() does, which then asks for the rest, while somebody else makes
       // progress.
       expect_ok(self.epoch().process_sets().remove(group), "its end here");
@@ -212,6 +225,69 @@ TEST_CASE("what is sent to a group is refused by who ends it, also after the oth
     if (rank == 0) return expect_ok(runtime.sets().dissolve(group), "its end");
     expect(contains(error_of<ShutdownError>(sent), "rank 1"), "who has left");
     is_refused = true;
+  });
+}
+
+TEST_CASE("what is said in sets that are none, or gone, is dropped and counted") {
+  InprocHub hub(2);
+  std::atomic<bool> done{false};
+  run_ranks(2, [&](int rank) {
+    World world = inproc_world(hub, rank);
+    if (rank == 1) {
+      ControlLane& lane = *world.control;
+      lane.post(0, said_in(std::uint64_t{1} << 32));  // not the world's
+      lane.post(0, said_in(end_of_formed));
+      lane.post(0, said_in(std::numeric_limits<std::uint64_t>::max()));
+      // One more than are kept; then of one that is.
+      for (std::size_t set = 0; set <= EarlyMessages::max_sets; ++set) {
+        lane.post(0, said_in(first_formed + set));
+      }
+      lane.post(0, said_in(first_formed + 1));
+      await([&] { return done.load(); }, "the other rank is done");
+      return expect_ok(lane.close(soon()), "the end");
+    }
+    EpochByHand self(std::move(world));
+    self.go_on_until([&] { return self.dropped() == 4; }, "what is dropped");
+    // This rank alone: what has come early is said by a rank that is no member.
+    self.push(Command::Kind::form, first_formed + 1, {0});
+    self.go_on_until([&] { return self.epoch().sets().find(first_formed + 1) != nullptr; }, "set");
+    expect(self.dropped() == 6, "nobody of the set has said it");
+    expect(self.epoch().sets().find(first_formed + 1)->closing().ok(), "nor ended it");
+    done = true;
+    self.leave();
+  });
+}
+
+TEST_CASE("a set ends for all where more has come for it than is kept") {
+  constexpr int group = first_formed + 3;
+  InprocHub hub(2);
+  std::atomic<bool> done{false};
+  run_ranks(2, [&](int rank) {
+    World world = inproc_world(hub, rank);
+    if (rank == 1) {
+      constexpr std::size_t messages = 9;
+      for (std::size_t i = 0; i < messages; ++i) {
+        world.control->post(0, said_in(group, EarlyMessages::max_bytes / (messages - 1)));
+      }
+      await([&] { return done.load(); }, "the other rank is done");
+      return expect_ok(world.control->close(soon()), "the end");
+    }
+    EpochByHand self(std::move(world));
+    self.go_on_until([&] { return self.dropped() == 9; }, "all of it");
+    self.push(Command::Kind::form, group, {0, 1});
+    Status why;
+    self.go_on_until(
+        [&] {
+          const SetCoordinator* const set = self.epoch().sets().find(group);
+          if (set != nullptr) why = set->closing();
+          return !why.ok();
+        },
+        "the end of the set");
+    expect(why.code() == ErrorCode::internal && contains(why, "more in process set"),
+           why.message());
+    expect(self.epoch().sets().find(0)->closing().ok(), "the world goes on");
+    done = true;
+    self.leave();
   });
 }
 

@@ -1,12 +1,16 @@
 // Worlds of several hosts, played by threads: ranks of one host share memory, those of others go
 // through the transport.
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "api/persistent_kinds.h"
+#include "core/strings.h"
 #include "ranks/engine_ranks.h"
 
 namespace rueda::test::several_hosts_test {
@@ -141,9 +145,50 @@ TEST_CASE("a set of one rank of each host uses no host's memory") {
   });
 }
 
+namespace {
+
+// Counts what is sent to each rank, and lets another transport do it.
+class CountingTransport final : public Transport {
+ public:
+  // `sent`: by rank; referred to.
+  CountingTransport(std::unique_ptr<Transport> link, std::vector<std::atomic<int>>& sent)
+      : link_(std::move(link)), sent_(sent) {}
+  std::string_view name() const override { return link_->name(); }
+  int rank() const override { return link_->rank(); }
+  int size() const override { return link_->size(); }
+  Ticket send(int peer, Tag tag, std::span<const ConstBytes> spans) override {
+    ++sent_[static_cast<std::size_t>(peer)];
+    return link_->send(peer, tag, spans);
+  }
+  Ticket recv(int peer, Tag tag, std::span<const MutableBytes> spans) override {
+    return link_->recv(peer, tag, spans);
+  }
+  bool progress() override { return link_->progress(); }
+  bool requires_polling() const override { return link_->requires_polling(); }
+  int wait_fd() const override { return link_->wait_fd(); }
+  bool arm() override { return link_->arm(); }
+  void disarm() override { link_->disarm(); }
+  void end_in_order() override { link_->end_in_order(); }
+  void fail(int peer, const Status& why) override { link_->fail(peer, why); }
+  void abort(const Status& reason) override { link_->abort(reason); }
+
+ private:
+  const std::unique_ptr<Transport> link_;
+  std::vector<std::atomic<int>>& sent_;
+};
+
+}  // namespace
+
 TEST_CASE("messages are taken from the sender's memory on one host, and sent to others") {
   const Hosts hosts = some_hosts();
-  run_on(hosts, [&](int rank, Runtime& engine) {
+  const auto size = static_cast<std::size_t>(hosts.size());
+  std::vector<std::vector<std::atomic<int>>> sent;  // from rank to rank
+  for (std::size_t rank = 0; rank < size; ++rank) sent.emplace_back(size);
+  const auto count = [&](int rank, World& world) {
+    world.transport = std::make_unique<CountingTransport>(std::move(world.transport),
+                                                          sent[static_cast<std::size_t>(rank)]);
+  };
+  const auto body = [&](int rank, Runtime& engine) {
     constexpr std::size_t length = 100'000;
     std::vector<Handle> handles;
     std::vector<std::vector<float>> received(static_cast<std::size_t>(hosts.size()),
@@ -166,8 +211,16 @@ TEST_CASE("messages are taken from the sender's memory on one host, and sent to 
       const auto& data = received[static_cast<std::size_t>(peer)];
       expect(data.front() == static_cast<float>(peer) && data.back() == data.front(),
              "what the peer has sent");
+      const auto& memory = engine.epoch().layout().host.memory();
+      const bool is_direct = memory && memory->has_direct_access();
+      const bool crosses = hosts.of(peer) != hosts.of(rank);
+      if (!crosses && !is_direct) continue;  // where the kernel forbids it
+      expect(sent[static_cast<std::size_t>(rank)][static_cast<std::size_t>(peer)] == crosses,
+             str("messages from rank ", rank, " to rank ", peer));
     }
-  });
+  };
+  run_engines(hosts.size(), {}, body, nullptr, Sharing::memory, hosts.host_of,
+              LossPolicy::end_world, count);
 }
 
 TEST_CASE("what a host has no room for is an error of the set's members on all hosts") {

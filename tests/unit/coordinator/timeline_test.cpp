@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <csignal>
@@ -14,6 +15,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -203,6 +205,82 @@ TEST_CASE("cycles are marked only if asked for") {
   CHECK(events_of(horovod, mark).empty());
   CHECK(events_of({TimelineFormat::horovod, true}, mark) == Names{"i CYCLE_START"});
   CHECK(events_of({TimelineFormat::rueda, true}, mark).empty());
+}
+
+TEST_CASE("another world ends what was under way before it, and goes on in the same file") {
+  const auto follow = [](Timeline& timeline) {
+    ready(timeline, request_of("x"), {1});
+    started(timeline, request_of("y"), true);
+    ready(timeline, request_of("y"), {1});  // of a next round, which does not come any more
+    timeline.write([](TimelineWriter& to) { to.world({1, 2, 3}, Clock::now()); });
+    started(timeline, request_of("x"), true);
+    ended(timeline, request_of("x"), {"RING"});
+  };
+  Names events = events_of(horovod, follow);
+  const auto mark = std::find(events.begin(), events.end(), "i WORLD");
+  REQUIRE(mark != events.end());
+  std::sort(mark - 2, mark);
+  CHECK(events == Names{"B NEGOTIATE_ALLREDUCE", "X 1", "@2 B NEGOTIATE_ALLREDUCE", "@2 X 0",
+                        "@2 E", "@2 B ALLREDUCE", "@2 E", "E", "i WORLD", "B NEGOTIATE_ALLREDUCE",
+                        "X 2", "E", "B ALLREDUCE", "B MPI_ALLREDUCE", "E", "E"});
+  events = events_of(
+      {}, [](Timeline& timeline) { CHECK(timeline.take_over({7, 1, 2}, "unused", {}).ok()); });
+  CHECK(events == Names{"i WORLD"});
+}
+
+TEST_CASE("worlds take turns in writing one trace") {
+  const std::string path = str("timeline_test_turns_", ::getpid());
+  const auto trace = std::make_shared<Trace>();
+  const auto mark = [](Timeline& timeline, const std::string& name) {
+    timeline.write([&](TimelineWriter& to) { to.stalled(0, name, Clock::now()); });
+  };
+  Timeline first(trace);
+  REQUIRE(first.take_over({0, 1, 2}, path + "_%r", {}).ok());
+  mark(first, "of the first");
+  {
+    const Timeline skipped(trace);  // never the process's
+    Timeline second(trace);
+    mark(second, "too early");
+    REQUIRE(second.take_over({1, 0, 1}, path + "_%r", {}).ok());
+    mark(first, "too late");
+    mark(second, "of the second");
+    CHECK(first.open(path, 0).code() == ErrorCode::invalid_argument);
+  }
+  Timeline third(trace);
+  REQUIRE(third.take_over({2, 0, 1}, path + "_%r", {}).ok());
+  CHECK(third.is_open());
+  mark(third, "of the third");
+  first.close();  // by whichever world
+  CHECK_FALSE(third.is_open());
+  Names written;
+  std::ifstream file(path + "_1");
+  for (std::string line; std::getline(file, line);) {
+    if (!between(line, "\"epoch\":", ",").empty()) {
+      written.push_back(between(line, "\"args\":", "}"));
+    }
+    const bool is_row = line.find("thread_name") != std::string::npos;
+    if (is_row) written.push_back(between(line, "\"args\":{\"name\":\"", "\""));
+  }
+  CHECK(written == Names{"of the first", R"({"epoch":1,"rank":0,"size":1)", "of the second",
+                         R"({"epoch":2,"rank":0,"size":1)", "of the third"});
+  std::filesystem::remove(path + "_1");
+  // What has been stopped begins by no option.
+  Timeline fourth(trace);
+  REQUIRE(fourth.take_over({3, 0, 1}, path, {}).ok());
+  CHECK_FALSE(fourth.is_open());
+}
+
+TEST_CASE("a later world begins a trace of its own where its process has none") {
+  const std::string path = str("timeline_test_later_", ::getpid());
+  const auto trace = std::make_shared<Trace>();
+  Timeline first(trace);
+  REQUIRE(first.take_over({0, 1, 2}, path, {}).ok());
+  CHECK_FALSE(first.is_open());  // rank 0 alone writes it
+  Timeline second(trace);
+  REQUIRE(second.take_over({4, 0, 1}, path, {}).ok());
+  CHECK(second.is_open());
+  CHECK_FALSE(std::filesystem::exists(path));
+  CHECK(std::filesystem::remove(path + ".epoch4"));
 }
 
 // A process whose files may have `bytes` at most: the next one fails as on a full disk.

@@ -40,14 +40,15 @@ Made of_streams(InprocHub& hub, int rank) {
   return {std::move(transport).value()};
 }
 
-// Ranks of two hosts in turn, between which threads play the network.
-Made of_two_hosts(InprocHub& hub, int rank) {
+// Ranks of two hosts in turn, and what is between these.
+Made of_two_hosts(InprocHub& hub, int rank, Made (*between)(InprocHub&, int)) {
   std::vector<int> host_of;
   for (int each = 0; each < hub.size(); ++each) host_of.push_back(each % 2);
   auto host = HostGroup::form(*hub.make_bootstrap(rank), host_of, soon());
   expect_ok(host.status(), "the ranks of a host");
-  if (!host->memory()) return of_threads(hub, rank);  // it is alone there
-  auto transport = join_host(*host, hub.make_transport(rank));
+  Made link = between(hub, rank);
+  if (!host->memory()) return link;  // it is alone there
+  auto transport = join_host(*host, std::move(link.transport));
   expect_ok(transport.status(), "two links");
   return {std::move(transport).value(), host->memory()};
 }
@@ -65,7 +66,10 @@ const std::vector<Kind>& kinds() {
       {"memory with small rings",
        [](InprocHub& hub, int rank) { return of_one_host(hub, rank, 4096); }},
       {"tcp", of_streams},
-      {"two hosts", of_two_hosts},
+      {"memory and threads",
+       [](InprocHub& hub, int rank) { return of_two_hosts(hub, rank, of_threads); }},
+      {"memory and tcp",
+       [](InprocHub& hub, int rank) { return of_two_hosts(hub, rank, of_streams); }},
   };
   return all;
 }

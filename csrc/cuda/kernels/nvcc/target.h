@@ -1,18 +1,18 @@
-// What the kernels need of the machine that they are compiled for: here a GPU, by nvcc. The tests
-// have a target.h of their own, with which the same kernels run as plain C++.
+// What the kernels need from their target: here a GPU, through nvcc. The tests have their own
+// target.h, with which the same kernels run as plain C++.
 #pragma once
 
 #include <cstdint>
 
 namespace rueda::cuda {
 
-// The memory at an address of the GPU.
+// Memory at a GPU address.
 template <class T>
 __device__ __forceinline__ T* memory_at(std::uint64_t address) {
   return reinterpret_cast<T*>(address);
 }
 
-// Narrowing rounds to nearest, ties to even. Both are single instructions.
+// Narrowing rounds to nearest, ties to even. Both directions are single instructions.
 __device__ __forceinline__ float widen_float16(std::uint16_t bits) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));

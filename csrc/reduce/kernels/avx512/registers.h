@@ -17,8 +17,8 @@ using Floats [[gnu::vector_size(64)]] = float;
 using Doubles [[gnu::vector_size(64)]] = double;
 using Bits [[gnu::vector_size(64)]] = std::uint32_t;
 
-// Of two NaNs the first must win whatever registers the compiler prefers: it believes that these
-// commute, the instructions do not.
+// Of two NaNs the first must win, whatever registers the compiler prefers. It believes that these
+// operations commute, but the instructions do not.
 [[gnu::always_inline]] inline Floats add(Floats a, Floats b) {
   Floats result;
   asm("vaddps %2, %1, %0" : "=v"(result) : "v"(a), "vm"(b));
@@ -47,7 +47,7 @@ using Bits [[gnu::vector_size(64)]] = std::uint32_t;
   _mm_sfence();
 }
 
-// The first `bytes` of a line of 64 bytes; the rest of it reads as zero and is not written.
+// The first `bytes` of a 64-byte line; the rest of it reads as zero and is not written.
 [[gnu::always_inline]] inline __mmask64 first(std::size_t bytes) {
   return bytes >= 64 ? ~__mmask64{0} : (__mmask64{1} << bytes) - 1;
 }
@@ -60,7 +60,7 @@ using Bits [[gnu::vector_size(64)]] = std::uint32_t;
   _mm512_mask_storeu_epi8(to, first(bytes), _mm512_loadu_si512(line));
 }
 
-// A register of float16, as float32: the first half, and the second.
+// A register of float16 as float32: the first half, and the second.
 inline constexpr bool float16_in_pairs = false;
 struct Widened {
   Floats part[2];
@@ -77,7 +77,8 @@ struct Widened {
   return reinterpret_cast<Bytes>(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
 }
 
-// Four registers of numbers from -127 to 127, rounded to nearest even, as one of signed bytes.
+// Converts four registers of numbers from -127 to 127, rounded to nearest even, to one of signed
+// bytes.
 [[gnu::always_inline]] inline Bytes narrow_to_bytes(const Floats (&values)[4]) {
   __m128i parts[4];
   for (int i = 0; i < 4; ++i) {
@@ -87,7 +88,7 @@ struct Widened {
   __builtin_memcpy(&bytes, parts, sizeof(bytes));
   return bytes;
 }
-// As many signed bytes as a register has floats, as floats.
+// Converts as many signed bytes as a register has floats.
 [[gnu::always_inline]] inline Floats widen_bytes(const std::byte* from) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   return reinterpret_cast<Floats>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));

@@ -20,8 +20,8 @@ using Doubles [[gnu::vector_size(16)]] = double;
 using Bits [[gnu::vector_size(16)]] = std::uint32_t;
 using Integers [[gnu::vector_size(16)]] = std::int32_t;
 
-// Of two NaNs the first must win whatever registers the compiler prefers: it believes that these
-// commute, the instructions do not.
+// Of two NaNs the first must win, whatever registers the compiler prefers. It believes that these
+// operations commute, but the instructions do not.
 [[gnu::always_inline]] inline Floats add(Floats a, Floats b) {
   asm("addps %1, %0" : "+x"(a) : "x"(b));
   return a;
@@ -46,7 +46,7 @@ using Integers [[gnu::vector_size(16)]] = std::int32_t;
   _mm_sfence();
 }
 
-// A register of float16, as float32: the ones at even places, and those at odd ones. Computed as
+// A register of float16 as float32: the elements at even places, and those at odd ones. Computed as
 // in reduce/float16.h, which explains it.
 inline constexpr bool float16_in_pairs = true;
 struct Widened {
@@ -91,7 +91,8 @@ struct Widened {
                                  (narrow_to_lower_half(value.part[1]) << 16));
 }
 
-// Four registers of numbers from -127 to 127, rounded to nearest even, as one of signed bytes.
+// Converts four registers of numbers from -127 to 127, rounded to nearest even, to one of signed
+// bytes.
 [[gnu::always_inline]] inline Bytes narrow_to_bytes(const Floats (&values)[4]) {
   const auto integers = [&](int i) __attribute__((always_inline)) {
     return _mm_cvtps_epi32(reinterpret_cast<__m128>(values[i]));
@@ -100,7 +101,7 @@ struct Widened {
   const __m128i high = _mm_packs_epi32(integers(2), integers(3));
   return reinterpret_cast<Bytes>(_mm_packs_epi16(low, high));
 }
-// As many signed bytes as a register has floats, as floats.
+// Converts as many signed bytes as a register has floats.
 [[gnu::always_inline]] inline Floats widen_bytes(const std::byte* from) {
   using Small [[gnu::vector_size(4)]] = std::int8_t;
   Small bytes;

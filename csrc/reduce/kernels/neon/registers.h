@@ -19,8 +19,8 @@ using Floats [[gnu::vector_size(16)]] = float;
 using Doubles [[gnu::vector_size(16)]] = double;
 using Bits [[gnu::vector_size(16)]] = std::uint32_t;
 
-// Of two NaNs the first must win whatever registers the compiler prefers: it believes that these
-// commute, the instructions do not.
+// Of two NaNs the first must win, whatever registers the compiler prefers. It believes that these
+// operations commute, but the instructions do not.
 [[gnu::always_inline]] inline Floats add(Floats a, Floats b) {
   Floats result;
   asm("fadd %0.4s, %1.4s, %2.4s" : "=w"(result) : "w"(a), "w"(b));
@@ -42,13 +42,13 @@ using Bits [[gnu::vector_size(16)]] = std::uint32_t;
   return result;
 }
 
-// These CPUs notice by themselves that whole lines are overwritten.
+// These CPUs detect on their own that whole lines are overwritten.
 [[gnu::always_inline]] inline void stream(std::byte* to, Bytes value) {
   __builtin_memcpy(to, &value, sizeof(value));
 }
 [[gnu::always_inline]] inline void finish_streams() {}
 
-// A register of float16, as float32: the first half, and the second.
+// A register of float16 as float32: the first half, and the second.
 inline constexpr bool float16_in_pairs = false;
 struct Widened {
   Floats part[2];
@@ -65,7 +65,8 @@ struct Widened {
       vcvt_high_f16_f32(low, reinterpret_cast<float32x4_t>(value.part[1])));
 }
 
-// Four registers of numbers from -127 to 127, rounded to nearest even, as one of signed bytes.
+// Converts four registers of numbers from -127 to 127, rounded to nearest even, to one of signed
+// bytes.
 [[gnu::always_inline]] inline Bytes narrow_to_bytes(const Floats (&values)[4]) {
   const auto integers = [&](int i) __attribute__((always_inline)) {
     return vmovn_s32(vcvtnq_s32_f32(reinterpret_cast<float32x4_t>(values[i])));
@@ -74,7 +75,7 @@ struct Widened {
   const int16x8_t high = vcombine_s16(integers(2), integers(3));
   return reinterpret_cast<Bytes>(vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
 }
-// As many signed bytes as a register has floats, as floats.
+// Converts as many signed bytes as a register has floats.
 [[gnu::always_inline]] inline Floats widen_bytes(const std::byte* from) {
   using Small [[gnu::vector_size(4)]] = std::int8_t;
   using Integers [[gnu::vector_size(16)]] = std::int32_t;

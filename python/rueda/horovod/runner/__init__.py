@@ -12,7 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rueda.engines.given import count_of, function_of, keywords_of, positionals_of, seconds_of
+from rueda.engines.given import (
+    count_of,
+    function_of,
+    keywords_of,
+    place_of,
+    positionals_of,
+    seconds_of,
+)
 from rueda.engines.pickling import pickled
 from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.failures import Failure, first_cause
@@ -105,23 +112,24 @@ def run(
     if use_gloo and use_mpi:
         raise InvalidArgumentError("use_gloo and use_mpi are given: pass one of them")
     if network_interface is not None:
-        network_interfaces = network_interface.split(",")
+        network_interfaces = _text_of("network_interface", network_interface).split(",")
     size = count_of("num_proc", num_proc if np is None else np, "ranks")
     given = function_of("func", func), positionals_of("args", args), keywords_of("kwargs", kwargs)
     interfaces = _names_of(network_interfaces)
-    where = ["-H", hosts or f"localhost:{size}"]
+    where = ["-H", f"localhost:{size}" if hosts is None else _text_of("hosts", hosts)]
     if hostfile is not None:
-        where = ["--hostfile", os.fspath(hostfile)]
-    flags: dict[str, Any] = {
-        "--start-timeout": start_timeout and f"{seconds_of('start_timeout', start_timeout):g}",
-        "--ssh": _ssh(ssh_port, ssh_identity_file),
-        "--output-filename": output_filename,
-        "--mpi-args": mpi_args,
-        "--network-interfaces": ",".join(interfaces) or None,
-    }
+        where = ["--hostfile", place_of("hostfile", hostfile)]
     line = [sys.executable, "-m", "rueda.launcher", "run", "-np", str(size), *where]
-    for flag, value in flags.items():
-        line += [] if value is None else [flag, os.fspath(value)]
+    if start_timeout is not None:
+        line += ["--start-timeout", f"{seconds_of('start_timeout', start_timeout):g}"]
+    if ssh := _ssh(ssh_port, ssh_identity_file):
+        line += ["--ssh", ssh]
+    if output_filename is not None:
+        line += ["--output-filename", place_of("output_filename", output_filename)]
+    if mpi_args is not None:
+        line += ["--mpi-args", _text_of("mpi_args", mpi_args)]
+    if interfaces:
+        line += ["--network-interfaces", ",".join(interfaces)]
     switches = {
         "--gloo": use_gloo,
         "--mpi": use_mpi,
@@ -129,7 +137,8 @@ def run(
         "--horovod": is_installed(),
     }
     line += [flag for flag, is_on in switches.items() if is_on]
-    line += [os.fspath(executable or sys.executable), "-m", "rueda.horovod.runner.call"]
+    python = place_of("executable", executable or sys.executable)
+    line += [python, "-m", "rueda.horovod.runner.call"]
     content = _pickled(given)
     with Desk(_address_for(hosts, hostfile, interfaces), content) as desk:
         code, last_line = _launch(line, desk.told)
@@ -137,22 +146,29 @@ def run(
     return _results(outcomes, size, code, last_line)
 
 
+def _text_of(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{name}={value!r}: pass a text")
+    return value
+
+
 def _names_of(interfaces: Any) -> list[str]:
-    names = interfaces.split(",") if isinstance(interfaces, str) else list(interfaces or [])
-    if not all(isinstance(name, str) for name in names):
+    given = [] if interfaces is None else interfaces
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
         raise InvalidArgumentError(
             f"network_interfaces={interfaces!r}: pass the names of network interfaces"
         )
-    return sorted(names) if isinstance(interfaces, set | frozenset) else names
+    return sorted(names) if isinstance(names, set | frozenset) else list(names)
 
 
-def _ssh(port: Any, identity: Any) -> str | None:
+def _ssh(port: Any, identity: Any) -> str:
     words = ["ssh"]
     if port is not None:
         words += ["-p", str(count_of("ssh_port", port, "a port"))]
     if identity is not None:
-        words += ["-i", os.fspath(identity)]
-    return shlex.join(words) if len(words) > 1 else None
+        words += ["-i", place_of("ssh_identity_file", identity)]
+    return shlex.join(words) if len(words) > 1 else ""
 
 
 def _pickled(given: tuple[Any, ...]) -> bytes:

@@ -17,7 +17,7 @@ __all__ = ["compression_hook"]
 def compression_hook(
     compressor: Compressor = Compression.bf16,
 ) -> Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]:
-    """A hook that reduces gradients as what ``compressor`` makes of them, and averages over the group.
+    """Returns a hook that compresses gradients with ``compressor`` and averages them over the group.
 
     The hook's state is the process group, ``None`` for the default one. Works with any backend.
 

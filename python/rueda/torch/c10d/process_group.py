@@ -22,7 +22,7 @@ __all__ = ["RuedaProcessGroup"]
 
 @never_compiled
 class RuedaProcessGroup(Reductions, Exchanges, AllToAll, Messages):
-    """The backend ``"rueda"``: collectives and messages on tensors of the CPU and of NVIDIA's GPUs.
+    """The backend ``"rueda"``: collectives and messages for tensors on the CPU and on NVIDIA GPUs.
 
     Made by ``dist.init_process_group("rueda")`` and ``dist.new_group()``; used through the functions of
     ``torch.distributed``, whose documentation says what each does. What holds for all here: any of Rueda's 15 dtypes,

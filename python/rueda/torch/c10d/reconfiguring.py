@@ -42,7 +42,7 @@ _FORM = 1
 
 @dataclass(frozen=True)
 class Options:
-    """For ``init_process_group("rueda", pg_options=...)``.
+    """The backend's options, for ``init_process_group("rueda", pg_options=...)``.
 
     ``enable_reconfigure``: the group is a :class:`ReconfigurableGroup`, as with torch's argument of this name.
 
@@ -57,7 +57,7 @@ class Options:
 
 @dataclass
 class ReconfigureOptions:
-    """What :meth:`ReconfigurableGroup.reconfigure` takes, where torch has no class of this name.
+    """The argument of :meth:`ReconfigurableGroup.reconfigure`, for versions of torch without this class.
 
     Example::
 
@@ -146,7 +146,7 @@ class _Door:
 
 @never_compiled
 class ReconfigurableGroup(PrivateWorld):
-    """The backend ``"rueda"`` under torch's contract for fault tolerance: a group whose members come and go.
+    """The backend ``"rueda"`` with torch's interface for fault tolerance: a group whose members can change.
 
     It has no members at first: :meth:`rank` and :meth:`size` are -1. The program hands the handles of those that are
     to be members to each of them, by whatever means, and each calls :meth:`reconfigure`; again where a member is lost,

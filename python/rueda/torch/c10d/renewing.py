@@ -30,7 +30,7 @@ _gone: _Gone | None = None
 
 
 def renew_process_group(timeout: timedelta | None = None) -> None:
-    """Makes the default process group that of the world in which this process is now.
+    """Creates the default process group for the current world, or recreates it if the world has changed.
 
     Where there is none it is made; where the world has been formed anew since, by :func:`rueda.recover`,
     :func:`rueda.elastic.update` or :func:`rueda.elastic.run`, it is destroyed, with all other groups, and made anew;
@@ -104,7 +104,7 @@ def _before_torch(hook: Callable[..., object]) -> Callable[..., object]:
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """Raises an error of Rueda's for the ``RuntimeError`` that torch's C++ makes of it.
+    """A context that raises Rueda's own errors in place of the ``RuntimeError`` that torch's C++ makes of them.
 
     DistributedDataParallel and others take errors from futures, where only text is left of them. In this block they
     are raised as what they were, such as :class:`rueda.PeerLostError`, if the process group is of no use any more for

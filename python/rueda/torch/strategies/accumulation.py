@@ -17,7 +17,7 @@ __all__ = ["GradientAccumulation"]
 
 @dataclass
 class GradientAccumulation(Strategy):
-    """``"accumulate:4"``: one step with the mean gradient of ``batches`` batches of each of the P ranks.
+    """``"accumulate:4"``: one step with the mean gradient of ``batches`` batches on each of the P ranks.
 
     x_{t+1} = x_t - η/(P·k) Σ_i Σ_j ∇f_ij(x_t), k being ``batches``: synchronous training with a batch k times as
     large, at 1/k of its bytes. Ott et al., "Scaling neural machine translation", WMT 2018, on training with large

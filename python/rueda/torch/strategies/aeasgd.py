@@ -17,7 +17,7 @@ __all__ = ["AEASGD", "EAMSGD"]
 
 @dataclass
 class AEASGD(Served):
-    """``"aeasgd:4"``: asynchronous elastic averaging: every ``period`` steps a rank and the centre are drawn together.
+    """``"aeasgd:4"``: asynchronous elastic averaging: pulls a rank and the centre together every ``period`` steps.
 
     With z the centre and e = a (x_i - z): x_i ← x_i - e and z ← z + e, a = β/P; in the steps between, and after it,
     x_i ← x_i - η ∇f_i(x_i). Zhang, Choromanska and LeCun, "Deep learning with elastic averaging SGD", NIPS 2015,
@@ -65,7 +65,7 @@ class AEASGD(Served):
 
 @dataclass
 class EAMSGD(AEASGD):
-    """``"eamsgd:4"``: :class:`AEASGD` with Nesterov's momentum: gradients are those of where the momentum leads.
+    """``"eamsgd:4"``: :class:`AEASGD` with Nesterov momentum: gradients are taken at the look-ahead point.
 
     v ← δ v - η ∇f_i(x_i + δ v); x_i ← x_i + v; every ``period`` steps e = a (x_i - z), x_i ← x_i - e, z ← z + e. Zhang,
     Choromanska and LeCun, NIPS 2015, section 3.2, algorithm 2. Needs ``torch.optim.SGD(..., momentum=δ,

@@ -20,7 +20,7 @@ def constant_limit(delay: float) -> float:
 
 
 def stability_limit(delays: Mapping[int, float], seed: int = 0, steps: int = _STEPS) -> float:
-    """The largest gain a at which x(t+1) = x(t) - a·x(t - τ) does not grow, τ being drawn anew in each step.
+    """The largest gain a for which x(t+1) = x(t) - a·x(t - τ) does not grow, with a new random τ in each step.
 
     a is a step's size times the curvature: η·L. ``delays``: of each τ, from 0 on, how often it occurs, in any unit. For
     one τ that is 2 sin(π/(4τ + 2)) (Levin and May, "A note on difference-delay equations", Theoretical Population

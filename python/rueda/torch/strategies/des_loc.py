@@ -19,7 +19,7 @@ SECOND_MOMENTS = ("exp_avg_sq", "square_avg", "max_exp_avg_sq")
 
 @dataclass
 class DESLOC(Strategy):
-    """``"desloc:16,48,96"``: local steps, with the parameters and both moments averaged at three periods.
+    """``"desloc:16,48,96"``: local steps; averages the parameters and both moments, each with its own period.
 
     With Adam inside, after step t: x_i ← 1/P Σ_j x_j where ``period`` divides t, the first moments likewise where
     ``first`` divides it, the second moments where ``second`` does. Iacob et al., "DES-LOC: desynced low communication

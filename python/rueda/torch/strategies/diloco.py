@@ -16,7 +16,7 @@ __all__ = ["DiLoCo"]
 
 @dataclass
 class DiLoCo(Strategy):
-    """``"diloco:16"``: ``period`` local steps, whose mean is the gradient of an outer step with Nesterov's momentum.
+    """``"diloco:16"``: takes ``period`` local steps; their mean is the gradient of an outer Nesterov step.
 
     After every H-th local step, with x̃ the parameters that all ranks had last: Δ = 1/P Σ_i (x̃ - x_i);
     m ← μ m + Δ; x̃ ← x̃ - λ (Δ + μ m); x_i ← x̃. H is ``period``, λ ``outer_lr``, μ ``outer_momentum``. Douillard et

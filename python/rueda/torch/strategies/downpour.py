@@ -22,7 +22,7 @@ _GUARDS = ("off", "warn", "scale")
 
 @dataclass
 class Downpour(Served):
-    """``"downpour:5"``: every ``window`` steps a rank adds what it has moved by to the centre, and takes the centre.
+    """``"downpour:5"``: every ``window`` steps a rank adds its change to the centre, and continues from the centre.
 
     With z the centre and x_i = z when it was pulled: x_i ← x_i - η ∇f_i(x_i), H times; then z ← z + (x_i - pulled) and
     x_i ← z, H being ``window``. Dean et al., "Large scale distributed deep networks", NIPS 2012, section 4.1 and
@@ -165,7 +165,7 @@ class Downpour(Served):
 
 @dataclass
 class ADAG(Downpour):
-    """``"adag:5"``: Downpour with each window's move divided by its steps: accumulated gradient normalisation.
+    """``"adag:5"``: like Downpour, but divides a window's change by its steps: accumulated gradient normalization.
 
     z ← z + (x_i - pulled)/H. Hermans, Spanakis and Möckel, "Accumulated gradient normalization", ACML 2017, section 3,
     equation 5, AGN, or ADAG in dist-keras. Long windows do no more harm than short ones, and a push is worth one step.
@@ -202,7 +202,7 @@ class ADAG(Downpour):
 
 @dataclass
 class DynSGD(Downpour):
-    """``"dynsgd:5"``: Downpour with each push divided by 1 + its staleness, at the centre, in one with the addition.
+    """``"dynsgd:5"``: like Downpour, but the centre divides each push by 1 + its staleness as it adds it.
 
     z ← z + (x_i - pulled)/(1 + τ), τ being how many pushes the owner has counted since this rank pulled. Jiang et al.,
     "Heterogeneity-aware distributed parameter servers", SIGMOD 2017, section 5, as dist-keras has it. What comes late
@@ -223,7 +223,7 @@ class DynSGD(Downpour):
 
 @dataclass
 class Hogwild(Downpour):
-    """``"hogwild"``: Downpour that waits for nothing, not even for its own push to have arrived.
+    """``"hogwild"``: like Downpour, but waits for nothing, not even for its own push to arrive.
 
     z ← z - η ∇f_i(x_i), where x_i is the centre as it was read while others, and this rank's last push, were on their
     way. Niu et al., "Hogwild!: a lock-free approach to parallelizing stochastic gradient descent", NIPS 2011,

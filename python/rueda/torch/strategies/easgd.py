@@ -16,7 +16,7 @@ __all__ = ["EASGD"]
 
 @dataclass
 class EASGD(Strategy):
-    """``"easgd:4"``: elastic averaging: every ``period`` steps ranks and their centre are drawn to each other.
+    """``"easgd:4"``: elastic averaging: pulls ranks and their centre together every ``period`` steps.
 
     With z the centre: x_i ← x_i - η ∇f_i(x_i) - a (x_i - z) and z ← z + a Σ_i (x_i - z), which is
     (1 - β) z + β/P Σ_i x_i with β = P a; in the steps between, x_i ← x_i - η ∇f_i(x_i). All on the right are the old

@@ -19,7 +19,7 @@ __all__ = ["ADPSGD", "NoLoCo"]
 
 @dataclass
 class ADPSGD(Strategy):
-    """``"adpsgd:1"``: every ``period`` steps each rank takes the mean of its parameters and another rank's.
+    """``"adpsgd:1"``: every ``period`` steps each rank averages its parameters with those of another rank.
 
     With j the partner of i: x_i ← (x_i + x_j)/2, then x_i ← x_i - η ∇f_i, the gradient being that of x_i before the
     mean. Lian et al., "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018, algorithm 1.
@@ -64,7 +64,7 @@ class ADPSGD(Strategy):
 
 @dataclass
 class NoLoCo(Strategy):
-    """``"noloco:16"``: as DiLoCo, but with one other rank, and with outer parameters of each rank's own.
+    """``"noloco:16"``: like DiLoCo, but each rank has its own outer parameters and exchanges with one other rank.
 
     Every ``period`` steps, with x_i the parameters, y_i the outer ones, j the partner of i, Δ = x - y and ȳ the mean of
     y_i and y_j: δ_i ← a δ_i + b (Δ_i + Δ_j)/2 - c (y_i - ȳ); y_i ← y_i + δ_i; x_i ← y_i. Kolehmainen et al.,

@@ -26,7 +26,7 @@ _RECENT = 400  # pushes to one owner that tell how stale pushes are now
 
 
 class Guard:
-    """Measures by how much pushes over-correct, and how stale they are, and advises to push less where that runs away.
+    """Measures how much pushes overcorrect and how stale they are; advises smaller pushes if training is unstable.
 
     What a rank pushes, d(x), depends on the parameters x that it began with. Its *gain* is by how much d changes
     against x: for plain gradients η·L, L being the curvature along the way, for windows of steps what they come to. It

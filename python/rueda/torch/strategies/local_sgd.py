@@ -14,7 +14,7 @@ __all__ = ["EpochAveraging", "LocalSGD", "PostLocalSGD"]
 
 @dataclass
 class LocalSGD(Strategy):
-    """``"local:8"``: each rank takes ``period`` steps with its own gradients, then all take the mean parameters.
+    """``"local:8"``: each rank takes ``period`` steps with its own gradients, then all average their parameters.
 
     x_i ← x_i - η ∇f_i(x_i); after every H-th step x_i ← 1/P Σ_j x_j, H being ``period``. Stich, "Local SGD converges
     fast and communicates little", ICLR 2019, algorithm 1; Lin et al., "Don't use large mini-batches, use local SGD",
@@ -47,7 +47,7 @@ class LocalSGD(Strategy):
 
 @dataclass
 class PostLocalSGD(Strategy):
-    """``"postlocal:8,after=500"``: synchronous for ``after`` steps, and :class:`LocalSGD` from then on.
+    """``"postlocal:8,after=500"``: synchronous for ``after`` steps, then :class:`LocalSGD`.
 
     H(t) = 1 for t ≤ t', H for t > t', with t' being ``after`` and H ``period``; in the first phase gradients are
     averaged. Lin et al., "Don't use large mini-batches, use local SGD", ICLR 2020, section 3, equation 3: while the
@@ -118,7 +118,7 @@ class PostLocalSGD(Strategy):
 
 @dataclass
 class EpochAveraging(Strategy):
-    """``"oneshot"``: each rank trains by itself for an epoch, then all take the mean parameters.
+    """``"oneshot"``: each rank trains alone for an epoch, then all average their parameters.
 
     x_i ← x_i - η ∇f_i(x_i); at the end of each epoch x_i ← 1/P Σ_j x_j. Zinkevich et al., "Parallelized stochastic
     gradient descent", NIPS 2010, algorithm 3, average once, at the end of the training; McDonald et al.,

@@ -51,7 +51,7 @@ _SYNONYMS: dict[str, type[Strategy]] = {
 
 
 def parse_strategy(text: str) -> Strategy:
-    """The strategy that a text such as ``"local:8"`` or ``"diloco:16,codec=int8"`` names.
+    """Returns the strategy that a text such as ``"local:8"`` or ``"diloco:16,codec=int8"`` describes.
 
     Behind the name and a colon its parameters, with commas between them: ``name=value``, or values alone in the order
     in which the class has them. Raises :class:`rueda.InvalidArgumentError` for a name or parameter that there is not.

@@ -30,7 +30,7 @@ _FIRST_TAG = 0x5275_6564 << 31
 
 
 class Averaging:
-    """Tensors that are on their way to become the mean over the ranks.
+    """An average of tensors over the ranks that is in progress.
 
     Example::
 

@@ -35,7 +35,7 @@ _log = logging.getLogger("rueda")
 
 @dataclass
 class Served(Strategy):
-    """Parameters lie in a table, one part at each rank; ranks add to them and read them, and wait for nobody.
+    """Base of strategies that keep parameters in a table, a part on each rank, used without waiting for other ranks.
 
     All parameters are one vector, in the order of the model: the *centre*. ``pulled`` is what this rank last read of
     it. Nothing is the same on all ranks but after consolidate(), and no run repeats the bits of another. Ranks may

@@ -18,7 +18,7 @@ __all__ = ["SparseLoCo"]
 
 @dataclass
 class SparseLoCo(Strategy):
-    """``"sparseloco:16,0.03"``: every ``period`` local steps the largest elements of what they add up to, in two bits.
+    """``"sparseloco:16,0.03"``: every ``period`` local steps sends the largest elements of their sum, in two bits.
 
     With x̃ the parameters that all ranks had last, e_i what is left over on a rank: e_i ← β e_i + (x̃ - x_i);
     s_i = Q(top_k(e_i)); e_i ← e_i - s_i; x̃ ← x̃ - λ/P Σ_j s_j; x_i ← x̃. β is ``decay``, λ ``outer_lr``. Sarfi et al.,

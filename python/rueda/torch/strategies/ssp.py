@@ -18,7 +18,7 @@ __all__ = ["SSP"]
 
 @dataclass
 class SSP(Served):
-    """``"ssp:3"``: stale synchronous parallel: no rank goes more than ``slack`` + 1 steps ahead of any other.
+    """``"ssp:3"``: stale synchronous parallel: no rank gets more than ``slack`` + 1 steps ahead of another.
 
     After its step number c rank i adds 1/P (x_i - pulled) to the centre z, and goes on with x_i = z as soon as z has
     all steps up to c - s of all ranks, s being ``slack``; what else has come is in it as well. Ho et al., "More

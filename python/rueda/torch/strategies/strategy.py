@@ -14,7 +14,7 @@ __all__ = ["Strategy", "at_least", "within", "without_gpu"]
 
 @dataclass
 class Strategy:
-    """What the ranks exchange, and when. A strategy of your own is a dataclass that derives from this one.
+    """What the ranks exchange, and when. To write your own strategy, derive a dataclass from this class.
 
     Its fields are its parameters, on which the ranks must agree. What it keeps while it trains belongs into other
     attributes, made in :meth:`start`: wrap() works on a copy, so that one object may describe several trainings.

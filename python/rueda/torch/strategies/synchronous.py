@@ -19,7 +19,7 @@ __all__ = ["Synchronous"]
 
 @dataclass
 class Synchronous(Strategy):
-    """``"sync"``: synchronous stochastic gradient descent, each step with the mean gradient of all P ranks.
+    """``"sync"``: synchronous stochastic gradient descent: each step uses the mean gradient of all P ranks.
 
     x_{t+1} = x_t - η/P Σ_i ∇f_i(x_t), with whatever optimizer in the place of "- η". Goyal et al., "Accurate, large
     minibatch SGD: training ImageNet in 1 hour", 2017, section 2, equation 2, with the sum over a batch cut into P.

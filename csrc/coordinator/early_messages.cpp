@@ -1,0 +1,44 @@
+#include "coordinator/early_messages.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace rueda {
+
+std::size_t EarlyMessages::keep(int set_id, int peer, std::span<const std::byte> payload) {
+  std::size_t dropped = 0;
+  if (!sets_.contains(set_id)) dropped += make_room_for_set();
+  const auto [found, is_new] = sets_.try_emplace(set_id);
+  if (is_new) found->second.since = count_++;
+  if (found->second.is_overfull) return dropped + 1;
+  found->second.messages.push_back({peer, {payload.begin(), payload.end()}});
+  found->second.bytes += payload.size();
+  bytes_ += payload.size();
+  if (bytes_ <= max_bytes) return dropped;
+  // Not whose message was the last: it may be the first of a set that is sound.
+  auto& [id, largest] = *std::max_element(
+      sets_.begin(), sets_.end(),
+      [](const auto& one, const auto& other) { return one.second.bytes < other.second.bytes; });
+  dropped += largest.messages.size();
+  bytes_ -= std::exchange(largest.bytes, 0);
+  largest.messages = {};
+  largest.is_overfull = true;
+  return dropped;
+}
+
+std::size_t EarlyMessages::make_room_for_set() {
+  if (sets_.size() < max_sets) return 0;
+  const auto oldest = std::min_element(
+      sets_.begin(), sets_.end(),
+      [](const auto& one, const auto& other) { return one.second.since < other.second.since; });
+  return take(oldest->first).messages.size();
+}
+
+EarlyMessages::Kept EarlyMessages::take(int set_id) {
+  const auto found = sets_.extract(set_id);
+  if (!found) return {};
+  bytes_ -= found.mapped().bytes;
+  return std::move(found.mapped());
+}
+
+}  // namespace rueda

@@ -1,0 +1,66 @@
+// What is kept of messages in sets that a rank does not know yet.
+#include "coordinator/early_messages.h"
+
+#include <catch2/catch.hpp>
+#include <vector>
+
+#include "plan/set_slots.h"
+
+namespace rueda::test::early_messages_test {
+
+namespace {
+
+std::vector<std::byte> of(std::size_t bytes, int content = 0) {
+  return std::vector<std::byte>(bytes, static_cast<std::byte>(content));
+}
+
+}  // namespace
+
+TEST_CASE("what comes early is there once, in order") {
+  EarlyMessages early;
+  CHECK(early.keep(7, 1, of(3, 1)) == 0);
+  CHECK(early.keep(first_formed, 0, of(1)) == 0);
+  CHECK(early.keep(7, 0, of(2, 2)) == 0);
+  CHECK(early.bytes() == 6);
+  const auto kept = early.take(7);
+  REQUIRE(kept.messages.size() == 2);
+  CHECK(kept.messages[0].peer == 1);
+  CHECK(kept.messages[0].payload == of(3, 1));
+  CHECK(kept.messages[1].peer == 0);
+  CHECK_FALSE(kept.is_overfull);
+  CHECK(early.take(7).messages.empty());
+  CHECK(early.bytes() == 1);
+}
+
+TEST_CASE("of more sets than there can be the latest are kept") {
+  EarlyMessages early;
+  const auto sets = static_cast<int>(EarlyMessages::max_sets);
+  for (int set = 1; set <= sets; ++set) REQUIRE(early.keep(set, 0, of(1)) == 0);
+  CHECK(early.keep(1, 0, of(1)) == 0);  // of a set that is there
+  CHECK(early.keep(sets + 1, 0, of(1)) == 2);
+  CHECK(early.keep(sets + 2, 0, of(1)) == 1);
+  CHECK(early.sets() == EarlyMessages::max_sets);
+  CHECK(early.bytes() == EarlyMessages::max_sets);
+  CHECK(early.take(1).messages.empty());
+  CHECK(early.take(3).messages.size() == 1);
+  CHECK(early.take(sets + 2).messages.size() == 1);
+}
+
+TEST_CASE("a set in which too much is said is known to be so, and leaves the others alone") {
+  EarlyMessages early;
+  const auto large = of(EarlyMessages::max_bytes / 4);
+  for (int round = 0; round < 3; ++round) REQUIRE(early.keep(5, 0, large) == 0);
+  REQUIRE(early.keep(6, 1, of(1)) == 0);
+  CHECK(early.keep(9, 1, large) == 3);  // not this one: the largest
+  CHECK(early.keep(5, 0, of(1)) == 1);  // nothing of it any more
+  CHECK(early.bytes() == large.size() + 1);
+  CHECK(early.take(6).messages.size() == 1);
+  CHECK(early.take(9).messages.size() == 1);
+  const auto kept = early.take(5);
+  CHECK(kept.is_overfull);
+  CHECK(kept.messages.empty());
+  CHECK(early.bytes() == 0);
+  CHECK(early.keep(5, 0, of(1)) == 0);
+}
+
+}  // namespace rueda::test::early_messages_test
