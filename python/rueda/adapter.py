@@ -13,7 +13,7 @@ A = TypeVar("A")
 
 
 class Refusal(Exception):
-    """This rank cannot use a tensor. Submitted in place of the tensor, so that every rank raises an error.
+    """This rank cannot use a tensor. Submitted in the tensor's place, so that every rank raises.
 
     The error is :class:`rueda.UnsupportedError` for a kind of tensor that Rueda does not know, otherwise
     :class:`rueda.InvalidArgumentError`. ``reason`` becomes the error's reason.
@@ -26,7 +26,7 @@ class Refusal(Exception):
 
 
 def unusable(array: object, error: Exception) -> Refusal:
-    """The refusal to submit when an array or its library raises an error, which only this rank would know of."""
+    """The refusal to submit if an array or its library raises an error, of which others would not know."""
     if isinstance(error, Refusal):
         return error
     return Refusal(f"a {type(array).__name__} cannot be used: {type(error).__name__}: {error}")
@@ -41,7 +41,7 @@ class View(NamedTuple):
     owner: object = None  # keeps the memory alive if the array is given other memory meanwhile
     device: int = -1  # number of the CUDA device that owns the memory; -1 for the host
     stream: int = 0  # the device's stream on which the array was made: a cudaStream_t as an integer
-    # On a device: called once the operations are enqueued; makes later users of the results wait for them.
+    # On a device: called once operations are enqueued; makes users of the results wait for them.
     follow: Callable[[Sequence[_native.Handle]], None] | None = None
 
 

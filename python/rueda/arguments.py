@@ -1,4 +1,4 @@
-"""Converts the arguments of collectives, other than arrays, to the form that the core takes."""
+"""Converts collectives' arguments other than arrays for the core."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def priority_of(priority: int) -> int:
 
 
 def shown(value: object) -> str:
-    """``value`` for an error message: shortened if it is long, and safe if its own methods raise."""
+    """``value`` for an error message: shortened, and safe if its own methods raise."""
     try:
         text = repr(value)
     except Exception:

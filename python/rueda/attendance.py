@@ -1,4 +1,4 @@
-"""What this process knows about an elastic job, whose ranks come and go, and the session that reports it."""
+"""What this process knows about its elastic job, and the session that reports it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Attendance:
 
     number: int = -1
     session: Session | None = None
-    # Only in a job with a reception: the secret that ranks prove to each other to know, and how to reconnect.
+    # In a job with a reception: the secret that ranks prove to know, and how to reconnect.
     secret: str = ""
     reconnection: Reconnection | None = None
     process: int = field(default_factory=os.getpid)  # a forked child must not use this
-    # Reported by the other side: processes that wait to join, that ended before joining, and that are to leave.
+    # From the other side: processes that wait to join, that ended before that, and that are to leave.
     joiners: list[int] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
     leaving: list[int] = field(default_factory=list)
@@ -40,11 +40,11 @@ class Attendance:
     rendezvous: str = ""
     # State received in the background while this process waited to join.
     received: Shadow | None = None
-    # Whether this process has joined a running job and has not yet received the others' state.
+    # Whether this process has joined a running job and still lacks the others' state.
     is_newcomer: bool = False
 
     def listen(self) -> None:
-        """Processes the messages that have arrived; reconnects if the session is closed."""
+        """Processes messages that have arrived; reconnects if necessary."""
         if self.session is None:
             return
         if not self.session.is_open:
@@ -56,7 +56,7 @@ class Attendance:
 
     @property
     def is_heard(self) -> bool:
-        """Whether messages from this process reach the other side, as far as it knows."""
+        """Whether this process can reach the other side, as far as it knows."""
         return self.session is not None and self.session.is_open
 
     def tell_formed(self) -> None:
@@ -114,7 +114,7 @@ def attendance() -> Attendance:
 
 
 def take_up(number: int, session: Session, secret: str, reconnection: Reconnection) -> None:
-    """Records that this process belongs to the job of a reception, which has given it ``number``."""
+    """Makes this process number ``number`` of a reception's job."""
     global _here
     _here = Attendance(number, session, secret, reconnection)
 

@@ -1,8 +1,8 @@
 """Codecs with which an allreduce sends fewer bytes, with a known error.
 
-Every rank encodes its values for each segment that another rank owns. The owner of a segment decodes and adds them in
-float32, in rank order, and encodes the sum once. All ranks decode that one encoding, so they hold the same bits. Each
-value is rounded at most twice, regardless of the number of ranks. docs/compression.md has figures.
+Every rank encodes its values of segments that other ranks own. A segment's owner decodes and adds them in float32, in
+rank order, and encodes the sum once. All ranks decode that one encoding, so they hold the same bits. Each value is
+rounded at most twice, regardless of the number of ranks. docs/compression.md has figures.
 """
 
 from __future__ import annotations

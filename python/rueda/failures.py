@@ -18,7 +18,7 @@ class _Elsewhere(Exception):
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception that a rank raised, in a form that can be sent to others."""
+    """A rank's exception, in a form that can be sent to others."""
 
     rank: int
     error: Exception
@@ -44,6 +44,6 @@ def report(rank: int, error: Exception, pickler: Any = pickle) -> Failure:
 
 
 def first_cause(failures: list[Failure]) -> Failure:
-    """The failure to report among several: preferably one that does not just follow from another rank's."""
+    """The failure of several to report: preferably one that does not follow from another rank's."""
     own = [one for one in failures if not isinstance(one.error, ShutdownError | PeerLostError)]
     return (own or failures)[0]

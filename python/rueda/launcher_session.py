@@ -1,4 +1,4 @@
-"""Messages between a rank and its launcher: JSON objects, one per line, in both directions."""
+"""Messages between a rank and its launcher: JSON objects, one per line, both ways."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rueda.peer_user import user_of
 
 __all__ = ["Session", "process_number"]
 
-# A longer line can only come from a misbehaving peer.
+# A longer line is from a misbehaving peer.
 _MAX_BYTES = 1 << 16
 # The launcher accepts connections immediately, unless it is stopped; seconds.
 _CONNECTING = 1.0
@@ -29,7 +29,7 @@ def process_number() -> int | None:
 
 
 class Session:
-    """A connection to the launcher, or to whatever takes its role if something else started the process.
+    """A connection to the launcher, or to what takes its role if something else started the process.
 
     Messages from the launcher are polled without blocking. Once it is gone, nothing more arrives, and messages to it
     are dropped: the job continues without it.
@@ -38,7 +38,7 @@ class Session:
     """
 
     def __init__(self, where: str | socket.socket, **greeting: Any) -> None:
-        """``where``: its address, or a connection to it. ``greeting``: the first message to send."""
+        """``where``: its address, or a connection to it. ``greeting``: the first message."""
         self._buffer = b""
         self._is_open = True
         self._socket = where if isinstance(where, socket.socket) else _connected(where)
@@ -54,7 +54,7 @@ class Session:
         return self._is_open
 
     def send(self, **message: Any) -> None:
-        """Sends a message. If the launcher has no room for it, the session ends."""
+        """Sends a message; ends the session if the launcher has no room for it."""
         if not self._is_open:
             return
         try:
@@ -67,7 +67,7 @@ class Session:
     def receive(self) -> list[dict[str, Any]]:
         """The messages that have arrived since the last call.
 
-        Members call this before each of their steps: if there is nothing, it takes one system call and no exception.
+        Members call this before each step: if there is nothing, it takes one system call and no exception.
         """
         if self._is_open and not self._news.poll(0):
             return []
@@ -98,9 +98,9 @@ class Session:
             time.sleep(seconds)
 
     def finish(self) -> None:
-        """Closes the session once the other side has read all messages, or has been silent for a second.
+        """Closes the session once the other side has read all messages, or after a second of silence.
 
-        Closing a connection with unread input would drop what has not been sent.
+        Closing a connection with unread input would drop unsent data.
         """
         if self._is_open:
             with contextlib.suppress(OSError):

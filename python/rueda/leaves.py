@@ -1,7 +1,7 @@
 """Sums whose bits do not depend on how many ranks compute them.
 
 The user divides the global batch into a fixed number of leaves. Their results are summed in one binary tree over the
-leaves, whichever rank computes which leaf; docs/reproducible.md says what that gives and costs.
+leaves, whichever rank computes which; docs/reproducible.md says what that gives and costs.
 
 Example::
 

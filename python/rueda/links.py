@@ -14,7 +14,7 @@ SIZES = [1 << exponent for exponent in range(3, 31)]
 
 
 def measure() -> dict[str, Any]:
-    """The world's hosts, links and algorithms, as ``rueda check --help`` documents them. Call within a world."""
+    """The world's hosts, links and algorithms, as ``rueda check --help`` documents them. Within a world."""
     import rueda
 
     hosts = Counter(rueda.allgather_object(_host_name()))

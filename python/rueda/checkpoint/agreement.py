@@ -1,4 +1,4 @@
-"""Ensures that all ranks do the same, and lets them communicate while the application does something else."""
+"""Lets ranks compare what they do, and communicate while the application does something else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rueda.recovery import on_recovery
 
 __all__ = ["WorldBeside", "agree"]
 
-# The application's options for its own world that also apply to the extra world.
+# Options of the application's world that also apply to this one.
 _TAKEN_OVER = (
     "transport",
     "interface",
@@ -100,10 +100,10 @@ def _shortened(text: str, others: Sequence[str], length: int = 200) -> str:
 class WorldBeside:
     """A second world of the same ranks, with its own sockets and its own thread.
 
-    Its messages neither wait for the application's operations nor interleave with them, and it continues after the
-    application has left the world. It is formed when it is first needed, and again after the application's world has
-    changed. It ends when one of its ranks is lost: immediately if the system reports the loss, otherwise (as when a
-    host no longer responds) when the application's world has recovered from it.
+    Its messages neither wait for the application's operations nor mix with them, and it continues after the application
+    has left the world. It is formed when it is first needed, and again after the application's world has changed. It
+    ends when one of its ranks is lost: immediately if the system reports the loss, otherwise (as when a host no longer
+    responds) when the application's world has recovered from it.
     """
 
     def __init__(self) -> None:

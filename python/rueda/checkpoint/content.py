@@ -62,8 +62,8 @@ class Kind:
 class Content:
     """The state of this rank. Nothing is copied yet.
 
-    ``tensors``, ``leaves``: by their names in the checkpoint, what is the same on all ranks; ``paths``: the place of
-    each in the nested states. ``of_first``: tensors whose values may differ; the first rank's are saved.
+    ``tensors``, ``leaves``: by name in the checkpoint, what is the same on all ranks; ``paths``: the place of each in
+    the nested states. ``of_first``: tensors whose values may differ; the first rank's are saved.
     ``extra``: names of all tensors and leaves from modules' get_extra_state(), which may differ between ranks in number
     and size; the first rank's are saved. ``states``: for each part, its kind and its state with slots.
     ``own``, ``own_tensors``: the same for data of this rank alone.

@@ -1,7 +1,6 @@
 """Files of a checkpoint: synced to disk before anything relies on them, and verified by size and checksum.
 
-The list of files, ``rueda.json``, is next to the files that torch knows. It reveals damage, which torch does not check
-for.
+The list of files, ``rueda.json``, is next to the files that torch knows. It reveals damage; torch does not check.
 """
 
 from __future__ import annotations

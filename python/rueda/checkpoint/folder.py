@@ -1,8 +1,8 @@
-"""The folder of checkpoints: which are complete, how one becomes complete, and which may be removed.
+"""Folders of checkpoints: which are complete, how one becomes so, and which may be removed.
 
 A checkpoint is written into a folder whose name begins with a dot, and becomes complete by being renamed to
-``NUMBER-step-STEP``. Numbers count up, so the newest has the highest, whatever its step. A checkpoint to be removed is
-also renamed first. So a folder with such a name is complete, even if a process was killed at any time.
+``NUMBER-step-STEP``. Numbers count up, so the newest has the highest, whatever its step. Removal also begins with a
+rename. So a folder with such a name is complete, whenever a process was killed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def available(folder: str | os.PathLike[str]) -> list[Checkpoint]:
 
 
 def _named(folder: str | os.PathLike[str]) -> list[Checkpoint]:
-    """Everything with a checkpoint's name, even if it is not a folder."""
+    """Everything with a checkpoint's name, also files."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -87,12 +87,12 @@ def latest(folder: str | os.PathLike[str]) -> Checkpoint | None:
 
 
 def temporary(folder: Path, step: int, token: int) -> Path:
-    """The path at which a checkpoint is written; ``token`` is unique to this attempt."""
+    """Where a checkpoint is written; ``token`` is unique to this attempt."""
     return folder / f"{_WRITING}step-{step}-{token:016x}"
 
 
 def make(folder: Path) -> None:
-    """Creates a folder and its parents if they are missing, and syncs those that this process has created to disk.
+    """Creates a folder and its parents if they are missing; syncs those that it has created to disk.
 
     Several processes may create the same ones at the same time.
     """
@@ -152,7 +152,7 @@ def remove(path: Path) -> None:
         gone = path.with_name(f"{_REMOVING}{path.name.removeprefix('.')}")
         with suppress(FileNotFoundError):
             path.rename(gone)
-    if gone.is_symlink():  # a checkpoint that somebody has moved elsewhere, and keeps
+    if gone.is_symlink():  # somebody has moved the checkpoint, and keeps it
         gone.unlink(missing_ok=True)
     shutil.rmtree(gone, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""Loads checkpoints into a world of any size: every rank gets everything, or none gets anything."""
+"""Loads checkpoints into a world of any size: all ranks get everything, or none anything."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Loaded:
     """The result of :func:`load`.
 
     ``step``, ``extra``: as given to :func:`save`. ``each_rank``: what each rank of the world that saved had given, in
-    rank order, so that its length is the size of that world. ``path``: where the checkpoint is.
+    rank order, so its length is the size of that world. ``path``: of the checkpoint.
 
     Example::
 
@@ -49,18 +49,18 @@ class Loaded:
 def load(folder: str | os.PathLike[str], *, step: int | None = None, **state: Any) -> Loaded | None:
     """Loads the parts of ``state`` from a checkpoint; collective over the world, of any size.
 
-    ``folder``, ``state``: as for :func:`save`; parts that are in the checkpoint but not in ``state`` are not read.
-    ``step``: of the checkpoint; by default the one completed last. If several have that step, the newest is loaded.
-    Returns ``None`` if there is no checkpoint. If a save is in progress, waits for it first. What compression had lost
-    of gradients is restored if the world has as many ranks as the one that saved; otherwise it starts empty.
+    ``folder``, ``state``: as for :func:`save`; parts that only the checkpoint has are not read.
+    ``step``: of the checkpoint; by default the one completed last. If several have that step, the newest.
+    Returns ``None`` if there is none. If a save is in progress, waits for it first. What compression had lost of
+    gradients is restored if the world has as many ranks as the one that saved; otherwise it starts empty.
 
     Files are unpickled: only load what you trust, as with torch.
 
     Raises on every rank, before anything has been changed, :class:`CheckpointError` if there is no checkpoint of
     ``step``, or a file (which it names) is missing or damaged; :class:`rueda.InvalidArgumentError` for another model or
     optimizer, naming the difference; and :class:`rueda.MismatchError` if ranks load different things. An exception from
-    a part's own ``load_state_dict()`` is raised as :class:`rueda.InvalidArgumentError` on every rank; by then, other
-    parts may have been loaded.
+    a part's ``load_state_dict()`` is raised as :class:`rueda.InvalidArgumentError` on every rank; other parts may have
+    been loaded by then.
 
     Example::
 

@@ -44,7 +44,7 @@ class CheckpointError(RuedaError):
 
 @dataclass(frozen=True)
 class Problem:
-    """An error of one rank, in the form in which the others get it."""
+    """A rank's error, as the others get it."""
 
     rank: int
     text: str

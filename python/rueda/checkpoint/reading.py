@@ -1,4 +1,4 @@
-"""Reads a rank's part of a checkpoint, and checks whether it fits."""
+"""Reads a checkpoint on one rank, and checks whether it fits."""
 
 from __future__ import annotations
 

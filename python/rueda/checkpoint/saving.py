@@ -98,7 +98,7 @@ def save(
     - ``keep``: how many checkpoints to keep, including this one; older ones are removed once it is complete. All by
       default.
 
-    If another save is in progress, waits for it first; whether that succeeds, only its own result says.
+    If another save is in progress, waits for it first; only its own result says whether that succeeds.
 
     Raises on every rank :class:`rueda.InvalidArgumentError` for states that cannot be saved on one of them
     (:class:`rueda.UnsupportedError` for sharded and sparse tensors, and for optimizers of :func:`rueda.torch.wrap`
@@ -132,7 +132,7 @@ def wait_for_save() -> None:
 
 @dataclass
 class _Job:
-    """A save in progress. ``written``: the folder in which it is written, until it is published."""
+    """A save in progress. ``written``: its folder until it is published."""
 
     pending: PendingSave
     written: Path

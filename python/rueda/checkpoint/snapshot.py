@@ -60,7 +60,7 @@ class Snapshot:
 
 
 class Snapshots:
-    """Takes snapshots one after another in the same memory: mapping fresh memory takes longer than copying."""
+    """Takes all snapshots in the same memory: mapping fresh memory takes longer than copying."""
 
     def __init__(self) -> None:
         self._copies: dict[MetadataIndex, torch.Tensor] = {}

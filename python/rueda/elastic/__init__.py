@@ -4,8 +4,7 @@ Started with ``rueda run --min-np 2 --max-np 8``, a job continues without ranks 
 the launcher starts as replacements or on new hosts. :func:`steps` is a training loop that does all of it, and
 :class:`StepSampler` distributes its data. :func:`run` calls a function that restarts from the last commit of a
 :class:`State`. :func:`update` and :func:`rueda.recover` are the building blocks for other loops. Horovod's
-``hvd.elastic`` is built on the same. If something else starts the processes, a :class:`Reception` takes the launcher's
-role.
+``hvd.elastic`` is built on the same. If something else starts the processes, use a :class:`Reception`.
 """
 
 from rueda.elastic.changes import Change, update

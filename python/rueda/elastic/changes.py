@@ -70,7 +70,7 @@ def wanted() -> tuple[bool, bool]:
     """Whether the launcher has reported that processes wait to join, and that members must leave; does not wait."""
     here = attendance()
     here.listen()
-    # A rank whose session is open knows who waits; earlier news from a closed session may be outdated.
+    # A rank with an open session knows who waits; news from a closed one may be outdated.
     joins = bool(here.joiners) and here.is_heard
     if not here.leaving:
         return joins, False
@@ -264,7 +264,7 @@ def _look_after(joiners: list[int]) -> None:
 
 
 def _settle_failure(error: RuedaError, joiners: list[int], speaks: bool) -> None:
-    """Keeps the world after all ranks have failed to enter another one.
+    """Keeps the world after all ranks failed to enter another.
 
     If a waiting process has ended, the others keep waiting; otherwise the joiners do not fit and are refused.
     ``speaks``: whether this rank reports that.

@@ -28,11 +28,11 @@ _log = logging.getLogger("rueda")
 _ENTERING = 15
 # How long admitted processes may take for data still in flight to them; seconds.
 _FINISHING = 5.0
-# How long the remaining ranks may take to admit a process again after admission failed through a loss; seconds.
+# How long ranks may take to admit a process again after a loss has interrupted that; seconds.
 _OPENING_AGAIN = 60.0
 # Pause between two attempts to form a first world; seconds.
 _PAUSE = 0.5
-# How long a waiting process may take to reconnect after its connection has broken, and pause between checks; seconds.
+# How long a waiting process may take to reconnect, and pause between checks; seconds.
 _COMING_AGAIN = 60.0
 _LOOK = 0.05
 

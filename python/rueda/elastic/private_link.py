@@ -1,4 +1,4 @@
-"""Messages between members of a job and processes about to join it, in a separate world next to the job's own."""
+"""Messages between members of a job and processes about to join it, in a separate world."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["PrivateLink"]
 
 _messages = Messages(NumpyAdapter())
 
-# How long those who have been told of each other may take to meet, and a message to get through; seconds.
+# Time limits for meeting, and for a message to get through; seconds.
 _MEETING = 10
 _PATIENCE = 120.0
 _MAX_HEADER = 1 << 26

@@ -26,7 +26,7 @@ class Reception:
     """Takes the role of ``rueda run`` in an elastic job whose processes are started by something else.
 
     A long-lived process keeps it: an engine's driver or controller. Whatever starts the ranks passes its ``address`` to
-    each of them, to the first ones and to replacements of lost ones. All enter in the same way, with
+    each, the first ones and replacements of lost ones alike. All enter in the same way, with
     ``rueda.init(rank=rank, size=size, rendezvous=address)`` or :func:`rueda.world`. The first ``size`` of them form a
     world. Later ones wait until the others admit them, which :func:`steps`, :func:`run` and :func:`update` do; if
     nobody is left, ``size`` waiting processes form a new world. ``recovery`` is on in these worlds. When ranks have
@@ -78,7 +78,7 @@ class Reception:
             desk = Desk(self._listener, _key_of(meeting), self._size)
             await self._is_over.wait()
             desk.close()
-            # Unauthenticated connections in the middle of a greeting.
+            # Strangers in the middle of a greeting.
             rest = asyncio.all_tasks() - {asyncio.current_task()}
             await asyncio.gather(*rest, return_exceptions=True)
 

@@ -89,8 +89,8 @@ def steps(
 
     ``total``: the number of steps. ``state``: what all ranks share, objects with ``state_dict()`` and
     ``load_state_dict()``: the model, at most one optimizer, samplers. At the start, every rank gets rank 0's.
-    ``every``: newcomers are admitted after this many steps. ``begin``: called at the start by the ranks of a job, not
-    by newcomers, for example to load a checkpoint; returns the number of the first step, which is 0 without it.
+    ``every``: newcomers are admitted once in this many steps. ``begin``: called at the start by the ranks of a job,
+    not by newcomers, for example to load a checkpoint; returns the number of the first step, which is 0 without it.
     ``background_bytes``: models and optimizers of at least this size are sent to newcomers while the others keep
     training; 16 MiB by default.
 

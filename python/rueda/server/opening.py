@@ -18,7 +18,7 @@ __all__ = ["numbers", "open_native", "real", "whole"]
 def open_native(
     name: str, process_set: ProcessSet, arguments: Callable[[], tuple[Any, ...]]
 ) -> _native.Table:
-    """The core's table. ``arguments``: returns those between name and process set; may raise Refusal."""
+    """The core's table. ``arguments``: gives those between name and process set; may raise Refusal."""
     try:
         text, given = text_of(name), arguments()
     except Refusal as refusal:

@@ -50,11 +50,11 @@ class OpenTable:
         return self._clock
 
     def tick(self) -> Handle[None]:
-        """Reports a step of this rank as done; values that others get for this clock include its earlier additions."""
+        """Reports a step as done; values that others get for this clock include its earlier additions."""
         return self._begin(self._native.tick, None, ticks=True)
 
     def finish(self) -> Handle[None]:
-        """Reports that this rank takes no more steps: nobody waits for it any more."""
+        """Reports that this rank takes no more steps, so that nobody waits for it."""
         return self._begin(self._native.finish, None)
 
     def restart(self) -> Handle[None]:
@@ -96,7 +96,7 @@ class OpenTable:
         return {staleness: count for staleness, count in enumerate(counts) if count}
 
     def seen(self) -> list[int]:
-        """For each rank of the process set, how many additions its part had when this rank last got values of it."""
+        """For each rank of the process set, its part's additions when this rank last got values of it."""
         return self._native.seen()
 
     def call(self, function: str, arguments: bytes = b"") -> list[bytes]:
@@ -149,7 +149,7 @@ class OpenTable:
         ]
 
     def abandon(self) -> None:
-        """Makes no more requests and waits for nobody, for example because the table's world has ended."""
+        """Makes no more requests and waits for nobody, as when the table's world has ended."""
         self._is_over = True
 
     def close(self) -> None:

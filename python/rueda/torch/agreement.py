@@ -1,4 +1,4 @@
-"""Checks whether the ranks still have the same parameters, and repairs or reports differences."""
+"""Checks whether ranks still have the same parameters; repairs or reports differences."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Divergence:
     """A tensor whose bits on some ranks differ from the majority's.
 
     - ``tensor``: its name.
-    - ``ranks``: the ranks with other bits than the majority, or, without a majority, than rank ``reference``.
+    - ``ranks``: the ranks with other bits than the majority; without one, than rank ``reference``.
     - ``reference``: a rank of the majority; without one, the first rank.
     - ``has_majority``: whether more than half of the ranks agree.
     - ``element``: the index of the first element that differs on the first of ``ranks``.
-    - ``elements``: how many elements differ on that rank in the first differing block of 32 KiB.
-    - ``blocks``: how many blocks of 32 KiB differ on that rank.
-    - ``values``: the element's bits as hexadecimal numbers, on that rank and on ``reference``.
+    - ``elements``: how many differ there in the first differing block of 32 KiB.
+    - ``blocks``: how many blocks of 32 KiB differ there.
+    - ``values``: the element's bits as hexadecimal numbers, there and on ``reference``.
 
     Example::
 
@@ -115,7 +115,7 @@ def check_agreement(
     bits differ, as do 0.0 and -0.0. If all agree, the ranks reduce only 32 bytes.
 
     If they differ, raises :class:`DivergenceError` on every rank, which names rank, tensor and element. With
-    ``repair``, ranks that differ from more than half of the ranks get the majority's tensors instead, and the
+    ``repair``, ranks that differ from more than half get the majority's tensors instead, and the
     differences are returned. Without a majority, as between two ranks, nobody can tell who is right: this raises, and
     no tensor has been changed. Raises :class:`rueda.MismatchError` if the ranks' tensors differ in number, name, shape
     or dtype, and :class:`rueda.InvalidArgumentError` if one rank has something that cannot be compared (a sparse or
@@ -160,7 +160,7 @@ def check_agreement(
     return _handle(held, torch.tensor(wholes, dtype=torch.int64, device="cpu"), repair, process_set)
 
 
-# What a rank reports for tensors that cannot be compared; no other tensors have these numbers.
+# What a rank reports if its tensors cannot be compared; no others have these numbers.
 _INCOMPARABLE = (-1, -1)
 
 

@@ -112,8 +112,7 @@ Rules = Mapping[str, Codec | str | None] | Iterable[tuple[str, Codec | str | Non
 # Smaller gradients are not worth the conversion, and small tensors such as biases and norms often suffer most.
 MIN_ELEMENTS = 1024
 
-# The fraction at which warm-up begins, and the number of stages in which it decreases: the ranks must agree again for
-# each stage.
+# Where warm-up begins, and the number of stages in which the fraction decreases: ranks agree again for each.
 WARM_UP_FRACTION = 0.25
 WARM_UP_STAGES = 4
 

@@ -26,7 +26,7 @@ Kept = dict[str, torch.Tensor]  # by the parameter's name
 
 
 class CompressionState(TypedDict):
-    """Of one rank. Only ``momenta`` and ``steps`` are the same on all ranks, as each loses other parts of gradients."""
+    """Of one rank. Only ``momenta`` and ``steps`` are the same on all: each loses other parts of gradients."""
 
     steps: int
     residuals: Kept
@@ -47,7 +47,7 @@ def compression_state(
 
 
 def shared_by_ranks(state: CompressionState) -> CompressionState:
-    """The part of the state that other ranks may start with, having lost nothing yet."""
+    """The state with which other ranks may start, having lost nothing yet."""
     return {**state, "residuals": {}, "velocities": {}}
 
 

@@ -2,12 +2,12 @@
 
 Common to all collectives: ``name`` matches the operation across ranks; unnamed ones are matched by their number within
 the process set, so every rank must submit those in the same order. ``process_set`` is the set of ranks that take part,
-by default all; each member must call. A function with ``_async`` returns a :class:`rueda.Handle` immediately; one with
-a trailing underscore works in place. If ranks disagree or one of them cannot take part, every rank raises the same
+all of which must call; by default all ranks. A function with ``_async`` returns a :class:`rueda.Handle` immediately;
+a trailing underscore means in place. If ranks disagree or one of them cannot take part, every rank raises the same
 error. Gradients flow through the functions that are neither asynchronous nor in place.
 
-Do not resize a tensor, or give it other memory, before you have asked for its handle's result. If you do, that raises
-:class:`rueda.InvalidArgumentError` on this rank only, since no other rank can know; the others' results are correct.
+Do not resize a tensor, or give it other memory, before asking for its handle's result. Otherwise that raises
+:class:`rueda.InvalidArgumentError`, on this rank only, as no other can know; the others' results are correct.
 """
 
 from __future__ import annotations

@@ -91,5 +91,5 @@ def _copy_each(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor])
         target.copy_(source)
 
 
-# What torch's own optimizers use; the oldest versions that Rueda supports lack it.
+# What torch's own optimizers use; the oldest supported versions lack it.
 _copy = getattr(torch, "_foreach_copy_", _copy_each)

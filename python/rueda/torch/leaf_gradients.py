@@ -121,7 +121,7 @@ class LeafSum:
         merges = self._merges[position]
         for number in range(merges if place is None else merges - 1):
             other = stack.pop()
-            # Autograd may have handed over memory that it shares with other gradients; a sum has its own.
+            # Autograd may have handed over memory shared with other gradients; a sum has its own.
             value = other.add_(value) if number else torch.add(other, value)
         if place is None:
             stack.append(value)

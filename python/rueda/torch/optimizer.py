@@ -313,10 +313,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
 
     - ``named_parameters``: usually ``model.named_parameters()``; names appear in errors and must be the same on every
       rank. By default parameters are named by their position.
-    - ``compression``: by default gradients are sent uncompressed. Give a codec of :mod:`rueda.compression` or its name
+    - ``compression``: by default gradients are sent uncompressed. A codec of :mod:`rueda.compression` or its name
       for all gradients, a mapping from name patterns to codecs for some, such as ``{"*.bias": None, "*": "int8"}``, or
       a :class:`CompressionPolicy`, which also sets a minimum size and error feedback; the core does this compression,
-      on the CPU. Or give one of :class:`Compression` or your own compressor.
+      on the CPU. Or one of :class:`Compression` or your own.
     - ``backward_passes_per_step``: the gradients of this many backward passes are summed in ``.grad``, then reduced. As
       in Horovod, they are summed over passes and averaged over ranks: divide the loss by the number of passes to
       average over both.

@@ -115,8 +115,8 @@ class PersistentAllreduce:
     def start(self) -> None:
         """Begins a run. The tensor must be ready; on a GPU, after the work enqueued so far on the current stream.
 
-        Does not wait for the result. On a GPU it waits until NCCL has enqueued the run; before the first run it
-        connects all ranks. A signal handler that raises meanwhile ends the call; :meth:`wait` then does the rest.
+        Does not wait for the result, but on a GPU until NCCL has enqueued the run; before the first run it connects all
+        ranks. A signal handler that raises meanwhile ends the call; :meth:`wait` then does the rest.
 
         Raises :class:`rueda.InvalidArgumentError` if the last run has not been waited for, or the tensor was given
         other memory; :class:`rueda.UnsupportedError` if the current stream is being captured into a CUDA graph and

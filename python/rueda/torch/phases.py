@@ -1,4 +1,4 @@
-"""Operations in several phases, each of which starts once the previous one has completed."""
+"""Operations in phases, each of which starts once the previous one has completed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Steps = Generator[Sequence[Handle[Any]], list[Any], T]
 class Phased(Handle[T]):
     """The handle of such an operation.
 
-    A phase is started by whichever notices that the previous one has completed: the waiting caller or, with
-    ``completions``, its thread. So operations advance in whatever order ranks wait for them, even if nobody waits.
+    Whichever notices that a phase has completed starts the next: the waiting caller or, with ``completions``, its
+    thread. So operations advance in whatever order ranks wait for them, even if nobody waits.
     """
 
     deadline = math.inf  # see Completable
@@ -92,7 +92,7 @@ class Phased(Handle[T]):
         """See Completable: never called, as the core has its own deadline."""
 
     def on_end(self) -> None:
-        """See Completable: nothing to do, as callers wait only in :meth:`wait`."""
+        """See Completable: callers wait only in :meth:`wait`."""
 
     def _submitted(self) -> tuple[_native.Handle, ...]:
         return tuple(native for handle in self._under_way for native in handle._submitted())

@@ -23,7 +23,7 @@ from rueda.report.torch_hooks import note_input
 __all__ = ["InputWait", "PrefetchLoader"]
 
 T = TypeVar("T")
-# The share of an epoch's time spent waiting for input above which a warning is issued.
+# Share of an epoch's time spent waiting for input that triggers a warning.
 TOLERATED = 0.05
 # A shorter epoch, in seconds, says nothing.
 _SHORTEST = 0.5
@@ -56,14 +56,14 @@ class PrefetchLoader(Generic[T]):
     """Iterates over ``loader`` in another thread, so that the next batches are ready when they are needed.
 
     The batches are those of ``loader``, in its order. A ``DataLoader`` without workers reads in the training thread;
-    this moves the reading to another thread. One with ``num_workers`` already prefetches; this still measures the
-    waiting. A thread does not speed up Python code that holds the GIL: use ``num_workers`` for that.
+    this moves it to another thread. One with ``num_workers`` already prefetches; this still measures the waiting. A
+    thread does not speed up Python code that holds the GIL: use ``num_workers`` for that.
 
     ``loader``: a ``DataLoader`` or any iterable; iterated over again for each epoch.
     ``depth``: how many batches are kept ready; memory grows accordingly.
     ``threads``: how many batches are loaded at the same time, for a disk that is faster with several requests at once.
     More than one needs a ``DataLoader`` without workers and ``pin_memory`` over a dataset with ``__getitem__``, which
-    is then called from several threads, so that its random numbers come in a different order.
+    is then called from several threads, so its random numbers come in another order.
 
     Batches are loaded in parallel with the training, which uses the same random number generators. If a dataset or
     transform draws from the global ones of torch, NumPy or Python and the training does too (as for dropout), it gets
@@ -285,7 +285,7 @@ class _Modes:
 
 
 class _Source:
-    """Loads batches in the modes of the iterating thread, and measures the time."""
+    """Loads batches in the iterating thread's modes; measures the time."""
 
     def __init__(self) -> None:
         self.loading = 0.0

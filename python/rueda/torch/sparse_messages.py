@@ -1,7 +1,7 @@
-"""The messages with which ranks exchange sparse tensors, as bytes.
+"""The messages for exchanging sparse tensors, as bytes.
 
 A block has rows: their number, the values, the keys, each aligned so that it can be read in place. A header describes a
-rank's tensor and its number of rows, followed by all of the rows if they are few, otherwise by a sample of their keys
+rank's tensor and its number of rows, followed by all rows if they are few, otherwise by a sample of their keys
 (``sparse_sample.py``).
 """
 

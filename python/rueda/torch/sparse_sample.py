@@ -1,4 +1,4 @@
-"""Estimates from samples how many rows the ranks have together, and how the rows are distributed.
+"""Estimates from samples how many rows the ranks have together, and their distribution.
 
 A rank's sample has its keys with the smallest hashes. So the samples of several ranks together are a sample of the
 union, in which a key that many ranks have counts once (Bar-Yossef et al., "Counting distinct elements in a data
@@ -26,7 +26,7 @@ class UnionSample(NamedTuple):
     rows: int  # estimated number of rows in the union
 
     def boundaries(self, parts: int) -> torch.Tensor:
-        """Where to cut the keys so that the parts have about equally many keys of the union."""
+        """Where to cut the keys so that parts have about as many of the union."""
         places = [len(self.keys) * part // parts for part in range(1, parts)]
         return self.keys[places]
 
@@ -46,12 +46,12 @@ def sample_of(keys: torch.Tensor) -> torch.Tensor:
 
 
 def union_sample(samples: Sequence[torch.Tensor], rows: Sequence[int], extent: int) -> UnionSample:
-    """``samples``: for each rank, some or all of its keys; ``rows``: for each rank, its number of keys."""
+    """``samples``: some or all of each rank's keys; ``rows``: each rank's number of keys."""
     parts = [sample for sample, count in zip(samples, rows, strict=True) if len(sample) < count]
     keys = torch.unique(torch.cat([*samples]))
     if not parts:
         return UnionSample(keys, len(keys))
-    # Up to this hash, every rank's sample is complete.
+    # Up to this hash, all samples are complete.
     limit = min(int(_hashes(part).max()) for part in parts)
     keys = keys[_hashes(keys) <= limit]
     estimate = round((len(keys) - 1) * (_LARGEST_HASH / limit))

@@ -1,8 +1,8 @@
 """A sparse allreduce, exchange by exchange.
 
-First, every rank learns what the others have. Then, depending on the cost, every rank gets all rows, or each rank sums
-a range of rows for all, or the tensors are sent dense. Sums are formed in rank order, by one rank or by all in the same
-way, so every rank has the same bits.
+First, every rank learns what the others have. Then, depending on the cost, every rank gets all rows, or each sums a
+range of rows for all, or the tensors are sent dense. Sums are formed in rank order, by one rank or by all alike, so
+every rank has the same bits.
 """
 
 from __future__ import annotations
