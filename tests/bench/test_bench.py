@@ -15,7 +15,7 @@ from rueda.bench.contenders import Contender, Missing, find_peer
 from rueda.bench.explain import algorithm_table
 from rueda.bench.group import Group, GroupFailed
 from rueda.bench.limits import LIMITS
-from rueda.bench.mpi_libraries import OpenMpi, find_intel_mpi
+from rueda.bench.mpi_libraries import IntelMpi, OpenMpi, find_intel_mpi
 from rueda.bench.plan import Entry, Plan
 from rueda.bench.ranks.frame import Values
 from rueda.bench.report import Report
@@ -420,6 +420,19 @@ def test_a_peer_that_is_missing_says_what_to_install(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(Missing, match="pip install torch"):
         find_peer("gloo", None)
+
+
+def test_an_incomplete_i_mpi_root_hides_no_intel_mpi(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("I_MPI_ROOT", str(tmp_path / "nothing"))
+    assert find_intel_mpi(None) is None
+    there = IntelMpi(tmp_path / "cache" / "rueda" / "impi")
+    for path in (there.launcher, there.library):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    assert find_intel_mpi(None) == there
 
 
 def test_an_intel_mpi_that_is_named_must_be_one(tmp_path: Path) -> None:
