@@ -121,8 +121,7 @@ class ProcessSets {
   bool is_offered_ = false;
   std::map<int, std::shared_ptr<const ProcessSetMembers>> sets_;
   std::map<int, std::string> gone_;  // see KnownSets
-  std::set<int>
-      formed_;  // numbers that members have agreed on, also of sets that are gone, or given up
+  std::set<int> formed_;             // agreed on by members, also where the set is gone or given up
 };
 
 // Batches that were negotiated, those that are replayed, and those on GPUs: each are numbered in an

@@ -1,6 +1,6 @@
 // One process set at work on this rank: what the application hands in is replayed or negotiated,
-// and what its members have agreed on is executed. Used by the owner of the progress
-// lock only.
+// and what its members have agreed on is executed. Used by the owner of the progress lock
+// only.
 #pragma once
 
 #include <memory>

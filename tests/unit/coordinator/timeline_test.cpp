@@ -222,7 +222,7 @@ TEST_CASE("another world ends what was under way before it, and goes on in the s
   std::sort(mark - 2, mark);
   CHECK(events == Names{"B NEGOTIATE_ALLREDUCE", "X 1", "@2 B NEGOTIATE_ALLREDUCE", "@2 X 0",
                         "@2 E", "@2 B ALLREDUCE", "@2 E", "E", "i WORLD", "B NEGOTIATE_ALLREDUCE",
-                        "X 2", "E", "B ALLREDUCE", "B MPI_ALLREDUCE", "E", "E"});
+                        "X 2", "E", "B ALLREDUCE", "B QUEUE", "E", "B MPI_ALLREDUCE", "E", "E"});
   events = events_of(
       {}, [](Timeline& timeline) { CHECK(timeline.take_over({7, 1, 2}, "unused", {}).ok()); });
   CHECK(events == Names{"i WORLD"});
