@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::align_val_t alignment{64};
 
-// Below which nobody asks whether it is within this process's limits.
+// Smaller allocations do not ask for the process's limits.
 constexpr std::size_t small_enough = std::size_t{1} << 20;
 
 class NoMemory final : public std::bad_alloc {
@@ -29,22 +29,35 @@ class NoMemory final : public std::bad_alloc {
   const std::string text_;
 };
 
-// Where the limit of a control group is passed, the kernel ends a process instead of telling it.
-void require_room(std::size_t bytes) {
-  if (bytes < small_enough || fits_within_limits(bytes)) return;
+std::string no_room_for(std::size_t bytes) {
   const auto mebibytes = [](std::int64_t number) { return number >> 20; };
-  throw NoMemory(str("no memory for ", mebibytes(static_cast<std::int64_t>(bytes)),
-                     " MiB: the limit of this process's control group leaves ",
-                     mebibytes(memory_within_limits().value_or(0)), " MiB, of which ",
-                     mebibytes(memory_to_spare), " are kept for others"));
+  return str("no memory for ", mebibytes(static_cast<std::int64_t>(bytes)),
+             " MiB: the limit of this process's control group leaves ",
+             mebibytes(memory_within_limits().value_or(0)), " MiB, of which ",
+             mebibytes(memory_to_spare()), " are kept for other uses");
+}
+
+// Zeroes them in steps within the limits of the process's control group, past which the kernel
+// would kill it. False: they leave no room.
+bool zero_within_limits(std::byte* memory, std::size_t bytes) {
+  while (bytes > 0) {
+    const std::size_t step = bytes < small_enough ? bytes : memory_step(bytes);
+    if (step == 0) return false;
+    std::memset(memory, 0, step);
+    memory += step;
+    bytes -= step;
+  }
+  return true;
 }
 
 // Memory like any other: a tensor in it works as well, only more slowly.
 std::shared_ptr<std::byte[]> allocate_ordinary(std::size_t bytes) {
-  require_room(bytes);
+  if (bytes >= small_enough && !fits_within_limits(bytes)) throw NoMemory(no_room_for(bytes));
   auto* const memory = static_cast<std::byte*>(::operator new[](bytes == 0 ? 1 : bytes, alignment));
-  std::memset(memory, 0, bytes);
-  return {memory, [](std::byte* freed) { ::operator delete[](freed, alignment); }};
+  std::shared_ptr<std::byte[]> result(
+      memory, [](std::byte* freed) { ::operator delete[](freed, alignment); });
+  if (!zero_within_limits(memory, bytes)) throw NoMemory(no_room_for(bytes));
+  return result;
 }
 
 }  // namespace

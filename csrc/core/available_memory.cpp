@@ -4,10 +4,18 @@
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <thread>
 
 namespace rueda {
 
 namespace {
+
+constexpr std::int64_t smallest_step = std::int64_t{2} << 20;
+
+// How many ranks may look at the limits in the same moment, before any of them uses more.
+std::int64_t at_the_same_time() {
+  return std::max<std::int64_t>(16, std::thread::hardware_concurrency());
+}
 
 std::optional<std::int64_t> number_in(const std::string& path) {
   std::ifstream file(path);
@@ -16,22 +24,24 @@ std::optional<std::int64_t> number_in(const std::string& path) {
   return std::nullopt;
 }
 
-// Memory of cached files, which the kernel reclaims on demand.
-std::int64_t caches_in(const std::string& path, std::string_view prefix) {
-  std::ifstream file(path);
+// What the kernel reclaims before it kills anybody: file caches and, where `stat` reports it, slab.
+std::int64_t reclaimable_in(const std::string& stat, std::string_view prefix) {
+  std::ifstream file(stat);
   std::string name;
   std::int64_t bytes = 0;
-  std::int64_t caches = 0;
+  std::int64_t sum = 0;
   while (file >> name >> bytes) {
     if (name.rfind(prefix, 0) != 0) continue;
     const std::string_view kind = std::string_view(name).substr(prefix.size());
-    if (kind == "inactive_file" || kind == "active_file") caches += bytes;
+    if (kind == "inactive_file" || kind == "active_file" || kind == "slab_reclaimable") {
+      sum += bytes;
+    }
   }
-  return caches;
+  return sum;
 }
 
-std::optional<std::int64_t> of_host(std::string_view what, const std::string& path) {
-  std::ifstream file(path);
+std::optional<std::int64_t> of_host(std::string_view what) {
+  std::ifstream file("/proc/meminfo");
   std::string name;
   std::int64_t kibibytes = 0;
   std::string rest;
@@ -56,7 +66,7 @@ std::optional<std::int64_t> left_in(const std::string& folder, std::int64_t free
   const auto left = left_of(folder + "/memory.max", folder + "/memory.current");
   if (!left) return std::nullopt;
   const auto swap = left_of(folder + "/memory.swap.max", folder + "/memory.swap.current");
-  return *left + caches_in(folder + "/memory.stat", "") +
+  return *left + reclaimable_in(folder + "/memory.stat", "") +
          std::min(swap.value_or(free_swap), free_swap);
 }
 
@@ -68,32 +78,48 @@ std::optional<std::int64_t> left_in_first(const std::string& folder, std::int64_
       left_of(folder + "/memory.memsw.limit_in_bytes", folder + "/memory.memsw.usage_in_bytes");
   const std::int64_t with_swap = *left + free_swap;
   return std::min(with_swap, both.value_or(with_swap)) +
-         caches_in(folder + "/memory.stat", "total_");
+         reclaimable_in(folder + "/memory.stat", "total_");
+}
+
+std::optional<std::int64_t> left_with_swap() {
+  return memory_within_limits(of_host("SwapFree:").value_or(0));
 }
 
 }  // namespace
 
-std::optional<std::int64_t> memory_within_limits(const ControlGroupFiles& files,
-                                                 const std::string& host) {
-  std::optional<std::int64_t> free_swap;
+std::optional<std::int64_t> memory_within_limits(std::int64_t free_swap,
+                                                 const ControlGroupFiles& files) {
   std::optional<std::int64_t> least;
   for_each_control_group(files, "memory", [&](const std::string& folder, int version) {
-    if (!free_swap) free_swap = of_host("SwapFree:", host).value_or(0);
-    const auto left =
-        version == 2 ? left_in(folder, *free_swap) : left_in_first(folder, *free_swap);
+    const auto left = version == 2 ? left_in(folder, free_swap) : left_in_first(folder, free_swap);
     if (left) least = std::min(least.value_or(*left), *left);
   });
   return least;
 }
 
+std::int64_t memory_to_spare() {
+  return at_the_same_time() * smallest_step;
+}
+
 bool fits_within_limits(std::size_t bytes) {
   if (bytes == 0) return true;
-  const auto left = memory_within_limits();
-  return !left || static_cast<std::int64_t>(bytes) <= *left - memory_to_spare;
+  const auto left = left_with_swap();
+  return !left || static_cast<std::int64_t>(bytes) <= *left - memory_to_spare();
+}
+
+std::size_t memory_step(std::size_t bytes) {
+  if (bytes == 0) return 0;
+  const auto left = left_with_swap();
+  if (!left) return bytes;
+  const std::int64_t share = *left / (2 * at_the_same_time());
+  const std::int64_t step =
+      std::min(static_cast<std::int64_t>(bytes),
+               std::max(share / smallest_step * smallest_step, smallest_step));
+  return step <= *left - memory_to_spare() ? static_cast<std::size_t>(step) : 0;
 }
 
 std::optional<std::int64_t> available_memory() {
-  const auto host = of_host("MemAvailable:", "/proc/meminfo");
+  const auto host = of_host("MemAvailable:");
   const auto group = memory_within_limits();
   if (!host || !group) return host ? host : group;
   return std::min(*host, *group);

@@ -15,17 +15,21 @@ namespace rueda {
 [[nodiscard]] std::optional<std::int64_t> available_memory();
 
 // In bytes: what remains of the limits of this process's control group and its ancestors, whichever
-// has least, including their file caches and what they may still swap out. Empty if there is no
-// limit. If a process uses more, the kernel kills one of the group's processes (SIGKILL) instead of
-// failing an allocation. `host`: the kernel's figures for the host's memory.
-[[nodiscard]] std::optional<std::int64_t> memory_within_limits(
-    const ControlGroupFiles& files = {}, const std::string& host = "/proc/meminfo");
+// has least, including what the kernel can reclaim. Empty if there is no limit. If a process uses
+// more, the kernel kills one of the group's processes (SIGKILL) instead of failing an allocation.
+// `free_swap`: of the host, in bytes; the group's limits of swap apply.
+[[nodiscard]] std::optional<std::int64_t> memory_within_limits(std::int64_t free_swap = 0,
+                                                               const ControlGroupFiles& files = {});
 
-// A reserve within these limits, so that ranks that allocate at the same time do not exceed them:
-// each checks before it allocates more.
-inline constexpr std::int64_t memory_to_spare = std::int64_t{32} << 20;
+// A reserve within these limits, for memory that is touched without asking.
+[[nodiscard]] std::int64_t memory_to_spare();
 
-// Whether `bytes` more are within the limits.
+// Whether `bytes` more leave that reserve.
 [[nodiscard]] bool fits_within_limits(std::size_t bytes);
+
+// How much of `bytes` to touch before asking again: all of it without limits, and less the closer
+// they are, so that 16 ranks that allocate at the same time, or one for each processor, stay within
+// them. Zero if even the smallest step, 2 MiB, would use the reserve.
+[[nodiscard]] std::size_t memory_step(std::size_t bytes);
 
 }  // namespace rueda

@@ -25,8 +25,6 @@ constexpr std::size_t addresses_of_all_ranks = std::size_t{64} << 40;
 // faster than getting new pages. The rest goes back to the system.
 constexpr std::size_t max_kept = std::size_t{256} << 20;
 constexpr std::size_t share_kept = 16;
-// How much is populated at a time: between two steps, others may have taken memory.
-constexpr std::size_t backed_at_a_time = std::size_t{32} << 20;
 
 std::size_t wanted_length() {
   const auto pages = static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES));
@@ -151,13 +149,16 @@ std::byte* RegisteredMemory::allocate_large(std::size_t bytes) {
 // Zeroes and populates the first `bytes` of the range; false if out of memory.
 bool RegisteredMemory::prepare(FreeRange range, std::size_t bytes) {
   const std::uint64_t end = range.begin + round_up(bytes, small_page);
+  // Rather than fill what is left with the part of a tensor that does not fit.
+  if (!fits_within_limits(without_memory(range))) return false;
   if (!clear({range.begin, end})) return false;
   // A last huge page of which little is used gets small pages.
   const bool uses_last = range.length() - bytes <= huge_page / 2;
   const std::uint64_t last = range.end - huge_page;
   if (!back({range.begin, uses_last ? range.end : last})) return false;
   if (backing(last) != Backing::none) return true;
-  backing(last) = Backing::small;
+  if (memory_step(end - last) < end - last) return false;
+  backing(last) = end - last < huge_page ? Backing::partial : Backing::small;
   return populate(mapping_.memory() + last, end - last);
 }
 
@@ -253,7 +254,9 @@ bool RegisteredMemory::clear(FreeRange range) {
     std::byte* const begin = mapping_.memory() + at;
     const std::size_t bytes = std::min<std::size_t>(huge_page, range.end - at);
     if (backing(at) == Backing::none) continue;
-    if (backing(at) == Backing::small && !populate(begin, bytes)) return false;
+    if (backing(at) == Backing::partial && memory_step(bytes) < bytes) return false;
+    if (backing(at) != Backing::huge && !populate(begin, bytes)) return false;
+    if (backing(at) == Backing::partial && bytes == huge_page) backing(at) = Backing::small;
     std::memset(begin, 0, bytes);
   }
   return true;
@@ -262,17 +265,18 @@ bool RegisteredMemory::clear(FreeRange range) {
 // Populates everything not yet on huge pages, in as few steps as possible, with huge pages if the
 // kernel provides them. False: out of memory.
 bool RegisteredMemory::back(FreeRange range) {
-  if (!fits_within_limits(without_memory(range))) return false;
   for (std::uint64_t begin = range.begin; begin < range.end;) {
     std::uint64_t end = begin;
-    while (end < range.end && end - begin < backed_at_a_time && backing(end) != Backing::huge) {
-      end += huge_page;
-    }
+    while (end < range.end && backing(end) != Backing::huge) end += huge_page;
     if (begin == end) {
       begin += huge_page;
       continue;
     }
-    if (begin > range.begin && !fits_within_limits(without_memory({begin, end}))) return false;
+    if (const std::size_t missing = without_memory({begin, end}); missing > 0) {
+      const std::size_t step = memory_step(missing);
+      if (step == 0) return false;
+      end = std::min(end, begin + round_up(step, huge_page));
+    }
     const std::size_t length = end - begin;
     const std::size_t gained = put_on_huge_pages(mapping_.memory() + begin, length);
     // If only some pages were granted, it is unknown which; the next owner asks again.
@@ -290,7 +294,10 @@ bool RegisteredMemory::back(FreeRange range) {
 std::size_t RegisteredMemory::without_memory(FreeRange range) const {
   const auto first = backing_.begin() + static_cast<std::ptrdiff_t>(range.begin / huge_page);
   const auto last = backing_.begin() + static_cast<std::ptrdiff_t>(range.end / huge_page);
-  return static_cast<std::size_t>(std::count(first, last, Backing::none)) * huge_page;
+  const auto pages = std::count_if(first, last, [](Backing backing) {
+    return backing == Backing::none || backing == Backing::partial;
+  });
+  return static_cast<std::size_t>(pages) * huge_page;
 }
 
 }  // namespace rueda

@@ -60,8 +60,8 @@ class RegisteredMemory {
   }
 
  private:
-  // What backs a huge page of the file.
-  enum class Backing : std::uint8_t { none, small, huge };
+  // What backs a huge page of the file; `partial`: small pages, but not all of them.
+  enum class Backing : std::uint8_t { none, partial, small, huge };
 
   RegisteredMemory(UniqueFd fd, SharedMapping mapping);
   static Expected<std::unique_ptr<RegisteredMemory>> make();

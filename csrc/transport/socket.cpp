@@ -298,11 +298,14 @@ std::vector<std::string> own_addresses_of(const std::string& address) {
   // Without the port: whether somebody has that is another question.
   const auto list = resolve(host, "", 0);
   std::vector<std::string> found;
+  std::vector<std::string> loopbacks;
   for (const addrinfo* each = list ? list->get() : nullptr; each != nullptr; each = each->ai_next) {
-    if (is_loopback(each->ai_addr) || !is_own(*each)) continue;
+    if (!is_own(*each)) continue;
+    std::vector<std::string>& kind = is_loopback(each->ai_addr) ? loopbacks : found;
     std::string numeric = join(numeric_host(each->ai_addr, each->ai_addrlen), port);
-    if (std::ranges::find(found, numeric) == found.end()) found.push_back(std::move(numeric));
+    if (std::ranges::find(kind, numeric) == kind.end()) kind.push_back(std::move(numeric));
   }
+  if (!found.empty()) found.insert(found.end(), loopbacks.begin(), loopbacks.end());
   return found;
 }
 

@@ -59,7 +59,8 @@ void set_patience(int fd, Duration patience);
 // All addresses of a name that has several, over IPv6 and IPv4 say, in the order in which the
 // system prefers them; otherwise the address itself.
 [[nodiscard]] std::vector<std::string> addresses_of(const std::string& address);
-// Those of them that belong to an interface of this host, except loopbacks; each once.
+// Those of them that belong to an interface of this host, each once. Loopbacks come last, and not
+// alone: a name that means nothing else on its own host means another address elsewhere.
 [[nodiscard]] std::vector<std::string> own_addresses_of(const std::string& address);
 // "tcp:host:port"
 [[nodiscard]] std::string join_tcp(const std::string& host, int port);

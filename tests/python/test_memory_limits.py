@@ -29,13 +29,14 @@ rueda.shutdown()
 """
 
 
-def outputs_of(limit: int, wanted: int) -> list[str]:
+def outputs_of(limit: int, wanted: int, ranks: int = 2) -> list[str]:
     try:
         with memory_group(limit) as group:
-            ended = check(PROGRAM, 2, [str(group), str(wanted)], limit=60)
+            ended = check(PROGRAM, ranks, [str(group), str(wanted)], limit=90)
     except OSError as error:
         pytest.skip(f"no control group can be made here: {error}")
-    assert all("sum [2.0, 2.0, 2.0]" in rank.output for rank in ended), ended
+    total = f"sum {[float(ranks)] * 3}"
+    assert all(total in rank.output for rank in ended), ended
     return [rank.output for rank in ended]
 
 
@@ -48,3 +49,10 @@ def test_what_is_beyond_the_limit_is_an_error_and_the_world_goes_on() -> None:
 def test_what_is_within_the_limit_is_there() -> None:
     outputs = outputs_of(600 * MEBIBYTE, 100 * MEBIBYTE)
     assert all("has its memory" in output for output in outputs), outputs
+
+
+def test_many_ranks_that_allocate_at_once_stay_within_the_limit() -> None:
+    """Each by itself would fit, and all look at the limit at the same time."""
+    outputs = outputs_of(700 * MEBIBYTE, 150 * MEBIBYTE, ranks=8)
+    assert any("has its memory" in output for output in outputs), outputs
+    assert any("refused" in output for output in outputs), outputs
