@@ -38,6 +38,8 @@ class EagerExchange {
     return (result_ ? *result_ : here_).collect(slot, round, bytes, contributions);
   }
 
+  // --- For the host's leader, before any member here knows that the round is decided
+
   // Once all members here have joined the round: what each of them has sent along. False: one has
   // sent nothing, or there is no memory for the result.
   [[nodiscard]] bool collect_here(int slot, std::uint64_t round, std::size_t bytes,
