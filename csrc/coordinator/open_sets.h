@@ -66,7 +66,7 @@ class OpenSets {
 
   // Advances without blocking; returns whether anything happened.
   bool step(Time now);
-  // Handles what has arrived already, in all existing sets.
+  // Steps all existing sets once, with what has arrived already.
   void step_once(Time now);
   [[nodiscard]] bool in_flight() const;
   [[nodiscard]] bool uses_transport() const;
