@@ -119,9 +119,7 @@ class HorovodTimeline final : public TimelineWriter {
     const CollectiveNames* const names = names_of(request.collective);
     if (names == nullptr) return;
     Lane& lane = lane_of(set, request.name, *names);
-    if (lane.state == Lane::negotiating)
-      return;  // that is the next round; the start of this one
-               // was not recorded
+    if (lane.state == Lane::negotiating) return;  // the next round; this one's start was missed
     if (lane.state == Lane::idle) begin(lane, names->bar, from);
     const Operation::Phase whole{"", from, until};
     const std::span<const Operation::Phase> parts =

@@ -119,9 +119,8 @@ void Losses::look_for_silence(Time now, bool is_waiting) {
                     peer, {.reason = ErrorReason::unreachable}));
 }
 
-// A rank of this host that is runnable but gets no processor is alive. A rank that is not runnable
-// has answered all questions, but this rank may not have read the answer, as it may have had no
-// processor either.
+// A rank of this host that is runnable but gets no processor is alive. An idle rank has answered by
+// now, but this rank may not have read the answer, since it may have had no processor either.
 bool Losses::is_excused(int peer, Time now) {
   const auto member = world_.host.rank_of(peer);
   const auto& memory = world_.host.memory();
