@@ -140,7 +140,7 @@ SetCoordinator::Events SetChanges::events_of(int id) {
   };
   events.awaited_here = [this, id](const std::string& name) { sets_.look_elsewhere(id, name); };
   events.failed = [this, id](const Response& response) { sets_.hear_of_refusal(id, response); };
-  // Ranks have numbered different operations: those before they joined.
+  // Ranks that had joined have not numbered the operations that they skipped.
   events.joined = [this, id] { services_.commands.restart_numbers(id); };
   events.ask_whereabouts = [this, id](int peer) {
     means_.control.send(peer, ControlMessage::where, encode_whereabouts_question(id));
