@@ -32,8 +32,7 @@ void wait_once(const Handle& handle, Time deadline);
 
 // Like allreduce() etc., for a caller that waits at once: it does the work itself, and no other
 // thread wakes. They return when the operation is done, the deadline has passed or a signal handler
-// has run; in the last two cases the operation continues, and the handle is waited for like any
-// other.
+// has run; in the last two cases the operation continues, and its handle can be waited for.
 [[nodiscard]] Handle allreduce_blocking(const TensorView& input, void* output,
                                         const AllreduceOptions& options,
                                         std::optional<Time> deadline);
@@ -72,9 +71,8 @@ enum class Tried : std::uint8_t { not_repeated, done, begun };
                                        const CallOptions& options, std::optional<Time> deadline);
 [[nodiscard]] Handle barrier_blocking(const CallOptions& options, std::optional<Time> deadline);
 
-// Ends all process sets except the world and those that only their members know. Every rank must
-// call it, before it does anything else in a world that it has just entered; no rank waits for
-// another.
+// Ends all process sets except the world and those that only their members know. Every rank calls
+// it before it does anything else in a world that it has just entered; none waits for another.
 void end_process_sets();
 // For a process set that this rank knows: from now on in this world, stall_error makes operations
 // fail after `seconds` at the earliest. The value given on the set's first rank counts.
@@ -96,7 +94,7 @@ struct BegunAllreduce {
 [[nodiscard]] BegunAllreduce begin_persistent_allreduce(const TensorView& input, void* output,
                                                         const AllreduceOptions& options);
 
-// --- Worlds of a process beside its own
+// --- Worlds of a process besides its own
 //
 // Each is formed of ranks that its owner names, and ended independently of any other, as
 // fault-tolerant training does whenever its members change. One process may be several ranks of
@@ -128,9 +126,8 @@ struct WorldMeeting {
 // world, -1 for a newcomer. Throws InitializationError if the world cannot be formed, and the
 // present one stays; UnsupportedError if the ranks met through MPI.
 Recovery enter_world(const WorldMeeting& meeting);
-// Whether the present world has ended for its ranks: one is lost, or has left it cleanly. An
-// operation may fail because of that before this rank knows the reason; waits up to `patience`
-// seconds for it.
+// Whether the present world has ended: a rank is lost, or has left it cleanly. An operation may
+// fail because of that before this rank knows; waits up to `patience` seconds for the reason.
 [[nodiscard]] bool is_world_over(double patience);
 // For a thread that waits for all ranks of the present world by other means, as in enter_world():
 // throws PeerLostError if one has been lost, for which it would otherwise wait until the timeout.
@@ -142,8 +139,7 @@ void throw_if_rank_has_left(const std::vector<int>& ranks);
 // Ends the world. Without a cause this rank leaves: what all have agreed on is finished, the rest
 // fails with ShutdownError. With a cause, everything in progress fails at once, on the other ranks
 // with a PeerLostError that gives the cause. Does nothing if the world has been closed. Any thread
-// may call it while others wait for operations; nothing accesses their tensors once those waits
-// have returned.
+// may call it while others wait for operations; nothing accesses tensors once these waits return.
 void close_world(ProcessSet set, const std::string& cause = {});
 
 // ---

@@ -120,8 +120,7 @@ class HostRun final : public PersistentRun {
             options.postscale_factor};
   }
 
-  // The channel has no slots for staging: tensors that would be staged have a copy in registered
-  // memory.
+  // The channel has no slots for staging: such tensors have a copy in registered memory instead.
   static HostPolicy without_staging(HostPolicy policy) {
     if (std::exchange(policy.staged_limit, 0) > 0) policy.registered_min = 0;
     return policy;
@@ -204,8 +203,7 @@ class HostRun final : public PersistentRun {
     for (int member = 0; member < channel_.size(); ++member) {
       const int host_rank = channel_.host_rank(member);
       const HostMemory& host = channel_.host();
-      // A rank that has not opened its channel yet, or has dropped its run, may still be in the
-      // world.
+      // A rank that has not opened its channel yet, or has dropped its run, may still be there.
       const bool is_gone =
           host.header(host_rank).world_end.load() != 0 || host.has_ended(host_rank);
       if (!is_gone || !channel_.has_stopped(member)) continue;

@@ -77,8 +77,7 @@ class NamedRun final : public PersistentRun {
     one.push_back(std::move(submission));
     handle_ = life_.runtime().submit(tensor_.options.process_set.id, std::move(one)).front();
     if (refusal.ok()) return;
-    // The other ranks learn of it; here the handle would report it too late, after the graph is
-    // captured.
+    // The other ranks learn of it; here the handle would report it only after the capture.
     refused_ = std::exchange(handle_, std::nullopt);
     life_.end();
     refusal.throw_if_error();

@@ -39,8 +39,7 @@ Succession::~Succession() {
     reports_->membership = nullptr;
   }
   membership_.reset();  // joins its thread
-  // The others must continue without this process: a clean leave would keep them in a world with
-  // it.
+  // The others must continue without this process; a clean leave would keep it in their world.
   if (next_) next_->abort("it has not taken part in the world that was formed");
 }
 
@@ -64,8 +63,7 @@ Status Succession::enter(World world, Bootstrap& bootstrap, std::uint64_t epoch)
       skipped = std::exchange(next_, std::move(runtime));
       next_epoch_ = epoch;
     }
-    // It broke before it was taken. Others may not have noticed yet, so this must not look like a
-    // clean leave.
+    // It broke before it was taken. Others may not know yet: to them this is not a clean leave.
     if (skipped) skipped->abort("another world was formed");
   } catch (const Error& error) {
     return Status(error.code(), error.what(), error.peer());

@@ -208,8 +208,7 @@ void bind_worlds(py::module_& module) {
       py::arg("set"), py::arg("cause"), py::call_guard<GilReleased>());
 }
 
-// Fingerprints of pieces of memory, each given by address and length; signed, like torch's
-// integers.
+// Fingerprints of pieces of memory (address and length), signed like torch's integers.
 std::vector<std::int64_t> fingerprints(
     const std::vector<std::pair<std::uintptr_t, std::size_t>>& pieces) {
   std::vector<std::int64_t> numbers;

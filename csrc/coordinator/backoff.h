@@ -41,8 +41,8 @@ class Backoff {
   Time since_;
 };
 
-// Whether this host has more `ranks` than this process may use processors, or than its control
-// group's CPU quota allows.
+// Whether `ranks` ranks of this host exceed the processors that this process may use, or its
+// control group's CPU quota.
 [[nodiscard]] bool is_oversubscribed(int ranks);
 
 }  // namespace rueda

@@ -1,6 +1,5 @@
-// A small collective of one tensor that was agreed on, for a waiting caller that has received every
-// rank's contribution: the size of the contributions, and how the result is made from them. See
-// RoundAtOnce.
+// A small collective of one tensor that was agreed on, for a waiting caller that has all ranks'
+// contributions: their sizes, and how to make the result from them. See RoundAtOnce.
 #pragma once
 
 #include <cstddef>
@@ -30,10 +29,9 @@ class CollectiveAtOnce {
   // What this rank sends along for a call that fits: its number of bytes, and the bytes.
   [[nodiscard]] std::size_t contributed(const RepeatedCall& call) const;
   void contribute(const RepeatedCall& call, std::byte* target) const;
-  // Writes the call's output from what each rank has sent along; changes `sent`. False: the data
-  // has another length, which only the rows of an alltoall reveal, and nothing has happened. This
-  // rank's own data is read from the input if possible, since the copy that it sent is on its way
-  // to the others' caches.
+  // Writes the call's output from what each rank has sent along; changes `sent`. False: the length
+  // is different, which only the rows of an alltoall reveal, and nothing has happened. Reads this
+  // rank's data from the input if possible, since other caches are fetching the copy that it sent.
   [[nodiscard]] bool finish(const RepeatedCall& call, std::span<const std::byte*> sent) const;
   // Counts it, after that.
   void count(const RepeatedCall& call, Metrics& metrics) const;

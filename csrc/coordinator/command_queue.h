@@ -20,8 +20,7 @@ namespace rueda {
 class CommandQueue {
  public:
   void open() { accepting_ = true; }
-  // From now on accepts nothing that a handle waits for, because of `reason`. The first reason
-  // stays.
+  // From now on refuses everything that a handle waits for, with the first `reason` given.
   void close(const Status& reason);
   // The same for one process set.
   void close(int set_id, const Status& reason);

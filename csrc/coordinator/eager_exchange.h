@@ -1,5 +1,4 @@
-// The data that members of a plan send along when they join one of its rounds, on one host and
-// across hosts.
+// The data that members of a plan send along when they join a round, on one host or across hosts.
 //
 // On one host, each member reads the data where the others have written it (EagerBuffers). Across
 // hosts, the leader of each host combines its members' data and sends it with the message that the

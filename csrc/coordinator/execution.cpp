@@ -267,8 +267,7 @@ void Batches::start(std::vector<BatchMember> members, BatchOrder order, Time now
   lane.channel = own.channel.get();
   lane.before_links = own.before_links.get();
   lane.after_links = own.after_links[own.next_batch % after_channels].get();
-  // A batch whose data has arrived needs no messages, and may be executed in another order than on
-  // other ranks.
+  // A batch whose data has arrived needs no messages, nor the same order on all ranks.
   if (!contributions) lane.tag = batch_tag(members_->id, order, own.next_batch++);
   // The most urgent is advanced first.
   const std::int32_t priority = members.front().response->request.priority;

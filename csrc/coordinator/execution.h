@@ -107,8 +107,7 @@ class Batches {
   [[nodiscard]] bool must_be_polled() const;
   // Whether this many bytes may be sent along with a rank's readiness.
   [[nodiscard]] bool may_be_eager(std::size_t bytes) const;
-  // The error of a batch that failed or has not moved for `timeout` (zero: no limit); ok if there
-  // is none.
+  // The error of a batch that failed or has not moved for `timeout` (zero: no limit); else ok.
   [[nodiscard]] Status broken(Time now, Duration timeout) const;
   [[nodiscard]] std::optional<Time> oldest_move() const;
 

@@ -41,8 +41,7 @@ class FlightRecorder {
   // again for what is submitted from now on.
   void begin_anew(int set);
 
-  // The rank has submitted it. Returns 0 if nothing is recorded, and the functions below then do
-  // nothing.
+  // The rank has submitted it. 0 if nothing is recorded; the functions below then do nothing.
   Number submit(int set, const Request& request, Time when);
   // All ranks have agreed on it, and it is executed.
   void start(Number number);
@@ -50,9 +49,8 @@ class FlightRecorder {
   // Whether anything of the set is open, or failed because the set ended.
   [[nodiscard]] bool is_cut_short(int set) const;
 
-  // Writes everything to a file that replaces the last one. Fails with ErrorCode::initialization if
-  // it cannot be written. `why` is the reason recorded in the file, `lost` the rank that the world
-  // has lost.
+  // Writes everything to a file that replaces the last one; ErrorCode::initialization if it cannot
+  // be written. `why`: the reason given in the file; `lost`: the rank that the world has lost.
   Status write(Occasion occasion, const std::string& why, int lost = -1) const;
   // The same, but logs an error.
   void dump(Occasion occasion, const Status& reason) const;

@@ -1,5 +1,4 @@
-// What a Handle points to: written once by the thread that drives the engine; any thread may wait
-// for it.
+// What a Handle points to: written once by the thread that drives the engine; all may wait for it.
 #pragma once
 
 #include <atomic>
@@ -64,9 +63,8 @@ struct HandleState {
   // Called once, by the thread that drives the engine (or the one that refused the submission).
   void complete(Status result, OperationOutput result_output = {});
 
-  // Waits until done (FutexWake::changed), until the deadline (timeout), or until a signal handler
-  // has run while this thread slept (interrupted). Drives the engine meanwhile, unless another
-  // thread does.
+  // Waits until done (FutexWake::changed), the deadline (timeout), or a signal handler has run
+  // while this thread slept (interrupted). Drives the engine meanwhile, unless another thread does.
   FutexWake wait(std::optional<Time> deadline) const;
   // The same, but ignores signal handlers; false at the deadline.
   bool outlast(std::optional<Time> deadline = std::nullopt) const;

@@ -12,8 +12,7 @@
 namespace rueda {
 
 // Collective over the ranks of the new world. `own`: what this rank knew in the world before;
-// nothing if it was in none. The result is the same on all ranks, except for what each knows to be
-// gone.
+// nothing if it was in none. The result differs between ranks only in what each knows to be gone.
 [[nodiscard]] Expected<std::shared_ptr<ProcessSets>> inherit_sets(
     Bootstrap& bootstrap, const std::optional<KnownSets>& own, Time deadline);
 

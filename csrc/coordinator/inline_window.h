@@ -1,5 +1,4 @@
-// Credit-based flow control for small messages, which travel with their offers: limits what a
-// receiver may have to store.
+// Credits that limit how much of small messages, which travel with offers, a receiver must store.
 //
 // A sender counts what it has sent ahead to each receiver. A receiver counts what it has taken from
 // each sender, and reports it in halves of the window, which costs next to nothing. Nobody waits
@@ -16,8 +15,8 @@ namespace rueda {
 
 class InlineWindow {
  public:
-  // Window of one sender at one receiver, including an overhead for each message's offer. Enough
-  // for 248 messages of 4096 bytes, or 8192 empty ones.
+  // Window of one sender at one receiver, each message counted with its offer: 248 messages of 4096
+  // bytes, or 8192 empty ones.
   static constexpr std::size_t bytes = 1 << 20;
   static constexpr std::size_t offer_bytes = 128;
 
@@ -32,8 +31,7 @@ class InlineWindow {
     ahead += length + offer_bytes;
     return true;
   }
-  // The receiver has reported room. More than was sent, which only a faulty peer reports, counts as
-  // all.
+  // The receiver has reported room; more than was sent, as by a faulty peer, counts as all.
   void returned(int receiver, std::size_t room) {
     std::size_t& ahead = ahead_[receiver];
     ahead -= std::min(ahead, room);

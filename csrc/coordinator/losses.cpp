@@ -87,8 +87,7 @@ bool Losses::receive_loss(std::span<const std::byte> payload) {
 }
 
 void Losses::on_peer_lost(int peer, const Status& cause) {
-  // What the peer sent before its end is handled first: it may have done its part of what is in
-  // flight.
+  // First, what the peer sent before its end: it may have done its part of what is in flight.
   if (!has_failed()) concerned_.sets.step_once(Clock::now());
   if (are_harmless() || may_have_left(peer)) return;
   const bool is_own = peer == world_.topology.rank;

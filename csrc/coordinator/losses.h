@@ -44,8 +44,7 @@ class Losses {
     DeviceBackend& devices;
   };
 
-  // From now on handles other ranks' reports of failures, and their questions whether this rank is
-  // alive.
+  // From now on handles reports of failures, and questions whether this rank is alive.
   Losses(const World& world, const Concerned& concerned, const EpochServices& services,
          LossPolicy on_loss);
   Losses(const Losses&) = delete;

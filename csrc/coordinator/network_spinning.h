@@ -2,8 +2,8 @@
 //
 // A network answers within microseconds, or sends many bytes for milliseconds, during which nobody
 // should spin. After a short sleep the next spin is longer, up to `max_spin`; after a longer sleep
-// it is half as long, down to none. Waits of 100 to 300 µs then cost both a spin and a sleep; the
-// choice of `short_sleep` rests on the resulting call times.
+// it is half as long, down to none. Waits of 100 to 300 µs then cost both a spin and a sleep;
+// measured call times determined `short_sleep`.
 #pragma once
 
 #include <algorithm>

@@ -54,7 +54,7 @@ class OpenSets {
 
   // --- Messages from other ranks
 
-  // Says where an awaited member is; false if the message is malformed.
+  // Takes an awaited member's answer where its application is; false if it is malformed.
   bool hear_whereabouts(int peer, std::span<const std::byte> payload);
   // Ranks that submit one name to different sets would wait for each other forever. So a rank that
   // learns that a set waits for a name checks whether it has submitted that name to another set,

@@ -12,8 +12,7 @@ namespace rueda {
 
 class PersistentRuns {
  public:
-  // Counters of one operation, written by the thread that starts it: no other thread waits for
-  // these cache lines.
+  // Of one operation, written by the thread that starts it: no other waits for these cache lines.
   class Counters {
    public:
     // `bytes`: size of the tensor.

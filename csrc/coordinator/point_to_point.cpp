@@ -204,10 +204,9 @@ void PointToPoint::finish_send(std::uint64_t number, const Status& status) {
   offered.mapped().handle->complete(status);
 }
 
-// A rank that requests it later finds that the sender has left. Nothing arrives through the
-// transport for earlier requests either: the sender has answered those, or it would not leave. So a
-// receive that the transport keeps, with the application's memory, never completes: its tag is not
-// used again.
+// A rank that requests it later finds that the sender has left. Nothing more arrives through the
+// transport: the sender has answered earlier requests, or it would not leave. So a receive that the
+// transport keeps, with the application's memory, never completes: its tag is not used again.
 void PointToPoint::withdraw(int sender, std::uint64_t number) {
   const auto is_it = [&](const Offer& offer) {
     return offer.sender == sender && offer.number == number;

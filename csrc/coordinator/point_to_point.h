@@ -89,8 +89,7 @@ class PointToPoint {
   // This rank has left the set, and receives nothing there any more.
   void leave(int set_id);
   void leave_all();
-  // This rank leaves cleanly: withdraws its offers so that nobody waits for them. fail_all()
-  // follows.
+  // This rank leaves cleanly: withdraws its offers, so nobody waits for them. fail_all() follows.
   void withdraw_all();
   // The set has been removed, as `was_removed` returns from now on: refuses what was sent to this
   // rank there and not received.

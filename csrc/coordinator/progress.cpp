@@ -31,8 +31,7 @@ constexpr int moment_spins = 100;
 constexpr int moment_spins_when_oversubscribed = 20;
 constexpr int moment_yields_when_oversubscribed = 20;
 
-// If polling is required: how many polls without progress before the owner pauses, and for how
-// long.
+// If polling is required: polls without progress before the owner pauses, and the pause.
 constexpr int polling_spins = 20000;
 constexpr Duration polling_pause = std::chrono::milliseconds(1);
 

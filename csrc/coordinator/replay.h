@@ -24,11 +24,11 @@
 // Operations on GPUs are negotiated each time there.
 //
 // GPU operations, replayed or negotiated, must be enqueued in one order on all ranks, or the
-// collectives wait for each other on the GPUs. So a rank that asks for anything on GPUs to be
-// negotiated cancels the undecided GPU rounds that it has joined, and joins none until it has
-// executed the answer. So for a decided round, no rank can have joined before it asked and another
+// collectives wait for each other on the GPUs. Therefore, a rank that asks for anything on GPUs to
+// be negotiated cancels the undecided GPU rounds that it has joined, and joins none until it has
+// executed the answer. Then no rank can have joined a decided round before it asked, and another
 // after it had the answer. Either all joined before they asked: the rank that decided the round
-// also entered it into the log before it asked, so all ranks read of it before the answer can have
+// entered it into the log before it asked, so all ranks read of it before the answer can have
 // reached them. Or all joined after they had executed the answer.
 #pragma once
 
@@ -106,8 +106,7 @@ class Replay {
   // Hands it back for negotiation. Null: done; otherwise it is about to be executed.
   [[nodiscard]] Submission* recall(const std::string& name);
 
-  // Before this rank negotiates anything on GPUs: cancels the undecided GPU rounds that it has
-  // joined.
+  // Cancels the undecided GPU rounds that it has joined, before anything on GPUs is negotiated.
   void cancel_gpu_rounds();
   // From now on this rank takes nothing and cancels all plans, including future ones: it joins,
   // leaves, or the set has ended.

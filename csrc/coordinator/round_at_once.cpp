@@ -13,8 +13,8 @@ const Response& agreed_in(const ReplayPlan& plan) {
 
 }  // namespace
 
-// Only plans whose data is all sent along and which are known here to be the same on all ranks:
-// such a round is just copy, join, and combine.
+// Only plans of one tensor on one host whose data is all sent along: such a round is just copy,
+// join, and combine.
 void RoundAtOnce::prepare(ReplayPlan& plan) const {
   plan.at_once.reset();
   if (plan.members != 1 || plan.sent.empty() || memory_.spans_hosts()) return;

@@ -60,9 +60,9 @@ class Runtime {
   // Submits operations of a set, one or a group. Errors in them or in the set are reported by the
   // handles. Operations without a name get a numbered one.
   std::vector<Handle> submit(int set_id, std::vector<Submission> submissions);
-  // The same, then waits until all are done, until the deadline, or until a signal handler has run:
-  // for a caller that would wait at once. It usually does all the work itself, and no other thread
-  // wakes up.
+  // The same, then waits until all are done, the deadline, or a signal handler has run: for a
+  // caller that would wait at once. It usually does all the work itself, and no other thread wakes
+  // up.
   std::vector<Handle> submit_and_wait(int set_id, std::vector<Submission> submissions,
                                       std::optional<Time> deadline = std::nullopt);
   // Tries a collective for a caller that waits at once: if it repeats an earlier one and the other
@@ -91,8 +91,7 @@ class Runtime {
   // Counters of this world, including those of the application's threads.
   [[nodiscard]] Metrics& metrics() { return metrics_; }
   [[nodiscard]] const std::shared_ptr<History>& history() const { return history_; }
-  // The process's timeline, while this world is current; may be started and stopped while the
-  // runtime runs.
+  // The process's, while this world is current; may start and stop while the runtime runs.
   [[nodiscard]] Timeline& timeline() { return timeline_; }
   // This rank's most recent operations; records nothing without Options::flight_recorder.
   [[nodiscard]] FlightRecorder& flight_recorder() { return recorder_; }
@@ -104,7 +103,7 @@ class Runtime {
 
   // Whether the set accepts nothing any more. Cheap.
   [[nodiscard]] bool is_broken(int set_id = 0) const { return commands_.is_closed(set_id); }
-  // Why it accepts nothing; ok while it does.
+  // Why; ok while the set accepts submissions.
   [[nodiscard]] Status refusal(int set_id = 0) const { return commands_.refusal(set_id); }
 
   // In a forked child: closes what the parent's peers watch. Async-signal-safe.
@@ -116,8 +115,7 @@ class Runtime {
 
   // One handle per submission.
   std::vector<Handle> open_handles(std::vector<Submission>& submissions) const;
-  // Turns the submissions into a command; returns nothing if they are refused. `queue`: also queues
-  // it.
+  // Turns the submissions into a command and queues it if `queue`; nothing if they are refused.
   std::optional<Command> accept(int set_id, std::vector<Submission> submissions, bool queue);
   Handle wait_for_others(RoundAtOnce& round, const RepeatedCall& call, Time deadline);
   void stop(Command command);

@@ -22,8 +22,7 @@ Status SetChanges::open() {
 }
 
 void SetChanges::form(const Command& command) {
-  // The set becomes known only after its room is reserved: messages from others for a set that is
-  // known but not open would be dropped.
+  // First the room: messages for a set that is known, but not open, would be dropped.
   auto room = reserve_room(means_.world, command.ranks);
   if (!room) {
     // The others may have formed it, so the number counts as used here as well.

@@ -230,8 +230,7 @@ bool SetCoordinator::begin_leave() {
   replay_.suspend();
   if (leaving_ == Leaving::with_all) {
     // Operations held for replay must be decided or announced before this rank says that it has
-    // announced everything. A decided one ends without a list of responses, and what waits for it
-    // then continues.
+    // announced all. A decided one ends without a response list; what waits for it then continues.
     const auto goes_on_by_itself = [this](const std::string& name) {
       return replay_.holds(name) || (deferred_.contains(name) && !is_pending(name));
     };

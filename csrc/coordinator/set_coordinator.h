@@ -29,8 +29,7 @@ class SetCoordinator {
                  const ExecutionContext& context, Transport& transport, Events events,
                  std::shared_ptr<ControlRoom> room = nullptr);
 
-  // `free_name`: a numbered name whose turn has come: submitted now even if other submissions wait
-  // for it.
+  // `free_name`: a numbered name whose turn has come, even if other submissions wait for it.
   void submit(std::vector<Submission> submissions, Time now, const std::string& free_name = {});
   // For calls that need no submission. Null while anything of the set is in progress, or while
   // something records each step of an operation.

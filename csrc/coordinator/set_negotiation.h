@@ -124,8 +124,7 @@ class SetNegotiation {
 
   // Why nothing more can be agreed on; ok while it can.
   [[nodiscard]] const Status& closed() const { return negotiator_.closed(); }
-  // Takes what was meant to be replayed and ends with the set: fails now if its name is pending
-  // again.
+  // Takes what was held for replay and ends with the set: fails it now if its name is pending.
   void take_over(Submission submission, const Status& reason);
   // The set has ended for this rank, whatever the others know.
   void give_up(const Status& reason);
@@ -140,12 +139,12 @@ class SetNegotiation {
   void end_join(const Response& response);
 
   const ProcessSetMembers& members_;
-  const int patient_warnings_;  // so many are attributed to slowness, not to a mistake
+  const int patient_warnings_;  // this many are attributed to slowness, not to a mistake
   const ExecutionContext context_;
   const Events events_;
   Negotiator negotiator_;
   PendingOperations pending_;
-  std::unordered_map<std::string, int> warnings_;  // by name that only others have submitted
+  std::unordered_map<std::string, int> warnings_;  // per name that only other ranks have submitted
   OpenHandle join_handle_;
   int next_persistent_ = 0;
   bool changed_ = false;  // since the last flush

@@ -161,8 +161,7 @@ class TableClient {
   static bool is_of_replica(const Pending& pending) {
     return pending.underway->operation->request.is_replica;
   }
-  // Whether it counts towards `requests_at_once`: the owner lets others pass a request that waits
-  // for a clock.
+  // Whether it counts towards `requests_at_once`: requests that wait for a clock let others pass.
   static bool counts(const Pending& pending) {
     return !is_of_replica(pending) && !pending.underway->operation->waits_for_clock();
   }

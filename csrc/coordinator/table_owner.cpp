@@ -73,8 +73,7 @@ bool TableOwner::admit(const ServedTable* table, int peer, TableJob& job) {
   const TableRequest& request = job.request;
   if (!request.is_inline) {
     const auto bytes = static_cast<std::size_t>(request.payload_bytes);
-    // Reserves room for the result as well: two jobs that each had one of both would wait for each
-    // other forever.
+    // With room for the result: two jobs that had one of both would wait for each other forever.
     const std::size_t both = bytes + (job.status.ok() ? counted(table->result_bytes(request)) : 0);
     if (job.status.ok() && !has_room(request.is_replica, both)) return false;
     if (job.status.ok()) job.status = make_room(job.payload, bytes);
@@ -149,8 +148,7 @@ bool TableOwner::make_room_for_result(TableJob& job, std::size_t bytes) {
 
 // --- Ring order
 
-// Returns whether anything moved. The last rank to have its turn completes the sum, which is then
-// added as one.
+// Returns whether anything moved. The last rank's turn completes the sum, which is added as one.
 bool TableOwner::advance_step(ServedTable& table) {
   RingStep& step = table.step;
   if (!step.is_summed()) {

@@ -24,8 +24,7 @@ std::optional<std::int64_t> number_in(const std::string& path) {
   return std::nullopt;
 }
 
-// What the kernel reclaims before it kills a process: file caches and, where `stat` reports it,
-// slab.
+// What the kernel reclaims before it kills: file caches and, where `stat` reports it, slab.
 std::int64_t reclaimable_in(const std::string& stat, std::string_view prefix) {
   std::ifstream file(stat);
   std::string name;
