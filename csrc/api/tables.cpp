@@ -162,7 +162,7 @@ struct Table::State {
     return made;
   }
 
-  // Owners of which the addition has no part count its tick all the same.
+  // Owners without a part of the addition count its tick all the same.
   void tick_elsewhere(TableOperation& operation) const {
     std::vector<bool> told(ranks());
     for (const TableOperation::Part& part : operation.parts) told[part.index] = true;

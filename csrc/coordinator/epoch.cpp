@@ -174,7 +174,7 @@ bool Epoch::advance(Time now, Readable readable) {
   bool moved = (readable.first || awaits_messages()) && world_.control->progress();
   if (losses_.has_failed()) return moved;
   // Others may need answers from the transport after this rank's part is done: over a network, lost
-  // packets are sent and acknowledged again.
+  // packets are sent again and acknowledged again.
   if (uses_transport() || readable.second) moved = world_.transport->progress() || moved;
   moved = sets_.step(now) || moved;
   if (losses_.has_failed()) return true;

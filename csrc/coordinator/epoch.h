@@ -116,7 +116,7 @@ class Epoch final : public Progress::Work {
   TableEndpoint tables_;
   WhereaboutsAnswers whereabouts_;
   OpenSets sets_;
-  SetChanges changes_;  // of these
+  SetChanges changes_;  // of sets_
   Losses losses_;
   bool ends_in_order_ = false;  // and the transport has been told
   std::optional<Time> leaving_until_;

@@ -20,7 +20,7 @@ namespace {
 // of Horovod's names for transfers between CPUs, it is the one that tools know.
 struct CollectiveNames {
   Collective collective;
-  std::string_view prefix;  // of the tensor's name
+  std::string_view prefix;  // of the tensor's name in the timeline
   std::string_view bar;     // also of the negotiation, after NEGOTIATE_
   std::string_view transfer;
 };
@@ -173,7 +173,7 @@ class HorovodTimeline final : public TimelineWriter {
   struct Lane;
   using Happening = std::function<void(Lane&)>;
 
-  // One tensor: bars are nested, so a bar must end before another event of its level begins.
+  // One tensor. Bars nest, so an open bar must end before another one begins.
   struct Lane {
     int pid = 0;
     enum : std::uint8_t { idle, negotiating, running } state = idle;

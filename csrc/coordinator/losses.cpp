@@ -142,7 +142,7 @@ void Losses::lose(int rank, const Status& reason) {
   if (!lost_.insert(rank).second) return;
   log(LogLevel::debug, "rank ", rank, " is lost: ", reason.to_string());
   tell_neighbours(ControlMessage::loss, reason);
-  // First everything that does not wait; what waits for other ranks to stop comes after.
+  // First everything that must not wait; steps that wait for other ranks to stop come after.
   if (const auto member = world_.host.rank_of(rank)) world_.host.memory()->give_up_on(*member);
   world_.transport->fail(rank, reason);
   concerned_.sets.lose(rank, reason);
@@ -159,7 +159,7 @@ void Losses::fail(const Status& reason) {
   fence(reason);
   services_.commands.close(reason);
   tell_neighbours(ControlMessage::failure, reason);
-  // First everything that does not wait; what waits for other ranks to stop comes after.
+  // First everything that must not wait; steps that wait for other ranks to stop come after.
   if (memory) memory->give_up();
   world_.transport->abort(reason);
   concerned_.devices.abort(reason);

@@ -265,7 +265,8 @@ bool PointToPoint::advance(Arrival& arrival) {
       if (piece > 0) std::memcpy(target, reinterpret_cast<const void*>(source), piece);
     } else {
       status = host_.memory()->read_from(arrival.host_rank, target, source, piece);
-      // The sender's application then has its memory back, and may have overwritten it meanwhile.
+      // Once the sender's world has ended, its application has the memory back and may overwrite
+      // it.
       const std::uint32_t end = host_.memory()->header(arrival.host_rank).world_end.load();
       if (end == world_is_left) {
         status = withdrawn_status(offer.sender);

@@ -76,8 +76,8 @@ void combine_all(const ReplayPlan::Batch& batch, const Combination& combination,
   if (count > 0) combiner({&target, 1}, inputs, count, Stores::cached);
 }
 
-// For a batch that can be combined. Each of `contributions` and the target has contributed_bytes().
-// First, the contributions of one host's members are combined as copied.
+// First step, for a batch that can be combined: combines the contributions of one host's members.
+// Each of `contributions` and the target has contributed_bytes().
 void combine_contributions(const ReplayPlan::Batch& batch,
                            std::span<const std::byte* const> contributions, std::byte* target) {
   const Request& request = batch.front().response->request;
@@ -85,8 +85,8 @@ void combine_contributions(const ReplayPlan::Batch& batch,
               contributions, target);
 }
 
-// Then the results of that are combined. `contributors`: of the whole set, once all are included;
-// otherwise 0. 16-bit floats are rounded each time.
+// Second step: combines results of the first. `contributors`: of the whole set, once all are
+// included; otherwise 0. 16-bit floats are rounded each time.
 void combine_partial(const ReplayPlan::Batch& batch, std::span<const std::byte* const> partial,
                      int contributors, std::byte* target) {
   const Request& request = batch.front().response->request;

@@ -40,7 +40,7 @@ Status ServedTable::check(int peer, const TableRequest& request) const {
   const auto count = static_cast<std::uint64_t>(request.count);
   const auto width = static_cast<std::uint64_t>(shard.width());
   constexpr std::uint64_t most = std::uint64_t{1}
-                                 << 36;  // with the widest rows less than 2^62 bytes
+                                 << 36;  // less than 2^62 bytes, even with the widest rows
   if (count > most) return invalid("too many items");
   std::uint64_t expected = rows ? count * sizeof(std::int64_t) : 0;
   const auto kept =

@@ -22,7 +22,7 @@ Status SetChanges::open() {
 }
 
 void SetChanges::form(const Command& command) {
-  // First the room: messages for a set that is known, but not open, would be dropped.
+  // Reserves room first: messages for a set that is known, but not open, would be dropped.
   auto room = reserve_room(means_.world, command.ranks);
   if (!room) {
     // The others may have formed it, so the number counts as used here as well.

@@ -20,7 +20,7 @@ bool is_executed(const Response& response) {
           (request.collective == Collective::persistent_allreduce && request.on_gpu));
 }
 
-// At most so many interrupted operations are listed; the rest are mostly similar.
+// At most this many interrupted operations are listed; the rest are mostly similar.
 constexpr std::size_t max_interrupted = 16;
 
 // If submissions of a plan's members pause for this long, they are negotiated: a thread that waits

@@ -100,7 +100,7 @@ class SetCoordinator {
   Batches batches_;
   DeferredSubmissions deferred_;
   bool join_waits_ = false;         // for earlier submissions that are deferred or undecided
-  std::optional<Leaving> leaving_;  // these names, whose submissions were deferred
+  std::optional<Leaving> leaving_;  // and waits for the names below, which were deferred
   std::vector<std::string> leave_waits_for_;
   bool has_left_ = false;  // as requested by the application
   std::vector<std::string> interrupted_;

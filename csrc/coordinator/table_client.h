@@ -31,7 +31,7 @@
 
 namespace rueda {
 
-// A client's state of a table. Any thread may read it.
+// What a rank keeps of a table that it sends requests to. Any thread may read it.
 struct TableUse {
   static constexpr std::size_t counted = 65;  // staleness 0 to 63, and everything above
 
@@ -174,7 +174,7 @@ class TableClient {
   Metrics& metrics_;
   std::uint64_t next_number_ = 0;
   std::map<std::uint64_t, Pending> pending_;                              // sent to their owners
-  std::map<int, std::deque<std::pair<std::uint64_t, Pending>>> waiting_;  // of each owner
+  std::map<int, std::deque<std::pair<std::uint64_t, Pending>>> waiting_;  // per owner
   std::map<int, std::size_t> at_once_;  // per owner, without those to replicas
 };
 

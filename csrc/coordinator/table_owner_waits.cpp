@@ -90,7 +90,7 @@ bool TableOwner::look_at_deferred(Time now) {
   return moved;
 }
 
-// Returns whether the error of an overdue step lets anything advance.
+// Returns whether the next step() has anything new to do.
 bool TableOwner::look_at_steps(Time now) {
   bool moved = false;
   for (auto& [key, queue] : queues_) {
