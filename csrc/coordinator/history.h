@@ -30,6 +30,7 @@ class History {
    private:
     const std::shared_ptr<History> history_;
     const Metrics& metrics_;
+    const int generation_;  // of the process that counts
   };
 
   History() = default;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -26,12 +27,22 @@ class Trace {
  private:
   friend class Timeline;
 
-  Status open(const std::string& path, int rank, const TimelineStyle& style);
+  enum class Replaces : std::uint8_t { own_files, any_file };
+
+  // `path` as it was asked for, `name` with the number of the world where it gets one.
+  Status open(const std::string& path, std::string name, const TimelineStyle& style,
+              Replaces replaces);
+  void close();
 
   std::atomic<bool> is_open_ = false;
-  std::mutex mutex_;       // of all below
-  bool is_begun_ = false;  // or has been stopped before it was: options begin none any more
-  int turn_ = 0;           // of the world that writes
+  std::mutex mutex_;        // of all below
+  bool is_begun_ = false;   // or has been stopped before it was: options begin none any more
+  bool has_ended_ = false;  // for good
+  int turn_ = 0;            // of the world that writes,
+  WorldMark world_;         // and which one that is
+  std::string path_;        // asked for, while it is open
+  TimelineStyle style_;
+  std::set<std::string> own_files_;  // that this process has begun
   TraceFile file_;
   std::unique_ptr<TimelineWriter> writer_;
 };
@@ -51,11 +62,18 @@ class Timeline {
   // another process, whose rank this one has now. Empty: none begins. Errors of open().
   Status take_over(const WorldMark& world, const std::string& path, const TimelineStyle& style);
 
-  // Starts writing to `path`, in which %r stands for the rank; without %r, rank 0 alone writes.
-  // invalid_argument where it is open already, initialization where the file cannot be written.
-  Status open(const std::string& path, int rank, const TimelineStyle& style = {});
+  // Starts writing to `path`, in which %r stands for the rank in the world that writes; without %r,
+  // rank 0 alone writes. Without effect where `path` is being written in this style already, as by
+  // a function that is run again in each world. In a later world a file of this name that this
+  // process has not begun may be another one's, which still writes it or is lost: it stays, and
+  // <path>.epoch<number> is written. invalid_argument where something else is being written,
+  // not_initialized after end(), initialization where the file cannot be written.
+  Status open(const std::string& path, const TimelineStyle& style = {});
   // Ends the file. Without effect while not open.
   void close();
+  // Ends it together with the last world: nothing opens it again, though other threads may still
+  // hold that world.
+  void end();
   [[nodiscard]] bool is_open() const { return trace_->is_open_.load(std::memory_order_relaxed); }
 
   // Calls `tell` with the TimelineWriter. Without effect while not open.
