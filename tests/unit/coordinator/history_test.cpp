@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "child_process.h"
 #include "coordinator/metrics.h"
+#include "unit/child_process.h"
 
 namespace rueda::test::history_test {
 
