@@ -16,7 +16,7 @@ std::size_t EarlyMessages::keep(int set_id, int peer, std::span<const std::byte>
   found->second.bytes += cost_of(payload.size());
   bytes_ += cost_of(payload.size());
   if (bytes_ <= max_bytes) return dropped;
-  // Not whose message was the last: it may be the first of a set that is sound.
+  // The largest set, not the sender of the last message, which may be the first of a healthy set.
   auto& [id, largest] = *std::max_element(
       sets_.begin(), sets_.end(),
       [](const auto& one, const auto& other) { return one.second.bytes < other.second.bytes; });
