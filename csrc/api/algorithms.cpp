@@ -56,7 +56,7 @@ AlgorithmChoice choose_algorithm(std::int64_t bytes) {
 
 std::vector<HostLink> host_links() {
   std::vector<HostLink> links;
-  const auto runtime = current_runtime();  // which may be replaced meanwhile
+  const auto runtime = current_runtime();  // kept alive: it may be replaced meanwhile
   for (const TriedLink& tried : runtime->epoch().layout().links_tried) {
     const double ns_per_byte = tried.costs.per_byte;
     const bool is_known = tried.costs.is_measured && ns_per_byte > 0;

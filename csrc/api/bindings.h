@@ -1,6 +1,6 @@
-// What bindings of other languages need beyond the public headers: to wait in parts, so that they
-// can look after something else in between, as Python does after signals; and facts about the
-// build. csrc/bindings/ includes this, csrc/core/ and the public headers, and nothing else.
+// What bindings for other languages need beyond the public headers: waiting in parts, so that they
+// can do something else in between, as Python does after signals; and facts about the build.
+// csrc/bindings/ includes this, csrc/core/ and the public headers, and nothing else.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +22,23 @@
 
 namespace rueda {
 
-// The address under which ranks of other hosts reach this one; `interface`: Options::interface.
-// Throws InitializationError where that is neither an interface nor an address of this host.
+// The address at which ranks of other hosts reach this one; `interface`: Options::interface. Throws
+// InitializationError if that is neither an interface nor an address of this host.
 [[nodiscard]] std::string own_address(const std::string& interface);
 
 // Waits until the operation is done, the deadline has passed or a signal handler has run in this
-// thread. The operation's error is left to Handle::wait().
+// thread. Does not throw the operation's error; Handle::wait() does.
 void wait_once(const Handle& handle, Time deadline);
 
-// As allreduce() and so on, for a caller that waits at once: it does the work itself, and no
-// other thread wakes. Return when the operation is done, when the deadline has passed or when a
-// signal handler has run; in the last two cases it goes on, and the handle is waited for as any
+// Like allreduce() etc., for a caller that waits at once: it does the work itself, and no other
+// thread wakes. They return when the operation is done, the deadline has passed or a signal handler
+// has run; in the last two cases the operation continues, and the handle is waited for like any
 // other.
 [[nodiscard]] Handle allreduce_blocking(const TensorView& input, void* output,
                                         const AllreduceOptions& options,
                                         std::optional<Time> deadline);
-// An allreduce of one tensor of the host, of which all else is as it usually is. Refers to what the
-// caller has.
+// An allreduce of one host tensor with defaults for everything else. Holds references to the
+// caller's data.
 struct PlainAllreduce {
   std::string_view name;  // empty: numbered
   const void* input = nullptr;
@@ -50,15 +50,14 @@ struct PlainAllreduce {
   double postscale_factor = 1.0;
   ProcessSet process_set = {};
 };
-// To be tried before allreduce_blocking(): whether the same has been done before, in which case it
-// is done again in a fraction of the time, as long as it is small and all ranks come within a few
-// microseconds.
+// To be tried before allreduce_blocking(): if the same call has been made before, it is replayed in
+// a fraction of the time, provided that it is small and all ranks arrive within a few microseconds.
 enum class Tried : std::uint8_t { not_repeated, done, begun };
-// not_repeated: nothing has happened. begun: `handle` is that of an operation that goes on, as
-// allreduce_blocking() returns it. `begin_to_wait` is called once before this waits for longer than
-// those microseconds or does anything that could wait for another thread of the caller's, and says
-// the deadline; until then a caller may hold what his other threads need. Name and shape need not
-// outlive that.
+// not_repeated: nothing has happened. begun: `handle` belongs to an operation in progress, as
+// returned by allreduce_blocking(). `begin_to_wait` returns the deadline; it is called once before
+// this waits for longer than those microseconds or does anything that could wait for another thread
+// of the caller's process. Until then a caller may hold what other threads need. Name and shape
+// need not outlive that.
 [[nodiscard]] Tried try_to_repeat(const PlainAllreduce& call,
                                   const std::function<Time()>& begin_to_wait, Handle& handle);
 [[nodiscard]] Handle allgather_blocking(const TensorView& input, const CallOptions& options,
@@ -73,23 +72,23 @@ enum class Tried : std::uint8_t { not_repeated, done, begun };
                                        const CallOptions& options, std::optional<Time> deadline);
 [[nodiscard]] Handle barrier_blocking(const CallOptions& options, std::optional<Time> deadline);
 
-// Ends all process sets but the world and those that only their members know. Every rank calls it,
-// before it does anything else in a world that it has just entered; none waits for another.
+// Ends all process sets except the world and those that only their members know. Every rank must
+// call it, before it does anything else in a world that it has just entered; no rank waits for
+// another.
 void end_process_sets();
-// For a process set that this rank knows, from now on in this world: where stall_error makes
-// operations fail, they do so after `seconds` at the earliest. What counts is what the set's first
-// rank asks for.
+// For a process set that this rank knows: from now on in this world, stall_error makes operations
+// fail after `seconds` at the earliest. The value given on the set's first rank counts.
 void extend_patience(ProcessSet set, double seconds);
-// Whether the set was added with these ranks, which may have got other numbers since.
+// Whether the set was added with these ranks, which may have been renumbered since.
 [[nodiscard]] bool was_added_as(ProcessSet set, std::vector<int> ranks);
-// add_process_set() and remove_process_set() begun.
+// Begin add_process_set() and remove_process_set().
 [[nodiscard]] Handle begin_adding_process_set(std::vector<int> ranks);
-// Waits until it has been added.
+// Waits until the set has been added.
 [[nodiscard]] ProcessSet added_process_set(const Handle& handle);
 [[nodiscard]] Handle begin_removing_process_set(ProcessSet set);
 
-// rueda::Allreduce begun: `finish` waits until the ranks have agreed on it, which is when
-// `agreement` is done, and makes what runs. It is called once.
+// A rueda::Allreduce that has begun: `finish` waits until the ranks have agreed on it, which is
+// when `agreement` is done, and creates the run. Call it once.
 struct BegunAllreduce {
   Handle agreement;
   std::function<OwnedPersistentRun()> finish;
@@ -99,61 +98,62 @@ struct BegunAllreduce {
 
 // --- Worlds of a process beside its own
 //
-// Each is formed of ranks that its owner names, and ended without regard to any other, as
+// Each is formed of ranks that its owner names, and ended independently of any other, as
 // fault-tolerant training does whenever its members change. One process may be several ranks of
-// one. It has one process set, of all its ranks, by which collectives and messages find it. The
-// timeline, the metrics and persistent operations are those of the process's own world.
+// one. It has one process set, of all its ranks, which identifies it to collectives and messages.
+// The timeline, the metrics and persistent operations belong to the process's own world.
 
-// So many may be open at a time.
+// How many may be open at a time.
 inline constexpr int world_limit = 64;
 
-// How the ranks meet: connect_rendezvous() says what each field is. One rank alone needs no
-// address.
+// How the ranks meet; connect_rendezvous() documents the fields. One rank alone needs no address.
 struct WorldMeeting {
   int rank = 0;
   int size = 1;
   std::string address = {};
   std::string secret = {};
   int listener = -1;
-  std::map<std::string, std::string> options = {};  // before those of the environment
+  std::map<std::string, std::string> options = {};  // override those of the environment
 };
 
 // Collective over the ranks of the world; returns once all have connected. Throws
-// InitializationError where they do not meet, and NotInitializedError in a process that was forked
+// InitializationError if they do not meet, and NotInitializedError in a process that was forked
 // from one with worlds.
 [[nodiscard]] ProcessSet open_world(const WorldMeeting& meeting);
 
-// Forms a world of the ranks that meet there and makes it the process's own in the place of the
-// present one, if any, which is left: to take in newcomers, who are in none yet, and to do without
-// ranks that are to leave (these call shutdown()); or as the first one, of ranks that no launcher
-// tells of each other. Collective over the ranks of the new world. Tells each one's rank in the
-// present world, -1 for a newcomer. Throws InitializationError where the world
-// cannot be formed, and the present one stays; UnsupportedError where the ranks met through MPI.
+// Forms a world of the ranks that meet there and makes it the process's own, replacing the present
+// one, if any, which is left. Uses: to admit newcomers, which are in no world yet; to drop ranks
+// that are to leave (these call shutdown()); or as the first world, of ranks that no launcher
+// connects. Collective over the ranks of the new world. Returns each one's rank in the present
+// world, -1 for a newcomer. Throws InitializationError if the world cannot be formed, and the
+// present one stays; UnsupportedError if the ranks met through MPI.
 Recovery enter_world(const WorldMeeting& meeting);
-// Whether the present world is over for its ranks: one is lost, or has left it in good order. An
-// operation may have failed for that before it is known here, which is waited for so many seconds.
+// Whether the present world has ended for its ranks: one is lost, or has left it cleanly. An
+// operation may fail because of that before this rank knows the reason; waits up to `patience`
+// seconds for it.
 [[nodiscard]] bool is_world_over(double patience);
-// For whoever waits for all ranks of the present world elsewhere than in it, as in enter_world():
-// throws PeerLostError where one was lost meanwhile, which would be waited for until time is up.
+// For a thread that waits for all ranks of the present world by other means, as in enter_world():
+// throws PeerLostError if one has been lost, for which it would otherwise wait until the timeout.
 void throw_if_rank_is_lost();
-// The same for whoever waits for these ranks of it: throws ShutdownError where the first rank that
-// has left the world in good order is one of them.
+// The same for a thread that waits for these ranks: throws ShutdownError if the first rank that has
+// left the world cleanly is one of them.
 void throw_if_rank_has_left(const std::vector<int>& ranks);
 
 // Ends the world. Without a cause this rank leaves: what all have agreed on is finished, the rest
-// fails with ShutdownError. With one, what is under way fails at once, on the other ranks with a
-// PeerLostError that tells the cause. Does nothing where it has been closed. Any thread may call it
-// while others wait for operations; nothing touches their tensors once these have returned.
+// fails with ShutdownError. With a cause, everything in progress fails at once, on the other ranks
+// with a PeerLostError that gives the cause. Does nothing if the world has been closed. Any thread
+// may call it while others wait for operations; nothing accesses their tensors once those waits
+// have returned.
 void close_world(ProcessSet set, const std::string& cause = {});
 
 // ---
 
-// Done, and nothing touches the tensors any more, GPUs included.
+// Whether it is done and nothing accesses the tensors any more, GPUs included.
 [[nodiscard]] bool is_finished(const Handle& handle);
-// What `stream` enqueues from now on finds the results of operations that are done. Those of one
-// batch are waited for once.
+// Work enqueued on `stream` from now on sees the results of operations that are done. Waits once
+// for those of one batch.
 void make_stream_wait(std::span<const Handle> handles, void* stream);
-// As Handle::release_output(), for memory of a result that its handle may have left.
+// Like Handle::release_output(), for a result's memory that may have been taken from its handle.
 void release_output(const std::shared_ptr<std::byte[]>& memory, void* stream);
 
 }  // namespace rueda

@@ -33,7 +33,7 @@ void set_wire(Request& request, std::optional<DataType> wire) {
 
 namespace {
 
-// What is wrong with what a compression is to keep of a tensor, one of so many.
+// Checks what a compression is to keep of one of `tensors` tensors.
 Status check_feedback(const KeptByCodec& kept, const AllreduceOptions& options,
                       std::size_t tensors) {
   const auto refuse = [](const auto&... why) {
@@ -113,7 +113,7 @@ Submission barrier_submission(const CallOptions& options) {
   return submission_of(Collective::barrier, {nullptr, {0}, DataType::uint8}, options.name);
 }
 
-// Rows that go to each rank: as asked for, or evenly.
+// Rows that go to each rank: as requested, or evenly.
 Expected<std::vector<std::int64_t>> alltoall_rows(const TensorView& input,
                                                   const std::vector<std::int64_t>& splits,
                                                   std::int64_t ranks) {
@@ -129,7 +129,7 @@ Expected<std::vector<std::int64_t>> alltoall_rows(const TensorView& input,
     }
     return std::vector<std::int64_t>(static_cast<std::size_t>(ranks), rows / ranks);
   }
-  // Counted down, so that no sum can overflow.
+  // Counts down, so that no sum can overflow.
   std::int64_t left = rows;
   for (const std::int64_t split : splits) {
     if (split < 0 || split > left) {
@@ -188,7 +188,7 @@ Submission reduce_scatter_submission(const TensorView& input, const ReduceScatte
   return submission;
 }
 
-// Of a result in memory of the caller's: whole rows, as the input has them.
+// For a result in the caller's memory: whole rows, with the input's row shape.
 OperationOutput output_of(const RepeatedCall& call, const TensorView& input) {
   OperationOutput output;
   if (call.collective == Collective::broadcast) return output;
@@ -201,8 +201,8 @@ OperationOutput output_of(const RepeatedCall& call, const TensorView& input) {
   return output;
 }
 
-// A collective whose caller waits at once: without a submission where it only repeats what was done
-// before, see Runtime::repeat().
+// A collective whose caller waits at once: without a submission if it only repeats an earlier one,
+// see Runtime::repeat().
 template <class MakeSubmission>
 Handle repeat_or_submit(ProcessSet set, const TensorView& input, const RepeatedCall& call,
                         std::optional<Time> deadline, const MakeSubmission& make_submission) {
@@ -238,7 +238,7 @@ Submission alltoall_submission(const TensorView& input, const std::vector<std::i
   const auto members = runtime->process_sets().find(set_id);
   const std::int64_t ranks = members ? members->size() : 1;
   auto rows = alltoall_rows(input, splits, ranks);
-  // Only this rank knows its splits: the others are told when they are wrong.
+  // Only this rank knows its splits: an error travels with the request to the others.
   if (rows.ok()) {
     submission.rows = *std::move(rows);
   } else {

@@ -1,4 +1,4 @@
-// How the arguments of a collective become what the runtime takes.
+// Turns the arguments of a collective into what the runtime takes.
 #pragma once
 
 #include <optional>
@@ -12,11 +12,11 @@ namespace rueda {
 [[nodiscard]] Submission submission_of(Collective collective, const TensorView& input,
                                        const std::string& name);
 
-// What cannot be is kept, so that every rank is told of it.
+// An invalid type is kept, so that every rank learns of it.
 void set_wire(Request& request, std::optional<DataType> wire);
 
-// As `options` say for tensor number `index` of the `tensors` that are reduced together. What
-// cannot be is kept here, too.
+// Applies `options` for tensor number `index` of the `tensors` that are reduced together. Invalid
+// settings are kept here, too.
 void set_compression(Submission& submission, const AllreduceOptions& options, std::size_t index,
                      std::size_t tensors);
 
@@ -27,7 +27,7 @@ void set_reduction(Request& request, const ReductionOptions& options) {
   request.postscale = options.postscale_factor;
 }
 
-// Of one tensor; `collective` is `allreduce` or `persistent_allreduce`.
+// For one tensor; `collective` is `allreduce` or `persistent_allreduce`.
 [[nodiscard]] Submission allreduce_submission(Collective collective, const TensorView& input,
                                               void* output, const AllreduceOptions& options);
 

@@ -8,13 +8,13 @@
 
 namespace rueda {
 
-// The runtime of this process. Throws NotInitializedError without one, saying so where the process
-// was forked from one that has it.
+// The runtime of this process. Throws NotInitializedError if there is none; the message says so if
+// the process was forked from one that has it.
 [[nodiscard]] std::shared_ptr<Runtime> current_runtime();
 
-// The runtime that a process set is of, which may be that of another world than the process's own
-// (open_world()), and the set's number there. Throws as current_runtime(), and ShutdownError where
-// the world has been closed.
+// The runtime to which a process set belongs, which may be that of another world than the process's
+// own (open_world()), and the set's number there. Throws like current_runtime(), and ShutdownError
+// if the world has been closed.
 struct SetRuntime {
   std::shared_ptr<Runtime> runtime;
   int set_id;

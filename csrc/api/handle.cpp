@@ -17,7 +17,7 @@ HandleState& state_of(const Handle& handle) {
   throw InvalidArgumentError("this handle is of no operation");
 }
 
-// In a child made by fork() nobody completes what its parent has begun.
+// In a child made by fork(), nothing completes what its parent has begun.
 const HandleState& state_to_wait_for(const Handle& handle) {
   const HandleState& state = state_of(handle);
   if (!state.is_done() && state.generation != fork_generation()) throw_forked();

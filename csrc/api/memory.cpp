@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::align_val_t alignment{64};
 
-// Smaller allocations do not ask for the process's limits.
+// Smaller allocations do not check the process's limits.
 constexpr std::size_t small_enough = std::size_t{1} << 20;
 
 class NoMemory final : public std::bad_alloc {
@@ -37,8 +37,8 @@ std::string no_room_for(std::size_t bytes) {
              mebibytes(memory_to_spare()), " are kept for other uses");
 }
 
-// Zeroes them in steps within the limits of the process's control group, past which the kernel
-// would kill it. False: they leave no room.
+// Zeroes the memory in steps within the limits of the process's control group, beyond which the
+// kernel would kill it. False: they leave no room.
 bool zero_within_limits(std::byte* memory, std::size_t bytes) {
   while (bytes > 0) {
     const std::size_t step = bytes < small_enough ? bytes : memory_step(bytes);
@@ -50,7 +50,7 @@ bool zero_within_limits(std::byte* memory, std::size_t bytes) {
   return true;
 }
 
-// Memory like any other: a tensor in it works as well, only more slowly.
+// Ordinary memory: tensors in it work as well, only more slowly.
 std::shared_ptr<std::byte[]> allocate_ordinary(std::size_t bytes) {
   if (bytes >= small_enough && !fits_within_limits(bytes)) throw NoMemory(no_room_for(bytes));
   auto* const memory = static_cast<std::byte*>(::operator new[](bytes == 0 ? 1 : bytes, alignment));

@@ -13,7 +13,7 @@
 namespace rueda {
 
 void PersistentLife::begin() {
-  // Whether the others have been quick must not decide whether a second start is an error.
+  // Whether a second start is an error must not depend on how fast the other ranks were.
   if (to_be_waited_for_) {
     throw InvalidArgumentError(
         str(in_quotes(name()), " is started again before it was waited for"));
@@ -51,7 +51,7 @@ TransferCounters& PersistentLife::observe_runs() {
   return counters_.emplace(runtime_->metrics().persistent_runs, bytes_).transfers;
 }
 
-// As an allreduce, not as the agreement on it.
+// Drawn as an allreduce, not as the agreement on one.
 template <class Draw>
 void PersistentLife::draw(const Draw& what) {
   runtime_->timeline().write([&](TimelineWriter& writer) {
@@ -89,7 +89,7 @@ PersistentAgreement::PersistentAgreement(std::shared_ptr<Runtime> runtime, const
   std::vector<Submission> one;
   one.push_back(allreduce_submission(Collective::persistent_allreduce, input, output, options));
   Request& request = one.front().request;
-  // What has a flaw is refused in any case, and has no size.
+  // Invalid arguments are refused in any case, and have no size.
   if (request.error.ok() && flaw_of(input.shape, input.dtype).empty()) {
     request.error = prepare_host_run(tensor_);
   }
@@ -108,7 +108,7 @@ OwnedPersistentRun PersistentAgreement::make_run() {
   handle_.wait();
   OperationOutput& agreed = handle_.state()->output;
   if (tensor_.options.name.empty()) tensor_.options.name = str("persistent.", agreed.persistent);
-  // Nobody else may keep it: it goes with the run, and waits for the GPU then.
+  // Nothing else may keep a reference: it is destroyed with the run, and then waits for the GPU.
   if (auto reduction = std::move(agreed.reduction)) {
     const bool is_direct = reduction->obstacle().ok();
     return is_direct ? make_device_run(std::move(tensor_), std::move(reduction))

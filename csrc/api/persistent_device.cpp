@@ -11,7 +11,7 @@ namespace rueda {
 
 namespace {
 
-constexpr std::uintptr_t stream_of_thread = 2;  // the runtime's number
+constexpr std::uintptr_t stream_of_thread = 2;  // CUDA's number for it
 constexpr auto max_spin = std::chrono::microseconds(200);
 constexpr auto pause = std::chrono::microseconds(50);
 
@@ -19,12 +19,12 @@ class DeviceRun final : public PersistentRun {
  public:
   DeviceRun(const PersistentTensor& tensor, std::shared_ptr<DeviceReduction> reduction)
       : life_(tensor), stream_(tensor.input.stream), reduction_(std::move(reduction)) {
-    life_.observe_runs();  // what moves is counted by the reduction
+    life_.observe_runs();  // the reduction counts transfers
   }
 
   void begin(std::optional<void*> stream) override {
     void* const on = stream.value_or(stream_);
-    // Which stream it is depends on the thread, and NCCL is called by another one.
+    // Which stream that is depends on the thread, and another thread calls NCCL.
     if (reinterpret_cast<std::uintptr_t>(on) == stream_of_thread) {
       throw InvalidArgumentError(
           "a persistent allreduce cannot start on cudaStreamPerThread: make a stream of your own "
@@ -41,7 +41,7 @@ class DeviceRun final : public PersistentRun {
       if (*enqueued) return true;
       const Time now = Clock::now();
       if (deadline && now >= *deadline) return false;
-      // To sleep takes some 60 us, however short a time is asked for; a call of NCCL takes less.
+      // A sleep takes some 60 us, however short the requested time; a call of NCCL takes less.
       if (now - begin < max_spin) {
         std::this_thread::yield();
       } else {
@@ -62,13 +62,13 @@ class DeviceRun final : public PersistentRun {
  private:
   [[noreturn]] void fail(const Status& status) {
     life_.end(status);
-    life_.fail_if_broken();  // whose error it was in the first place
-    // The end of the process set is no failure.
+    life_.fail_if_broken();  // that is then the original error
+    // The end of the process set is not a failure.
     if (status.code() == ErrorCode::shutdown) throw ShutdownError(status.to_string());
     life_.give_up(status);
   }
 
-  PersistentLife life_;  // the runtime outlives what it has made
+  PersistentLife life_;  // the runtime outlives what it has created
   void* const stream_;
   const std::shared_ptr<DeviceReduction> reduction_;
 };

@@ -17,10 +17,9 @@ namespace rueda {
 
 namespace {
 
-// While it sleeps it looks so often whether the world is broken.
+// How often it checks during a sleep whether the world is broken.
 constexpr auto max_sleep = std::chrono::milliseconds(50);
-// Looks before it asks for the time, or gives the processor away: what is waited for mostly comes
-// within a microsecond.
+// Polls before it reads the clock or yields the processor: most waits end within a microsecond.
 constexpr int first_spins = 100;
 constexpr int first_spins_when_oversubscribed = 60;
 constexpr Duration spinning = std::chrono::milliseconds(1);
@@ -31,13 +30,13 @@ std::uint64_t channel_key(int set, int number) {
          static_cast<std::uint64_t>(number);
 }
 
-// Its channel serves this tensor alone.
+// The channel serves this tensor alone.
 std::size_t slot_for(const HostPolicy& policy, std::size_t bytes) {
   return bytes <= policy.flat_limit ? bytes : 0;
 }
 
-// Where tensors that are not registered do best through shared memory, they go through a copy
-// there. Larger ones come to lie on huge pages, where the kernel reaches them faster.
+// Sizes for which unregistered tensors are fastest through shared memory use a copy there. Larger
+// tensors are put on huge pages, which makes access through the kernel faster.
 bool prefers_copy(const PersistentTensor& tensor, const HostPolicy& policy) {
   const HostMemory& host = *tensor.host.memory;
   const std::size_t bytes = tensor.bytes();
@@ -45,7 +44,7 @@ bool prefers_copy(const PersistentTensor& tensor, const HostPolicy& policy) {
   return !host.registered(tensor.input.data, bytes) || !host.registered(tensor.output, bytes);
 }
 
-// Whether the kernel does not let other ranks reach the tensor.
+// Whether the kernel does not let other ranks access the tensor.
 bool needs_copy(const PersistentTensor& tensor, const HostPolicy& policy) {
   const HostMemory& host = *tensor.host.memory;
   const std::size_t bytes = tensor.bytes();
@@ -121,13 +120,14 @@ class HostRun final : public PersistentRun {
             options.postscale_factor};
   }
 
-  // Its channel has no slots for that: what would go through them has a copy in registered memory.
+  // The channel has no slots for staging: tensors that would be staged have a copy in registered
+  // memory.
   static HostPolicy without_staging(HostPolicy policy) {
     if (std::exchange(policy.staged_limit, 0) > 0) policy.registered_min = 0;
     return policy;
   }
 
-  // What failed on this rank has failed for all: the others count on it.
+  // A failure on this rank is a failure on all, which rely on it.
   void finish() {
     life_.end(reduction_.status());
     if (!reduction_.status().ok()) {
@@ -137,7 +137,7 @@ class HostRun final : public PersistentRun {
     copy_back();
   }
 
-  // Once for each run: what the application writes afterwards stays.
+  // Once per run, so that what the application writes afterwards stays.
   void copy_back() {
     if (std::exchange(to_copy_back_, false)) copy(output_, copy_.get());
   }
@@ -149,7 +149,7 @@ class HostRun final : public PersistentRun {
 
   [[nodiscard]] Runtime& runtime() const { return life_.runtime(); }
 
-  // The world of this rank is over, so that nothing of the others may be touched any more.
+  // The world of this rank has ended, so the other ranks' memory must no longer be accessed.
   [[noreturn]] void fail_ended() {
     life_.end(Status(ErrorCode::shutdown, "its world has ended"));
     life_.fail_if_broken();
@@ -166,7 +166,7 @@ class HostRun final : public PersistentRun {
     if (!reduction_.done()) wait_long(deadline);
   }
 
-  // `last_move_` stays from one of several waits for the same run to the next.
+  // `last_move_` is kept between several waits for the same run.
   void wait_long(std::optional<Time> deadline) {
     Backoff backoff(oversubscribed_, spinning, placement_);
     if (!last_move_) last_move_ = Clock::now();
@@ -189,8 +189,8 @@ class HostRun final : public PersistentRun {
     if (!reduction_.advance() && !reduction_.done()) sleeper.sleep(Clock::now() + max_sleep);
   }
 
-  // Throws where a rank that is waited for has left the world in good order. What it has done
-  // before comes first: where that was its part, nobody waits for it. Within a visit.
+  // Throws if an awaited rank has left the world cleanly. What it did before is handled first: if
+  // that was its part, nobody waits for it. Call within a visit.
   void fail_if_left() {
     if (!life_.is_departing() || !awaits_who_has_left()) return;
     while (!reduction_.done() && reduction_.advance()) continue;
@@ -200,11 +200,12 @@ class HostRun final : public PersistentRun {
   }
 
   [[nodiscard]] bool awaits_who_has_left() const {
-    const std::vector<int> awaited = reduction_.awaited();  // nobody, at work that anybody may do
+    const std::vector<int> awaited = reduction_.awaited();  // empty for work that any rank may do
     for (int member = 0; member < channel_.size(); ++member) {
       const int host_rank = channel_.host_rank(member);
       const HostMemory& host = channel_.host();
-      // One that has not opened its channel yet, or has dropped its run, may still be in the world.
+      // A rank that has not opened its channel yet, or has dropped its run, may still be in the
+      // world.
       const bool is_gone =
           host.header(host_rank).world_end.load() != 0 || host.has_ended(host_rank);
       if (!is_gone || !channel_.has_stopped(member)) continue;
@@ -217,7 +218,7 @@ class HostRun final : public PersistentRun {
     return false;
   }
 
-  // Throws where waiting has no sense any more.
+  // Throws if waiting has become pointless.
   void check() {
     if (reduction_.done()) return;
     life_.fail_if_broken();
@@ -226,7 +227,7 @@ class HostRun final : public PersistentRun {
     const double timeout = runtime().options().transfer_timeout;
     if (timeout <= 0 || Clock::now() - *last_move_ < seconds(timeout)) return;
     const std::vector<int> ranks = reduction_.awaited();
-    channel_.stop();  // nothing more is touched in this visit, and no other begins
+    channel_.stop();  // nothing more is accessed in this visit, and no other begins
     life_.give_up(Status(ErrorCode::timeout,
                          str(in_quotes(life_.name()), " has not moved for ", timeout,
                              " s: waiting for ", describe_ranks(ranks)),
@@ -244,7 +245,7 @@ class HostRun final : public PersistentRun {
   const std::shared_ptr<std::byte[]> copy_;
   bool to_copy_back_ = false;
   HostReduction reduction_;
-  std::optional<Time> last_move_;  // of this run, once it has been waited for
+  std::optional<Time> last_move_;  // in this run, once it has been waited for
 };
 
 }  // namespace

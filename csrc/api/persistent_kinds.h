@@ -1,5 +1,5 @@
 // How the ranks agree on a persistent allreduce, and its kinds: one for each place where its tensor
-// may lie. Functions throw, as the public ones do.
+// may be. Functions throw, like the public ones.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,14 @@
 
 namespace rueda {
 
-// What a run is made of.
+// What a run is created from.
 struct PersistentTensor {
   std::shared_ptr<Runtime> runtime;
   TensorView input;
   void* output = nullptr;
   AllreduceOptions options;  // with a name
-  // What a run on one host needs, see prepare_host_run().
-  HostMembers host;  // those of the set
+  // For a run on one host, see prepare_host_run().
+  HostMembers host;  // members of the set
   std::shared_ptr<ControlRoom> room;
   std::shared_ptr<std::byte[]> copy;
 
@@ -31,12 +31,12 @@ struct PersistentTensor {
 // The ranks of a set agree on a persistent allreduce: collective over the set.
 class PersistentAgreement {
  public:
-  // Begins.
+  // Begins the agreement.
   PersistentAgreement(std::shared_ptr<Runtime> runtime, const TensorView& input, void* output,
                       const AllreduceOptions& options);
   // Done once all have agreed.
   [[nodiscard]] const Handle& handle() const { return handle_; }
-  // Waits for that, and makes the run that suits.
+  // Waits for the agreement, and creates the suitable kind of run.
   [[nodiscard]] OwnedPersistentRun make_run();
 
  private:
@@ -44,21 +44,21 @@ class PersistentAgreement {
   Handle handle_;
 };
 
-// Takes all memory that a run on one host will need, before the ranks agree on it: what one of them
-// lacks is an error of all. Nothing for other runs.
+// Reserves all memory that a run on one host will need, before the ranks agree on it: if one rank
+// lacks memory, it is an error on all. Does nothing for other runs.
 [[nodiscard]] Status prepare_host_run(PersistentTensor& tensor);
-// On one host: in the calling thread, through shared memory. `number`: of the operation in its set.
+// On one host: in the calling thread, through shared memory. `number`: the operation's in its set.
 [[nodiscard]] OwnedPersistentRun make_host_run(PersistentTensor tensor, const HostPolicy& policy,
                                                const ProcessSetMembers& members, int number);
 // On GPUs with NCCL: enqueued by the calling thread.
 [[nodiscard]] OwnedPersistentRun make_device_run(PersistentTensor tensor,
                                                  std::shared_ptr<DeviceReduction> reduction);
-// Anywhere: a named operation. `reduction`, of a tensor on a GPU, says why it is not another.
+// Anywhere: a named operation. `reduction`, for a tensor on a GPU, says why it is not a device run.
 [[nodiscard]] OwnedPersistentRun make_named_run(PersistentTensor tensor,
                                                 std::shared_ptr<DeviceReduction> reduction);
 
-// What the kinds have in common: a run is waited for before the next one, and its errors are those
-// of all ranks.
+// What the kinds have in common: a run must be waited for before the next one, and its errors are
+// errors on all ranks.
 class PersistentLife {
  public:
   explicit PersistentLife(const PersistentTensor& tensor)
@@ -74,21 +74,21 @@ class PersistentLife {
 
   [[nodiscard]] Runtime& runtime() const { return *runtime_; }
   [[nodiscard]] const std::string& name() const { return request_.name; }
-  // Throws where the last run has not been waited for, however quick it was, and where the world or
-  // the process set is over or broken.
+  // Throws if the last run has not been waited for, however fast it was, or if the world or the
+  // process set has ended or is broken.
   void begin();
-  // It has been waited for, and came to this.
+  // The run has been waited for, with this result.
   void end(const Status& status = {});
-  // By a kind of which a run is not handed in like any other operation: counts, records and draws
-  // it all the same. Returns where to count what moves.
+  // For a kind whose runs are not submitted like other operations: counts, records and draws them
+  // all the same. Returns the counters for transfers.
   TransferCounters& observe_runs();
   [[nodiscard]] bool is_broken() const { return runtime_->is_broken(set_id_); }
   void fail_if_broken() const;
-  // Whether a rank has left the world in good order.
+  // Whether a rank has left the world cleanly.
   [[nodiscard]] bool is_departing() const { return !runtime_->epoch().sets().departure().ok(); }
-  // The last run needs a rank that has left: it and those to come end with that. Throws.
+  // The last run needs a rank that has left: this run and all future ones fail with that. Throws.
   [[noreturn]] void fail_departed();
-  // The others count on this rank, so the world is over for them, too. Throws.
+  // The other ranks rely on this one, so the world ends for them, too. Throws.
   [[noreturn]] void give_up(const Status& reason);
 
  private:
@@ -100,10 +100,10 @@ class PersistentLife {
   std::int64_t bytes_;
   Request request_;
   bool to_be_waited_for_ = false;
-  bool has_departed_ = false;                         // a rank that a run needed
-  std::optional<PersistentRuns::Counters> counters_;  // where runs are observed
+  bool has_departed_ = false;                         // a rank that a run needed has left
+  std::optional<PersistentRuns::Counters> counters_;  // if runs are observed
   FlightRecorder::Number run_ = 0;
-  std::optional<Time> drawn_from_;  // the run, where a timeline was open then
+  std::optional<Time> drawn_from_;  // start of the run, if a timeline was open then
 };
 
 }  // namespace rueda

@@ -1,4 +1,4 @@
-// Persistent allreduces where nothing is quicker: a named operation, again and again.
+// Persistent allreduces if nothing faster is available: a named operation, again and again.
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -16,7 +16,7 @@ namespace rueda {
 
 namespace {
 
-// For a GPU whose world is broken.
+// How long to wait for a GPU once the world is broken.
 constexpr Duration drain_timeout = std::chrono::seconds(10);
 constexpr auto between_looks = std::chrono::microseconds(200);
 
@@ -33,7 +33,7 @@ class NamedRun final : public PersistentRun {
   }
   bool start_until(std::optional<Time> deadline) override {
     if (!to_be_submitted_) return true;
-    // The name is free again once all ranks have heard of the refusal.
+    // The name is free again once all ranks have learned of the refusal.
     if (refused_ && !refused_->state()->outlast(deadline)) return false;
     refused_.reset();
     to_be_submitted_ = false;
@@ -77,17 +77,18 @@ class NamedRun final : public PersistentRun {
     one.push_back(std::move(submission));
     handle_ = life_.runtime().submit(tensor_.options.process_set.id, std::move(one)).front();
     if (refusal.ok()) return;
-    // The others have been told; here it would come too late, with the graph done.
+    // The other ranks learn of it; here the handle would report it too late, after the graph is
+    // captured.
     refused_ = std::exchange(handle_, std::nullopt);
     life_.end();
     refusal.throw_if_error();
   }
-  // The operation is done, but the GPU may not have left the tensors yet.
+  // The operation is done, but the GPU may still be using the tensors.
   void look_after(const Handle& handle) {
     std::erase_if(in_use_, [](const auto& finished) { return finished->is_over(); });
     if (const auto& finished = handle.state()->output.finished) in_use_.push_back(finished);
   }
-  // However long the GPU takes; but once the world is broken, streams end soon or not at all.
+  // Waits however long the GPU takes; but once the world is broken, streams end soon or not at all.
   void outlast_gpu() const {
     std::optional<Time> deadline;
     for (const auto& finished : in_use_) {
@@ -97,7 +98,7 @@ class NamedRun final : public PersistentRun {
       }
     }
   }
-  // What the ranks agree on each time cannot become part of a graph.
+  // An operation that the ranks negotiate each time cannot become part of a graph.
   [[nodiscard]] Status refusal_of_capture() const {
     if (!reduction_) return {};
     const auto is_captured = reduction_->is_captured(stream_);
@@ -112,11 +113,11 @@ class NamedRun final : public PersistentRun {
   PersistentTensor tensor_;
   PersistentLife life_;
   const std::shared_ptr<DeviceReduction> reduction_;  // null on the host
-  void* stream_ = nullptr;                            // of the run
+  void* stream_ = nullptr;                            // this run's
   std::optional<Handle> handle_;
-  std::optional<Handle> refused_;  // the last start, where it was
+  std::optional<Handle> refused_;  // the last start, if it was refused
   bool to_be_submitted_ = false;
-  std::vector<std::shared_ptr<DeviceEvent>> in_use_;  // ends of runs on the GPU
+  std::vector<std::shared_ptr<DeviceEvent>> in_use_;  // completion of runs on the GPU
 };
 
 }  // namespace

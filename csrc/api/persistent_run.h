@@ -1,4 +1,4 @@
-// What a persistent allreduce does when it is started. Functions throw, as the public ones do.
+// What a persistent allreduce does when it is started. Functions throw, like the public ones.
 #pragma once
 
 #include <memory>
@@ -13,18 +13,18 @@ namespace rueda {
 class PersistentRun {
  public:
   virtual ~PersistentRun() = default;
-  // Not in a child made by fork(): it lacks what the run uses, so that calling anything else here,
-  // the destructor above all, would crash.
+  // False in a child made by fork(): it lacks what the run uses, so calling anything else here,
+  // especially the destructor, would crash.
   [[nodiscard]] bool is_of_this_process() const { return generation_ == fork_generation(); }
-  // Throws NotInitializedError there.
+  // Throws NotInitializedError in such a child.
   void require_this_process() const;
-  // `stream`: of the tensor's device; where none is given, the tensor's own.
+  // `stream`: of the tensor's device; if not given, the tensor's own.
   void start(std::optional<void*> stream) {
     begin(stream);
     (void)start_until(std::nullopt);
   }
-  // The same in parts, for who has other things to look after: what start_until() has not done is
-  // done by the next one, or by done() or a wait.
+  // The same in parts, for callers that have other work: what start_until() has not finished is
+  // done by the next call of it, by done() or by a wait.
   virtual void begin(std::optional<void*> stream) = 0;
   // False at the deadline.
   virtual bool start_until(std::optional<Time> deadline) = 0;

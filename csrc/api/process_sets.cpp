@@ -18,7 +18,7 @@ std::shared_ptr<const ProcessSetMembers> members_of(ProcessSet set) {
   return members;
 }
 
-// Process sets are changed by the world, like any operation on it.
+// Changes of process sets are operations on the world.
 Handle change(Collective collective, std::vector<int> ranks, int id) {
   Submission submission;
   submission.request.collective = collective;

@@ -38,8 +38,9 @@ Succession::~Succession() {
     const std::lock_guard lock(reports_->mutex);
     reports_->membership = nullptr;
   }
-  membership_.reset();  // ends its thread
-  // The others have to go on without this process: a leave would leave them in a world with it.
+  membership_.reset();  // joins its thread
+  // The others must continue without this process: a clean leave would keep them in a world with
+  // it.
   if (next_) next_->abort("it has not taken part in the world that was formed");
 }
 
@@ -50,7 +51,7 @@ Succession::OnFailure Succession::failure_of(std::uint64_t epoch) const {
   };
 }
 
-// By the membership's thread.
+// Called on Membership's thread.
 Status Succession::enter(World world, Bootstrap& bootstrap, std::uint64_t epoch) {
   try {
     auto sets = inherit_sets(bootstrap, sets_->hand_over(), Clock::now() + seconds(init_timeout_));
@@ -63,7 +64,8 @@ Status Succession::enter(World world, Bootstrap& bootstrap, std::uint64_t epoch)
       skipped = std::exchange(next_, std::move(runtime));
       next_epoch_ = epoch;
     }
-    // It broke before anybody took it. Others may not have noticed yet: to them this is no leave.
+    // It broke before it was taken. Others may not have noticed yet, so this must not look like a
+    // clean leave.
     if (skipped) skipped->abort("another world was formed");
   } catch (const Error& error) {
     return Status(error.code(), error.what(), error.peer());
@@ -79,7 +81,7 @@ Expected<Succession::Next> Succession::take_next(Time deadline) {
       const std::lock_guard lock(mutex_);
       if (next_epoch_ == change->epoch) next.runtime = std::exchange(next_, nullptr);
     }
-    // Otherwise a later one is being entered, which has taken its place.
+    // Otherwise a later world is being entered, and has replaced it.
     if (!next.runtime) change = membership_->await_newer(change->epoch, deadline);
   }
   if (!change) return change.status();

@@ -1,4 +1,4 @@
-// The worlds of this process after its first, where it was initialised with recovery.
+// The worlds of this process after its first, if it was initialised with recovery.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ namespace rueda {
 class Succession {
  public:
   using OnFailure = std::function<void(const Status&)>;
-  // Starts a runtime in a world that was formed; collective. Throws where one of its ranks does not
-  // succeed. `on_failure` and `sets` are for Runtime::start(). Whoever takes the world says so to
-  // the runtime (Runtime::take_over()).
+  // Starts a runtime in a world that was formed; collective. Throws if one of its ranks fails.
+  // `on_failure` and `sets` are for Runtime::start(). The caller that takes the world calls
+  // Runtime::take_over().
   using Start = std::function<std::shared_ptr<Runtime>(World world, Bootstrap& bootstrap,
                                                        std::uint64_t epoch, OnFailure on_failure,
                                                        std::shared_ptr<ProcessSets> sets)>;
-  // The first world, its number, and its process sets, which later ones go on with.
+  // The first world, its number, and its process sets, which later worlds inherit.
   struct First {
     const World& world;
     std::uint64_t epoch = 0;
@@ -33,7 +33,7 @@ class Succession {
   static Expected<std::unique_ptr<Succession>> open(Bootstrap& bootstrap, const First& first,
                                                     const Options& options, Start start,
                                                     Time deadline);
-  // To the others this process has ended. Runtimes that were started may live on, and break.
+  // To the other ranks, this process has ended. Runtimes that were started may live on, and break.
   ~Succession();
   Succession(const Succession&) = delete;
   Succession& operator=(const Succession&) = delete;
@@ -43,17 +43,17 @@ class Succession {
 
   struct Next {
     std::shared_ptr<Runtime> runtime;
-    Recovery recovery;  // from the world that was taken last
+    Recovery recovery;  // relative to the world taken last
   };
-  // Takes the newest world, once one is newer than that which was taken last. Errors and exceptions
-  // of Membership::await_newer().
+  // Takes the newest world, once one is newer than the one taken last. Errors and exceptions: see
+  // Membership::await_newer().
   Expected<Next> take_next(Time deadline);
 
   // Async-signal-safe.
   void close_after_fork() { membership_->close_after_fork(); }
 
  private:
-  // What runtimes tell of their ends, for as long as somebody wants to know.
+  // Where runtimes report that they have ended, as long as `membership` exists.
   struct Reports {
     std::mutex mutex;
     Membership* membership = nullptr;
@@ -66,11 +66,11 @@ class Succession {
 
   const Start start_;
   const std::uint64_t first_epoch_;
-  const double init_timeout_;  // with others that enter a world, in seconds
+  const double init_timeout_;  // for entering a world with others, in seconds
   const std::shared_ptr<Reports> reports_ = std::make_shared<Reports>();
-  std::shared_ptr<ProcessSets> sets_;  // of the world that was entered last; by Membership's thread
+  std::shared_ptr<ProcessSets> sets_;  // of the world entered last; used by Membership's thread
   std::mutex mutex_;
-  std::shared_ptr<Runtime> next_;  // entered, and not taken yet
+  std::shared_ptr<Runtime> next_;  // entered, but not taken yet
   std::uint64_t next_epoch_ = 0;
   std::uint64_t taken_epoch_;
   std::vector<int> taken_members_;

@@ -23,16 +23,16 @@ namespace rueda {
 
 namespace {
 
-// What one rank says of the table that it opens.
+// What one rank reports about the table that it opens.
 struct Facts {
   Status error;
-  std::vector<std::pair<std::string, std::string>> fields;  // that must agree
-  std::uint64_t number = 0;                                 // that it has not given to any table
+  std::vector<std::pair<std::string, std::string>> fields;  // which must agree
+  std::uint64_t number = 0;                                 // which it has not given to any table
   std::int64_t needed = 0;                                  // bytes
   std::int64_t available = 0;
 };
 
-// A whole number; or the shortest text that only this floating-point number has.
+// An integer, or the shortest text that identifies this floating-point number exactly.
 template <class Number>
 std::string exact(Number number) {
   std::array<char, 32> text{};
@@ -156,7 +156,7 @@ std::vector<Facts> exchange(const Facts& own, const std::string& name, Runtime& 
   try {
     wait_interruptibly(handle);
   } catch (...) {
-    // Ctrl-C: it goes on, nobody knows for how long.
+    // Ctrl-C: the operation continues for an unknown time.
     if (!handle.done()) static_cast<void>(bytes.release());
     throw;
   }
@@ -191,7 +191,7 @@ void compare(const std::vector<Facts>& all, const std::vector<int>& ranks,
   }
 }
 
-// Every rank comes to the same.
+// Every rank gets the same result.
 void require_memory(const std::vector<Facts>& all, const std::vector<int>& ranks,
                     const Topology& topology, const std::string& table) {
   struct OfHost {
@@ -269,7 +269,7 @@ OpenedTable open_table(const TableOptions& options, std::shared_ptr<Runtime> run
 
   OpenedTable opened{runtime, set_id, {}, bounds, std::move(name)};
   HeldTable& held = opened.held;
-  // No two tables have one: the first rank of a set gives each of its numbers once.
+  // Unique per table: the first rank of a set uses each of its numbers once.
   held.number = all.front().number * static_cast<std::uint64_t>(runtime->topology().size) +
                 static_cast<std::uint64_t>(members->ranks.front());
   held.name = options.name;
@@ -291,7 +291,7 @@ OpenedTable open_table(const TableOptions& options, std::shared_ptr<Runtime> run
     if (options.replicated && ranks > 1) held.replica = make_shard(previous, {});
     sharing.publish();
   } catch (const std::bad_alloc&) {
-    // Where the others come to the barrier: they learn of it.
+    // Instead of the barrier, so that the other ranks learn of it there.
     Submission refused =
         submission_of(Collective::barrier, {nullptr, {0}, DataType::uint8}, operation);
     refused.request.error =
@@ -303,7 +303,7 @@ OpenedTable open_table(const TableOptions& options, std::shared_ptr<Runtime> run
   }
   if (!bounds.empty()) held.own_count = bounds[rank + 1] - bounds[rank];
   runtime->tables().open(set_id, held).throw_if_error();
-  // Nobody asks an owner that has not opened it.
+  // After this, no rank sends a request to an owner that has not opened the table.
   try {
     wait_interruptibly(table_barrier(*runtime, set_id, operation));
   } catch (...) {

@@ -13,14 +13,14 @@ namespace rueda {
 
 namespace {
 
-// Nothing else is published under such a key.
+// Nothing else is published under these keys.
 std::uint64_t key_of(std::uint64_t table) {
   return std::uint64_t{1} << 60 | table;
 }
 
 }  // namespace
 
-// What the ranks of a host have published of a table, until this rank uses nothing of it.
+// What the ranks of a host have published for a table; retired once this rank uses none of it.
 struct TableSharing::Publication {
   std::shared_ptr<HostMemory> host;
   std::uint64_t key;

@@ -1,9 +1,9 @@
-// How the parts of a table come to lie in memory that the ranks of a host share.
+// Puts the shards of a table into memory that the ranks of a host share.
 //
-// A part is shared where its owner shares memory with others of the table's ranks, where the rule
-// is one of Rueda's, and where nothing depends on who adds when: there is no order of the ring and
-// no replica. It is of at most so many elements, or of rows of at most so many bytes: for more,
-// requests are as quick, and the caller does not wait for them.
+// A shard is shared if its owner shares memory with other ranks of the table, the rule is one of
+// Rueda's, and nothing depends on who adds when: no ring order and no replica. It has at most the
+// elements below, or rows of at most the bytes below: beyond that, requests are as fast, and the
+// caller need not wait for them.
 #pragma once
 
 #include <cstddef>
@@ -22,19 +22,19 @@ namespace rueda {
 class Runtime;
 
 inline constexpr std::int64_t shared_part_elements = 256 << 10;
-inline constexpr std::int64_t shared_row_bytes = 4096;  // with what the rule keeps
+inline constexpr std::int64_t shared_row_bytes = 4096;  // including what the rule keeps
 
 class TableSharing {
  public:
-  // For a table of these ranks of the world under this number.
+  // For the table `held`.
   TableSharing(const TableOptions& options, const std::vector<std::int64_t>& bounds,
                const Runtime& runtime, const HeldTable& held);
 
-  // Where the own part is to lie. Never fails: what cannot be shared is not.
+  // Memory for this rank's shard. Never fails: what cannot be shared is private.
   [[nodiscard]] ShardMemory own_memory();
-  // Once the own part is made: the others may use it.
+  // Once this rank's shard is created: lets the others use it.
   void publish();
-  // Once all ranks have: the parts that this rank may work on by itself.
+  // Once all ranks have published: finds the shards that this rank may access directly.
   void find_parts(TableUse& use, const AppliedRule& rule) const;
 
  private:
@@ -45,10 +45,10 @@ class TableSharing {
 
   const TableOptions& options_;
   const std::vector<std::int64_t>& bounds_;
-  const std::vector<int> ranks_;              // of the world
-  const std::size_t rank_;                    // of this one among them
-  std::shared_ptr<Publication> publication_;  // null where nothing is shared
-  std::vector<std::optional<int>> places_;    // of each rank within the host's memory
+  const std::vector<int> ranks_;              // world ranks
+  const std::size_t rank_;                    // this rank's index among them
+  std::shared_ptr<Publication> publication_;  // null if nothing is shared
+  std::vector<std::optional<int>> places_;    // each rank's place within the host's memory
   SharedPart* own_ = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// What a rank does with a table that is open.
+// The state of an open table on this rank.
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -19,12 +19,12 @@ struct Table::State {
   TableOptions options;
   OpenedTable opened;
   std::mutex mutex;
-  std::vector<Handle> handles;  // of operations that may be under way
-  bool closed = false;          // nothing more may be asked
+  std::vector<Handle> handles;  // of operations that may be in progress
+  bool closed = false;          // no more requests are accepted
   bool over = false;
-  std::shared_mutex direct_mutex;  // shared by what this rank does by itself
+  std::shared_mutex direct_mutex;  // held shared during direct access
   bool is_closing = false;
-  std::optional<Handle> closing;  // where all ranks meet; under `mutex`
+  std::optional<Handle> closing;  // barrier of all ranks; protected by `mutex`
   const int generation = fork_generation();
 
   [[nodiscard]] std::size_t ranks() const { return opened.held.ranks.size(); }
@@ -34,7 +34,7 @@ struct Table::State {
     return InvalidArgumentError(str("table '", options.name, "': ", why));
   }
 
-  // A child made by fork() has no thread that would do it.
+  // A child made by fork() has no thread that would carry it out.
   void require_this_process() const {
     if (generation != fork_generation()) throw_forked();
   }
@@ -59,12 +59,12 @@ struct Table::State {
     return handles.back();
   }
 
-  // Whether this rank may do something by itself, which then is done with once `lock` ends.
+  // Whether this rank may access shards directly; if so, until `lock` is released.
   bool goes_direct(std::shared_lock<std::shared_mutex>& lock) {
     const TableUse& use = *opened.held.use;
     if (!use.is_direct.load() || use.under_way.load() != 0) return false;
     require_this_process();
-    // What is left to the owners is refused there where the set was removed; the world never is.
+    // If the set was removed, requests to owners are refused there; the world is never removed.
     const bool has_set =
         opened.set_id == 0 || opened.runtime->process_sets().find(opened.set_id) != nullptr;
     if (!has_set || opened.runtime->is_broken(opened.set_id)) return false;
@@ -72,8 +72,8 @@ struct Table::State {
     return !is_closing;
   }
 
-  // Does at once what this rank can do by itself; the parts that are left are for their owners.
-  // Whether none is. Begins with its own, so that ranks that come together do not queue up.
+  // Does directly what this rank can, and leaves the other parts to their owners. Returns whether
+  // none is left. Begins with its own shard, so that ranks that arrive together do not queue up.
   template <class Do>
   bool do_direct(TableOperation& operation, const Do& act) {
     std::shared_lock<std::shared_mutex> lock;
@@ -98,7 +98,7 @@ struct Table::State {
     return parts.empty();
   }
 
-  // What an addition to one part met is counted once it is done.
+  // Counts the staleness of an addition to one part once it is done.
   template <class Do>
   bool add_direct(TableOperation& operation, const Do& act) {
     TableUse& use = *opened.held.use;
@@ -122,17 +122,17 @@ struct Table::State {
     });
   }
 
-  // Of what has been done.
+  // The handle of something that is done.
   static Handle done() {
     auto state = std::make_shared<HandleState>();
     state->complete({});
     return Handle(state);
   }
 
-  // Of an addition that has been done: its tick, which the owners count after it.
+  // Ends an addition that is done: sends its tick, which the owners count after it.
   Handle end_addition(bool ticks) { return ticks ? start(tell_all(TableVerb::tick)) : done(); }
 
-  // The parts of [begin, begin + count), each at its owner.
+  // Divides [begin, begin + count) into parts by owner.
   void divide(TableOperation& operation, std::int64_t begin, std::int64_t count) const {
     if (options.size == 0) throw invalid("it has rows, not elements");
     if (begin < 0 || count < 0 || begin > options.size || count > options.size - begin) {
@@ -143,7 +143,7 @@ struct Table::State {
     for (std::size_t index = 0; index < ranks(); ++index) {
       const std::int64_t from = std::max(begin, bounds[index]);
       const std::int64_t to = std::min(begin + count, bounds[index + 1]);
-      // In ring order each addition is of all parts, be they empty.
+      // In ring order each addition has all parts, even empty ones.
       const bool in_turn = opened.held.in_ring_order && operation.request.verb == TableVerb::add;
       if (from >= to && !in_turn) continue;
       operation.parts.push_back({.owner = opened.held.ranks[index],
@@ -153,7 +153,7 @@ struct Table::State {
     }
   }
 
-  // A request to each owner.
+  // A request to every owner.
   std::shared_ptr<TableOperation> tell_all(TableVerb verb) {
     auto made = operation(verb);
     for (std::size_t index = 0; index < ranks(); ++index) {
@@ -162,7 +162,7 @@ struct Table::State {
     return made;
   }
 
-  // Where nothing of it is, an owner counts the tick of an addition all the same.
+  // Owners of which the addition has no part count its tick all the same.
   void tick_elsewhere(TableOperation& operation) const {
     std::vector<bool> told(ranks());
     for (const TableOperation::Part& part : operation.parts) told[part.index] = true;
@@ -173,7 +173,7 @@ struct Table::State {
     }
   }
 
-  // What gets nothing waits for the clocks as well: at this rank's own part.
+  // A get of nothing also waits for the clocks: at this rank's own shard.
   void wait_for_clock(TableOperation& operation) const {
     if (!operation.parts.empty() || !operation.waits_for_clock()) return;
     const auto own = static_cast<std::size_t>(opened.held.rank);
@@ -195,11 +195,11 @@ struct Table::State {
     if (options.width == 0) throw invalid("it has elements, not rows");
   }
 
-  // Which rows are at each owner.
+  // Divides rows by owner.
   void divide_rows(TableOperation& operation, std::span<const std::int64_t> rows,
                    std::span<const int> owners) const;
-  // Of each part what its owner is sent: the rows' numbers, then, with `values`, so many elements
-  // of each.
+  // Writes each part's payload: the row numbers, then, if `values` is given, `elements` elements of
+  // each row.
   void write_payloads(TableOperation& operation, std::span<const std::int64_t> rows,
                       const float* values, std::int64_t elements) const;
 
@@ -456,7 +456,7 @@ std::vector<std::vector<std::byte>> Table::call(const std::string& function,
   operation->request.function = function;
   operation->results = std::make_shared<std::vector<std::vector<std::byte>>>(state_->ranks());
   for (TableOperation::Part& part : operation->parts) {
-    // Of its own: an interrupted wait leaves it under way.
+    // A copy, since an interrupted wait leaves the request in progress.
     part.owned.assign(arguments.begin(), arguments.end());
     part.payload = part.owned.data();
     part.payload_bytes = part.owned.size();
@@ -485,7 +485,7 @@ std::vector<std::int64_t> Table::clocks() const {
 }
 
 std::vector<TablePart> Table::parts() const {
-  state_->require_this_process();  // a child does not have the memory that ranks share
+  state_->require_this_process();  // a child does not have the shared memory
   const HeldTable& held = state_->opened.held;
   const auto previous = static_cast<int>((held.rank + held.ranks.size() - 1) % held.ranks.size());
   std::vector<TablePart> parts;
@@ -513,7 +513,7 @@ void Table::close() {
   state_->close();
 }
 
-// What went wrong with an operation is told by its handle. An interrupted call can be repeated.
+// Errors of operations are reported by their handles. An interrupted call can be repeated.
 void Table::State::close() {
   require_this_process();
   std::vector<Handle> under_way;
@@ -529,12 +529,12 @@ void Table::State::close() {
   }
   for (const Handle& handle : under_way) outlast_interruptibly(handle);
   Runtime& runtime = *opened.runtime;
-  // Whoever comes here first begins the meeting, and whoever has waited for it first ends the
+  // The first thread here starts the barrier, and the first one whose wait for it ends closes the
   // table.
   std::optional<Handle> meeting;
   {
     const std::lock_guard lock(mutex);
-    // The set is removed by all its ranks together.
+    // All ranks of a set remove it together.
     const bool has_set = runtime.process_sets().find(opened.set_id) != nullptr;
     if (has_set && !closing) {
       closing =

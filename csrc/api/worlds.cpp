@@ -1,4 +1,4 @@
-// Worlds of a process beside its own; see bindings.h.
+// Worlds of a process besides its own; see bindings.h.
 #include <pthread.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ namespace rueda {
 
 namespace {
 
-// Where the numbers of sets begin that are worlds; none serves twice.
+// The first set number that stands for a world; none is reused.
 constexpr int first_world = std::numeric_limits<int>::max() - (1 << 25) + 1;
 static_assert(first_world >= end_of_formed);
 
@@ -36,14 +36,14 @@ struct Measured {
   KnownCosts costs;
 };
 
-// Leaked on purpose, as what lifecycle.cpp keeps.
+// Leaked on purpose, like the state in lifecycle.cpp.
 struct Worlds {
   std::mutex mutex;
   std::optional<Measured> measured;
   std::map<int, std::shared_ptr<Runtime>> open;
   int next = first_world;
   bool prepared = false;
-  // By the fork handler, which may not take a lock.
+  // For the fork handler, which may not take a lock.
   std::array<std::atomic<Runtime*>, world_limit> watched{};
   std::atomic<bool> forked{false};
 };
@@ -62,7 +62,7 @@ void leave_worlds_to_parent() {
   }
 }
 
-// Also what another thread is still using: it is stopped here, destroyed by the last.
+// Includes worlds that other threads are still using: stopped here, destroyed by their last user.
 void close_worlds_at_exit() {
   while (true) {
     int id = 0;
@@ -120,8 +120,7 @@ std::unique_ptr<Bootstrap> meet(const WorldMeeting& meeting, const Options& opti
   return std::move(met).value();
 }
 
-// What all ranks have measured together in an earlier world; nothing where one of them was not
-// there.
+// What all ranks have measured together in an earlier world; nothing if one of them was not in it.
 Expected<std::optional<KnownCosts>> common_costs(Bootstrap& bootstrap, Time deadline) {
   const auto own = [] {
     const std::lock_guard lock(worlds().mutex);

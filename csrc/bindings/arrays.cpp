@@ -12,7 +12,7 @@ namespace rueda::bindings {
 
 namespace {
 
-// As https://numpy.org/doc/stable/reference/arrays.interface.html lays it down.
+// Defined in https://numpy.org/doc/stable/reference/arrays.interface.html
 struct ArrayStruct {
   int two;
   int dimensions;
@@ -86,8 +86,8 @@ std::optional<ArrayMemory> read_by_protocol(py::handle array) {
                      std::move(capsule)};
 }
 
-// The beginning of NumPy's array object, which its C API shows to extensions (PyArrayObject_fields
-// in ndarraytypes.h) and so has not changed since NumPy 1.7.
+// The beginning of NumPy's array object, which its C API exposes to extensions
+// (PyArrayObject_fields in ndarraytypes.h), and so has not changed since NumPy 1.7.
 struct ArrayObject {
   PyObject_HEAD void* data;
   int dimensions;
@@ -98,13 +98,13 @@ struct ArrayObject {
   int flags;
 };
 
-// What is read as an ArrayObject: exactly NumPy's arrays, of its own element types.
+// Reads arrays as ArrayObject: exactly NumPy's arrays, of its own element types.
 class Layout {
  public:
   Layout() {
     try {
       const auto numpy = py::module_::import("numpy");
-      // Never given back: arrays may be handed over until the process ends.
+      // Never released: arrays may be passed until the process ends.
       type_ = py::object(numpy.attr("ndarray")).release().ptr();
       for (std::size_t i = 0; i < data_types.size(); ++i) {
         if (data_types[i].id == DataType::bfloat16) continue;
@@ -120,7 +120,7 @@ class Layout {
     return reinterpret_cast<PyObject*>(Py_TYPE(array.ptr())) == type_;
   }
 
-  // Nothing where the protocol has to be asked.
+  // Nothing if the protocol must be used.
   [[nodiscard]] std::optional<ArrayMemory> read(py::handle array) const {
     return is_right_ && has(array) ? read_fields(array) : std::nullopt;
   }
@@ -137,7 +137,7 @@ class Layout {
                        (fields.flags & writeable) != 0};
   }
 
-  // On arrays in which no two fields have the same value.
+  // Compares both ways on arrays in which no two fields have the same value.
   [[nodiscard]] bool agrees(const py::module_& numpy) const {
     const py::object rows = numpy.attr("zeros")(py::make_tuple(3, 5), "float32");
     const py::object read_only = numpy.attr("zeros")(py::make_tuple(2, 7, 4), "int64");

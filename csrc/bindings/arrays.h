@@ -1,6 +1,6 @@
-// Reads where the elements of NumPy's arrays are, without a header of NumPy: by the array structure
-// protocol, one attribute, in about the time of a function call. Arrays of the usual kind are read
-// as NumPy's own C API does, in no time, once it has been seen that both say the same.
+// Finds the elements of NumPy arrays without a NumPy header: by the array structure protocol, one
+// attribute, in about the time of a function call. Ordinary arrays are read like NumPy's own C API
+// does, at almost no cost, once both ways have been seen to agree.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -19,17 +19,17 @@ struct ArrayMemory {
   DataType dtype = DataType::float32;
   bool is_contiguous = false;  // row-major
   bool is_writeable = false;
-  pybind11::object owner = {};  // of the shape, where that is not the array
+  pybind11::object owner = {};  // owner of the shape, if that is not the array
 };
 
-// What lies behind `array.__array_struct__`; nothing where it has none or its elements are of a
-// type that the protocol cannot name or Rueda does not know. Leaves no Python error set.
+// Reads `array.__array_struct__`; nothing if it has none, or if its elements have a type that the
+// protocol cannot express or Rueda does not support. Leaves no Python error set.
 std::optional<ArrayMemory> memory_of(pybind11::handle array);
 
-// Whether it is a numpy.ndarray, not of a class derived from that.
+// Whether it is exactly a numpy.ndarray, not an instance of a derived class.
 bool is_plain_array(pybind11::handle array);
 
-// The address alone, whatever the elements are. Raises TypeError for what is no array.
+// The address alone, whatever the element type. Raises TypeError if it is not an array.
 std::uintptr_t address_of(pybind11::handle array);
 
 }  // namespace rueda::bindings

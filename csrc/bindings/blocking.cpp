@@ -39,7 +39,7 @@ std::optional<int> small_integer(py::handle value, int end) {
   return static_cast<int>(read);
 }
 
-// None is no name; nothing for what is no text.
+// None means no name; nothing if the value is not a str.
 std::optional<std::string_view> text(py::handle value) {
   if (value.is_none()) return std::string_view();
   if (!PyUnicode_CheckExact(value.ptr())) return std::nullopt;
@@ -50,8 +50,8 @@ std::optional<std::string_view> text(py::handle value) {
   return std::nullopt;
 }
 
-// Nothing where an argument is not of the usual kind: the caller goes the long way then, which
-// converts it or refuses it on every rank. Without a tensor yet; the name is that of `name`.
+// Nothing if an argument is not of the usual type: the caller then takes the slow path, which
+// converts it or refuses it on every rank. Has no tensor yet; the name points into `name`.
 std::optional<PlainAllreduce> call_of(py::handle name, py::handle op, py::handle prescale,
                                       py::handle postscale, py::handle set) {
   const auto label = text(name);
@@ -71,21 +71,21 @@ void keep_alive(const Handle& handle, py::handle source, py::handle target) {
   py::module_::import("rueda.handles").attr("keep_alive")(handle, py::make_tuple(source, target));
 }
 
-// What a signal handler has raised ends the waiting, not the operation.
+// Propagates what a signal handler raised: the wait ends, not the operation.
 [[noreturn]] void leave_behind(const Handle& handle, py::handle source, py::handle target) {
   const py::error_already_set raised;
   keep_alive(handle, source, target);
   throw raised;
 }
 
-// As it was not done before. The caller does not hold the GIL, so that all is copied already.
+// For a call that repeats none. The caller does not hold the GIL, so everything has been copied.
 Handle submit(const PlainAllreduce& call, Shape shape, AllreduceOptions options, Time deadline) {
   const TensorView view{const_cast<void*>(call.input), std::move(shape), call.dtype};
   return allreduce_blocking(view, call.output, options, deadline);
 }
 
-// Does what was done before in a moment, in which the GIL is kept: to leave it and to come back
-// takes as long. Nothing where it is done; otherwise a handle to wait for.
+// Repeats an earlier call within a moment, holding the GIL: releasing and retaking it would take as
+// long. Returns nothing if it is done, otherwise a handle to wait for.
 std::optional<Handle> begin(const PlainAllreduce& call, std::optional<Time> deadline) {
   std::optional<GilReleased> released;
   Handle handle;
@@ -108,7 +108,7 @@ std::optional<Handle> begin(const PlainAllreduce& call, std::optional<Time> dead
   return submit(call, std::move(shape), std::move(options), end_of_sleep(deadline));
 }
 
-// False where it has not completed within `limit` seconds; the operation goes on then.
+// False if it has not completed within `limit` seconds; the operation then continues.
 bool reduce(const PlainAllreduce& call, py::handle source, py::handle target,
             std::optional<double> limit = std::nullopt) {
   std::optional<Time> deadline;
@@ -129,7 +129,7 @@ bool reduce(const PlainAllreduce& call, py::handle source, py::handle target,
   return true;
 }
 
-// False where something is unusual: nothing has been submitted then.
+// False if anything is unusual: then nothing has been submitted.
 bool allreduce_arrays(py::handle source, py::handle target, py::handle name, py::handle op,
                       py::handle prescale, py::handle postscale, py::handle set) {
   if (!is_plain_array(source)) return false;
@@ -149,7 +149,7 @@ bool allreduce_arrays(py::handle source, py::handle target, py::handle name, py:
   return true;
 }
 
-// Called without pybind11, which would take longer than all else that a small call does here.
+// Called without pybind11, which would take longer than everything else in a small call.
 PyObject* call_allreduce_arrays(PyObject* /*module*/, PyObject* const* given, Py_ssize_t count) {
   if (count != 7) {
     PyErr_Format(PyExc_TypeError, "allreduce_arrays() takes 7 arguments, not %zd", count);
@@ -164,8 +164,8 @@ PyObject* call_allreduce_arrays(PyObject* /*module*/, PyObject* const* given, Py
   }
 }
 
-// The same for memory that the caller knows: `shape` is a tuple of integers. With a limit in
-// seconds, throws TimeoutError where it has passed.
+// The same for memory given by address: `shape` is a tuple of integers. With a limit in seconds,
+// throws TimeoutError once it has passed.
 bool allreduce_memory(py::handle source, py::handle target, std::uintptr_t input,
                       std::uintptr_t output, const py::tuple& shape, int dtype, py::handle name,
                       py::handle op, py::handle prescale, py::handle postscale, py::handle set,
@@ -190,7 +190,7 @@ bool allreduce_memory(py::handle source, py::handle target, std::uintptr_t input
   return true;
 }
 
-// Raises what a signal handler raises; the barrier goes on then.
+// Raises what a signal handler raises; the barrier then continues.
 void pass_barrier(const std::string& name, int set) {
   Handle handle;
   {
@@ -211,7 +211,7 @@ void bind_blocking(py::module_& module) {
   module.def("pass_barrier", &pass_barrier, py::arg("name"), py::arg("set"));
   static const PyMethodDef definition{
       "allreduce_arrays",
-      // Its type is what the flag says.
+      // METH_FASTCALL determines the actual type.
       reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_allreduce_arrays)),
       METH_FASTCALL, nullptr};
   module.add_object("allreduce_arrays",

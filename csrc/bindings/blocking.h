@@ -1,4 +1,4 @@
-// Allreduces that submit and wait in one call, for the way that has to be short.
+// Allreduces that submit and wait in one call, for minimal latency.
 #pragma once
 
 #include <pybind11/pybind11.h>

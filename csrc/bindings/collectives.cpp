@@ -116,15 +116,15 @@ GroupHandle submit_grouped_allreduce(
                                         .seed = seed}));
 }
 
-// Of a caller who waits at once: where the handle goes, and how many seconds he may wait.
+// For a caller that waits at once: the list that gets the handle, and the longest wait in seconds.
 struct Waiting {
   std::optional<py::list> begun;
   std::optional<double> limit;
 };
 
-// Begins an operation, or does it where the caller waits for it at once, as far as that takes no
-// longer than until it is time to look for signals. He then finds the handle in his list, also
-// where a signal's handler raises something before this has returned. The caller has the GIL, and
+// Begins an operation. For a caller that waits at once, also carries it out, until it is time to
+// check for signals at the latest. The caller then finds the handle in its list, even if a signal
+// handler raises before this returns. The caller holds the GIL, which is released because
 // submission may wait for the progress lock.
 template <class Begin, class Do>
 py::object begin_or_do(Waiting waiting, const Begin& begin, const Do& do_it) {
@@ -198,7 +198,7 @@ py::object submit_alltoall(std::uintptr_t input, Shape shape, int dtype,
 
 }  // namespace
 
-// Submission may wait for the progress lock, so it goes on without the GIL.
+// Submission may wait for the progress lock, so it runs without the GIL.
 void bind_collectives(py::module_& module) {
   const py::call_guard<GilReleased> released;
   module.def("allreduce", &submit_allreduce, released, py::arg("input"), py::arg("output"),
@@ -218,14 +218,14 @@ void bind_collectives(py::module_& module) {
              py::arg("priority") = 0);
   module.def("divide_leaves", &divide_leaves);
   module.def("reassign_leaves", &reassign_leaves);
-  // What follows each leaf, and the partial sums as (first, count).
+  // The merges after each leaf, and the partial sums as (first, count).
   module.def("schedule_of", [](int total, std::vector<int> leaves) {
     const LeafSchedule schedule = schedule_of(total, std::move(leaves));
     std::vector<std::pair<int, int>> partials;
     for (const LeafNode& node : schedule.partials) partials.emplace_back(node.first, node.count);
     return std::pair(schedule.merges, partials);
   });
-  // begun: see begin_or_do(). The handle that comes back is waited for as any other.
+  // begun: see begin_or_do(). The returned handle is waited for like any other.
   const py::arg_v begun = py::arg("begun") = py::none();
   const py::arg_v limit = py::arg("limit") = py::none();
   module.def("reduce_scatter", &submit_reduce_scatter, py::arg("input"), py::arg("shape"),

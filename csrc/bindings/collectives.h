@@ -1,5 +1,5 @@
-// Submission of collectives: pointers as integers, shapes as lists, dtypes and operations by
-// number.
+// Submission of collectives: pointers as integers, shapes as lists, dtypes and operations as
+// numbers.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -12,7 +12,7 @@
 
 namespace rueda::bindings {
 
-// What Python's numbers stand for; they come from this module, so that wrong ones are no user's.
+// Decode numbers from Python. They originate in this module, so a wrong one is an internal error.
 [[nodiscard]] void* pointer(std::uintptr_t address);
 [[nodiscard]] std::optional<DataType> wire_type(int code);  // negative: none
 [[nodiscard]] ReduceOp reduce_op(int code);

@@ -47,8 +47,8 @@ py::tuple tuple_of(const std::vector<std::string>& texts) {
   return tuple;
 }
 
-// Runs no code of Python's, neither an import nor a constructor: handlers of signals that have come
-// would run in it, and what they raise take the error's place.
+// Runs no Python code, neither an import nor a constructor: handlers of pending signals would run
+// in it, and what they raise would replace the error.
 void raise(const Error& error) {
   const py::object& type = classes().at(class_of(error.code()));
   const py::object peer = error.peer() < 0 ? py::object(py::none()) : py::int_(error.peer());
@@ -57,7 +57,7 @@ void raise(const Error& error) {
   auto* const made = reinterpret_cast<PyTypeObject*>(type.ptr());
   const auto instance =
       py::reinterpret_steal<py::object>(made->tp_new(made, arguments.ptr(), nullptr));
-  if (!instance) return;  // with the error that is set, such as MemoryError
+  if (!instance) return;  // keeps the error that is set, such as MemoryError
   instance.attr("args") = arguments;
   instance.attr("peer") = peer;
   instance.attr("reason") = text_or_none(std::string(name_of(details.reason)));

@@ -1,4 +1,4 @@
-// Raises the classes of rueda.errors for what the C++ API throws.
+// Turns errors of the C++ API into the classes of rueda.errors.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -13,11 +13,11 @@ namespace rueda::bindings {
 // code.
 void register_errors();
 
-// The same in a function of Python's that pybind11 does not call: within a catch clause, sets the
-// error of Python's that belongs to the exception.
+// The same for a function that Python calls without pybind11: within a catch clause, sets the
+// Python error that corresponds to the exception.
 void set_python_error();
 
-// The reason that Python knows by this name.
+// The reason that has this name in Python.
 [[nodiscard]] ErrorReason error_reason(const std::string& name);
 
 }  // namespace rueda::bindings

@@ -16,8 +16,8 @@ GilReleased::~GilReleased() {
   try {
     PyEval_RestoreThread(state_);
   } catch (...) {
-    // pthread_exit() unwinds by something that is like an exception. This is not left, so that
-    // nothing is unwound; the thread has no lock of Python's.
+    // pthread_exit() unwinds with something like an exception. This handler is never left, so
+    // nothing is unwound; the thread does not hold the GIL.
     sleep_for_ever();
   }
 }

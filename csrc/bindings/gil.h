@@ -1,14 +1,14 @@
-// Leaving Python's lock, and coming back to it while the interpreter may be ending.
+// Releasing the GIL, and taking it again while the interpreter may be ending.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
 namespace rueda::bindings {
 
-// Other threads of Python run while it lives. Once the interpreter ends, a thread that comes back
-// sleeps for ever, as from Python 3.14 on any does. Python's own way before is to end the thread by
-// unwinding it, which destructors do not let happen: the process would abort, and a training that
-// has succeeded fail for a daemon thread that was waiting.
+// Other Python threads run while this object exists. Once the interpreter ends, a thread that tries
+// to return sleeps forever, as any thread does from Python 3.14 on. Earlier versions end the thread
+// by unwinding it, which destructors do not allow: the process would abort, and a successful
+// training would fail because of a waiting daemon thread.
 class GilReleased {
  public:
   GilReleased() : state_(PyEval_SaveThread()) {}
@@ -20,7 +20,7 @@ class GilReleased {
   PyThreadState* const state_;
 };
 
-// Raises what handlers of signals that have come raise. The caller has the lock.
+// Runs the handlers of pending signals and raises what they raise. The caller has the GIL.
 inline void raise_signals() {
   if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
 }

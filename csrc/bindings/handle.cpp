@@ -19,15 +19,15 @@ namespace rueda::bindings {
 
 namespace {
 
-// A signal can arrive after Python last looked for one and before the thread sleeps. It does not
-// end the sleep then, so no sleep is longer than this.
+// A signal can arrive after Python last checked and before the thread sleeps. It then does not end
+// the sleep, so no sleep is longer than this.
 constexpr auto max_sleep = std::chrono::seconds(1);
 
 }  // namespace
 
 bool wait(const Handle& handle, std::optional<double> timeout) {
   std::optional<Time> deadline;
-  // About 30 years are for ever; NaN compares false and waits for nothing.
+  // About 30 years count as forever; NaN compares false and does not wait.
   if (timeout) deadline = Clock::now() + seconds(*timeout > 0 ? std::min(*timeout, 1e9) : 0.0);
   while (!handle.done()) {
     if (deadline && Clock::now() >= *deadline) return false;
@@ -51,7 +51,7 @@ void sleep_once(const Handle& handle, std::optional<Time> deadline) {
 
 namespace {
 
-// Of a Handle or a GroupHandle.
+// Accepts a Handle or a GroupHandle.
 std::vector<Handle> handles_of(const py::handle& object) {
   if (py::isinstance<GroupHandle>(object)) return object.cast<const GroupHandle&>().handles;
   return {object.cast<const Handle&>()};

@@ -1,4 +1,4 @@
-// Memory that C++ owns and Python reads through the buffer protocol.
+// Memory owned by C++ that Python reads through the buffer protocol.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace rueda::bindings {
 
-// Lives as long as any array over it: arrays hold the Python object, the object holds `bytes`.
+// Lives as long as any array over it: arrays hold the Python object, which holds `bytes`.
 struct Memory {
   std::shared_ptr<std::byte[]> bytes;
   std::size_t size = 0;

@@ -1,5 +1,5 @@
-// The extension module rueda._native. It knows neither NumPy nor torch; python/rueda/_native.pyi
-// lists what is here.
+// The extension module rueda._native. It depends on neither NumPy nor torch;
+// python/rueda/_native.pyi lists its contents.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <sys/eventfd.h>
@@ -69,7 +69,7 @@ py::list describe_data_types() {
   return rows;
 }
 
-// Ctrl-C ends it: this rank's part in forming the world is given up then, as if it had failed.
+// Ctrl-C ends it: this rank then gives up forming the world, as if it had failed.
 void init_interruptibly(const std::map<std::string, std::string>& overrides) {
   const GilReleased released;
   const Interruptible interruptible([] {
@@ -96,7 +96,7 @@ py::tuple recover_interruptibly(double timeout, bool break_whole) {
   return py::make_tuple(recovery.epoch, recovery.previous_ranks, lost, recovery.interrupted);
 }
 
-// As init_interruptibly().
+// Like init_interruptibly().
 int open_world_interruptibly(int rank, int size, const std::string& address,
                              const std::string& secret, int listener,
                              const std::map<std::string, std::string>& overrides) {
@@ -108,8 +108,8 @@ int open_world_interruptibly(int rank, int size, const std::string& address,
   return open_world({rank, size, address, secret, listener, overrides}).id;
 }
 
-// As init_interruptibly(); what `look` raises ends it, too. Returns the number of the world, and of
-// each rank that in the one before.
+// Like init_interruptibly(); an exception from `look` also ends it. Returns the number of the
+// world, and each rank's rank in the previous world.
 py::tuple enter_world_interruptibly(int rank, int size, const std::string& address,
                                     const std::string& secret, int listener,
                                     const std::map<std::string, std::string>& overrides,
@@ -127,7 +127,7 @@ py::tuple enter_world_interruptibly(int rank, int size, const std::string& addre
   return py::make_tuple(entered.epoch, entered.previous_ranks);
 }
 
-// Where a signal handler raises, the change of the sets goes on.
+// If a signal handler raises, the change of the sets continues.
 int add_set(std::vector<int> ranks) {
   const Handle handle = [&] {
     const GilReleased released;
@@ -146,7 +146,7 @@ void remove_set(int set) {
   handle.wait();
 }
 
-// Called by threads of Rueda's, too, and until the interpreter ends: never destroyed.
+// Also called by Rueda's threads, and until the interpreter ends: never destroyed.
 void release_memory_by(py::object call) {
   const auto* const kept = new py::object(std::move(call));
   set_memory_release([kept](int device) {
@@ -179,7 +179,7 @@ void bind_life(py::module_& module) {
   module.def("is_homogeneous", &is_homogeneous);
 }
 
-// `event`: an eventfd, which is written to when the engine wants to know where the application is.
+// `event`: an eventfd that is written to when the engine asks where the application is.
 void bind_whereabouts(py::module_& module) {
   module.def(
       "guide_whereabouts",
@@ -208,7 +208,8 @@ void bind_worlds(py::module_& module) {
       py::arg("set"), py::arg("cause"), py::call_guard<GilReleased>());
 }
 
-// Of each piece of memory, by its address and length; as torch's integers, which have a sign.
+// Fingerprints of pieces of memory, each given by address and length; signed, like torch's
+// integers.
 std::vector<std::int64_t> fingerprints(
     const std::vector<std::pair<std::uintptr_t, std::size_t>>& pieces) {
   std::vector<std::int64_t> numbers;
@@ -292,7 +293,7 @@ PYBIND11_MODULE(_native, module) {
   });
   module.def("options", &rueda::options);
   module.def("fingerprints", &fingerprints, py::call_guard<GilReleased>());
-  // Whether GPUs are served, by what the kernels were compiled, and the version of NCCL.
+  // Whether GPUs are supported, what compiled the kernels, and the version of NCCL.
   module.def("gpu_support", [] {
     const rueda::GpuSupport support = rueda::gpu_support(rueda::Options{});
     return py::make_tuple(support.built, support.kernels, support.nccl);

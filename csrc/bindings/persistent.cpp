@@ -39,7 +39,7 @@ class PersistentAllreduce {
   PersistentAllreduce(const PersistentAllreduce&) = delete;
   PersistentAllreduce& operator=(const PersistentAllreduce&) = delete;
 
-  // What a signal handler that raises has left undone is done by the next wait.
+  // If a signal handler raises, the next wait does what is left.
   void start(std::uintptr_t stream) {
     run_->require_this_process();
     {
@@ -53,7 +53,7 @@ class PersistentAllreduce {
     const GilReleased released;
     return run_->done();
   }
-  // The run goes on where a signal handler raises.
+  // If a signal handler raises, the run continues.
   void wait() {
     run_->require_this_process();
     until_done([&](Time deadline) { return run_->wait_until(deadline); });

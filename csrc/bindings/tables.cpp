@@ -25,7 +25,7 @@ std::span<T> array(std::uintptr_t address, std::size_t count) {
   return {reinterpret_cast<T*>(address), count};
 }
 
-// Without the lock; Ctrl-C ends what waits.
+// Runs without the GIL; Ctrl-C ends waits.
 template <class Action>
 auto interruptibly(const Action& action) {
   const GilReleased released;

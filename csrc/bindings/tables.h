@@ -1,4 +1,4 @@
-// Tables of parameters that ranks own parts of.
+// Tables of parameters that are divided over ranks.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,5 +1,5 @@
-// How to wait for something that is about to happen: spin for a while, then yield the
-// processor, then sleep.
+// How to wait for something that is about to happen: spin for a while, then yield the processor,
+// then sleep.
 #pragma once
 
 #include "core/clock.h"
@@ -7,7 +7,7 @@
 
 namespace rueda {
 
-// Tells the processor that this is a waiting loop.
+// Tells the processor that this is a spin loop.
 inline void pause_processor() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -18,18 +18,18 @@ inline void pause_processor() {
 
 class Backoff {
  public:
-  // `oversubscribed`: what is waited for may need this very processor, so that spinning delays it.
-  // Elsewhere it is spun for `spinning`, which is about what sleeping and being woken costs, on a
-  // processor where no other rank is, as `placement` knows.
+  // `oversubscribed`: what is awaited may need this very processor, so that spinning delays it.
+  // Otherwise it spins for `spinning`, about the cost of sleeping and being woken, if no other rank
+  // is on this processor according to `placement`.
   Backoff(bool oversubscribed, Duration spinning, Placement& placement)
       : oversubscribed_(oversubscribed), spinning_(spinning), placement_(placement) {}
 
   // From now on it waits no longer than this before it says to sleep, oversubscribed or not.
   void limit(Duration longest) { limit_ = longest; }
-  // Something has happened.
+  // Something has happened: starts over.
   void renew() { spins_ = 0; }
-  // After an attempt without progress: waits a moment and says whether to try again; false: sleep
-  // now.
+  // After an attempt without progress: waits a moment and returns whether to try again; false:
+  // sleep now.
   [[nodiscard]] bool back_off(Time now);
 
  private:
@@ -41,8 +41,8 @@ class Backoff {
   Time since_;
 };
 
-// Whether `ranks` of this host are more than the processors that this process may run on, or than
-// its control group has time for.
+// Whether this host has more `ranks` than this process may use processors, or than its control
+// group's CPU quota allows.
 [[nodiscard]] bool is_oversubscribed(int ranks);
 
 }  // namespace rueda

@@ -17,24 +17,24 @@
 
 namespace rueda {
 
-// What all batches of a process set are executed with; owned by the engine and used by its thread
-// only.
+// What all batches of a process set need for execution; owned by the engine and used only by the
+// owner of the progress lock.
 struct ExecutionContext {
   Backend* backend;
   DeviceBackend* devices;
   Metrics* metrics;
   Timeline* timeline;
   FlightRecorder* recorder;
-  HostMembers host;                // those of the set, where they share memory
-  bool averages_over_all = false;  // also over ranks that have joined
+  HostMembers host;                // members of the set that share memory with this rank
+  bool averages_over_all = false;  // including ranks that have joined
   int set_id = 0;
 
-  // Completes what the set was asked for, and counts it.
+  // Completes a submission of the set, and counts it.
   void complete(const Submission& submission, Status status, OperationOutput&& output = {}) const {
     (status.ok() ? metrics->tensors_completed : metrics->tensors_failed).add(1);
     submission.handle->complete(std::move(status), std::move(output));
   }
-  // A barrier is over once all have come to it.
+  // A barrier ends once all ranks have reached it.
   void complete_barrier(const Submission& submission) const {
     Metrics::PerCollective& counted = metrics->of(Collective::barrier);
     counted.tensors.add(1);
@@ -45,13 +45,13 @@ struct ExecutionContext {
 
 struct BatchMember {
   std::shared_ptr<const Response> response;
-  // Nothing where this rank has joined: it contributes the identity.
+  // Empty if this rank has joined: it contributes the identity.
   std::optional<Submission> submission;
   int persistent = -1;  // persistent operation: its number within the set
 };
 
-// How the elements of a batch are combined that `ranks` have agreed on. `averages_over_all`: an
-// average also counts those that have joined.
+// How the elements of a batch that `ranks` have agreed on are combined. `averages_over_all`: an
+// average also counts ranks that have joined.
 [[nodiscard]] inline Reduction reduction_of(const Response& agreed, int ranks,
                                             bool averages_over_all) {
   const Request& request = agreed.request;

@@ -15,7 +15,7 @@ bool is_reduction(Collective collective) {
   return collective == Collective::allreduce || collective == Collective::reduce_scatter;
 }
 
-// Whose result has rows, which are counted by its bytes.
+// Whether the result has rows, whose number follows from its bytes.
 bool brings_rows(Collective collective) {
   return collective == Collective::allgather || collective == Collective::reduce_scatter ||
          collective == Collective::alltoall;
@@ -101,7 +101,7 @@ bool CollectiveAtOnce::fits_alltoall(const RepeatedCall& call) const {
   }
   const std::int64_t rows = call.shape.front();
   if (!std::equal(shape_.begin() + 1, shape_.end(), call.shape.begin() + 1)) return false;
-  // Compared as numbers of rows, of which too many could not be multiplied.
+  // Compares numbers of rows, since multiplying too many would overflow.
   const auto most = static_cast<std::int64_t>(room_ / agreed().row_bytes());
   if (rows < 0 || rows > most || !EagerRows::fit(size_, input_bytes(call), room_)) return false;
   if (call.splits.empty()) return rows % size_ == 0;

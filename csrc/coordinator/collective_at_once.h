@@ -1,5 +1,6 @@
-// A small collective of one tensor that was agreed on, for a caller who waits and to whom all that
-// the ranks contribute has come: how much that is, and what is made of it. See RoundAtOnce.
+// A small collective of one tensor that was agreed on, for a waiting caller that has received every
+// rank's contribution: the size of the contributions, and how the result is made from them. See
+// RoundAtOnce.
 #pragma once
 
 #include <cstddef>
@@ -18,27 +19,27 @@ namespace rueda {
 
 class CollectiveAtOnce {
  public:
-  // Nothing for what is none: a barrier, or one of a group. `agreed`: of a plan, with all that it
-  // exchanges sent along; outlives the result.
-  // `room`: bytes that each rank can send along.
+  // Nothing if it does not apply: a barrier, or a member of a group. `agreed`: from a plan whose
+  // data is all sent along; must outlive the result. `room`: bytes that each rank can send along.
   [[nodiscard]] static std::optional<CollectiveAtOnce> of(const Response& agreed,
                                                           const ProcessSetMembers& members,
                                                           std::size_t room);
 
-  // Whether the call is what was agreed on, and has memory for all of its result.
+  // Whether the call matches what was agreed on, and has memory for the whole result.
   [[nodiscard]] bool fits(const RepeatedCall& call) const;
-  // What this rank sends along, of a call that fits: so many bytes, and they themselves.
+  // What this rank sends along for a call that fits: its number of bytes, and the bytes.
   [[nodiscard]] std::size_t contributed(const RepeatedCall& call) const;
   void contribute(const RepeatedCall& call, std::byte* target) const;
-  // Into the call's output, from what each rank has sent along; `sent` is changed. False: it is
-  // not of that length, as only the rows of an alltoall can tell, and nothing has happened. What
-  // this rank has sent is on its way to the others' caches: it is read from the input if it can be.
+  // Writes the call's output from what each rank has sent along; changes `sent`. False: the data
+  // has another length, which only the rows of an alltoall reveal, and nothing has happened. This
+  // rank's own data is read from the input if possible, since the copy that it sent is on its way
+  // to the others' caches.
   [[nodiscard]] bool finish(const RepeatedCall& call, std::span<const std::byte*> sent) const;
-  // After that.
+  // Counts it, after that.
   void count(const RepeatedCall& call, Metrics& metrics) const;
-  // As this rank would submit it.
+  // The request as this rank would submit it.
   [[nodiscard]] Request request_of(const RepeatedCall& call) const;
-  // Of an alltoall: how many rows go to each rank.
+  // For an alltoall: how many rows go to each rank.
   [[nodiscard]] std::vector<std::int64_t> rows_of(const RepeatedCall& call) const;
 
  private:
@@ -54,14 +55,14 @@ class CollectiveAtOnce {
   int rank_;
   int size_;
   std::size_t room_;
-  int root_ = -1;                      // of the world; of a broadcast
-  Shape shape_;                        // of this rank's input; alltoall: but for the first extent
-  std::size_t input_ = 0;              // bytes; not of an alltoall
+  int root_ = -1;                      // broadcast: world rank
+  Shape shape_;                        // of this rank's input; alltoall: except the first extent
+  std::size_t input_ = 0;              // bytes; not for an alltoall
   std::size_t contributed_ = 0;        // bytes
   std::vector<std::int64_t> lengths_;  // by rank; allgather: bytes, reduce-scatter: elements
   std::size_t result_ = 0;             // bytes
-  std::size_t before_ = 0;             // bytes of the input ahead of this rank's; reduce-scatter
-  std::optional<Combiner> combine_;    // of reductions
+  std::size_t before_ = 0;             // reduce-scatter: bytes of the input ahead of this rank's
+  std::optional<Combiner> combine_;    // for reductions
 };
 
 }  // namespace rueda

@@ -4,8 +4,8 @@ namespace rueda {
 
 namespace {
 
-// Whether this rank knows of a loss when an operation is handed in or only a moment later depends
-// on how busy the machine is. So the application is told the same.
+// Whether this rank learns of a loss before or just after an operation is submitted depends on how
+// busy the machine is. So the application gets the same error in both cases.
 Status told(const Request& request, const Status& reason) {
   const bool is_plain = reason.code() != ErrorCode::peer_lost || request.name.empty() ||
                         !reason.details().tensor.empty();

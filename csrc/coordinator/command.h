@@ -1,4 +1,4 @@
-// What the application asks of the engine: travels from the thread that asks to the owner of the
+// A request of the application to the engine: passed from the calling thread to the owner of the
 // progress lock.
 #pragma once
 
@@ -42,10 +42,10 @@ struct Command {
   MessageRequest message{};
   std::vector<int> ranks{};  // form
   std::string cause{};       // abort
-  // open_table, use_table and close_table. Apart, so that all other commands stay small.
+  // For open_table, use_table and close_table. Kept separate so that all other commands stay small.
   std::unique_ptr<TableCommand> table{};
 
-  // Completes all that waits for this command with an error.
+  // Completes everything that waits for this command with an error.
   void refuse(const Status& reason) const;
 };
 

@@ -11,15 +11,15 @@ namespace rueda {
 
 namespace {
 
-// With the set, lest equal numbers in two sets be taken for one name handed to both.
+// Includes the set, lest equal numbers in two sets be taken for one name submitted to both.
 std::string numbered(int set_id, std::uint64_t number) {
   std::string name(numbered_prefix);
   if (set_id > 0) name.append("set").append(std::to_string(set_id)).append(".");
   return name.append(std::to_string(number % numbers_of_unnamed));
 }
 
-// To those who execute it null says that this rank has joined, or has no use for the result.
-// `rank`: of the set.
+// During execution, null means that this rank has joined, or has no use for the result. `rank`: of
+// the set.
 Status missing_memory(const Submission& submission, int rank) {
   const Request& request = submission.request;
   const bool has_result = request.collective == Collective::allreduce ||
@@ -82,7 +82,7 @@ Status CommandQueue::admit(Command& command, const ProcessSetMembers& members, b
   number_unnamed(command.set_id, command.submissions);
   for (Submission& submission : command.submissions) {
     Request& request = submission.request;
-    // What is wrong with a request here is wrong for everybody: all ranks are told.
+    // An error in a request here is an error on all ranks: it travels with the request.
     if (request.error.ok()) request.error = validate(request, members.size());
     if (request.error.ok()) request.error = missing_memory(submission, members.rank);
   }

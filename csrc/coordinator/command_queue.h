@@ -1,5 +1,5 @@
-// Commands on their way from the application's threads to the owner of the progress lock, and the
-// numbers of operations without a name, which follow from the order of submission.
+// Queues commands from the application's threads for the owner of the progress lock, and numbers
+// operations without a name in the order of submission.
 #pragma once
 
 #include <atomic>
@@ -16,35 +16,36 @@
 
 namespace rueda {
 
-// Any thread may call everything. Takes nothing before open().
+// Any thread may call everything. Accepts nothing before open().
 class CommandQueue {
  public:
   void open() { accepting_ = true; }
-  // Nothing that a handle waits for is taken any more, because of `reason`. The first reason stays.
+  // From now on accepts nothing that a handle waits for, because of `reason`. The first reason
+  // stays.
   void close(const Status& reason);
-  // The same for what one process set is asked for.
+  // The same for one process set.
   void close(int set_id, const Status& reason);
-  // Whether nothing is accepted for the set any more. Cheap while no set has been closed.
+  // Whether nothing is accepted for the set. Cheap while no set has been closed.
   [[nodiscard]] bool is_closed(int set_id) const {
     return !accepting_ || (has_closed_sets_ && !refusal(set_id).ok());
   }
   // Why; ok while the queue is open for the set.
   [[nodiscard]] Status refusal(int set_id) const;
 
-  // Refuses the command where the queue is closed and a handle waits for it.
+  // Refuses the command if the queue is closed and a handle waits for it.
   void push(Command command);
-  // Numbers the submissions of the command where they have no name. Ok where the command may be
-  // carried out: then it has been queued, if `queue` says so. Otherwise the command is as it was.
+  // Numbers the command's submissions that have no name. Ok if the command may be carried out; it
+  // has then been queued if `queue` says so. Otherwise the command is unchanged.
   [[nodiscard]] Status admit(Command& command, const ProcessSetMembers& members, bool queue);
-  // For an operation without a name that may not have to be queued: puts the name that it gets into
-  // `name`, which the next one gets where `use` returns that it was of no use.
+  // For an operation without a name that may not need to be queued: puts its numbered name into
+  // `name`. If `use` returns false, the next operation gets that name.
   [[nodiscard]] bool number_if(int set_id, std::string& name,
                                const std::function<bool(const std::string&)>& use);
   [[nodiscard]] std::vector<Command> take();
 
-  // The numbers of the set's operations without a name begin anew.
+  // Restarts the numbers of the set's operations without a name.
   void restart_numbers(int set_id);
-  // The set is gone.
+  // The set no longer exists.
   void forget(int set_id);
 
  private:

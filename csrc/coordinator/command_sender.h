@@ -1,5 +1,5 @@
-// How a command of the application comes to the owner of the progress lock, and what its caller
-// then waits for. Any thread may call everything.
+// Passes commands of the application to the owner of the progress lock, and creates the handles
+// that their callers wait for. Any thread may call everything.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,11 @@ namespace rueda {
 
 class CommandSender {
  public:
-  // Both are referred to.
+  // Keeps references to both.
   CommandSender(CommandQueue& commands, Progress& progress)
       : commands_(commands), progress_(progress) {}
 
-  // Of a new operation: whoever waits for it makes progress meanwhile.
+  // For a new operation: a thread that waits for it makes progress meanwhile.
   [[nodiscard]] std::shared_ptr<HandleState> make_handle() const {
     return std::make_shared<HandleState>(progress_.lock());
   }
@@ -25,7 +25,7 @@ class CommandSender {
     commands_.push(std::move(command));
     progress_.notify();
   }
-  // The same with a handle of its own; returns what comes of it once it has been carried out.
+  // The same with its own handle; returns the command's result once it has been carried out.
   Status send_and_wait(Command command) {
     command.handle = make_handle();
     const auto handle = command.handle.state();

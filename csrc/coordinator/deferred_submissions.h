@@ -1,5 +1,5 @@
-// What a rank has submitted under names that it has to wait for: an operation of the name is still
-// under way, and only when that is over may the next one be told to the others.
+// Submissions whose names are still in use: an operation of the same name is in progress, and the
+// next one may be announced to the other ranks only once that has ended.
 #pragma once
 
 #include <deque>
@@ -19,16 +19,16 @@ class DeferredSubmissions {
 
   [[nodiscard]] bool empty() const { return groups_.empty(); }
   [[nodiscard]] bool contains(const std::string& name) const { return groups_.contains(name); }
-  // Behind what waits for `name` already.
+  // Queues behind submissions that already wait for `name`.
   void add(const std::string& name, Group submissions) {
     groups_[name].push_back(std::move(submissions));
   }
-  // The names that are waited for and of which `is_wanted` says so.
+  // The awaited names for which `is_wanted` returns true.
   [[nodiscard]] std::vector<std::string> names(
       const std::function<bool(const std::string& name)>& is_wanted) const;
-  // What waits for the name, in the order in which it came.
+  // What waits for the name, in order of arrival.
   [[nodiscard]] std::deque<Group> take(const std::string& name);
-  // The first of that; the name must be waited for.
+  // The first of these; the name must be awaited.
   [[nodiscard]] const Group& first(const std::string& name) const {
     return groups_.at(name).front();
   }
@@ -36,7 +36,7 @@ class DeferredSubmissions {
   [[nodiscard]] std::vector<Group> take_all();
 
  private:
-  std::unordered_map<std::string, std::deque<Group>> groups_;  // by the name that is waited for
+  std::unordered_map<std::string, std::deque<Group>> groups_;  // by awaited name
 };
 
 }  // namespace rueda

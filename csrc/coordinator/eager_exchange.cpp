@@ -6,7 +6,7 @@ namespace rueda {
 
 namespace {
 
-// Between the keys of what is sent along here and those of results.
+// Distance between the keys of this host's data and those of results.
 constexpr std::uint64_t keys_here = std::uint64_t{1} << 20;
 
 std::vector<int> ranks_of(const HostMembers& members) {

@@ -59,7 +59,7 @@ Status Epoch::open() {
   return connected.ok() ? changes_.open() : connected;
 }
 
-// Once the epoch is broken, nothing is answered any more but for what Losses handles.
+// Once the epoch is broken, only the messages that Losses handles are answered.
 void Epoch::handle_messages() {
   control_.handle(ControlMessage::negotiation,
                   [this](int peer, std::span<const std::byte> payload) {
@@ -90,7 +90,7 @@ void Epoch::handle_messages() {
 // --- Submissions and commands
 
 void Epoch::prepare(std::vector<Submission>& submissions) const {
-  const Submission* before = nullptr;  // whose stream has been marked
+  const Submission* before = nullptr;  // the last one whose stream was marked
   for (Submission& submission : submissions) {
     Request& request = submission.request;
     if (!request.error.ok()) continue;
@@ -170,11 +170,11 @@ void Epoch::carry_out(Command command, Time now) {
 // --- Progress
 
 bool Epoch::advance(Time now, Readable readable) {
-  // A message that is expected at any moment is looked for without waiting to be told of it.
+  // If a message is expected at any moment, poll for it instead of waiting for a notification.
   bool moved = (readable.first || awaits_messages()) && world_.control->progress();
   if (losses_.has_failed()) return moved;
-  // Others may wait for an answer of the transport after this rank's part is done: over a network
-  // what was lost is sent again, and acknowledged again.
+  // Others may need answers from the transport after this rank's part is done: over a network, lost
+  // packets are sent and acknowledged again.
   if (uses_transport() || readable.second) moved = world_.transport->progress() || moved;
   moved = sets_.step(now) || moved;
   if (losses_.has_failed()) return true;
@@ -188,7 +188,7 @@ bool Epoch::advance(Time now, Readable readable) {
     losses_.fail(status);
     return true;
   }
-  if (losses_.minds_silence()) {  // or else what is under way need not be gone through for it
+  if (losses_.minds_silence()) {  // otherwise there is no need to ask what is in progress
     losses_.look_for_silence(now, is_active() || awaits_messages());
     if (losses_.has_failed()) return true;
   }
@@ -258,14 +258,14 @@ void Epoch::wind_up() {
                                : Status(ErrorCode::shutdown, "this rank has shut down"));
   const std::vector<Command> commands = services_.commands.take();
   if (is_active()) {
-    // The others count on what is in flight: to them this is no good-bye, but a loss.
+    // The others rely on what is in flight: to them this is a loss, not a good-bye.
     losses_.fail(Status(ErrorCode::peer_lost,
                         str(topology.describe(topology.rank), " shut down with batches in flight"),
                         topology.rank));
   }
   const Status reason = losses_.has_failed() ? losses_.failure() : services_.commands.refusal(0);
   if (const auto& memory = world_.host.memory()) {
-    // Nobody takes its messages any more.
+    // No rank accepts its messages any more.
     memory->header(memory->rank())
         .world_end.store(losses_.has_failed() ? world_is_broken : world_is_left);
     memory->give_up();

@@ -1,12 +1,12 @@
-// One world of ranks at work on this rank: what is formed once and stays (who is where, both
-// planes, how tensors are reduced), and what is under way in it. An epoch loses ranks, and with
-// each of them what that rank takes part in; it never gets any back.
+// One world of ranks at work on this rank: what is formed once and stays (which rank is where, both
+// planes, how tensors are reduced), and what is in progress. An epoch loses ranks, along with
+// everything they take part in; it never gets any back.
 //
-// It owns the parts that do the work, carries out commands with them and lets them step one after
-// another: process sets (OpenSets, SetChanges) with messages between two ranks, tables, and the
-// watch over ranks that are lost (Losses).
+// It owns the parts that do the work, uses them to carry out commands, and steps them in turn:
+// process sets (OpenSets, SetChanges) with messages between two ranks, tables, and the detection of
+// lost ranks (Losses).
 //
-// Used by the owner of the progress lock only, but for what is said to be for any thread.
+// Used only by the owner of the progress lock, except where marked as being for any thread.
 #pragma once
 
 #include <memory>
@@ -41,7 +41,7 @@ class Epoch final : public Progress::Work {
   Epoch(const Epoch&) = delete;
   Epoch& operator=(const Epoch&) = delete;
 
-  // Connects to the neighbours in the world's tree and opens the sets that there are. Fails with
+  // Connects to the neighbours in the world's tree and opens the existing sets. Fails with
   // ErrorCode::initialization.
   Status open();
 
@@ -51,13 +51,13 @@ class Epoch final : public Progress::Work {
   [[nodiscard]] const WorldAlgorithms& algorithms() const { return algorithms_; }
   [[nodiscard]] std::string_view transport_name() const { return transport_name_; }
   [[nodiscard]] ProcessSets& process_sets() const { return *process_sets_; }
-  // What is done where submissions are handed in: notes what the streams of tensors on GPUs have to
-  // finish first, and takes the memory that adding a process set needs. Where that cannot be had,
-  // it travels on with the request, so that it is an error of all.
+  // Runs in the submitting thread: notes what the streams of GPU tensors must finish first, and
+  // takes the memory that adding a process set needs. If there is none, the error travels with the
+  // request, so that it fails on all ranks.
   void prepare(std::vector<Submission>& submissions) const;
   // Async-signal-safe.
   void close_after_fork() { world_.control->close_after_fork(); }
-  // On which it is told that there is something to do; -1: of that plane on none.
+  // Readable when there is something to do; -1: that plane has no descriptor.
   struct Descriptors {
     int control = -1;
     int transport = -1;
@@ -68,15 +68,15 @@ class Epoch final : public Progress::Work {
 
   // --- For any thread, once progress has ended
 
-  // What broke the epoch; ok where nothing did.
+  // What broke the epoch; ok if nothing did.
   [[nodiscard]] const Status& failure() const { return losses_.failure(); }
   [[nodiscard]] const OpenSets& sets() const { return sets_; }
 
   // --- For the owner of the progress lock
 
-  // Everything that was asked for before comes first.
+  // Carries out what is in the queue first.
   void carry_out_now(Command command);
-  // For calls of the set that need no submission; null where they have to be submitted.
+  // For calls of the set that need no submission; null if they must be submitted.
   [[nodiscard]] RoundAtOnce* round_at_once(int set_id) const {
     return losses_.has_failed() || stopping_ ? nullptr : sets_.at_once(set_id);
   }
@@ -95,8 +95,8 @@ class Epoch final : public Progress::Work {
   void disarm() override { world_.transport->disarm(); }
   [[nodiscard]] bool may_stop(Time now) const override;
   void wind_up() override;
-  // No memory for a message, say: without this rank the others cannot go on, and they shall know
-  // why.
+  // For example, no memory for a message: the others cannot continue without this rank and must
+  // learn why.
   void fail_internal(const std::exception& error) override;
 
  private:
@@ -107,7 +107,7 @@ class Epoch final : public Progress::Work {
   World world_;
   const EpochServices services_;
   const std::string transport_name_;
-  const std::shared_ptr<ProcessSets> process_sets_;  // what follows the world asks them, too
+  const std::shared_ptr<ProcessSets> process_sets_;  // also used by the world that follows
   const WorldAlgorithms algorithms_;
   const std::unique_ptr<Backend> backend_;
   const std::unique_ptr<DeviceBackend> devices_;
@@ -118,9 +118,9 @@ class Epoch final : public Progress::Work {
   OpenSets sets_;
   SetChanges changes_;  // of these
   Losses losses_;
-  bool ends_in_order_ = false;  // the transport knows
+  bool ends_in_order_ = false;  // and the transport has been told
   std::optional<Time> leaving_until_;
-  bool stopping_ = false;  // without good-bye
+  bool stopping_ = false;  // without a good-bye
 };
 
 }  // namespace rueda

@@ -1,4 +1,4 @@
-// What outlives an epoch, and what the parts of it use: the runtime's.
+// What outlives an epoch and is used by its parts; owned by the runtime.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace rueda {
 
-// All but `on_failure` is referred to.
+// Holds references to everything but `on_failure`.
 struct EpochServices {
   const Options& options;
   CommandQueue& commands;

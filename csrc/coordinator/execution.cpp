@@ -11,7 +11,7 @@ namespace rueda {
 
 namespace {
 
-// As the error of the operation of this name.
+// Turns `status` into the error of the operation of this name.
 Status naming(const std::string& name, const Status& status) {
   ErrorDetails details = status.details();
   details.tensor = name;
@@ -81,7 +81,7 @@ void Execution::start(const Contributions& contributions) {
   done_ = true;
 }
 
-// On a GPU the collective comes after what the tensors' streams still do to them.
+// On a GPU, the collective starts after the tensors' streams have finished with them.
 void Execution::await_inputs() {
   for (const BatchMember& member : members_) {
     if (member.submission && member.submission->ready) {
@@ -97,7 +97,7 @@ std::unique_ptr<Operation> Execution::allreduce(const Contributions& contributio
     Piece piece{nullptr, nullptr, member.response->request.count()};
     if (member.submission) {
       piece.input = member.submission->input;
-      // Of a rank without leaves there may be no address.
+      // A rank without leaves may have no address.
       if (piece.input == nullptr && !request().leaf_ranks.empty()) {
         piece.input = member.submission->output;
       }
@@ -204,7 +204,7 @@ void Execution::record_end() {
   });
 }
 
-// --- All of a set
+// --- All batches of a set
 
 Batches::Batches(std::shared_ptr<const ProcessSetMembers> members, const HostParts& parts,
                  std::unique_ptr<const SetHosts> hosts, const Options& options,
@@ -231,7 +231,7 @@ Batches::Batches(std::shared_ptr<const ProcessSetMembers> members, const HostPar
 
 std::shared_ptr<ControlRoom> Batches::reserve(const HostMembers& host, bool spans_hosts) {
   if (!host) return nullptr;
-  // Before and after the links.
+  // One before and several after the inter-host step.
   const std::size_t channels = (spans_hosts ? 1 + after_channels : 1) * batch_orders;
   const std::size_t slot = spans_hosts ? stage_slot_bytes : slot_bytes;
   return HostMemory::reserve(host.memory,
@@ -267,7 +267,8 @@ void Batches::start(std::vector<BatchMember> members, BatchOrder order, Time now
   lane.channel = own.channel.get();
   lane.before_links = own.before_links.get();
   lane.after_links = own.after_links[own.next_batch % after_channels].get();
-  // What is at hand needs no messages, and may be executed in another order than elsewhere.
+  // A batch whose data has arrived needs no messages, and may be executed in another order than on
+  // other ranks.
   if (!contributions) lane.tag = batch_tag(members_->id, order, own.next_batch++);
   // The most urgent is advanced first.
   const std::int32_t priority = members.front().response->request.priority;

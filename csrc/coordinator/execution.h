@@ -1,4 +1,4 @@
-// Batches on their way: the collective itself and the completion of the handles.
+// Batches in progress: the collective itself and the completion of the handles.
 #pragma once
 
 #include <array>
@@ -20,30 +20,30 @@ namespace rueda {
 
 class Execution {
  public:
-  // Starts. All members are allreduces that belong together, or there is one member.
-  // `contributions`: what all ranks contribute, if it has come already.
+  // Starts the batch. Either all members are allreduces that are fused, or there is one member.
+  // `contributions`: what all ranks contribute, if it has arrived already.
   Execution(const ExecutionContext& context, const Lane& lane, std::vector<BatchMember> members,
             Time now, const Contributions& contributions = {});
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
   ~Execution();
 
-  // Goes on without blocking; returns whether anything moved. Once the collective is over,
-  // completes the handles.
+  // Advances without blocking; returns whether anything moved. Completes the handles once the
+  // collective is done.
   bool advance(Time now);
   [[nodiscard]] bool done() const { return done_; }
-  // Not ok when the transfer failed; the handles are then still open, and the batch is lost on this
+  // Not ok if the transfer failed; the handles are then still open, and the batch is lost on this
   // rank.
   [[nodiscard]] const Status& status() const { return status_; }
-  // Completes the handles with an error. No transport may touch the tensors any more.
+  // Completes the handles with an error. No transport may still access the tensors.
   void fail(const Status& reason);
 
   [[nodiscard]] std::int32_t priority() const { return request().priority; }
-  // Of the first of its tensors.
+  // The name of its first tensor.
   [[nodiscard]] const std::string& name() const { return request().name; }
   [[nodiscard]] bool uses_transport() const { return operation_ && operation_->uses_transport(); }
   [[nodiscard]] bool must_be_polled() const { return operation_ && operation_->must_be_polled(); }
-  // What others wait for does not count.
+  // An operation that waits for its turn counts as moving.
   [[nodiscard]] Time last_moved() const {
     return operation_ && operation_->waits_for_its_turn() ? Clock::now() : last_moved_;
   }
@@ -53,14 +53,14 @@ class Execution {
 
  private:
   void start(const Contributions& contributions);
-  // Of its messages, where other batches share the links.
+  // Sets the priority of its messages, if other batches share the links.
   void set_priority(std::int32_t priority);
   void await_inputs();
   [[nodiscard]] std::unique_ptr<Operation> allreduce(const Contributions& contributions);
 
   [[nodiscard]] const Request& request() const { return members_.front().response->request; }
   void complete_handles();
-  // Each with its own name in the error.
+  // Each error has the tensor's own name.
   void fail_by_name(const Status& reason);
   template <class StatusOf>
   void end_with(const StatusOf& status_of);
@@ -70,55 +70,56 @@ class Execution {
   ExecutionContext context_;
   Lane lane_;
   std::vector<BatchMember> members_;
-  UnfusedCollective unfused_;  // of the first member; started where it is no allreduce
+  UnfusedCollective unfused_;  // of the first member; started unless it is an allreduce
   std::unique_ptr<Operation> operation_;
   Time started_at_;
   Time last_moved_;
-  bool has_priority_ = false;  // its messages have one
+  bool has_priority_ = false;  // its messages have a priority
   bool done_ = false;
   Status status_;
 };
 
-// All batches of a process set that are under way, and where its members meet for them.
+// All batches of a process set in progress, and the channels on which its members meet.
 class Batches {
  public:
-  // `parts`: which of the members share memory. `hosts`: the same for operations across hosts; null
-  // where all are on one, or nothing is known of hosts. `room`: see reserve().
+  // `parts`: which members share memory. `hosts`: the same for operations across hosts; null if all
+  // are on one host or nothing is known of hosts. `room`: see reserve().
   Batches(std::shared_ptr<const ProcessSetMembers> members, const HostParts& parts,
           std::unique_ptr<const SetHosts> hosts, const Options& options,
           const ExecutionContext& context, Transport& transport, std::shared_ptr<ControlRoom> room);
 
-  // Room in the memory that the members share for all that their set will publish there. A rank
-  // that takes it before the ranks agree on the set cannot fail to open it afterwards. Null where
-  // there is none, or where they share no memory. `spans_hosts`: these are not all members.
+  // Reserves room in the members' shared memory for everything that their set will publish there. A
+  // rank that reserves it before the ranks agree on the set cannot fail to open it afterwards. Null
+  // if there is no room, or if they share no memory. `spans_hosts`: `host` is not all members.
   [[nodiscard]] static std::shared_ptr<ControlRoom> reserve(const HostMembers& host,
                                                             bool spans_hosts);
 
   void start(std::vector<BatchMember> members, BatchOrder order, Time now,
              const Contributions& contributions);
-  // Goes on without blocking, the most urgent first; returns whether anything moved. What has ended
-  // well is under way no more.
+  // Advances without blocking, the most urgent first; returns whether anything moved. Batches that
+  // have ended successfully are removed.
   bool advance(Time now);
 
   [[nodiscard]] std::size_t size() const { return running_.size(); }
   [[nodiscard]] Load load() const;
   [[nodiscard]] bool uses_transport() const;
-  // Whether something is under way of which nothing tells when it can go on.
+  // Whether something is in progress for which no wake-up announces progress.
   [[nodiscard]] bool must_be_polled() const;
-  // Whether so many bytes may come along with the news that ranks are ready.
+  // Whether this many bytes may be sent along with a rank's readiness.
   [[nodiscard]] bool may_be_eager(std::size_t bytes) const;
-  // A batch that failed, or has not moved for `timeout` (zero: ever); ok where there is none.
+  // The error of a batch that failed or has not moved for `timeout` (zero: no limit); ok if there
+  // is none.
   [[nodiscard]] Status broken(Time now, Duration timeout) const;
   [[nodiscard]] std::optional<Time> oldest_move() const;
 
-  // Fails all, whose transport must have been aborted, and goes to no channel any more. Returns
-  // what they were.
+  // Fails all, whose transport must have been aborted, and uses no channel any more. Returns their
+  // descriptions.
   std::vector<std::string> fail(const Status& reason);
 
  private:
   struct Order {
-    std::unique_ptr<HostChannel> channel;  // null where the ranks do not share memory
-    // Of a set that spans hosts: of the members here, see Lane; null where this rank is alone.
+    std::unique_ptr<HostChannel> channel;  // null if the ranks share no memory
+    // In a set that spans hosts: for the members here, see Lane; null if this rank is alone.
     std::unique_ptr<HostChannel> before_links;
     std::array<std::unique_ptr<HostChannel>, after_channels> after_links;
     std::uint64_t next_batch = 0;
@@ -128,12 +129,12 @@ class Batches {
   std::shared_ptr<const ProcessSetMembers> members_;
   const std::size_t max_in_flight_;
   const ExecutionContext context_;
-  const std::shared_ptr<ControlRoom> room_;  // null: as much as there is
-  const HostMembers here_;                   // of a set that spans hosts, the members on this one
+  const std::shared_ptr<ControlRoom> room_;  // null: as much as is available
+  const HostMembers here_;                   // in a set that spans hosts, the members on this one
   const int rank_here_;
   const std::unique_ptr<const SetHosts> hosts_;
   std::array<Order, batch_orders> orders_;         // by BatchOrder
-  Lane lane_;                                      // but for channel and tag
+  Lane lane_;                                      // except channel and tag
   std::list<std::unique_ptr<Execution>> running_;  // the most urgent first
 };
 

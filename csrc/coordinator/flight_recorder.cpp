@@ -22,10 +22,10 @@ namespace rueda {
 
 namespace {
 
-// A program that gives each operation another name does not fill the memory with names.
+// Limits the memory for names in programs that give each operation a new name.
 constexpr std::size_t max_names = 1 << 16;
 
-// Microseconds since 1970, by which the records of several hosts are set beside each other.
+// Microseconds since 1970, which make the records of several hosts comparable.
 std::int64_t wall_clock(Time when) {
   const auto ago = Clock::now() - when;
   const auto wall = std::chrono::system_clock::now().time_since_epoch() - ago;
@@ -60,14 +60,13 @@ std::string file_of(const std::string& folder, int rank) {
   return str(folder, "/rank", rank, ".json");
 }
 
-// What an earlier world has written is kept, under a name that is not taken for this world's.
+// Keeps an earlier world's record, under a name that does not look like this world's.
 void set_aside(const std::string& folder, int rank) {
   const std::string aside = str(folder, "/rank", rank, ".previous.json");
   std::rename(file_of(folder, rank).c_str(), aside.c_str());
 }
 
-// The numbers in the names of a folder's entries, where all of the name is `before`, it, and
-// `after`.
+// The numbers in those entries of a folder whose whole name is `before`, a number, and `after`.
 std::vector<int> numbered(const std::string& folder, const std::string& before,
                           const std::string& after) {
   std::vector<int> numbers;
@@ -83,7 +82,7 @@ std::vector<int> numbered(const std::string& folder, const std::string& before,
   return numbers;
 }
 
-// Of the ranks from `size` on, which this world does not have.
+// Sets aside records of ranks from `size` on, which this world does not have.
 void set_aside_from(const std::string& folder, int size) {
   for (const int rank : numbered(folder, "rank", ".json")) {
     if (rank >= size) set_aside(folder, rank);
@@ -97,7 +96,7 @@ Status replace_file(const std::string& path, std::string_view text) {
     ::unlink(unfinished.c_str());
     return status;
   };
-  // Never into what is there already, which may be anybody's link or pipe.
+  // Never writes into an existing file, which may be someone's link or pipe.
   ::unlink(unfinished.c_str());
   UniqueFd fd(::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!fd) return failed();
@@ -126,7 +125,7 @@ FlightRecorder::FlightRecorder(std::string folder, std::size_t capacity, int ran
   set_aside(folder_, rank);
   if (rank != 0) return;
   set_aside_from(folder_, size);
-  // Of worlds that an earlier job has formed after losses.
+  // Worlds that an earlier job formed after losses.
   for (const int epoch : numbered(folder_, "epoch", "")) {
     set_aside_from(str(folder_, "/epoch", epoch), 0);
   }

@@ -1,5 +1,5 @@
-// Remembers what this rank did last, operation by operation, and writes it down when its world
-// fails: `rueda analyze` compares the records of all ranks.
+// Records this rank's most recent operations, and writes them to a file when its world fails:
+// `rueda analyze` compares the records of all ranks.
 #pragma once
 
 #include <cstddef>
@@ -16,20 +16,20 @@
 
 namespace rueda {
 
-// Any thread may call all of it. What is open is remembered however long ago it began; of what has
-// ended, the last operations.
+// Any thread may call everything. Open operations are kept regardless of their age; of those that
+// have ended, the most recent.
 class FlightRecorder {
  public:
-  // Of an operation; 0 is none.
+  // Number of an operation; 0: none.
   using Number = std::uint64_t;
-  // What a record is written upon.
+  // Why a record is written.
   enum class Occasion : std::uint8_t { request, stall, failure };
 
   // Records nothing.
   FlightRecorder() = default;
-  // `folder` gets rank<rank>.json; one that is there becomes rank<rank>.previous.json, as rank 0
-  // does with those of ranks that this world does not have. Where the folder cannot be written, an
-  // error is logged at once. `capacity`: how many operations that have ended are remembered.
+  // Writes rank<rank>.json in `folder`; an existing file is renamed to rank<rank>.previous.json,
+  // and rank 0 does so for ranks that this world does not have. If the folder is not writable, an
+  // error is logged at once. `capacity`: how many ended operations are kept.
   FlightRecorder(std::string folder, std::size_t capacity, int rank, int size);
 
   [[nodiscard]] bool is_on() const { return !folder_.empty(); }
@@ -37,22 +37,24 @@ class FlightRecorder {
   // The members of a process set, as world ranks.
   void know_set(int id, const std::vector<int>& ranks);
 
-  // All members of a set have joined: each has sat out other operations than the others, so what is
-  // submitted from now on is counted anew.
+  // All members of a set have joined: each has skipped different operations, so counting starts
+  // again for what is submitted from now on.
   void begin_anew(int set);
 
-  // The rank wants it. 0 where nothing is recorded, and the functions below then do nothing.
+  // The rank has submitted it. Returns 0 if nothing is recorded, and the functions below then do
+  // nothing.
   Number submit(int set, const Request& request, Time when);
-  // All ranks have agreed on it, and it runs.
+  // All ranks have agreed on it, and it is executed.
   void start(Number number);
   void end(Number number, const Status& status);
-  // Whether anything of the set is open, or has failed because it has ended.
+  // Whether anything of the set is open, or failed because the set ended.
   [[nodiscard]] bool is_cut_short(int set) const;
 
-  // Writes all of it as a file that replaces the last one. initialization where it cannot be
-  // written. `why` is the reason that the file gives, `lost` the rank that the world has lost.
+  // Writes everything to a file that replaces the last one. Fails with ErrorCode::initialization if
+  // it cannot be written. `why` is the reason recorded in the file, `lost` the rank that the world
+  // has lost.
   Status write(Occasion occasion, const std::string& why, int lost = -1) const;
-  // The same, and an error is logged.
+  // The same, but logs an error.
   void dump(Occasion occasion, const Status& reason) const;
 
  private:
@@ -60,8 +62,8 @@ class FlightRecorder {
   struct Operation {
     Number number = 0;
     int set = 0;
-    int generation = 0;         // of the set: how often its members had joined
-    std::uint64_t of_name = 0;  // counts those of this name in it, from 1; 0 where unknown
+    int generation = 0;         // how often the set's members had joined
+    std::uint64_t of_name = 0;  // counts operations of this name in it, from 1; 0 if unknown
     Request request;
     Time submitted{};
     Time started{};
@@ -81,14 +83,14 @@ class FlightRecorder {
   std::size_t capacity_ = 0;
   int rank_ = 0;
   int size_ = 0;
-  mutable std::mutex mutex_;  // of all below
+  mutable std::mutex mutex_;  // protects everything below
   Number last_ = 0;
   std::unordered_map<Number, Operation> open_;
-  std::vector<Operation> ended_;  // a ring, once it is full
+  std::vector<Operation> ended_;  // a ring buffer, once it is full
   std::uint64_t ended_count_ = 0;
   std::map<int, std::vector<int>> sets_;
   std::map<int, int> generations_;  // by set
-  // By set and name: how many were submitted in this generation, also those that are forgotten.
+  // By set and name: how many were submitted in this generation, including forgotten ones.
   std::map<int, std::unordered_map<std::string, std::uint64_t>> counts_;
   std::size_t name_count_ = 0;
 };

@@ -15,7 +15,7 @@ void HandleState::complete(Status result, OperationOutput result_output) {
   if (watched_.load()) tell_watcher();
 }
 
-// Either complete() sees that there is a watcher, or the watcher sees that this is done.
+// Either complete() sees the watcher, or the watcher sees that this is done.
 bool HandleState::watch(std::shared_ptr<CompletionInbox> inbox, std::uint64_t token) {
   if (claimed_.exchange(true)) return false;
   watcher_ = {std::move(inbox), token};

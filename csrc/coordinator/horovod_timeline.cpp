@@ -1,5 +1,5 @@
-// A timeline as tools for Horovod's read it: a process per tensor, begins and ends of nested bars,
-// Horovod's names.
+// A timeline in the format that tools for Horovod's timeline read: a process per tensor, begin and
+// end events of nested bars, Horovod's names.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -16,12 +16,12 @@ namespace rueda {
 
 namespace {
 
-// What Horovod calls a collective. The transfer is always called as MPI's, whatever moves the
-// bytes: of Horovod's names for transfers between CPUs it is the one that tools know.
+// Horovod's names for a collective. The transfer always has MPI's name, whatever moves the bytes:
+// of Horovod's names for transfers between CPUs, it is the one that tools know.
 struct CollectiveNames {
   Collective collective;
   std::string_view prefix;  // of the tensor's name
-  std::string_view bar;     // and, after NEGOTIATE_, of the negotiation
+  std::string_view bar;     // also of the negotiation, after NEGOTIATE_
   std::string_view transfer;
 };
 
@@ -35,7 +35,7 @@ constexpr std::array collective_names{
     CollectiveNames{Collective::barrier, "barrier", "BARRIER", ""},
 };
 
-// Horovod's names of the phases of an operation; those that are not here are transfers.
+// Horovod's names for the phases of an operation; phases not listed here are transfers.
 struct PhaseName {
   std::string_view phase;
   std::string_view name;
@@ -45,7 +45,7 @@ constexpr std::array phase_names{
     PhaseName{"UNPACK", "MEMCPY_OUT_FUSION_BUFFER"},
 };
 
-// Null for what Horovod does not write down: what changes process sets, say.
+// Null for what Horovod does not record, e.g. changes of process sets.
 const CollectiveNames* names_of(Collective collective) {
   const auto* const found =
       std::find_if(collective_names.begin(), collective_names.end(),
@@ -60,7 +60,7 @@ std::string_view name_of_phase(std::string_view phase, const CollectiveNames& na
   return found == phase_names.end() ? names.transfer : found->name;
 }
 
-// What the last end of a tensor tells: "dtype", and "shape" where the result has that of the input.
+// Arguments of a tensor's last end event: "dtype", and "shape" if the result has the input's.
 std::string arguments_of(const Request& request) {
   std::string text = str(R"(,"args":{"dtype":")", name_of(request.dtype), '"');
   const bool keeps_shape =
@@ -101,7 +101,7 @@ class HorovodTimeline final : public TimelineWriter {
     const CollectiveNames* const names = names_of(request.collective);
     if (names == nullptr) return;
     in_turn(lane_of(set, request.name, *names), [this, names, wait, when](Lane& lane) {
-      if (lane.state == Lane::idle) {  // nobody negotiated it now
+      if (lane.state == Lane::idle) {  // it was not negotiated this time
         if (wait) {
           tell_ready(lane, *names, {&rank_, 1}, wait->submitted);
         } else {
@@ -119,7 +119,7 @@ class HorovodTimeline final : public TimelineWriter {
     const CollectiveNames* const names = names_of(request.collective);
     if (names == nullptr) return;
     Lane& lane = lane_of(set, request.name, *names);
-    if (lane.state == Lane::negotiating) return;  // the next round; this one began unseen
+    if (lane.state == Lane::negotiating) return;  // the next round; this one's start was missed
     if (lane.state == Lane::idle) begin(lane, names->bar, from);
     const Operation::Phase whole{"", from, until};
     const std::span<const Operation::Phase> parts =
@@ -173,13 +173,13 @@ class HorovodTimeline final : public TimelineWriter {
   struct Lane;
   using Happening = std::function<void(Lane&)>;
 
-  // One tensor: bars are nested, so what is begun is ended before anything else is.
+  // One tensor: bars are nested, so a bar must end before another event of its level begins.
   struct Lane {
     int pid = 0;
     enum : std::uint8_t { idle, negotiating, running } state = idle;
-    Time last;  // written; times in a lane do not go back
-    // Of the next round, while this one runs: other ranks may be ahead, and where this one has
-    // joined it does not wait for a round to end before the next.
+    Time last;  // last time written; times in a lane never decrease
+    // Events of the next round, while this one runs: other ranks may be ahead, and a rank that has
+    // joined does not wait for a round to end before the next.
     std::deque<Happening> later;
   };
 
@@ -245,7 +245,7 @@ class HorovodTimeline final : public TimelineWriter {
   }
 
   TraceFile& file_;
-  int rank_;  // of the present world
+  int rank_;  // in the current world
   const bool mark_cycles_;
   std::unordered_map<std::string, Lane> lanes_;
 };

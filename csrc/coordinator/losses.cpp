@@ -38,7 +38,7 @@ bool Losses::are_harmless() const {
          concerned_.sets.are_over();
 }
 
-// --- Who is lost
+// --- Detecting losses
 
 void Losses::handle_messages() {
   concerned_.control.handle(ControlMessage::failure,
@@ -67,12 +67,12 @@ bool Losses::receive_failure(int peer, std::span<const std::byte> payload) {
   if (!reader.ok() || reason.ok()) return false;
   if (has_failed()) return true;
   log(LogLevel::debug, "rank ", peer, " tells of a failure: ", reason.to_string());
-  // What came before it comes first: a rank may have left in good order, and another have failed
+  // Earlier messages are handled first: a rank may have left cleanly, and another may have failed
   // because of that.
   const Time now = Clock::now();
   concerned_.sets.step_once(now);
   if (are_harmless()) return true;
-  // A rank that tells of its own failure is lost; what it tells of others concerns all.
+  // A rank that reports its own failure is lost; a failure that it reports of others concerns all.
   reason.peer() == peer ? lose(peer, reason) : fail(reason);
   return true;
 }
@@ -87,7 +87,8 @@ bool Losses::receive_loss(std::span<const std::byte> payload) {
 }
 
 void Losses::on_peer_lost(int peer, const Status& cause) {
-  // What it did before its end comes first: it may have done its part of what is under way.
+  // What the peer sent before its end is handled first: it may have done its part of what is in
+  // flight.
   if (!has_failed()) concerned_.sets.step_once(Clock::now());
   if (are_harmless() || may_have_left(peer)) return;
   const bool is_own = peer == world_.topology.rank;
@@ -97,9 +98,9 @@ void Losses::on_peer_lost(int peer, const Status& cause) {
                  .because(cause));
 }
 
-// A rank that leaves says good-bye to those that it is connected with. The others find nobody there
-// when they first have a message for it, which fails alone. Of the ranks that leave, the first is
-// told of; that another one has died instead, its neighbours in the tree know and tell.
+// A rank that leaves says good-bye to its connected peers. Other ranks cannot connect when they
+// first have a message for it; only that message fails. Only the first of the leaving ranks is
+// announced; if another one has died instead, its neighbours in the tree know and report it.
 bool Losses::may_have_left(int peer) const {
   return peer != world_.topology.rank && !world_.control->was_connected(peer) &&
          concerned_.sets.may_do_without(peer);
@@ -118,8 +119,8 @@ void Losses::look_for_silence(Time now, bool is_waiting) {
                     peer, {.reason = ErrorReason::unreachable}));
 }
 
-// A rank of this host that gets no processor lives. One that does not want any has answered what it
-// was asked, but the answer may not have been read here: this rank may have had no processor, too.
+// A rank of this host that is runnable but gets no processor is alive. An idle rank has answered by
+// now, but this rank may not have read the answer, since it may have had no processor either.
 bool Losses::is_excused(int peer, Time now) {
   const auto member = world_.host.rank_of(peer);
   const auto& memory = world_.host.memory();
@@ -137,12 +138,12 @@ bool Losses::is_excused(int peer, Time now) {
 void Losses::lose(int rank, const Status& reason) {
   if (has_failed()) return;
   if (on_loss_ == LossPolicy::end_world || rank == world_.topology.rank) return fail(reason);
-  // Of a collective, transfers with others are under way as well, and cannot be taken back.
+  // The collective's transfers with other ranks are in flight as well, and cannot be undone.
   if (concerned_.sets.use_transport_with(rank)) return fail(reason);
   if (!lost_.insert(rank).second) return;
   log(LogLevel::debug, "rank ", rank, " is lost: ", reason.to_string());
   tell_neighbours(ControlMessage::loss, reason);
-  // All at once: what waits for other ranks to stop comes after.
+  // First everything that does not wait; what waits for other ranks to stop comes after.
   if (const auto member = world_.host.rank_of(rank)) world_.host.memory()->give_up_on(*member);
   world_.transport->fail(rank, reason);
   concerned_.sets.lose(rank, reason);
@@ -159,7 +160,7 @@ void Losses::fail(const Status& reason) {
   fence(reason);
   services_.commands.close(reason);
   tell_neighbours(ControlMessage::failure, reason);
-  // All at once: what waits for other ranks to stop comes after.
+  // First everything that does not wait; what waits for other ranks to stop comes after.
   if (memory) memory->give_up();
   world_.transport->abort(reason);
   concerned_.devices.abort(reason);
@@ -168,11 +169,11 @@ void Losses::fail(const Status& reason) {
   concerned_.messages.fail_all(reason);
   concerned_.tables.fail_all(reason);
   if (services_.on_failure) services_.on_failure(reason);
-  // The last, for a disk may be slow.
+  // Last, since a disk may be slow.
   services_.recorder.dump(FlightRecorder::Occasion::failure, reason);
 }
 
-// A rank of this host that does not answer may be stopped in the middle of a transfer.
+// Kills a silent rank of this host: it may be stopped in the middle of a transfer.
 void Losses::fence(const Status& reason) {
   if (!minds_silence_) return;
   if (reason.details().reason != ErrorReason::unreachable || reason.peer() < 0) return;

@@ -1,11 +1,11 @@
-// Which ranks an epoch has lost, and what fails with them: what a rank took part in, or all that
-// there is. Ranks notice the loss of their neighbours in the world's tree themselves (a connection
-// ends, or a neighbour is silent for too long) and learn of others from these.
+// Tracks which ranks an epoch has lost, and fails what each took part in, or everything. Ranks
+// detect the loss of their neighbours in the world's tree (a connection ends, or a neighbour is
+// silent for too long) and learn of other losses from these.
 //
-// What fails is first stopped as a whole, so that the other ranks of this host are not held up, and
+// Everything that fails is stopped first, so that the other ranks of this host are not held up, and
 // only then waited for: no two ranks wait for each other.
 //
-// Used by the owner of the progress lock only, but for what is said to be for any thread.
+// Used only by the owner of the progress lock, except where marked as being for any thread.
 #pragma once
 
 #include <cstddef>
@@ -27,14 +27,14 @@
 
 namespace rueda {
 
-// What becomes of the epoch when a rank is lost: it ends for all ranks, or goes on for the process
-// sets and messages of which that rank is no part, unless a collective with that rank is on its way
+// What happens to the epoch when a rank is lost: it ends for all ranks, or it continues for process
+// sets and messages that do not involve that rank, unless a collective with that rank is in flight
 // over the transport.
 enum class LossPolicy : std::uint8_t { end_world, keep_others };
 
 class Losses {
  public:
-  // What ranks take part in. All is referred to.
+  // What ranks take part in; references to all of it.
   struct Concerned {
     ActiveMessages& control;
     OpenSets& sets;
@@ -44,7 +44,8 @@ class Losses {
     DeviceBackend& devices;
   };
 
-  // Handles what ranks tell of failures from now on, and their questions whether this one is there.
+  // From now on handles other ranks' reports of failures, and their questions whether this rank is
+  // alive.
   Losses(const World& world, const Concerned& concerned, const EpochServices& services,
          LossPolicy on_loss);
   Losses(const Losses&) = delete;
@@ -54,25 +55,25 @@ class Losses {
   [[nodiscard]] const std::vector<int>& neighbours() const { return neighbours_; }
 
   [[nodiscard]] bool has_failed() const { return !failure_.ok(); }
-  // What broke the epoch; ok where nothing did. Any thread, once progress has ended.
+  // What broke the epoch; ok if nothing did. Any thread, once progress has ended.
   [[nodiscard]] const Status& failure() const { return failure_; }
-  // Whether every set has ended and nothing that was agreed on before is under way: nobody is
-  // needed any more, and nobody's end is a loss.
+  // Whether every set has ended and nothing agreed on earlier is in progress: no rank is needed any
+  // more, so none that ends is a loss.
   [[nodiscard]] bool are_harmless() const;
 
-  // Whether silence is looked for. Without recovery a rank that is silent may come back: what waits
-  // for it has time-outs of its own.
+  // Whether silence is checked for. Without recovery, a silent rank may come back, and whatever
+  // waits for it has its own timeouts.
   [[nodiscard]] bool minds_silence() const { return minds_silence_; }
 
-  // A connection has ended without a good-bye, or none can be opened.
+  // A connection has ended without a good-bye, or cannot be opened.
   void on_peer_lost(int peer, const Status& cause);
-  // Asks neighbours that have said nothing for long whether they are there, while this rank waits
-  // for anything.
+  // While this rank waits for anything: asks neighbours that have been silent for long whether they
+  // are alive.
   void look_for_silence(Time now, bool is_waiting);
-  // When to look next; nothing while it does not wait.
+  // When to check next; nothing while this rank does not wait.
   [[nodiscard]] std::optional<Time> next_look() const { return heartbeat_.next_look(); }
 
-  // The epoch is broken: fails everything, here and at the other ranks.
+  // The epoch is broken: fails everything, here and on the other ranks.
   void fail(const Status& reason);
 
  private:

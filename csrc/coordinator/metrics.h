@@ -1,5 +1,5 @@
-// What the engine counts. A Counter is written by the owner of the progress lock, a SharedCounter
-// by anyone; anyone may read at any time.
+// Counters of the engine. A Counter is written by the owner of the progress lock, a SharedCounter
+// by any thread; any thread may read at any time.
 #pragma once
 
 #include <array>
@@ -17,38 +17,38 @@ namespace rueda {
 struct Metrics {
   // Per collective, named e.g. "allreduce_batches".
   struct PerCollective {
-    Counter tensors;       // that took part on this rank and have been agreed on
+    Counter tensors;       // agreed on, with this rank taking part
     Counter tensor_bytes;  // of their inputs
-    Counter batches;       // executions: several tensors where they were fused
+    Counter batches;       // executions; a fused one has several tensors
     TransferCounters transfers;
   };
   std::array<PerCollective, 6> collectives;  // allreduce to barrier
-  PersistentRuns persistent_runs;            // allreduces that count as the others do
+  PersistentRuns persistent_runs;            // allreduces, counted like the others
 
   Counter tensors_submitted;
   Counter tensors_completed;
   Counter tensors_failed;
-  Counter tensors_fused;           // that shared a batch with another
-  Counter absent_filled;           // in which this rank, having joined, took part with the identity
-  SharedCounter gradients_filled;  // that an optimizer had to make up, as zeros
-  Counter point_to_point_messages_sent;  // handed in by the application, with their bytes
+  Counter tensors_fused;                 // shared a batch with another
+  Counter absent_filled;                 // took part with the identity, as this rank had joined
+  SharedCounter gradients_filled;        // missing ones that an optimizer replaced by zeros
+  Counter point_to_point_messages_sent;  // submitted by the application
   Counter point_to_point_bytes_sent;
-  Counter table_bytes_sent;     // of requests and answers, but for what travels with their headers
-  Counter table_requests_sent;  // to owners of parts, and by owners to replicas
+  Counter table_bytes_sent;     // of requests and answers, except what travels with their headers
+  Counter table_requests_sent;  // to owners of shards, and by owners to replicas
   Counter table_answers_sent;
-  SharedCounter table_parts_direct;  // worked on in shared memory, instead of a request
+  SharedCounter table_parts_direct;  // accessed in shared memory, instead of by request
   Counter control_messages_sent;
   Counter control_bytes_sent;
-  Counter control_messages_dropped;  // that nothing here could make sense of, or wants any more
+  Counter control_messages_dropped;  // malformed, or no longer wanted
   Counter stall_warnings;
   Counter plans_replayed;    // batches, or groups of them, executed without negotiation
-  Counter plans_eager;       // of those: all was sent along with the ranks' readiness
+  Counter plans_eager;       // of those: all data was sent along with the ranks' readiness
   Counter plans_cancelled;   // by this rank
   Counter driven_by_caller;  // waits in which the caller drove the engine
-  Counter caller_sleeps;     // of callers that drove
+  Counter caller_sleeps;     // of callers that drove the engine
   Counter sleeps;            // of the progress thread
-  Counter idle_wakeups;      // after which there was nothing to do
-  Counter looks;             // of whoever drives, for something to do
+  Counter idle_wakeups;      // with nothing to do
+  Counter looks;             // checks by the driving thread for something to do
 
   [[nodiscard]] PerCollective& of(Collective collective) {
     if (collective == Collective::persistent_allreduce) collective = Collective::allreduce;

@@ -8,9 +8,9 @@
 
 namespace rueda {
 
-// One for each handle: a copy, as of a submission that is used again, holds nothing. Where it is
-// dropped before the operation is done, as an exception does that passes through the engine, the
-// handle completes with an error: nobody waits for ever.
+// One per handle: a copy, e.g. of a submission that is used again, is empty. If it is dropped
+// before the operation is done, for example by an exception that passes through the engine, the
+// handle completes with an error, so that nobody waits forever.
 class OpenHandle {
  public:
   OpenHandle() = default;

@@ -61,12 +61,12 @@ bool OpenSets::hear_whereabouts(int peer, std::span<const std::byte> payload) {
   auto answer = decode_whereabouts_answer(payload);
   if (!answer) return false;
   SetCoordinator* const set = find(answer->set_id);
-  if (are_broken_ || set == nullptr) return true;  // it has ended meanwhile
+  if (are_broken_ || set == nullptr) return true;  // the set has ended meanwhile
   set->hear_whereabouts(peer, std::move(answer->text), Clock::now());
   return true;
 }
 
-// --- Names that ranks hand to different sets
+// --- Names that ranks submit to different sets
 
 void OpenSets::look_elsewhere(int set_id, const std::string& awaited) {
   for (const auto& [other, set] : sets_) {
@@ -82,8 +82,8 @@ void OpenSets::hear_of_refusal(int set_id, const Response& response) {
   refuse_elsewhere(response.other_set, response.request.name, set_id);
 }
 
-// Once, until the application submits the name again, to whichever set: a second refusal would meet
-// the next operation of that name.
+// Refuses once, until the application submits the name again, to any set: a second refusal would
+// hit the next operation of that name.
 void OpenSets::refuse_elsewhere(int set_id, const std::string& name, int other_set) {
   if (!refused_elsewhere_.emplace(set_id, name).second) return;
   const auto called = [](int id) {
@@ -134,7 +134,7 @@ void OpenSets::step_once(Time now) {
   for (const auto& [id, set] : sets_) set->step(now);
 }
 
-// Sets come and go without end: nothing of one that is gone is kept.
+// A job may create and remove sets indefinitely, so nothing is kept of a set that is gone.
 void OpenSets::forget(int id) {
   devices_.forget(id);
   messages_.forget(id);

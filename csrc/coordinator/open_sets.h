@@ -1,8 +1,8 @@
-// The process sets that this rank is a member of, at work: what they are asked for, how they go on,
-// and how what is under way in them ends. A set that has ended is let go of when nothing is under
-// way in it any more; how sets begin and end, SetChanges says.
+// The process sets at work that this rank is a member of: their commands, their progress, and how
+// their operations end. A set that has ended is dropped once nothing of it is in progress;
+// SetChanges handles how sets begin and end.
 //
-// Used by the owner of the progress lock only, but for what is said to be for any thread.
+// Used only by the owner of the progress lock, except where marked as being for any thread.
 #pragma once
 
 #include <cstddef>
@@ -27,79 +27,79 @@ namespace rueda {
 
 class OpenSets {
  public:
-  // All is referred to. `messages`, which belong to sets, too, and `devices` are told of their end;
-  // `process_sets`: which sets there are for the application.
+  // Keeps references to all arguments. `messages`, which also belong to sets, and `devices` are
+  // told when sets end; `process_sets`: the sets that exist for the application.
   OpenSets(const ProcessSets& process_sets, PointToPoint& messages, DeviceBackend& devices,
            const EpochServices& services)
       : process_sets_(process_sets), messages_(messages), devices_(devices), services_(services) {}
   OpenSets(const OpenSets&) = delete;
   OpenSets& operator=(const OpenSets&) = delete;
 
-  // Where this rank is leaving, it leaves this set, too.
+  // If this rank is leaving, it leaves this set, too.
   void add(std::unique_ptr<SetCoordinator> set);
-  // Null where this rank has opened no such set, or nothing is left of it.
+  // Null if this rank has not opened the set, or has dropped it.
   [[nodiscard]] SetCoordinator* find(int id) const {
     const auto set = sets_.find(id);
     return set == sets_.end() ? nullptr : set->second.get();
   }
 
-  // --- What the application asks for
+  // --- Commands of the application
 
-  // Operations, a message or a join.
+  // Starts operations, a message or a join.
   void start(Command command, Time now);
-  // For calls of the set that need no submission; null where they have to be submitted.
+  // For calls of the set that need no submission; null if they must be submitted.
   [[nodiscard]] RoundAtOnce* at_once(int set_id) const;
-  // This rank leaves all sets, also those that are still to come.
+  // This rank leaves all sets, including future ones.
   void leave();
 
-  // --- What others say
+  // --- Messages from other ranks
 
-  // Where a member is that is waited for; false where the message is malformed.
+  // Says where an awaited member is; false if the message is malformed.
   bool hear_whereabouts(int peer, std::span<const std::byte> payload);
-  // Ranks that hand one name to different sets would wait for each other for ever. So a rank that
-  // learns that a set waits for a name looks whether it has handed that to another set, and makes
-  // it an error of both. The same where it hears of the error in one of them.
+  // Ranks that submit one name to different sets would wait for each other forever. So a rank that
+  // learns that a set waits for a name checks whether it has submitted that name to another set,
+  // and makes it an error of both; likewise if it hears of the error in one of them.
   void look_elsewhere(int set_id, const std::string& awaited);
   void hear_of_refusal(int set_id, const Response& response);
 
   // --- Progress
 
-  // Goes on without blocking; returns whether anything happened.
+  // Advances without blocking; returns whether anything happened.
   bool step(Time now);
-  // With what has come already, in all sets that there are.
+  // Steps all existing sets once, with what has arrived already.
   void step_once(Time now);
   [[nodiscard]] bool in_flight() const;
   [[nodiscard]] bool uses_transport() const;
   [[nodiscard]] bool must_be_polled() const;
-  // Whether messages of other members are expected at any moment.
+  // Whether messages from other members are expected at any moment.
   [[nodiscard]] bool negotiates() const;
   [[nodiscard]] std::optional<Time> next_deadline() const;
 
   // --- The end
 
-  // Whether all have ended and nothing that was agreed on before is under way.
+  // Whether all have ended and nothing agreed on earlier is in progress.
   [[nodiscard]] bool are_over() const;
-  // What has failed by itself, or has not moved for too long; ok where nothing has.
+  // A transfer that has failed on its own or has not moved for too long; ok if there is none.
   [[nodiscard]] Status failed_transfer(Time now) const;
-  // Whether a collective with that rank is on its way over the transport.
+  // Whether a collective with that rank is in flight over the transport.
   [[nodiscard]] bool use_transport_with(int rank) const;
-  // Whether the world ends in good order and nothing that is open or under way here needs that
-  // rank, which may have left, too.
+  // Whether the world ends cleanly and nothing open or in progress here needs that rank, which may
+  // have left, too.
   [[nodiscard]] bool may_do_without(int rank) const;
   // A rank is lost: ends the sets of which it is a member. Its transfers must have been failed.
   void lose(int rank, const Status& reason);
-  // Fails everything that is open. The transport must have been aborted.
+  // Fails all open operations. The transport must have been aborted.
   void fail_all(const Status& reason);
-  // The same once the epoch is broken: nothing goes on or is received any more.
+  // The same once the epoch is broken: nothing advances or is received any more.
   void break_off(const Status& reason);
   [[nodiscard]] bool are_broken() const { return are_broken_; }
-  // That a rank has left the world in good order, the first one if several have, with its number;
-  // ok while none has. Any thread.
+  // That a rank has left the world cleanly, with its number (the first rank, if several have); ok
+  // while none has. Any thread.
   [[nodiscard]] Status departure() const;
-  // Whether there is such a reason.
+  // Whether departure() is not ok.
   [[nodiscard]] bool is_departing() const { return is_departing_; }
-  // The operations that were open when they failed, e.g. "allreduce of 'x'"; of each set the first
-  // of many. Any thread, once progress has ended.
+  // The operations that were open when they failed, e.g. "allreduce of 'x'", limited to the first
+  // of each set. Any thread, once progress has ended.
   [[nodiscard]] std::vector<std::string> interrupted() const;
 
  private:

@@ -1,5 +1,5 @@
-// For how long at least ranks wait for each other in a process set before an operation fails. Any
-// thread may ask for more at any time.
+// The least time for which ranks wait for each other in a process set before an operation fails.
+// Any thread may ask for more at any time.
 #pragma once
 
 #include <atomic>

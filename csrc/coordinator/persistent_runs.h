@@ -1,4 +1,4 @@
-// What threads of the application do by themselves when they start persistent operations, counted.
+// Counts what application threads do themselves when they start persistent operations.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,11 @@ namespace rueda {
 
 class PersistentRuns {
  public:
-  // Of one operation, written by whoever starts it: no other thread waits for these cache lines.
+  // Counters of one operation, written by the thread that starts it: no other thread waits for
+  // these cache lines.
   class Counters {
    public:
-    // `bytes`: of the tensor.
+    // `bytes`: size of the tensor.
     Counters(PersistentRuns& all, std::int64_t bytes);
     ~Counters();
     Counters(const Counters&) = delete;
@@ -32,7 +33,7 @@ class PersistentRuns {
     const std::int64_t bytes_;
   };
 
-  // Of all operations, also of those that are gone. What has moved: in memory of the host.
+  // Totals of all operations, including destroyed ones. Bytes moved count those in host memory.
   struct Totals {
     std::int64_t started = 0;
     std::int64_t tensor_bytes = 0;

@@ -25,7 +25,7 @@ bool is_same(const Request& left, const Request& right) {
          left.splits == right.splits && left.group == right.group;
 }
 
-// Not an operation on process sets, or what fills no plan.
+// Excludes operations on process sets, and responses that make no plan.
 bool may_be_replayed(const Response& response) {
   return response.kind == ResponseKind::execute && response.absent.empty() &&
          response.request.collective <= Collective::barrier;
@@ -86,7 +86,7 @@ std::vector<std::vector<const Fusion*>> batches_of_plans(const ResponseList& res
 }
 
 bool can_be_planned(const ResponseList& responses, std::span<const Fusion* const> batches) {
-  std::map<std::string, int> missing;  // members of each group
+  std::map<std::string, int> missing;  // number of missing members of each group
   for (const Fusion* batch : batches) {
     for (const std::size_t index : batch->members) {
       const Response& response = responses[index];
@@ -148,7 +148,7 @@ void PlanTable::forget(ReplayPlan& plan) {
   free_slots_.push_back(plan.place.slot);
   const auto own = std::find_if(plans_.begin(), plans_.end(),
                                 [&](const auto& other) { return other.get() == &plan; });
-  if (plan.joined) {  // decided, and about to be entered, or undecided
+  if (plan.joined) {  // decided and about to be logged, or undecided
     plan.forgotten = true;
     last_rounds_.push_back(std::move(*own));
   } else {

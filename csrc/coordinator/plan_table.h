@@ -1,7 +1,7 @@
-// The plans of a process set: batches that all its members took part in and that can be done again.
-// PlanTable has all of them, OpenRounds those that are being done again.
+// The plans of a process set: batches that all its members took part in and that can be replayed.
+// PlanTable has all of them, OpenRounds those being replayed.
 //
-// Every member makes and forgets the same plans in the same order, so that a plan has the same
+// Every member creates and forgets the same plans in the same order, so that a plan has the same
 // place in the readiness table everywhere.
 #pragma once
 
@@ -29,39 +29,39 @@ namespace rueda {
 struct ReplayPlan {
   struct Member {
     std::shared_ptr<const Response> response;
-    std::optional<Submission> submission;  // once this rank has handed it in for the next round
+    std::optional<Submission> submission;  // once this rank has submitted it for the next round
   };
   using Batch = std::vector<Member>;
 
   ReadinessTable::Plan place;
   std::vector<Batch> batches;
-  Urgency urgency;  // the greatest priority of its members, and all their bytes
+  Urgency urgency;  // the highest priority of its members, and the sum of their bytes
   std::size_t members = 0;
   std::size_t collected = 0;
-  std::uint64_t round = 0;  // executed so far
+  std::uint64_t round = 0;  // number of rounds executed so far
   Time since;               // of the last submission
   bool joined = false;
   bool off = false;
   bool on_gpu = false;
-  bool forgotten = false;  // but for its entry in the log, which is about to come
-  // Where each batch begins in what is sent along, and the end; empty: nothing is.
+  bool forgotten = false;  // except for its log entry, which is about to come
+  // Offset of each batch in the data sent along, and the end; empty: nothing is sent along.
   std::vector<std::size_t> sent;
-  // Of one tensor for which RoundAtOnce may be tried.
+  // For a plan of one tensor for which RoundAtOnce may be tried.
   std::optional<CollectiveAtOnce> at_once;
 
   [[nodiscard]] std::vector<Submission> take_submissions();
-  // Whether somebody waits for one of them.
+  // Whether a thread waits for one of its submissions.
   [[nodiscard]] bool is_awaited() const;
 };
 
-// Whether a request is what was agreed on. `own_rank`: of this rank in the set.
+// Whether a request matches what was agreed on. `own_rank`: this rank's in the set.
 [[nodiscard]] bool fits(const Response& agreed, const Request& request, int own_rank);
 
-// Which of the batches that were agreed on together make one plan: those that have members of one
+// Which of the batches that were agreed on together form one plan: those with members of the same
 // group, since a group is replayed as a whole.
 [[nodiscard]] std::vector<std::vector<const Fusion*>> batches_of_plans(
     const ResponseList& responses, std::span<const Fusion> batches);
-// Whether they can: they are complete groups of what all ranks took part in.
+// Whether they can form one: they are complete groups that all ranks took part in.
 [[nodiscard]] bool can_be_planned(const ResponseList& responses,
                                   std::span<const Fusion* const> batches);
 
@@ -75,14 +75,14 @@ class PlanTable {
     [[nodiscard]] ReplayPlan::Member& member() const { return plan->batches[batch][index]; }
   };
 
-  // So many slots of the readiness table may be used.
+  // Sets the number of slots of the readiness table that may be used.
   void open(int slots);
 
   [[nodiscard]] bool has_none() const { return by_name_.empty(); }
   [[nodiscard]] std::size_t size() const { return plans_.size(); }
   // Oldest first.
   [[nodiscard]] const std::deque<std::unique_ptr<ReplayPlan>>& all() const { return plans_; }
-  // Null where the name is of no plan.
+  // Null if no plan has a member of that name.
   [[nodiscard]] const Where* find(std::string_view name) const {
     const auto found = by_name_.find(name);
     return found == by_name_.end() ? nullptr : &found->second;
@@ -90,12 +90,12 @@ class PlanTable {
   [[nodiscard]] ReplayPlan* in_slot(int slot) const {
     return by_slot_[static_cast<std::size_t>(slot)];
   }
-  // Those with a member of the group, in the order of their slots' later use, which must be the
-  // same on all ranks.
+  // Plans with a member of the group, in the order in which their slots are reused, which must be
+  // the same on all ranks.
   [[nodiscard]] Plans of_group(const std::string& group) const;
 
   ReplayPlan& add(const ResponseList& responses, std::span<const Fusion* const> batches);
-  // Nothing is submitted to it any more. What has joined a round stays until bury().
+  // It accepts no more submissions. A round that was joined stays until bury().
   void forget(ReplayPlan& plan);
   void bury(ReplayPlan& plan);
 
@@ -115,21 +115,21 @@ class PlanTable {
   std::uint64_t next_plan_ = 1;
 };
 
-// The rounds of plans that this rank has begun and that are not over: those of which it has
-// submitted some members, and those that it has joined and where it waits for the other ranks.
+// The rounds of plans that this rank has begun and that have not ended: those for which it has
+// submitted some members, and those that it has joined and whose other ranks it awaits.
 //
-// Neither is waited for without end: see overdue().
+// Neither waits forever: see overdue().
 class OpenRounds {
  public:
   using Plans = PlanTable::Plans;
 
-  // `pause`: between the submissions of a plan's members on this rank. `stall`: until the other
-  // ranks have come; zero: any time.
+  // `pause`: the longest time between submissions of a plan's members on this rank. `stall`: until
+  // the other ranks must have joined; zero: no limit.
   OpenRounds(Duration pause, Duration stall) : pause_(pause), stall_(stall) {}
 
   [[nodiscard]] bool empty() const { return collecting_.empty() && joined_.empty(); }
   [[nodiscard]] const Plans& collecting() const { return collecting_; }
-  // In the order in which they have been joined.
+  // In the order in which they were joined.
   [[nodiscard]] const Plans& joined() const { return joined_; }
   [[nodiscard]] bool is_joined(const ReplayPlan* plan) const {
     return std::find(joined_.begin(), joined_.end(), plan) != joined_.end();
@@ -137,26 +137,26 @@ class OpenRounds {
 
   // Some members of the plan have been submitted.
   void collect(ReplayPlan& plan) { collecting_.push_back(&plan); }
-  // All have been, and this rank has joined.
+  // All have been submitted, and this rank has joined.
   void join(ReplayPlan& plan) {
     plan.joined = true;
     joined_.push_back(&plan);
   }
-  // No more members are waited for.
+  // Stops waiting for more members.
   void stop_collecting(ReplayPlan& plan) { remove(collecting_, plan); }
-  // The round is executed now: the next submissions are for the next one.
+  // The round is executed now: further submissions are for the next one.
   void finish(ReplayPlan& plan) {
     remove(joined_, plan);
     plan.joined = false;
     plan.collected = 0;
     ++plan.round;
   }
-  // The round does not take place on this rank. Returns what has been submitted for it.
+  // The round does not take place on this rank. Returns its submissions.
   [[nodiscard]] std::vector<Submission> abandon(ReplayPlan& plan);
 
-  // One that has been waited for too long. Null: there is none.
+  // A plan that has been waited for too long, or null.
   [[nodiscard]] ReplayPlan* overdue(Time now) const;
-  // When the next one will be.
+  // When the next one becomes overdue.
   [[nodiscard]] std::optional<Time> next_deadline() const;
 
  private:
@@ -164,7 +164,7 @@ class OpenRounds {
     const auto found = std::find(from.begin(), from.end(), &plan);
     if (found != from.end()) from.erase(found);
   }
-  // The joined one that has waited longest, if waiting has an end. Null: none.
+  // The joined plan that has waited longest, if waits are limited; or null.
   [[nodiscard]] ReplayPlan* first_that_can_stall() const;
 
   const Duration pause_;

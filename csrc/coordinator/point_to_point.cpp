@@ -13,14 +13,14 @@ namespace {
 
 enum class Word : std::uint8_t {
   offer,       // the sender has a message
-  request,     // the receiver asks for it through the transport
-  taken,       // the receiver has taken it out of the sender's memory
+  request,     // the receiver requests it through the transport
+  taken,       // the receiver has read it from the sender's memory
   refusal,     // the receiver cannot take it
-  room,        // the receiver has taken so many bytes of small messages
-  withdrawal,  // the sender leaves, and has it no more
+  room,        // the receiver has taken this many bytes of small messages
+  withdrawal,  // the sender leaves and no longer has it
 };
 
-// Taken at a time, so that other operations go on meanwhile.
+// Bytes read at a time, so that other operations advance meanwhile.
 constexpr std::size_t piece_bytes = 4 << 20;
 
 Writer words(Word word) {
@@ -33,7 +33,7 @@ std::string describe(DataType dtype, std::int64_t count) {
   return str(count, " x ", name_of(dtype));
 }
 
-// Between two messages that do not fit: what is sent, and what is wanted.
+// The difference between a message sent and a receive that does not match it.
 ErrorDetails difference(const auto& sent, const auto& wanted) {
   if (sent.dtype == wanted.dtype) {
     return {.field = "number of elements", .values = {str(sent.count), str(wanted.count)}};
@@ -41,7 +41,7 @@ ErrorDetails difference(const auto& sent, const auto& wanted) {
   return {.field = "dtype", .values = {str(name_of(sent.dtype)), str(name_of(wanted.dtype))}};
 }
 
-// Why `rank` does not take a message.
+// Why `rank` does not receive a message.
 Status has_left_status(int rank) {
   return {ErrorCode::shutdown, str("rank ", rank, " has left and not received the message"), rank};
 }
@@ -107,7 +107,7 @@ void PointToPoint::offer(MessageRequest request) {
     post_(peer, message);
     return request.handle->complete({});
   }
-  // Known before it is offered: a message to this very rank may be answered within post_().
+  // Registered before it is offered: a message to this very rank may be answered within post_().
   offered_.emplace(number, std::move(request));
   post_(peer, message);
 }
@@ -204,9 +204,10 @@ void PointToPoint::finish_send(std::uint64_t number, const Status& status) {
   offered.mapped().handle->complete(status);
 }
 
-// Who asks for it later finds that the sender has left. Nothing comes through the transport that
-// was not asked for before: the sender has answered that, or it would not leave. So a receive that
-// the transport keeps, with the application's memory, never completes: its tag does not come again.
+// A rank that requests it later finds that the sender has left. Nothing arrives through the
+// transport for earlier requests either: the sender has answered those, or it would not leave. So a
+// receive that the transport keeps, with the application's memory, never completes: its tag is not
+// used again.
 void PointToPoint::withdraw(int sender, std::uint64_t number) {
   const auto is_it = [&](const Offer& offer) {
     return offer.sender == sender && offer.number == number;
@@ -220,7 +221,7 @@ void PointToPoint::withdraw(int sender, std::uint64_t number) {
 }
 
 void PointToPoint::refuse(const Offer& offer, const Status& why) {
-  // The send of a message that came with its offer is over.
+  // The send of an inline message has completed already.
   if (offer.is_inline) return window_.taken(offer.sender, offer.content.size());
   Writer writer = words(Word::refusal);
   writer.unsigned_integer(offer.number);
@@ -245,7 +246,7 @@ bool PointToPoint::step(Time now) {
   return fail_receives(now) || moved;
 }
 
-// Whether it is done.
+// Returns whether it is done.
 bool PointToPoint::advance(Arrival& arrival) {
   const MessageRequest& request = arrival.request;
   const Offer& offer = arrival.offer;
@@ -265,7 +266,7 @@ bool PointToPoint::advance(Arrival& arrival) {
       if (piece > 0) std::memcpy(target, reinterpret_cast<const void*>(source), piece);
     } else {
       status = host_.memory()->read_from(arrival.host_rank, target, source, piece);
-      // Its application has its memory back then, and may have written it meanwhile.
+      // The sender's application then has its memory back, and may have overwritten it meanwhile.
       const std::uint32_t end = host_.memory()->header(arrival.host_rank).world_end.load();
       if (end == world_is_left) {
         status = withdrawn_status(offer.sender);
@@ -297,7 +298,7 @@ bool PointToPoint::uses_transport() const {
                      [](const Arrival& arrival) { return arrival.ticket != nullptr; });
 }
 
-// A receiver that has left takes nothing any more; one that stays takes or refuses every offer.
+// A receiver that has left takes nothing any more; one that stays accepts or refuses every offer.
 bool PointToPoint::fail_sends() {
   bool moved = false;
   for (auto send = offered_.begin(); send != offered_.end();) {

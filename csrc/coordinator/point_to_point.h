@@ -1,15 +1,15 @@
 // Messages from one rank to another, matched by process set, sender and tag.
 //
 // The sender offers a message over the control lane; small ones travel with the offer. The receiver
-// takes what it has asked for: where the two share a host straight from the sender's memory,
-// otherwise it asks the sender to send through the transport. So a sender's memory is touched only
-// while its send is pending, nothing large is ever stored in between, and no message waits behind
-// another that nobody has asked for.
+// fetches a message that it has requested: directly from the sender's memory if the two share a
+// host, otherwise it asks the sender to send through the transport. So a sender's memory is
+// accessed only while its send is pending, nothing large is ever stored in between, and no message
+// waits behind another that nobody has requested.
 //
-// What a receiver keeps of small messages that it has not asked for is bounded (InlineWindow);
+// A receiver stores a bounded amount of small messages that it has not requested (InlineWindow);
 // beyond that they are offered like large ones, and their sends wait.
 //
-// Used by whoever drives the engine only.
+// Used only by the owner of the progress lock.
 #pragma once
 
 #include <cstdint>
@@ -36,14 +36,14 @@
 
 namespace rueda {
 
-// One side of a message as the application handed it in.
+// One side of a message as the application submitted it.
 struct MessageRequest {
   bool is_send = false;
   int set_id = 0;
-  int peer = -1;  // world rank; -1: from whoever sends first
+  int peer = -1;  // world rank; -1: from the rank that sends first
   std::int64_t tag = 0;
   DataType dtype = DataType::float32;
-  std::int64_t count = 0;  // of elements
+  std::int64_t count = 0;  // in elements
   std::byte* data = nullptr;
   OpenHandle handle;
 
@@ -58,12 +58,12 @@ class PointToPoint {
   using Post = std::function<void(int peer, std::span<const std::byte> message)>;
   using WasRemoved = std::function<bool(int set_id)>;
 
-  // Messages of up to this size travel with their offer, and their send is done at once while
-  // the receiver has room: see InlineWindow.
+  // Messages of up to this size travel with their offer, and their send completes at once while the
+  // receiver has room: see InlineWindow.
   static constexpr std::size_t inline_bytes = 4096;
 
-  // All are referred to. `was_removed`: whether a set was there once and is no more; by default
-  // none was.
+  // Keeps references to all arguments. `was_removed`: whether a set existed once and was removed;
+  // by default none was.
   PointToPoint(
       const HostGroup& host, Transport& transport, const ControlLane& control, Post post,
       WasRemoved was_removed = [](int) { return false; });
@@ -73,31 +73,32 @@ class PointToPoint {
 
   void submit(MessageRequest request);
   void receive(int peer, std::span<const std::byte> message);
-  // Goes on without blocking; returns whether anything moved.
+  // Advances without blocking; returns whether anything moved.
   bool step(Time now);
 
-  // Whether bytes are under way. Nobody may leave before they have arrived.
+  // Whether bytes are in flight. No rank may leave before they have arrived.
   [[nodiscard]] bool in_flight() const { return !arriving_.empty() || !departing_.empty(); }
   // Whether an answer or an offer is expected at any moment.
   [[nodiscard]] bool expects() const { return !receives_.empty() || !offered_.empty(); }
   [[nodiscard]] bool uses_transport() const;
   [[nodiscard]] std::optional<Time> next_deadline() const;
 
-  // A member of the set has left. Messages between others go on; who else leaves is known where
-  // there is a connection, so a receive waits for `timeout` at most from now on.
+  // A member of the set has left. Messages between others continue. Only ranks with a connection
+  // learn who else leaves, so from now on a receive waits for at most `timeout`.
   void close(int set_id, const Status& reason, Time now, Duration timeout);
-  // This rank has left the set: it receives nothing there any more.
+  // This rank has left the set, and receives nothing there any more.
   void leave(int set_id);
   void leave_all();
-  // This rank leaves in good order: nobody is to wait for what it has offered. fail_all() follows.
+  // This rank leaves cleanly: withdraws its offers so that nobody waits for them. fail_all()
+  // follows.
   void withdraw_all();
-  // The set has been removed, as `was_removed` tells from now on: what was sent to this rank there
-  // and not received is refused.
+  // The set has been removed, as `was_removed` returns from now on: refuses what was sent to this
+  // rank there and not received.
   void remove(int set_id);
   [[nodiscard]] bool is_closed(int set_id) const { return closed_.contains(set_id); }
-  // Nothing will be asked for in this set any more. What has been asked for goes on.
+  // Nothing more will be requested in this set. Pending requests continue.
   void forget(int set_id);
-  // A rank is lost: fails what is under way with it. Its transfers must have been failed.
+  // A rank is lost: fails what is in progress with it. Its transfers must have been failed.
   void lose(int rank, const Status& reason);
   // The transport must have been aborted.
   void fail_all(const Status& reason);
@@ -105,7 +106,7 @@ class PointToPoint {
  private:
   struct Offer {
     int sender = -1;
-    std::uint64_t number = 0;  // among the sender's messages
+    std::uint64_t number = 0;  // number among the sender's messages
     int set_id = 0;
     std::int64_t tag = 0;
     DataType dtype = DataType::float32;
@@ -118,8 +119,8 @@ class PointToPoint {
     MessageRequest request;
     Offer offer;
     Ticket ticket{};       // through the transport
-    int host_rank = -1;    // of the sender, whose memory this rank can read
-    std::size_t done = 0;  // bytes taken from there
+    int host_rank = -1;    // of the sender, if this rank can read its memory
+    std::size_t done = 0;  // bytes read from there
   };
   struct Departure {
     MessageRequest request;
@@ -127,7 +128,7 @@ class PointToPoint {
   };
   struct Closing {
     Status reason;
-    Time receives_end;  // from a member that is not known to have left
+    Time receives_end;  // deadline for receives from members not known to have left
     bool forgotten = false;
   };
 
@@ -151,13 +152,13 @@ class PointToPoint {
   const ControlLane& control_;
   const Post post_;
   const WasRemoved was_removed_;
-  std::list<MessageRequest> receives_;               // in the order in which they were asked for
-  std::list<Offer> offers_;                          // in the order in which they came
-  std::map<std::uint64_t, MessageRequest> offered_;  // by number: not taken yet
+  std::list<MessageRequest> receives_;               // in order of submission
+  std::list<Offer> offers_;                          // in order of arrival
+  std::map<std::uint64_t, MessageRequest> offered_;  // by number: not yet taken
   std::list<Arrival> arriving_;
   std::list<Departure> departing_;  // through the transport
-  std::set<int> left_;              // sets that this rank has left, and that are still there
-  std::map<int, Closing> closed_;   // by the number of the set
+  std::set<int> left_;              // sets that this rank has left and that still exist
+  std::map<int, Closing> closed_;   // by set id
   InlineWindow window_;
   std::uint64_t next_number_ = 0;
   std::uint64_t next_sequence_ = 0;

@@ -180,7 +180,7 @@ Expected<std::shared_ptr<ProcessSetMembers>> ProcessSets::members_of(const std::
   return members;
 }
 
-// Sets of one kind that exist at one time have slots of their own.
+// Sets of one kind that exist at the same time have different slots.
 bool ProcessSets::is_slot_taken(int id) const {
   return std::any_of(sets_.begin(), sets_.end(), [&](const auto& set) {
     return kind_of(set.first) == kind_of(id) && slot_of(set.first) == slot_of(id);

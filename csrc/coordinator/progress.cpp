@@ -16,26 +16,27 @@ namespace rueda {
 
 namespace {
 
-// How long to spin where every rank has a processor. The progress thread takes it from the
-// application, and gives up soon; a caller has nothing else to do.
+// How long to spin if every rank has a processor of its own. The progress thread takes the
+// processor from the application, and gives up soon; a caller has nothing else to do.
 constexpr Duration thread_spinning = std::chrono::microseconds(5);
 constexpr Duration caller_spinning = std::chrono::microseconds(100);
 
-// How often a caller asks whether the progress thread yields the lock.
+// How often a caller checks whether the progress thread yields the lock.
 constexpr int lock_spins = 200;
 constexpr int lock_spins_when_oversubscribed = 20;
 
-// How often a caller asks whether it is done before it begins to wait, with a pause in between of
-// some 15 to 45 nanoseconds.
+// How often a caller polls for completion before it begins to wait, with pauses of some 15 to 45
+// nanoseconds.
 constexpr int moment_spins = 100;
 constexpr int moment_spins_when_oversubscribed = 20;
 constexpr int moment_yields_when_oversubscribed = 20;
 
-// Where polling is required: polls without progress before the owner pauses, and for how long.
+// If polling is required: how many polls without progress before the owner pauses, and for how
+// long.
 constexpr int polling_spins = 20000;
 constexpr Duration polling_pause = std::chrono::milliseconds(1);
 
-// Steps after a handle is done, for what its end has set going.
+// Steps after a handle is done, for what its completion has started.
 constexpr int final_steps = 3;
 
 bool share_processors(const HostGroup& host, int ranks) {
@@ -94,7 +95,7 @@ void Progress::run() {
   lock_->close();
 }
 
-// Returns true, with the lock, at the end; false when it has been released, yielded or lost.
+// Returns true, with the lock, at the end; false if the lock was released, yielded or lost.
 bool Progress::drive() {
   Backoff backoff(oversubscribed_, thread_spinning, placement_);
   try {
@@ -158,7 +159,7 @@ FutexWake Progress::drive_until_done(const HandleState& handle, std::optional<Ti
 
 // --- The owner of the lock
 
-// An owner from whom the lock was taken while it slept has left the second descriptor armed.
+// An owner that lost the lock while it slept has left the second descriptor armed.
 void Progress::take_over() {
   lock_->clear(ProgressLock::unfinished);
   disarm();
@@ -176,7 +177,7 @@ void Progress::yield_to_caller() {
   lock_->yield_to_caller();
 }
 
-// Where nobody spins, the last look before the sleep is enough.
+// If nobody spins, the last check before the sleep is enough.
 bool Progress::looks_again() const {
   return !work_.awaits_network() || network_spinning_.limit() > Duration::zero();
 }
@@ -196,15 +197,15 @@ bool Progress::step(Time now) {
   const bool readable = lock_->has(ProgressLock::readable);
   if (readable) lock_->clear(ProgressLock::readable);
   const bool seen_second = readable && watcher_.has_seen_second();
-  if (seen_second) work_.disarm();  // takes late rings
+  if (seen_second) work_.disarm();  // consumes late wake-ups
   const bool second_readable = std::exchange(second_readable_, false) || seen_second;
   moved = work_.advance(now, {readable, second_readable}) || moved;
   if (moved) polls_in_vain_ = 0;
   return moved;
 }
 
-// Steps a last time after the sleep has been announced, so that nothing is missed. The progress
-// thread can lose the lock to a caller meanwhile.
+// Steps once more after the sleep has been announced, so that nothing is missed. The progress
+// thread may lose the lock to a caller meanwhile.
 Progress::Slept Progress::sleep(std::optional<Time> until, bool as_thread) {
   if (work_.requires_polling()) return back_off_polling(as_thread);
   polls_in_vain_ = 0;
@@ -224,10 +225,10 @@ Progress::Slept Progress::sleep(std::optional<Time> until, bool as_thread) {
   return park(sleeper, on, until && due ? std::min(until, due) : (until ? until : due), as_thread);
 }
 
-// The processor is given away to whoever wants it, and after a long wait the owner pauses for short
-// times, from which a control message or a submission still wakes it.
+// Yields the processor; after a long wait, pauses for short times, from which a control message or
+// a submission still wakes the owner.
 Progress::Slept Progress::back_off_polling(bool as_thread) {
-  // That another rank has failed must be known long before the transfer timeout.
+  // The failure of another rank must be noticed long before the transfer timeout.
   rearm_watcher();
   if (++polls_in_vain_ < polling_spins) {
     sched_yield();
@@ -248,7 +249,7 @@ Progress::Slept Progress::park(Sleeper& sleeper, Sleeper::On on, std::optional<T
                                 pollfd{descriptors_[0], POLLIN, 0},
                                 pollfd{descriptors_[1], POLLIN, 0}};
   (as_thread ? metrics_.sleeps : metrics_.caller_sleeps).add(1);
-  // Pauses between looks say nothing of the network.
+  // Pauses between polls say nothing about the network.
   const std::optional<Time> network_since = work_.awaits_network() && on != Sleeper::On::word
                                                 ? std::optional(Clock::now())
                                                 : std::nullopt;
@@ -264,8 +265,8 @@ Progress::Slept Progress::park(Sleeper& sleeper, Sleeper::On on, std::optional<T
   return slept;
 }
 
-// By the owner alone: a progress thread that has lost the lock may still sleep on the event, and
-// must not take from it what was meant for the owner.
+// Called only by the owner: a progress thread that has lost the lock may still sleep on the event,
+// and must not consume what was meant for the owner.
 void Progress::empty_event() {
   if (!std::exchange(event_is_full_, false)) return;
   std::uint64_t count = 0;
@@ -282,7 +283,7 @@ void Progress::rearm_watcher() {
   if (watcher_.has_seen()) watcher_.rearm();
 }
 
-// Whether somebody has to own the lock though nothing has happened.
+// Whether a thread must own the lock even if nothing has happened.
 bool Progress::is_unfinished(Time now) const {
   return work_.is_active() || work_.next_deadline() || work_.may_stop(now);
 }

@@ -1,6 +1,6 @@
-// Makes work progress: in a thread of its own, or in a caller that waits for a handle anyway.
-// Whoever holds the progress lock steps, spins for a moment where something is expected, and then
-// sleeps: on the descriptors where others are awaited through these, elsewhere on one futex word,
+// Makes progress on the work: in a thread of its own, or in a caller that is waiting for a handle
+// anyway. The holder of the progress lock steps, spins for a moment if something is expected, and
+// then sleeps: on the descriptors if it expects something from those, otherwise on one futex word,
 // while a second thread watches the descriptors and wakes the owner.
 #pragma once
 
@@ -31,12 +31,12 @@ namespace rueda {
 
 class Progress {
  public:
-  // What progresses. Called by the owner of the lock only.
+  // The work. Called only by the owner of the lock.
   class Work {
    public:
-    // Carries out what the application has asked for; returns whether there was anything.
+    // Carries out the application's commands; returns whether there were any.
     virtual bool take_commands(Time now) = 0;
-    // Which of the watched descriptors have been seen to be readable since the last call.
+    // Which of the watched descriptors have become readable since the last call.
     struct Readable {
       bool first = false;
       bool second = false;
@@ -45,22 +45,22 @@ class Progress {
     virtual bool advance(Time now, Readable readable) = 0;
     // Whether something may happen so soon that it is worth spinning for.
     [[nodiscard]] virtual bool is_active() const = 0;
-    // When to step though nothing happens.
+    // When to step even if nothing happens.
     [[nodiscard]] virtual std::optional<Time> next_deadline() const = 0;
-    // Whether no wake-up announces progress, so that steps have to be repeated.
+    // Whether no wake-up announces progress, so that steps must be repeated.
     [[nodiscard]] virtual bool requires_polling() const = 0;
-    // Whether what is under way is told by the second descriptor: by a network.
+    // Whether what is in flight is signalled by the second descriptor: by a network.
     [[nodiscard]] virtual bool awaits_network() const = 0;
     // Whether messages on the first descriptor are expected.
     [[nodiscard]] virtual bool awaits_messages() const = 0;
     // The owner is about to sleep.
     virtual void prepare_to_sleep() = 0;
-    // The owner is about to sleep, also on the second descriptor where that is needed; `refused`:
-    // there is something to do. disarm() follows where it was armed, and where it was readable.
+    // The owner is about to sleep, also on the second descriptor if needed; `refused`: there is
+    // something to do. disarm() follows if it was armed, and if it was readable.
     enum class Arming : std::uint8_t { not_needed, armed, refused };
     virtual Arming arm() = 0;
     virtual void disarm() = 0;
-    // Whether the progress thread ends, after which it calls wind_up().
+    // Whether the progress thread may end; it then calls wind_up().
     [[nodiscard]] virtual bool may_stop(Time now) const = 0;
     virtual void wind_up() = 0;
     // A step has thrown.
@@ -70,33 +70,32 @@ class Progress {
     ~Work() = default;
   };
 
-  // `world_size_here`: the ranks of this host. All are referred to.
+  // `world_size_here`: number of ranks on this host. Keeps references to all arguments.
   Progress(Work& work, const HostGroup& host, int world_size_here, Metrics& metrics);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Starts to watch the descriptors (or -1), then the thread. Once.
+  // Starts watching the descriptors (or -1), then starts the thread. Call once.
   Status start(int first_fd, int second_fd);
   [[nodiscard]] bool is_running() const { return thread_.joinable(); }
-  // Waits for the end of the thread, which comes when the work may stop.
+  // Waits for the thread, which ends when the work may stop.
   void join() { thread_.join(); }
 
-  // Handles that are waited for with it make progress meanwhile. Any thread.
+  // A thread that waits for a handle with this lock makes progress meanwhile. Any thread.
   [[nodiscard]] const std::shared_ptr<ProgressLock>& lock() const { return lock_; }
   // There are commands. Any thread.
   void notify() { lock_->notify(ProgressLock::queued, target_); }
 
-  // --- For callers that hold the lock while they hand in work
+  // --- For callers that hold the lock while they submit work
 
   [[nodiscard]] bool acquire();
   FutexWake drive_until_done(const HandleState& handle, std::optional<Time> deadline);
   void release();
 
-  // For a caller that is done at once if the others come within a moment: acquires the lock only
-  // where there is no work.
+  // For a caller that is done at once if the other ranks arrive within a moment: acquires the lock
+  // only if there is no work.
   [[nodiscard]] bool acquire_idle() { return lock_->acquire_idle(); }
-  // Asks for a moment whether it is over, in which it may hold what others need: a few
-  // microseconds.
+  // Polls `is_over` for a few microseconds, during which the caller may hold what others need.
   template <class IsOver>
   [[nodiscard]] bool spin_a_moment(const IsOver& is_over) const {
     for (int left = moment_; left > 0; --left) {
@@ -105,8 +104,8 @@ class Progress {
     }
     return is_over();
   }
-  // The same after that, for a caller who holds nothing that others need: where the ranks share
-  // processors, gives this one away in between, as long as there is no work.
+  // The same, after that, for a caller that holds nothing others need: if ranks share processors,
+  // it yields the processor between polls, as long as there is no work.
   template <class IsOver>
   [[nodiscard]] bool yield_a_moment(const IsOver& is_over) const {
     for (int left = yields_; left > 0 && !lock_->has_work(); --left) {
@@ -116,22 +115,22 @@ class Progress {
     return false;
   }
   void release_idle() { lock_->release_idle(); }
-  // Instead of releasing it: goes on as if it had been acquired by acquire().
+  // Instead of releasing it: continues as if acquired by acquire().
   void go_on() { take_over(); }
 
   // --- For the work
 
-  // Nothing is watched any more.
+  // Ends the watching of descriptors.
   void stop_watching() { watcher_.stop(); }
 
  private:
   struct Slept {
     FutexWake wake = FutexWake::changed;
-    bool really = false;   // not only stepped again
-    bool has_lock = true;  // no caller has taken it meanwhile
+    bool really = false;   // did not just step again
+    bool has_lock = true;  // no caller took it meanwhile
   };
 
-  // After a step that has moved something: whether to step again at once.
+  // After a step that moved something: whether to step again at once.
   [[nodiscard]] bool looks_again() const;
   [[nodiscard]] bool back_off(Backoff& backoff, Time now);
   void run();
@@ -151,13 +150,13 @@ class Progress {
   Work& work_;
   Metrics& metrics_;
   const bool oversubscribed_;   // the ranks of this host share processors
-  const int moment_;            // how often a caller asks that has yet to begin to wait
-  const int yields_;            // and that has just begun
+  const int moment_;            // polls of a caller before it begins to wait
+  const int yields_;            // and just after it has begun
   Placement placement_;         // of the owner of the lock
-  const bool woken_by_others_;  // of this host, who leave fencing to sleepers
+  const bool woken_by_others_;  // ranks of this host, which leave fencing to sleepers
   WakeWord own_word_{};
   UniqueFd own_event_;
-  WakeTarget target_;  // where the owner sleeps; where the others of this host can reach it
+  WakeTarget target_;  // where the owner sleeps and the other ranks of this host can reach it
   std::array<int, 2> descriptors_{-1, -1};
   bool event_is_full_ = false;  // as the owner has seen
   const std::shared_ptr<ProgressLock> lock_;
@@ -165,7 +164,7 @@ class Progress {
   bool armed_ = false;            // the second descriptor, for a sleep
   bool second_readable_ = false;  // as the owner has seen
   int polls_in_vain_ = 0;         // in a row
-  bool woken_ = false;            // the progress thread, which has not stepped yet
+  bool woken_ = false;            // the progress thread was, and has not stepped yet
   NetworkSpinning network_spinning_;
   std::thread thread_;
 };

@@ -33,7 +33,7 @@ void ProgressLock::release_idle() {
 }
 
 // The progress thread yields the lock between two iterations of its loop; a caller waits for that
-// as long as sleeping and being woken would take.
+// about as long as sleeping and being woken would take.
 bool ProgressLock::acquire_when_yielded(const HandleState& handle) {
   if (owner_.load() != Owner::progress_thread) return false;
   waiting_callers_.fetch_add(1);
@@ -43,7 +43,7 @@ bool ProgressLock::acquire_when_yielded(const HandleState& handle) {
     acquired = acquire_as_caller();
   }
   waiting_callers_.fetch_sub(1);
-  // It may just have been yielded, and the progress thread have parked.
+  // The lock may just have been yielded, and the progress thread may have parked.
   if (!acquired && owner_.load() == Owner::none) wake(idle_word_);
   return acquired;
 }
@@ -73,7 +73,7 @@ bool ProgressLock::park(Counter& sleeps) {
 }
 
 // The target belongs to the engine, which may be gone once the lock is free. A progress thread that
-// still sleeps there, because a caller took the lock from it, parks on idle_word_ when it is woken.
+// still sleeps there, because a caller took the lock from it, parks on idle_word_ when woken.
 void ProgressLock::release(const WakeTarget& target) {
   if (work_.load() != 0) wake(target);
   owner_.store(Owner::none);

@@ -16,9 +16,9 @@ Replay::Replay(HostParts parts, std::shared_ptr<const ProcessSetMembers> members
       open_(options_.pause, options_.stall),
       at_once_(memory_, plans_, open_, contributions_, *members_, metrics_) {
   if (!memory_.may_have_table() || !memory_.leads() || !memory_.spans_hosts()) return;
-  // At once: other hosts may need this rank before it has learned of a plan. Without room for a
-  // table that all members here share, they are never ready, and the other hosts need not wait for
-  // them.
+  // Opened immediately, since other hosts may need this rank before it has learned of a plan.
+  // Without room for a table that all members here share, this host is never ready, and the other
+  // hosts need not wait for it.
   const bool has_room = memory_.open();
   if (!has_room) memory_.open_alone();
   plans_.open(memory_.slots());
@@ -108,7 +108,7 @@ std::vector<Submission> Replay::give_up() {
   return all;
 }
 
-// --- Calling off
+// --- Cancelling
 
 void Replay::cancel(Plan& plan, Audience audience) {
   if (plan.off) return;
@@ -119,7 +119,7 @@ void Replay::cancel(Plan& plan, Audience audience) {
   }
   if (plan.joined) {
     const ReadinessTable::State state = memory_.readiness().look(plan.place, plan.round);
-    if (state == ReadinessTable::State::decided) return;  // the log has it, or is about to
+    if (state == ReadinessTable::State::decided) return;  // it is in the log, or about to be
     if (state == ReadinessTable::State::undecided) return;
     if (state == ReadinessTable::State::gone) read_log();
     if (!plan.joined) return;
@@ -127,7 +127,7 @@ void Replay::cancel(Plan& plan, Audience audience) {
   release(plan);
 }
 
-// What is handed back is negotiated, and comes here again: once is enough.
+// Operations handed back are negotiated, which leads here again: do it once.
 void Replay::cancel_gpu_rounds() {
   if (std::exchange(calls_off_gpus_, true)) return;
   const auto is_open = [](const Plan* plan) { return plan->on_gpu && !plan->off; };
@@ -262,8 +262,8 @@ bool Replay::read_log() {
     }
     memory_.move_in_log(position);
     moved = true;
-    // What is at hand goes last: it needs no order among the ranks, and ends at once, whereupon the
-    // log may be read on before this returns.
+    // Plans whose data has been sent along go last: they need no order among the ranks, and end at
+    // once, after which the log may be read further before this returns.
     const auto at_hand = std::stable_partition(together.begin(), together.end(), [&](Plan* plan) {
       return together.size() > 1 && !contributions_.find(*plan, sent_);
     });
@@ -275,7 +275,7 @@ bool Replay::read_log() {
 }
 
 void Replay::run(Plan& plan) {
-  // An execution may lead to another one.
+  // An execution may trigger another one.
   std::vector<const std::byte*> sent = std::exchange(sent_, {});
   const bool is_eager = contributions_.find(plan, sent);
   open_.finish(plan);
@@ -289,7 +289,7 @@ void Replay::run(Plan& plan) {
   if (plan.forgotten) plans_.bury(plan);
 }
 
-// As the responses of one list are: their batches were agreed on one after the other.
+// Fuses like the responses of one list, since their batches were agreed on one after the other.
 void Replay::run_fused(const Plans& plans) {
   Batch members;
   std::vector<const Response*> responses;
@@ -321,7 +321,7 @@ bool Replay::release_cancelled() {
     release(*plan);
     moved = true;
   }
-  // The log may tell of some, and those that are forgotten go with that.
+  // Reading the log may execute some of them and destroy forgotten ones.
   for (Plan* plan : Plans(open_.joined())) {
     if (!open_.is_joined(plan)) continue;
     const ReadinessTable::State state = memory_.readiness().look(plan->place, plan->round);

@@ -13,8 +13,8 @@ const Response& agreed_in(const ReplayPlan& plan) {
 
 }  // namespace
 
-// Only what the ranks send along, and what is known here to be the same on all: then a round is
-// nothing but to copy, to join, and to combine.
+// Only plans whose data is all sent along and which are known here to be the same on all ranks:
+// such a round is just copy, join, and combine.
 void RoundAtOnce::prepare(ReplayPlan& plan) const {
   plan.at_once.reset();
   if (plan.members != 1 || plan.sent.empty() || memory_.spans_hosts()) return;
@@ -26,14 +26,14 @@ bool RoundAtOnce::join(const RepeatedCall& call) {
   const PlanTable::Where* const found = plans_.find(call.name);
   if (found == nullptr) return false;
   ReplayPlan& plan = *found->plan;
-  // What does not fit is refused where it is submitted, or done in another way.
+  // A call that does not fit is refused when it is submitted, or executed in another way.
   if (plan.off || !plan.at_once || !plan.at_once->fits(call)) return false;
   std::byte* const target = memory_.eager().offer(plan.place.slot, plan.round, plan.sent.back(),
                                                   plan.at_once->contributed(call));
   if (target == nullptr) return false;
   plan.at_once->contribute(call, target);
   const ReadinessTable::Joined joined = memory_.readiness().join(plan.place, plan.round);
-  // Whoever takes the submission then learns the same.
+  // The call's submission then finds the same.
   if (joined == ReadinessTable::Joined::off) return false;
   joined_ = &plan;
   metrics_.tensors_submitted.add(1);
@@ -45,7 +45,7 @@ RoundAtOnce::Is RoundAtOnce::finish(const RepeatedCall& call) {
   const auto entry = memory_.readiness().read(memory_.log_position());
   if (!entry) return Is::open;
   ReplayPlan& plan = *joined_;
-  // Otherwise one has sent nothing along, or the result does not fit.
+  // Otherwise some rank has sent nothing along, or the result does not fit.
   if (!contributions_.find(plan, sent_) || !plan.at_once->finish(call, sent_)) {
     return Is::to_be_executed;
   }

@@ -1,4 +1,4 @@
-// Rounds of one small collective, without a submission, where all ranks come within a moment: the
+// Rounds of one small collective without a submission, if all ranks arrive within a moment: the
 // caller copies its tensor to where the others read it, joins the round, sees that it is decided,
 // and combines or copies what all have sent along.
 #pragma once
@@ -28,17 +28,17 @@ class RoundAtOnce {
         members_(members),
         metrics_(metrics) {}
 
-  // Decides whether it may be tried for a new plan.
+  // Decides whether this may be tried for a new plan.
   void prepare(ReplayPlan& plan) const;
-  // Joins the next round of the call's plan, where this rank waits for no other round. False:
-  // nothing has happened, and it is to be submitted. After true, finish() until it is over, or
-  // hand_in(), before anything else.
+  // Joins the next round of the call's plan, if this rank waits for no other round. False: nothing
+  // has happened, and the call must be submitted. After true, call finish() until it is no longer
+  // open, or hand_in(), before anything else.
   [[nodiscard]] bool join(const RepeatedCall& call);
-  // open: others have not come. done: the result is in the call's output. to_be_executed: all have
-  // come, but not with all that makes the result, so that it is to be handed in.
+  // open: other ranks have not joined. done: the result is in the call's output. to_be_executed:
+  // all have joined, but not all data was sent along, so that the call must be handed in.
   enum class Is : std::uint8_t { open, done, to_be_executed };
   [[nodiscard]] Is finish(const RepeatedCall& call);
-  // The call waits for the others as a submission that has joined.
+  // The call goes on waiting as a submission that has joined.
   void hand_in(const RepeatedCall& call, OpenHandle handle, Time now);
 
  private:

@@ -13,8 +13,8 @@ namespace rueda {
 
 namespace {
 
-// The most that any of the ranks contributes, of what can be `most`; nothing where the batch is not
-// exchanged as it is: on GPUs, in a narrower type, compressed.
+// The largest contribution of any rank, which can be at most `most`; nothing if the batch is not
+// exchanged in its original form: on GPUs, in a narrower type, compressed, or with leaves.
 std::optional<std::size_t> contributed_bytes(const ReplayPlan::Batch& batch, std::size_t most) {
   std::size_t bytes = 0;
   for (const ReplayPlan::Member& member : batch) {
@@ -32,7 +32,7 @@ std::optional<std::size_t> contributed_bytes(const ReplayPlan::Batch& batch, std
                      *std::max_element(agreed.first_extents.begin(), agreed.first_extents.end())) *
                  request.row_bytes();
         break;
-      // How much each has is its own affair. One that has more sends nothing along.
+      // Each rank has its own size. A rank that has more sends nothing along.
       case Collective::alltoall: bytes += most; break;
       default: return std::nullopt;
     }
@@ -40,19 +40,19 @@ std::optional<std::size_t> contributed_bytes(const ReplayPlan::Batch& batch, std
   return bytes;
 }
 
-// Whether what members contribute can be combined on its way.
+// Whether contributions can be combined on their way.
 bool can_be_combined(const ReplayPlan::Batch& batch) {
   return batch.front().response->request.collective == Collective::allreduce;
 }
 
-// What this rank contributes, in bytes. Every member has its submission.
+// Size of this rank's contribution. Every member has its submission.
 std::size_t own_bytes(const ReplayPlan& plan) {
   const Submission& first = *plan.batches.front().front().submission;
   if (first.request.collective != Collective::alltoall) return plan.sent.back();
   return EagerRows::bytes(static_cast<int>(first.rows.size())) + first.request.bytes();
 }
 
-// Copies what the member `rank` contributes. Every member of the batch has its submission.
+// Copies the contribution of member `rank`. Every member of the batch has its submission.
 void contribute(const ReplayPlan::Batch& batch, int rank, std::byte* target) {
   for (const ReplayPlan::Member& member : batch) {
     const Submission& submission = *member.submission;
@@ -76,8 +76,8 @@ void combine_all(const ReplayPlan::Batch& batch, const Combination& combination,
   if (count > 0) combiner({&target, 1}, inputs, count, Stores::cached);
 }
 
-// Of a batch that can be combined. Each of `contributions` and the target has contributed_bytes().
-// First those of the members of one host, as they have been copied.
+// For a batch that can be combined. Each of `contributions` and the target has contributed_bytes().
+// First, the contributions of one host's members are combined as copied.
 void combine_contributions(const ReplayPlan::Batch& batch,
                            std::span<const std::byte* const> contributions, std::byte* target) {
   const Request& request = batch.front().response->request;
@@ -85,8 +85,8 @@ void combine_contributions(const ReplayPlan::Batch& batch,
               contributions, target);
 }
 
-// Then what comes of that. `contributors`: of the whole set, once these are all; otherwise 0.
-// 16-bit floats are rounded each time.
+// Then the results of that are combined. `contributors`: of the whole set, once all are included;
+// otherwise 0. 16-bit floats are rounded each time.
 void combine_partial(const ReplayPlan::Batch& batch, std::span<const std::byte* const> partial,
                      int contributors, std::byte* target) {
   const Request& request = batch.front().response->request;
@@ -100,7 +100,7 @@ void combine_partial(const ReplayPlan::Batch& batch, std::span<const std::byte* 
 
 }  // namespace
 
-// What is to be exchanged must have a length that all know.
+// Data that is exchanged must have a length that all ranks know.
 void RoundContributions::prepare(ReplayPlan& plan) {
   plan.sent = {0};
   std::size_t most = EagerExchange::capacity;
@@ -142,7 +142,7 @@ RoundLeader::Along RoundContributions::along(const PlanTable& plans) {
           }};
 }
 
-// By the leader, which has joined the round, too.
+// Called by the leader, which has joined the round, too.
 RoundAgreement::Bytes RoundContributions::collect_here(const ReplayPlan& plan) {
   std::vector<const std::byte*> sent;
   if (plan.sent.empty() ||

@@ -1,4 +1,4 @@
-// What the members of a plan send along when they join its rounds, where that is small: see
+// The data that members of a plan send along when they join its rounds, if it is small: see
 // EagerExchange.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace rueda {
 
 class RoundContributions {
  public:
-  // All but the function must outlive this. `may_be_eager`: whether a batch of so many bytes may
+  // All but the function must outlive this. `may_be_eager`: whether a batch of this many bytes may
   // be sent along; the same on all ranks.
   RoundContributions(RoundMemory& memory, const ProcessSetMembers& members,
                      std::function<bool(std::size_t bytes)> may_be_eager)
@@ -24,22 +24,22 @@ class RoundContributions {
 
   // Decides whether a new plan sends anything along.
   void prepare(ReplayPlan& plan);
-  // Before this rank joins the plan's next round, for which it has all submissions.
+  // Before this rank joins the plan's next round, for which it has all submissions: sends its data.
   void send(const ReplayPlan& plan);
-  // Where all that lies which was sent along with the round: into `sent`. False: it is not there,
-  // and the round is executed as one that was negotiated.
+  // Puts the addresses of everything sent along with the round into `sent`. False: it is
+  // incomplete, and the round is executed like a negotiated one.
   [[nodiscard]] bool find(const ReplayPlan& plan, std::vector<const std::byte*>& sent) {
     return !plan.sent.empty() &&
            memory_.eager().collect(plan.place.slot, plan.round, plan.sent.back(), sent);
   }
-  // What was found, of one batch of the plan.
+  // The part of `sent` that belongs to one batch of the plan.
   [[nodiscard]] Contributions of_batch(const ReplayPlan& plan, std::size_t batch,
                                        const std::vector<const std::byte*>& sent) const {
     if (memory_.spans_hosts()) return Contributions::combined(sent.front(), plan.sent[batch]);
     return Contributions(sent, plan.sent[batch]);
   }
 
-  // How it travels between hosts, combined by their leaders. `plans` must outlive the result.
+  // How the data travels between hosts, combined by their leaders. `plans` must outlive the result.
   [[nodiscard]] RoundLeader::Along along(const PlanTable& plans);
 
  private:

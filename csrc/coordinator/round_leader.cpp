@@ -32,7 +32,7 @@ void RoundLeader::forget(ReadinessTable::Plan plan) {
   if (!known->second.is_ready) plans_.erase(known);
 }
 
-// At once, so that nothing is said against what has been decided.
+// Carried out immediately, so that this host says nothing that contradicts a decision.
 bool RoundLeader::receive(int host, std::span<const std::byte> message) {
   const bool is_sound = agreement_.receive(host, message);
   carry_out_decisions();
@@ -70,7 +70,7 @@ void RoundLeader::read_reports() {
     if (found == plans_.end()) continue;
     Known& known = found->second;
     if (report->is_complete && !known.is_ready) {
-      // Of what nobody else has been told, this host decides.
+      // This host decides what no other host has been told of.
       if (report->is_cancelled) {
         table_.decide_cancelled(known.place);
       } else {

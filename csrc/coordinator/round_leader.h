@@ -1,9 +1,9 @@
-// Speaks for the members of a process set on one host with those on its other hosts, so that what
-// was agreed on before is done again in one order on all of them: tells them what the readiness
-// table of this host reports, and carries out there what all have decided.
+// Represents the members of a process set on one host to those on its other hosts, so that all of
+// them replay plans in one order: reports what this host's readiness table shows, and carries out
+// on this host what all have decided.
 //
-// A member here may cancel a plan before its leader has learned of the plan, or may hear late that
-// the plan was forgotten; other hosts may cancel plans that this one has yet to learn of.
+// A member here may cancel a plan before its leader has learned of the plan, or learn late that the
+// plan was forgotten; other hosts may cancel plans that this one has yet to learn of.
 #pragma once
 
 #include <cstdint>
@@ -21,40 +21,40 @@ namespace rueda {
 
 class RoundLeader {
  public:
-  // What travels along with the news that a host is ready, see RoundAgreement.
+  // The data that travels with the message that a host is ready, see RoundAgreement.
   struct Along {
-    // Of a round that all members here have joined: what they send, combined; empty: nothing.
+    // For a round that all members here have joined: their data, combined; empty: none.
     std::function<RoundAgreement::Bytes(ReadinessTable::Plan)> collect;
-    // Of a round that no member here has read of yet, as RoundAgreement has it.
+    // For a round that no member here has read of yet; see RoundAgreement.
     std::function<RoundAgreement::Bytes(ReadinessTable::Plan, std::vector<RoundAgreement::Bytes>,
                                         bool is_result)>
         combine;
-    // Of a round that goes, and that no member here has read of yet.
+    // For a round that is decided and that no member here has read of yet.
     std::function<void(ReadinessTable::Plan, const RoundAgreement::Bytes& result)> hand_out;
   };
 
-  // `host`: of this rank, among the `hosts` of the set. `table`: of this host, Decided::by_hosts.
+  // `host`: this rank's, among the `hosts` of the set. `table`: this host's, Decided::by_hosts.
   RoundLeader(const ReadinessTable& table, int host, int hosts, Along along);
 
-  // Plans, in the order of their numbers.
+  // Call for every plan, in the order of their numbers.
   void learn(ReadinessTable::Plan plan, Urgency urgency = {});
-  // All hosts forget it. This rank has cancelled it before.
+  // All hosts forget the plan. This rank has cancelled it before.
   void forget(ReadinessTable::Plan plan);
-  // Nothing is done again from now on, on any host.
+  // From now on nothing is replayed, on any host.
   void end() { agreement_.end(); }
 
-  // False for what no leader sends.
+  // False if no leader sends such a message.
   [[nodiscard]] bool receive(int host, std::span<const std::byte> message);
-  // `load`: of what is under way here. Returns whether anything has been decided since the last
-  // step, which the members are to be woken for.
+  // `load`: what is in flight here. Returns whether anything has been decided since the last step,
+  // for which the members must be woken.
   bool step(const Load& load = {});
   [[nodiscard]] std::vector<RoundAgreement::Outgoing> take_outgoing() {
     return agreement_.take_outgoing();
   }
 
-  // Whether this host waits for others to be ready, too.
+  // Whether this host waits for other hosts to be ready, too.
   [[nodiscard]] bool waits() const { return undecided_ > 0; }
-  // Whether others hear through this rank what is decided, and it may not go yet.
+  // Whether other hosts learn of decisions through this rank, so that it may not leave yet.
   [[nodiscard]] bool is_needed() const {
     return agreement_.has_children() && !agreement_.has_ended();
   }
@@ -64,9 +64,9 @@ class RoundLeader {
   struct Known {
     ReadinessTable::Plan place;
     Urgency urgency;
-    bool is_ready = false;      // as all hosts know, and that is not decided
-    bool is_cancelled = false;  // all hosts know, or have been told
-    bool is_forgotten = false;  // but for what is to be decided
+    bool is_ready = false;      // was reported, and is undecided
+    bool is_cancelled = false;  // was reported, or all hosts know
+    bool is_forgotten = false;  // except for what is undecided
   };
   using Plans = std::unordered_map<std::uint64_t, Known>;  // by number
 

@@ -9,7 +9,7 @@ namespace rueda {
 
 namespace {
 
-// No process set has such a number. There are 2^31 keys for each.
+// No process set has such a number. Each set has 2^31 keys.
 std::uint64_t table_key(int set_id) {
   return std::uint64_t{1} << 62 | static_cast<std::uint64_t>(set_id) << 31;
 }
@@ -27,9 +27,9 @@ RoundMemory::~RoundMemory() {
   if (may_have_table() && parts_.own) parts_.own.memory->retire(key_, parts_.own.ranks);
 }
 
-// A slot rests for as many plans as there may be at one time, and for more than one list of
-// responses makes, before it is used again. So by then every rank has long finished what it was
-// doing to the slot, and has heard that its plan was cancelled.
+// Before a slot is reused, at least as many plans are made as may exist at one time, and more than
+// one list of responses makes. So by then every rank has long finished what it was doing to the
+// slot, and knows that its plan was cancelled.
 int RoundMemory::slots() const {
   constexpr int least = 1024;
   return 2 * std::max(plans_, least);

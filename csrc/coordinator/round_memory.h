@@ -1,5 +1,5 @@
 // What the members of a process set on one host share to replay plans: the readiness table, where
-// they join rounds, and what they send along. And how they wake each other.
+// they join rounds, and the data they send along. Also how they wake each other.
 #pragma once
 
 #include <array>
@@ -16,8 +16,8 @@ namespace rueda {
 
 class RoundMemory {
  public:
-  // The first member on each host makes the readiness table, before it negotiates anything.
-  // `plans`: that are kept; 0: none ever, and there is no table.
+  // The first member on each host creates the readiness table, before it negotiates anything.
+  // `plans`: number of plans kept; 0: none, and there is no table.
   RoundMemory(HostParts parts, int set_id, int plans);
   ~RoundMemory();
   RoundMemory(const RoundMemory&) = delete;
@@ -29,24 +29,24 @@ class RoundMemory {
   [[nodiscard]] bool leads() const { return parts_.rank == 0; }
   [[nodiscard]] bool may_have_table() const { return plans_ > 0; }
 
-  // Once something has been agreed on the first member has made the table, or never will, and all
-  // members find the same. Returns whether it is there now, and was not before.
+  // Once something has been agreed on, the first member has created the table or never will, and
+  // all members find the same. Returns whether the table has become available in this call.
   bool open();
-  // A table that this rank shares with nobody.
+  // Opens a table that this rank shares with nobody.
   void open_alone();
   [[nodiscard]] bool is_open() const { return readiness_.has_value(); }
   [[nodiscard]] int slots() const;
 
-  // Once it is open.
+  // Only while it is open.
   [[nodiscard]] ReadinessTable& readiness() { return *readiness_; }
   [[nodiscard]] const ReadinessTable& readiness() const { return *readiness_; }
   [[nodiscard]] EagerExchange& eager() { return *eager_; }
 
-  // How many entries of the table's log this rank has read.
+  // Number of entries of the table's log that this rank has read.
   [[nodiscard]] std::uint64_t log_position() const { return log_position_; }
   void move_in_log(std::uint64_t position) { log_position_ = position; }
 
-  // Of this host.
+  // Wake members of this host.
   void wake_leader() const { wake_member(0); }
   void wake_others() const;
 

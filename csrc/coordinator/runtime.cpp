@@ -63,7 +63,7 @@ void Runtime::take_over(std::uint64_t epoch) {
       options_.timeline_cycles == "1"};
   const Status status =
       timeline_.take_over({epoch, topology().rank, topology().size}, options_.timeline, style);
-  // The other ranks have this one in their world already: a trace less is better than a job less.
+  // The other ranks already have this one in their world: better to lose a trace than a job.
   if (!status.ok()) log(LogLevel::error, status.to_string());
 }
 
@@ -154,8 +154,8 @@ Runtime::Repetition Runtime::repeat(int set_id, RepeatedCall call,
     progress_.release_idle();
     return {};
   }
-  // What the call refers to by name and shape may change once `begin_to_wait` has been called, and
-  // is not looked at any more.
+  // After `begin_to_wait`, the memory that the call's name and shape refer to may change; nothing
+  // below reads it.
   auto state = RoundAtOnce::Is::open;
   const auto is_over = [&] {
     state = round->finish(call);
@@ -182,7 +182,7 @@ Handle Runtime::wait_for_others(RoundAtOnce& round, const RepeatedCall& call, Ti
     handle = Handle(sender_.make_handle());
     round.hand_in(call, handle.state(), Clock::now());
   } catch (const std::exception& error) {
-    // The others count on the round that this rank has joined.
+    // The other ranks rely on the round that this rank has joined.
     epoch_.fail_internal(error);
     progress_.release();
     throw;
@@ -251,7 +251,7 @@ void Runtime::stop(Command command) {
 }
 
 void Runtime::close_after_fork() {
-  progress_.lock()->close();  // a handle of the parent that is waited for here drives nothing
+  progress_.lock()->close();  // waiting here for a handle of the parent drives nothing
   epoch_.close_after_fork();
 }
 

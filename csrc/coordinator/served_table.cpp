@@ -10,7 +10,7 @@ namespace rueda {
 
 namespace {
 
-// Worked on at a time, so that other operations go on meanwhile.
+// Elements processed at a time, so that other operations advance meanwhile.
 constexpr std::int64_t piece_elements = 256 << 10;
 
 }  // namespace
@@ -27,7 +27,6 @@ ServedTable::ServedTable(HeldTable table)
 
 // --- Requests
 
-// What can be told from the header.
 Status ServedTable::check(int peer, const TableRequest& request) const {
   const auto invalid = [&](const auto&... why) {
     return Status(ErrorCode::invalid_argument, str("table '", held.name, "': ", why...));
@@ -59,7 +58,6 @@ Status ServedTable::check(int peer, const TableRequest& request) const {
   return shard.check({request.begin, request.count, {}});
 }
 
-// What an addition in the order of the ring cannot be part of.
 Status ServedTable::refusal_of_step(int peer, const TableRequest& request) const {
   if (!is_step_part(request)) return {};
   if (clocks.of(peer) != Clocks::finished) return broken;
@@ -153,7 +151,7 @@ bool ServedTable::work(TableJob& job) {
   return true;
 }
 
-// The next piece.
+// Does the next piece.
 bool ServedTable::work_on_values(TableJob& job) {
   Shard& shard = shard_of(job.request);
   const TableRequest& request = job.request;

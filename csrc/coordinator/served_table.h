@@ -1,7 +1,7 @@
-// A table at its owner, and what others ask of it: shard, clocks, the step that is being added up.
+// A table at its owner, and the requests to it: shard, clocks, the step that is being summed.
 //
-// Knows what a request does to the shard and what it has to wait for, not how it comes and is
-// answered: that is TableOwner's.
+// Knows what a request does to the shard and what it must wait for; TableOwner handles how requests
+// arrive and are answered.
 #pragma once
 
 #include <cstdint>
@@ -20,42 +20,42 @@
 
 namespace rueda {
 
-// One table as one of its ranks holds it.
+// One table as held by one of its ranks.
 struct HeldTable {
   std::uint64_t number = 0;
   std::string name{};
-  std::vector<int> ranks{};  // of the world, in the order of the set
-  int rank = 0;              // of this one in the set
+  std::vector<int> ranks{};  // world ranks, in the order of the set
+  int rank = 0;              // of this rank in the set
   bool in_ring_order = false;
   std::shared_ptr<Shard> own{};
-  std::shared_ptr<Shard> replica{};  // of the shard of the previous rank of the set; or null
+  std::shared_ptr<Shard> replica{};  // of the previous rank's shard; or null
   std::int64_t own_count = 0;        // of a dense table
   std::shared_ptr<TableUse> use{};
 
   [[nodiscard]] int replica_holder() const {
     return ranks[static_cast<std::size_t>(rank + 1) % ranks.size()];
   }
-  [[nodiscard]] int index_of(int world_rank) const;  // -1: no member
+  [[nodiscard]] int index_of(int world_rank) const;  // -1: not a member
 };
 
-// A request, and how far it has come.
+// A request and its state.
 struct TableJob {
   TableRequest request;
   std::vector<std::byte> payload{};
-  std::shared_ptr<HandleState> arriving{};  // of the payload, once there is room
+  std::shared_ptr<HandleState> arriving{};  // receives the payload, once there is room
   bool is_admitted = false;
   bool is_at_work = false;
-  Shard::Places places{};     // of the items that there is room for
+  Shard::Places places{};     // of the items that room has been reserved for
   std::int64_t reserved = 0;  // items
   std::int64_t done = 0;      // items
   float factor = 1;
   std::uint64_t staleness = 0;
-  std::uint64_t version = 0;  // of the shard, once it is done
+  std::uint64_t version = 0;  // of the shard, once the job is done
   std::vector<std::byte> result{};
-  std::size_t staged = 0;  // bytes that are counted
+  std::size_t staged = 0;  // bytes counted against the owner's limit
   Status status{};
   Time since{};
-  bool is_told = false;  // that it has waited for long
+  bool is_told = false;  // a warning about its long wait was issued
 };
 
 struct AskedOfTable {
@@ -72,17 +72,17 @@ class ServedTable {
 
   // --- Requests
 
-  // What is wrong with one, as far as its header tells.
+  // Checks what can be checked from a request's header.
   [[nodiscard]] Status check(int peer, const TableRequest& request) const;
-  // Whether it is an addition in the order of the ring.
+  // Whether it is an addition in ring order.
   [[nodiscard]] bool is_step_part(const TableRequest& request) const {
     return held.in_ring_order && request.verb == TableVerb::add && !request.is_replica;
   }
-  // What such an addition cannot be part of.
+  // Why such an addition cannot be part of a step; ok if it can.
   [[nodiscard]] Status refusal_of_step(int peer, const TableRequest& request) const;
   [[nodiscard]] bool waits_for_clock(const TableJob& job) const;
   [[nodiscard]] bool waits_for_turn(int peer, const TableJob& job) const;
-  // For people: what these two wait for.
+  // Descriptions, for messages, of what these two wait for.
   [[nodiscard]] std::string tell_clock(const AskedOfTable& asked) const;
   [[nodiscard]] std::string tell_turn(int peer) const;
 
@@ -91,26 +91,26 @@ class ServedTable {
   [[nodiscard]] Shard& shard_of(const TableRequest& request) const {
     return request.is_replica ? *held.replica : *held.own;
   }
-  // Before any work. What is wrong is in the job's status.
+  // Before any work. Errors are put into the job's status.
   void prepare(int peer, TableJob& job);
-  // Bytes of what the job's result is.
+  // Size of the job's result.
   [[nodiscard]] std::size_t result_bytes(const TableRequest& request) const;
-  // The next piece. Whether the job is done, and the shard released.
+  // Does the next piece. Returns whether the job is done and the shard released.
   bool work(TableJob& job);
-  // The job is done: what it says about the peer's steps.
+  // The job is done: counts what it says about the peer's steps.
   void count_clock(int peer, const TableRequest& request);
-  // The rank does no more steps.
+  // The rank takes no more steps.
   void finish(int rank);
 
-  // --- The order of the ring
+  // --- Ring order
 
   RingStep step;
   float step_factor = 1;
   Status step_error{};
-  Status broken{};  // a step that did not come about: what ranks add does not belong together
-  std::int64_t step_done = 0;              // items of the sum that the shard has
-  std::vector<AskedOfTable> in_step = {};  // what the sum is of
-  // Adds the next piece of the sum to the shard. Whether that was the last.
+  Status broken{};  // error of a failed step: it is no longer known which additions belong together
+  std::int64_t step_done = 0;              // items of the sum that have been added to the shard
+  std::vector<AskedOfTable> in_step = {};  // the additions in the sum
+  // Adds the next piece of the sum to the shard. Returns whether that was the last.
   bool work_on_step();
 
  private:

@@ -22,10 +22,11 @@ Status SetChanges::open() {
 }
 
 void SetChanges::form(const Command& command) {
-  // Not before: what others have sent for a set that is known, but not open, would be dropped.
+  // The set becomes known only after its room is reserved: messages from others for a set that is
+  // known but not open would be dropped.
   auto room = reserve_room(means_.world, command.ranks);
   if (!room) {
-    // The others may have formed it: the number is used, here as well.
+    // The others may have formed it, so the number counts as used here as well.
     means_.process_sets.give_up(command.set_id);
     forget_early(command.set_id);
     return command.handle->complete(room.status());
@@ -36,7 +37,7 @@ void SetChanges::form(const Command& command) {
 }
 
 void SetChanges::dissolve(int set_id) {
-  // Where the others have ended the set before, it may be gone already; not so their messages.
+  // If the others have ended the set before, it may be gone already, but not their messages.
   if (SetCoordinator* const set = sets_.find(set_id)) {
     set->leave();
     return means_.messages.leave(set_id);
@@ -68,8 +69,8 @@ void SetChanges::apply(const Response& response, Submission submission) {
   answer(std::move(submission.handle), added.value()->id, was_offered);
 }
 
-// All ranks have made the change, or will. Where the world is replaced some have told the next one
-// of it and others have not, so it counts only once this world goes on.
+// All ranks have made the change, or will. If the world is being replaced, some ranks have reported
+// the change to the next world and others have not, so it counts only once this world continues.
 void SetChanges::answer(OpenHandle handle, int set_id, bool is_late) {
   unanswered_.push_back({std::move(handle), set_id});
   if (!is_late) answer_late({});
@@ -85,7 +86,7 @@ void SetChanges::answer_late(const Status& status) {
 
 void SetChanges::start(const Members& members, Room room) {
   if (members->rank >= 0) open_set(members, std::move(room));
-  // Messages for it may have come from ranks that heard of it earlier.
+  // Messages for it may have come from ranks that learned of it earlier.
   SetCoordinator* const set = sets_.find(members->id);
   if (set == nullptr) return forget_early(members->id);
   const EarlyMessages::Kept early = early_.take(members->id);
@@ -139,7 +140,7 @@ SetCoordinator::Events SetChanges::events_of(int id) {
   };
   events.awaited_here = [this, id](const std::string& name) { sets_.look_elsewhere(id, name); };
   events.failed = [this, id](const Response& response) { sets_.hear_of_refusal(id, response); };
-  // Ranks have numbered what they did not sit out.
+  // Ranks that had joined have not numbered the operations that they skipped.
   events.joined = [this, id] { services_.commands.restart_numbers(id); };
   events.ask_whereabouts = [this, id](int peer) {
     means_.control.send(peer, ControlMessage::where, encode_whereabouts_question(id));

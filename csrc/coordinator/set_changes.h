@@ -1,11 +1,11 @@
-// How the process sets of a world come and go on this rank.
+// How the process sets of a world begin and end on this rank.
 //
-// A set begins where all ranks have agreed on it in the world's stream of responses, or where its
-// members have formed it among themselves. Other ranks may know of it earlier: what they send until
-// it is open here is kept (EarlyMessages). It ends in its own stream of responses; then OpenSets
-// lets go of it.
+// A set begins when all ranks have agreed on it in the world's stream of responses, or when its
+// members have formed it among themselves. Other ranks may know of it earlier: what they send
+// before it is open here is kept (EarlyMessages). It ends in its own stream of responses; then
+// OpenSets drops it.
 //
-// Used by the owner of the progress lock only.
+// Used only by the owner of the progress lock.
 #pragma once
 
 #include <cstddef>
@@ -32,48 +32,48 @@ namespace rueda {
 
 class SetChanges {
  public:
-  // What sets are opened with. All is referred to.
+  // What sets are opened with; references to all of it.
   struct Means {
     const World& world;
     const WorldAlgorithms& algorithms;
     Backend& backend;
     DeviceBackend& devices;
     ActiveMessages& control;
-    PointToPoint& messages;  // which belong to sets, too
+    PointToPoint& messages;  // also belong to sets
     ProcessSets& process_sets;
   };
 
-  // All is referred to. `sets`: where those are that are open.
+  // Keeps references to all arguments. `sets`: the open sets.
   SetChanges(const Means& means, OpenSets& sets, const EpochServices& services)
       : means_(means), sets_(sets), services_(services) {}
   SetChanges(const SetChanges&) = delete;
   SetChanges& operator=(const SetChanges&) = delete;
 
-  // Opens those that there are: the world, and what it has from a world before it.
+  // Opens the existing sets: the world, and those inherited from an earlier world.
   [[nodiscard]] Status open();
-  // What the application asks for: a set that only its members know, and that this rank leaves one,
-  // with which it ends for all.
+  // Commands of the application: form a set that only its members know; leave such a set, which
+  // ends it for all members.
   void form(const Command& command);
   void dissolve(int set_id);
-  // What was answered late because another world was being formed in the place of this one: told
-  // now, that this one goes on, or why not.
+  // Gives the answers that were delayed while another world was being formed to replace this one:
+  // ok if this one continues, or why not.
   void answer_late(const Status& status);
-  // A message of the control plane within a set, open or not; false where there can be no such set,
-  // it is gone, or either rank is no member of it.
+  // A message of the control plane within a set, open or not; false if there can be no such set, it
+  // is gone, or either rank is not a member of it.
   bool receive(int peer, std::span<const std::byte> payload);
 
  private:
   using Members = std::shared_ptr<const ProcessSetMembers>;
   using Room = std::shared_ptr<ControlRoom>;
 
-  // All ranks have agreed to add or to remove a set.
+  // All ranks have agreed to add or remove a set.
   void apply(const Response& response, Submission submission);
-  // `set_id`: of a set that was added.
+  // `set_id`: id of an added set.
   void answer(OpenHandle handle, int set_id, bool is_late);
-  // A new set, of which this rank is a member or not.
+  // Starts a new set, whether or not this rank is a member.
   void start(const Members& members, Room room);
   void open_set(Members members, Room room = nullptr);
-  // Nothing more will be done with what came early for it.
+  // Drops what came early for it.
   void forget_early(int set_id);
   void count_dropped(std::size_t messages);
   [[nodiscard]] SetCoordinator::Events events_of(int set_id);
@@ -84,7 +84,7 @@ class SetChanges {
   EarlyMessages early_;
   struct Change {
     OpenHandle handle;
-    int set_id = 0;  // of a set that was added
+    int set_id = 0;  // of an added set
   };
   static_assert(std::is_nothrow_move_constructible_v<Change>);  // a copy would lose the handle
   std::vector<Change> unanswered_;  // made while the sets were offered to another world

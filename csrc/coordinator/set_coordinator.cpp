@@ -12,7 +12,7 @@ namespace rueda {
 
 namespace {
 
-// Whether more is to be done than to tell the application that all have agreed.
+// Whether a response needs execution, beyond telling the application that all have agreed.
 bool is_executed(const Response& response) {
   const Request& request = response.request;
   return response.kind == ResponseKind::execute &&
@@ -20,16 +20,15 @@ bool is_executed(const Response& response) {
           (request.collective == Collective::persistent_allreduce && request.on_gpu));
 }
 
-// So many are named of what a failure has interrupted; the rest is mostly more of the same.
+// At most so many interrupted operations are listed; the rest are mostly similar.
 constexpr std::size_t max_interrupted = 16;
 
-// A pause between the submissions of a plan's members after which they are negotiated: those who
-// wait for the first ones shall not have to wait for the last.
+// If submissions of a plan's members pause for this long, they are negotiated: a thread that waits
+// for the first ones should not have to wait for the last.
 constexpr Duration collecting_pause = std::chrono::milliseconds(2);
 constexpr std::int64_t max_plans = 1024;
 
-// A round that others do not come to is negotiated early enough for the stall to be reported in
-// time.
+// A round that others do not join is negotiated early enough for the stall to be reported in time.
 Replay::Options replay_options(const Options& options) {
   Replay::Options result;
   result.plans = static_cast<int>(std::clamp<std::int64_t>(options.cache_capacity, 0, max_plans));
@@ -42,7 +41,7 @@ Replay::Options replay_options(const Options& options) {
   return result;
 }
 
-// Once each: what was deferred comes again.
+// Records each submission once, since deferred ones come here again.
 void record(const ExecutionContext& context, std::vector<Submission>& submissions) {
   FlightRecorder& recorder = *context.recorder;
   if (!recorder.is_on()) return;
@@ -54,7 +53,7 @@ void record(const ExecutionContext& context, std::vector<Submission>& submission
   }
 }
 
-// Whoever then ends the job by force leaves a record of why.
+// If the job is then killed, the record shows why.
 void record_stall(FlightRecorder& recorder, const ResponseList& responses) {
   const auto stall = std::find_if(responses.begin(), responses.end(), [](const Response& response) {
     return response.kind == ResponseKind::warning ||
@@ -92,7 +91,7 @@ SetCoordinator::Events SetCoordinator::negotiation_events(Events events) {
     replay_.resume();
     tell();
   };
-  // What is replayed here comes in its time.
+  // An operation that is being replayed here is not missing.
   events.awaited_here = [this, tell = std::move(events.awaited_here)](const std::string& name) {
     if (!replay_.holds(name)) tell(name);
   };
@@ -120,8 +119,8 @@ Replay::Events SetCoordinator::replay_events() {
 void SetCoordinator::submit(std::vector<Submission> submissions, Time now,
                             const std::string& free_name) {
   record(context_, submissions);
-  // Until the name is free: it is refused, and the answer has not come yet, or it is a number that
-  // has come round again.
+  // A submission waits until its name is free: a refusal of the name is unanswered, or its number
+  // has been reused.
   const auto must_wait = [&](const std::string& name) {
     if (name.starts_with(numbered_prefix)) {
       return is_pending(name) || (name != free_name && deferred_.contains(name));
@@ -144,9 +143,9 @@ bool SetCoordinator::submit_deferred(Time now) {
     free = deferred_.names([this](const std::string& name) { return !is_pending(name); });
   }
   for (const std::string& name : free) {
-    // Of a number the others would only be deferred again, which may be very many. Not so of a
-    // group: one of its names may be free before another, and those behind it move along, or they
-    // would overtake it.
+    // For a numbered name, only the first is submitted: the rest, possibly very many, would only be
+    // deferred again. A group is different: one of its names may be free before another, and the
+    // submissions behind it must move along, or they would overtake it.
     if (name.starts_with(numbered_prefix) && deferred_.first(name).size() == 1) {
       submit(deferred_.take_first(name), now, name);
       continue;
@@ -164,11 +163,10 @@ RoundAtOnce* SetCoordinator::at_once() {
   return rests && !is_seen ? &replay_.at_once() : nullptr;
 }
 
-// A name that is still pending must not be submitted again: the new submission fails, and the
-// pending one with it on all ranks, since nobody can tell any more which of the two the others
-// mean.
+// A name that is still pending must not be submitted again: the new submission fails, and so does
+// the pending one on all ranks, since it is no longer clear which of the two the other ranks mean.
 //
-// Those of a group have numbers in their names, and differ from each other.
+// Names within a group contain numbers, and so differ from each other.
 bool SetCoordinator::refuse_duplicates(std::vector<Submission>& submissions) {
   const bool may_repeat = submissions.front().request.group.empty();
   std::set<std::string_view> own;
@@ -188,7 +186,7 @@ bool SetCoordinator::refuse_duplicates(std::vector<Submission>& submissions) {
   const bool was_held = replay_.holds(name);
   Submission* const decided = replay_.recall(name);
   if (decided != nullptr) decided->duplicate = error;
-  // All have agreed on it meanwhile, and the name is free again.
+  // All have agreed on it meanwhile, so the name is free again.
   if (was_held && decided == nullptr && !negotiation_.pending().contains(name)) {
     return refuse_duplicates(submissions);
   }
@@ -212,11 +210,11 @@ bool SetCoordinator::begin_join() {
   return true;
 }
 
-// What was submitted before is what the others may count on, also where it waits for its number.
-// What waits behind a refusal is not: nothing tells whether that is ever answered.
+// The others may rely on earlier submissions, including those that wait for their numbered names,
+// but not on submissions that wait behind a refusal, which may never be answered.
 void SetCoordinator::leave() {
   has_left_ = true;
-  if (!retired_.ok()) return;  // it ends anyway, and not before the others
+  if (!retired_.ok()) return;  // the set ends anyway, and not before the other members
   add_numbered(deferred_, leave_waits_for_);
   leaving_ = Leaving::alone;
   begin_leave();
@@ -231,8 +229,9 @@ bool SetCoordinator::begin_leave() {
   if (waits && leaving_ == Leaving::alone) return false;
   replay_.suspend();
   if (leaving_ == Leaving::with_all) {
-    // What was to be replayed is decided, or announced before this rank says that it has announced
-    // all. What is decided ends without a list of responses, and what waits for it goes on.
+    // Operations held for replay must be decided or announced before this rank says that it has
+    // announced everything. A decided one ends without a list of responses, and what waits for it
+    // then continues.
     const auto goes_on_by_itself = [this](const std::string& name) {
       return replay_.holds(name) || (deferred_.contains(name) && !is_pending(name));
     };
@@ -267,7 +266,7 @@ void SetCoordinator::hear_whereabouts(int peer, std::string text, Time now) {
 // --- Progress
 
 bool SetCoordinator::step(Time now) {
-  // Before what has been agreed on since: rounds that were decided before come first.
+  // First, since rounds decided earlier precede what has been agreed on since.
   bool moved = replay_.step(now, batches_.load());
   moved = advance(now) || moved;
   moved = submit_deferred(now) || moved;
@@ -301,8 +300,8 @@ void SetCoordinator::handle(const ResponseList& responses, Time now) {
     if (is_executed(first)) {
       execute(negotiation_.take(responses, fusion.members), BatchOrder::negotiated, now);
     } else if (first.kind == ResponseKind::left) {
-      // Whoever waits for a rank that leaves has mostly come apart from it before. What is open is
-      // recorded so; what was handed back from a plan has failed already.
+      // If ranks wait for one that leaves, their operations have usually diverged before. The
+      // record shows what is open; what a plan handed back has failed already.
       if (retired_.ok() && !has_left_ && context_.recorder->is_cut_short(context_.set_id)) {
         context_.recorder->dump(FlightRecorder::Occasion::failure, first.status);
       }
@@ -315,7 +314,7 @@ void SetCoordinator::handle(const ResponseList& responses, Time now) {
   replay_.learn(responses, batches, [this](const std::string& name) { return is_pending(name); });
 }
 
-// What the members have agreed on by joining the plan's round.
+// Executes what the members have agreed on by joining the plan's round.
 void SetCoordinator::execute_again(Replay::Batch& batch, const Contributions& contributions) {
   std::vector<BatchMember> members;
   members.reserve(batch.size());
@@ -334,8 +333,8 @@ void SetCoordinator::execute(std::vector<BatchMember> members, BatchOrder order,
                              const Contributions& contributions) {
   for (const BatchMember& member : members) {
     const auto& submission = member.submission;
-    // The duplicate came too late to fail the operation that it repeats: it fails the next one of
-    // that name instead, for which ranks that submitted it later still wait.
+    // The duplicate came too late to fail the operation that it repeats. It fails the next one of
+    // that name instead, which ranks that submitted the name later are still waiting for.
     if (submission && !submission->duplicate.ok()) {
       submit(refusal_of(member.response->request.name, submission->duplicate), now);
     }
@@ -357,8 +356,8 @@ void SetCoordinator::close(const Status& reason) {
 
 void SetCoordinator::retire(const Status& reason) {
   retired_ = reason;
-  // Also where this rank leaves already, and waits for what the others may never submit: the set
-  // ends with the last word of all, of which that is one.
+  // Also if this rank is leaving already and waits for what the others may never submit: the set
+  // ends once all members have announced everything, and this is this rank's announcement.
   if (!leaving_) add_numbered(deferred_, leave_waits_for_);
   leaving_ = Leaving::with_all;
   begin_leave();

@@ -11,8 +11,8 @@ namespace rueda {
 
 namespace {
 
-// A name may be late in one process set because the rank is held up in another: only when half the
-// time to a stall has passed is it taken for a name that was handed to the wrong set.
+// A name may be late in one process set because the rank is held up in another: only after half the
+// time to a stall is it assumed to have been submitted to the wrong set.
 int patient_warnings(const Options& options) {
   if (options.stall_warning <= 0) return 0;  // there will be none
   const double half = options.stall_error > 0 ? options.stall_error / 2 : 5 * options.stall_warning;
@@ -43,7 +43,7 @@ NegotiatorOptions negotiator_options(const ProcessSetMembers& members, const Opt
   return result;
 }
 
-// It has been negotiated, and is told to the application or executed.
+// It has been negotiated, and is reported to the application or executed.
 void record_answer(const ExecutionContext& context, const std::string& name, Time now) {
   context.timeline->write(
       [&](TimelineWriter& writer) { writer.answered(context.set_id, name, now); });
@@ -109,7 +109,7 @@ SetNegotiation::SetNegotiation(const ProcessSetMembers& members, const Options& 
       negotiator_(negotiator_options(members, options, context.timeline,
                                      static_cast<bool>(events_.ask_whereabouts))) {}
 
-// --- What this rank wants
+// --- Requests of this rank
 
 void SetNegotiation::submit(std::vector<Submission> submissions, Time now) {
   changed_ = true;
@@ -130,8 +130,8 @@ void SetNegotiation::submit(std::vector<Submission> submissions, Time now) {
   }
 }
 
-// What was submitted again while it was undecided fails on all ranks; where its plan is forgotten,
-// the second submission may already be on its way.
+// An operation submitted again while it was undecided fails on all ranks; if its plan is forgotten,
+// the second submission may already be in negotiation.
 void SetNegotiation::submit_again(std::vector<Submission> submissions) {
   for (Submission& submission : submissions) {
     if (!submission.duplicate.ok()) submission.request.error = submission.duplicate;
@@ -191,7 +191,7 @@ std::optional<Submission> SetNegotiation::take(const std::string& name) {
   return pending_.take(name);
 }
 
-// --- What the members say
+// --- Messages from members
 
 void SetNegotiation::receive(int member, std::span<const std::byte> message, Time now) {
   negotiator_.receive(member, message, now);
@@ -261,7 +261,7 @@ void SetNegotiation::answer_agreed(const Response& response, Time now) {
     output.persistent = next_persistent_++;
     context_.complete(*submission, {}, std::move(output));
   } else {
-    // Also where this rank has joined: the process sets are the same everywhere.
+    // Also if this rank has joined: the process sets are the same everywhere.
     if (!submission) submission.emplace().handle = std::make_shared<HandleState>();
     events_.apply_set_change(response, std::move(*submission));
   }

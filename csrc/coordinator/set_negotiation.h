@@ -1,7 +1,7 @@
 // Operations of a process set that its members negotiate, on this rank: from the submission to the
-// answer that all members get. What is then to be executed is left to SetCoordinator.
+// answer that all members get. SetCoordinator executes the result.
 //
-// Used by the owner of the progress lock only.
+// Used only by the owner of the progress lock.
 #pragma once
 
 #include <cstddef>
@@ -22,19 +22,19 @@
 
 namespace rueda {
 
-// What this rank has submitted to be negotiated, by name, until the members have answered.
+// What this rank has submitted for negotiation, by name, until the members have answered.
 class PendingOperations {
  public:
   [[nodiscard]] bool empty() const { return by_name_.empty(); }
   [[nodiscard]] bool contains(const std::string& name) const { return by_name_.contains(name); }
   [[nodiscard]] bool has_any_on_gpus() const { return on_gpus_ > 0; }
-  // Whether it is not the application that has submitted it, but this rank that refuses it.
+  // Whether it was not submitted by the application, but is a refusal by this rank.
   [[nodiscard]] bool is_refused(const std::string& name) const;
-  // Null where it is not pending.
+  // Null if it is not pending.
   [[nodiscard]] Submission* find(const std::string& name);
-  // The operation and those of its group.
+  // The operation and the others of its group.
   [[nodiscard]] std::vector<std::string> names_of(const Request& request) const;
-  // All that the application has submitted, described; sorted.
+  // Descriptions of everything that the application has submitted, sorted.
   [[nodiscard]] std::set<std::string> descriptions() const;
 
   // The name must not be pending.
@@ -44,7 +44,7 @@ class PendingOperations {
 
  private:
   std::unordered_map<std::string, Submission> by_name_;
-  std::size_t on_gpus_ = 0;  // of these
+  std::size_t on_gpus_ = 0;  // of by_name_
 };
 
 class SetNegotiation {
@@ -52,48 +52,48 @@ class SetNegotiation {
   struct Events {
     // A message for another member (world rank).
     std::function<void(int peer, std::vector<std::byte> message)> send;
-    // The members have agreed on something that changes the engine: add or remove a process set.
+    // The members have agreed to add or remove a process set.
     std::function<void(const Response&, Submission)> apply_set_change;
-    // Others have waited for a long time for `name`, which this rank has not submitted here.
+    // Others have waited a long time for `name`, which this rank has not submitted here.
     std::function<void(const std::string& name)> awaited_here;
-    // `response` has failed on all members, not by this rank's refusal; its request carries what
-    // the refusing rank said.
+    // `response` has failed on all members, though not by this rank's refusal; its request carries
+    // the refusing rank's error.
     std::function<void(const Response& response)> failed;
-    // All members have joined: called before anyone hears of it.
+    // All members have joined: called before anything else learns of it.
     std::function<void()> joined;
-    // This rank is about to ask for something on GPUs. May be empty.
+    // This rank is about to negotiate something on GPUs. May be empty.
     std::function<void()> asks_for_gpus;
     // Asks a member (world rank) where its application is, see hear_whereabouts(). May be empty.
     std::function<void(int peer)> ask_whereabouts;
   };
 
-  // `members` is referred to.
+  // Keeps a reference to `members`.
   SetNegotiation(const ProcessSetMembers& members, const Options& options,
                  const ExecutionContext& context, Events events);
   SetNegotiation(const SetNegotiation&) = delete;
   SetNegotiation& operator=(const SetNegotiation&) = delete;
 
-  // --- What this rank wants
+  // --- Requests of this rank
 
-  // An operation, or a whole group. None of the names is pending.
+  // Submits an operation or a whole group. None of the names may be pending.
   void submit(std::vector<Submission> submissions, Time now);
-  // What was to be replayed, and is not after all.
+  // Submits what was meant to be replayed, but will not be.
   void submit_again(std::vector<Submission> submissions);
-  // The application has submitted the name again: where it is pending it fails on all ranks, unless
+  // The application has submitted the name again: if it is pending, it fails on all ranks, unless
   // it was agreed on already.
   void amend(const std::string& name, const Status& error);
-  // Takes what is to complete once all members have joined. False: the set has ended, or this rank
-  // joins already, and the handle says so.
+  // Takes the handle that completes once all members have joined. False: the set has ended or this
+  // rank is joining already, as the handle then says.
   bool prepare_to_join(OpenHandle handle);
   void join();
-  // Returns whether the others are to hear of it.
+  // Returns whether the others must learn of it.
   bool leave(Leaving how);
 
   [[nodiscard]] const PendingOperations& pending() const { return pending_; }
-  // Whether an answer of the others is expected.
+  // Whether an answer from the others is expected.
   [[nodiscard]] bool waits() const { return !pending_.empty() || join_handle_; }
 
-  // --- What the members say
+  // --- Messages from members
 
   void receive(int member, std::span<const std::byte> message, Time now);
   void hear_whereabouts(int member, std::string text, Time now);
@@ -105,30 +105,31 @@ class SetNegotiation {
   [[nodiscard]] bool is_due(Time now) const { return changed_ || (deadline_ && now >= *deadline_); }
   [[nodiscard]] bool has_changed() const { return changed_; }
   [[nodiscard]] std::optional<Time> deadline() const { return deadline_; }
-  // A batch is under way no more: what was held back, to be fused, may go.
+  // A batch has ended: what was held back for fusion may go.
   void hear_of_room() { changed_ = changed_ || negotiator_.holds_back(); }
-  // Sends what is new, and returns what has been agreed on, in order. `load`: of what is under way.
+  // Sends what is new, and returns what has been agreed on, in order. `load`: what is in flight.
   [[nodiscard]] std::vector<ResponseList> flush(const Load& load, Time now);
-  // After that has been taken and answered: when to flush though nothing happens.
+  // After the result has been taken and answered: sets when to flush even if nothing happens.
   void set_deadline() { deadline_ = negotiator_.next_deadline(); }
 
   // --- What has been agreed on
 
-  // A batch that is to be executed.
+  // Takes a batch to be executed.
   [[nodiscard]] std::vector<BatchMember> take(const ResponseList& responses,
                                               const std::vector<std::size_t>& batch);
-  // All else, but that a member has left: tells the application.
+  // Everything else, except a member's leaving: completes the application's handles.
   void answer(const Response& response, Time now);
 
   // --- The end
 
   // Why nothing more can be agreed on; ok while it can.
   [[nodiscard]] const Status& closed() const { return negotiator_.closed(); }
-  // What was to be replayed and ends with the set: now, where its name is pending again.
+  // Takes what was meant to be replayed and ends with the set: fails now if its name is pending
+  // again.
   void take_over(Submission submission, const Status& reason);
   // The set has ended for this rank, whatever the others know.
   void give_up(const Status& reason);
-  // Fails all that is pending.
+  // Fails everything pending.
   void close(const Status& reason);
 
  private:
@@ -139,12 +140,12 @@ class SetNegotiation {
   void end_join(const Response& response);
 
   const ProcessSetMembers& members_;
-  const int patient_warnings_;  // how many of them are taken for slowness, not for a mistake
+  const int patient_warnings_;  // so many are attributed to slowness, not to a mistake
   const ExecutionContext context_;
   const Events events_;
   Negotiator negotiator_;
   PendingOperations pending_;
-  std::unordered_map<std::string, int> warnings_;  // of names that only others have submitted
+  std::unordered_map<std::string, int> warnings_;  // by name that only others have submitted
   OpenHandle join_handle_;
   int next_persistent_ = 0;
   bool changed_ = false;  // since the last flush

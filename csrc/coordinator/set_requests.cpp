@@ -24,7 +24,7 @@ Status SetRequests::dissolve(int id) {
 
 void SetRequests::end_added() {
   for (const int id : process_sets_.ids()) {
-    // Fails only in a world that has broken.
+    // Fails only if the world is broken.
     if (id != 0 && id < first_formed) (void)end(id);
   }
 }
@@ -33,7 +33,7 @@ void SetRequests::take_back() {
   process_sets_.take_back();
   Command command;
   command.kind = Command::Kind::answer_changes;
-  // Waits: what is changed during the next offer is not answered with this.
+  // Waits, so that this does not answer changes made during the next offer.
   (void)sender_.send_and_wait(std::move(command));
 }
 

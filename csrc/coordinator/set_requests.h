@@ -1,5 +1,5 @@
-// What the application asks of process sets without an agreement of all ranks: sets that only their
-// members know, and the end of others on this rank alone. Any thread may call everything.
+// Changes of process sets that need no agreement of all ranks: sets that only their members know,
+// and the end of other sets on this rank alone. Any thread may call everything.
 #pragma once
 
 #include <vector>
@@ -11,18 +11,18 @@ namespace rueda {
 
 class SetRequests {
  public:
-  // Both are referred to.
+  // Keeps references to both.
   SetRequests(CommandSender& sender, ProcessSets& process_sets)
       : sender_(sender), process_sets_(process_sets) {}
 
-  // A set that only its members know, see ProcessSets::form(). Returns once it is open here.
+  // Forms a set that only its members know, see ProcessSets::form(). Returns once it is open here.
   Status form(int id, const std::vector<int>& ranks);
-  // Its end on this rank, with which it ends for all.
+  // Ends it on this rank, which ends it for all members.
   Status dissolve(int id);
-  // ProcessSets::take_back(), and the answer to who has changed sets meanwhile.
+  // ProcessSets::take_back(), then answers callers that have changed sets meanwhile.
   void take_back();
-  // The end of all sets that every rank knows, on this rank: each does so at the same place among
-  // what it does with them, and none waits for another.
+  // Ends all sets that every rank knows, on this rank: each rank does so at the same place in its
+  // sequence of operations on them, and none waits for another.
   void end_added();
 
  private:

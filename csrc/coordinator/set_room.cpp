@@ -10,7 +10,7 @@ namespace rueda {
 
 namespace {
 
-// What a set of these ranks, with this one, is to find room for: its members here.
+// The members here for which a set of these ranks, including this one, must reserve room.
 struct Sharers {
   HostMembers members;
   bool spans_hosts = false;

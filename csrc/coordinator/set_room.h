@@ -1,4 +1,4 @@
-// Room for another process set in the memory that the ranks of a host share.
+// Reserves room for another process set in the shared memory of a host's ranks.
 #pragma once
 
 #include <memory>
@@ -10,9 +10,9 @@
 
 namespace rueda {
 
-// Takes what a set of these ranks, in any order, will need of this rank's memory; null where it
-// needs nothing, because this rank is none of them or shares memory with none of the others. Fails
-// where there is no room left. Any thread: a rank without room says so before all have agreed.
+// Reserves what a set of these ranks, in any order, will need of this rank's memory; null if it
+// needs nothing, because this rank is not among them or shares memory with none of the others.
+// Fails if there is no room. Any thread: a rank without room says so before all have agreed.
 [[nodiscard]] Expected<std::shared_ptr<ControlRoom>> reserve_room(const WorldLayout& layout,
                                                                   std::vector<int> ranks);
 

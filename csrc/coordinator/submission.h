@@ -1,4 +1,4 @@
-// One operation as the application handed it in, from submission to completion.
+// One operation as the application submitted it, from submission to completion.
 #pragma once
 
 #include <cstddef>
@@ -17,36 +17,36 @@
 
 namespace rueda {
 
-// Names of operations to which the application gave none begin so, and end with a number.
+// Prefix of the names of operations to which the application gave none; a number follows.
 inline constexpr std::string_view numbered_prefix = "unnamed.";
-// There are so many numbers, which come round again, so that what a program does over and over has
-// the same names each time and can be replayed. Divides by the numbers of operations that a loop
-// may have. While an operation of one number waits for other ranks, the next of it waits here.
+// How many numbers there are. They are reused in turn, so that a program's loop has the same names
+// each time and can be replayed. Divisible by many numbers of operations that a loop may have.
+// While an operation of one number waits for other ranks, the next one of that number waits here.
 inline constexpr std::uint64_t numbers_of_unnamed = 120;
 
 struct Submission {
   Request request;
   const std::byte* input = nullptr;
-  std::byte* output = nullptr;     // null where the engine allocates the result; see output_bytes
-  std::vector<std::int64_t> rows;  // alltoall: for each rank of the set
-  KeptByCodec kept;                // with a compression: see AllreduceOptions
+  std::byte* output = nullptr;     // null if the engine allocates the result; see output_bytes
+  std::vector<std::int64_t> rows;  // alltoall: rows for each rank of the set
+  KeptByCodec kept;                // with compression: see AllreduceOptions
   int device = host_device;
-  // Not the application's: makes the operation of this name fail on all members.
+  // Not submitted by the application: makes the operation of this name fail on all members.
   bool is_refusal = false;
-  void* stream = nullptr;              // of the device
-  std::shared_ptr<DeviceEvent> ready;  // on a GPU: what has to be done before the tensor is touched
+  void* stream = nullptr;              // of the GPU
+  std::shared_ptr<DeviceEvent> ready;  // on a GPU: must be done before the tensor is accessed
   OpenHandle handle;
   Time submitted_at{};
   Time taken_at{};                    // from the queue, by the owner of the progress lock
-  std::shared_ptr<ControlRoom> room;  // a process set to be added: see reserve_room()
+  std::shared_ptr<ControlRoom> room;  // for a process set to be added: see reserve_room()
   // The application submitted the name again before this was agreed on.
   Status duplicate;
 };
-// Or containers would copy what they hold, and the handle of a copy is empty.
+// Otherwise containers would copy submissions, and the handle of a copy is empty.
 static_assert(std::is_nothrow_move_constructible_v<Submission>);
 
 // Makes the operation `name` fail on all members of the set to which it is submitted, because of
-// `why`. `other_set`: to which this rank has handed the name instead; -1: to none.
+// `why`. `other_set`: the set to which this rank has submitted the name instead; -1: none.
 [[nodiscard]] inline std::vector<Submission> refusal_of(const std::string& name, const Status& why,
                                                         int other_set = -1) {
   std::vector<Submission> one(1);
@@ -63,8 +63,8 @@ static_assert(std::is_nothrow_move_constructible_v<Submission>);
 // "allreduce of 'x'"
 [[nodiscard]] std::string describe(const Request& request);
 
-// The error of an operation that ends with its set; what it says of the tensor comes on top of what
-// `reason` says of the rank.
+// The error of an operation that ends with its set: adds the tensor to what `reason` says of the
+// rank.
 [[nodiscard]] Status error_of(const std::string& operation, const std::string& tensor,
                               const Status& reason);
 [[nodiscard]] Status error_of(const Request& request, const Status& reason);

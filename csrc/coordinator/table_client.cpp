@@ -42,7 +42,7 @@ void TableClient::submit(std::shared_ptr<TableOperation> operation) {
   }
 }
 
-// Known before it is sent.
+// Registered before it is sent.
 void TableClient::start(std::uint64_t number, Pending pending) {
   if (counts(pending)) ++at_once_[part_of(pending).owner];
   pending.since = Clock::now();
@@ -120,7 +120,7 @@ bool TableClient::receive(int peer, std::span<const std::byte> message) {
   return true;
 }
 
-// Where what came belongs; an operation whose answer has another size than it must have fails.
+// Puts the payload in its place; fails an operation whose answer has the wrong size.
 void TableClient::take(Pending& pending, std::span<const std::byte> payload) {
   TableOperation& operation = *pending.underway->operation;
   TableOperation::Part& part = part_of(pending);
@@ -148,7 +148,7 @@ void TableClient::take(Pending& pending, std::span<const std::byte> payload) {
   }
 }
 
-// Where all of it has come.
+// Completes the request if all of its answer has arrived.
 void TableClient::finish(std::uint64_t number) {
   const auto found = pending_.find(number);
   if (found == pending_.end()) return;
@@ -216,7 +216,7 @@ bool TableClient::step(Time now) {
   return pending_.size() != before;
 }
 
-// Of a wait for a clock the owner tells.
+// The owner warns of waits for a clock.
 bool TableClient::is_due(const Pending& pending) const {
   return !pending.is_told && timeouts_.warning > Duration() &&
          !pending.underway->operation->waits_for_clock();
@@ -232,7 +232,7 @@ std::optional<Time> TableClient::next_deadline() const {
   return earliest;
 }
 
-// The mail of these parts has been failed: nobody touches their memory.
+// The messages of these parts have been failed: nobody accesses their memory.
 void TableClient::lose(int rank, const Status& reason) {
   for (auto each = pending_.begin(); each != pending_.end();) {
     if (part_of(each->second).owner != rank) {

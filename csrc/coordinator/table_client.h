@@ -1,9 +1,9 @@
-// What this rank asks of the owners of tables: requests on their way, and what their answers
-// complete. An owner has at most `requests_at_once` of this rank at a time, without those that wait
-// for a clock; the rest wait here, and nobody who has asked is held up. What owners send to
-// replicas is bounded by what they have room for, and waits for none of the rank's own requests.
+// This rank's requests to the owners of tables, and what their answers complete. An owner has at
+// most `requests_at_once` of this rank's requests at a time, not counting those that wait for a
+// clock; the rest wait here without blocking the callers. What owners send to replicas is bounded
+// by the owners' room, and waits for none of the rank's own requests.
 //
-// Used by the owner of the progress lock only, but for what is said to be for any thread.
+// Used only by the owner of the progress lock, except where marked as being for any thread.
 #pragma once
 
 #include <algorithm>
@@ -31,23 +31,23 @@
 
 namespace rueda {
 
-// What a rank keeps of a table as one who asks. Any thread may read it.
+// A client's state of a table. Any thread may read it.
 struct TableUse {
-  static constexpr std::size_t counted = 65;  // stalenesses 0 to 63, and all above
+  static constexpr std::size_t counted = 65;  // staleness 0 to 63, and everything above
 
   TableUse(std::uint64_t table_number, std::string table_name, std::size_t ranks)
       : number(table_number), name(std::move(table_name)), seen(ranks), clocks(ranks) {}
 
   const std::uint64_t number;
   const std::string name;
-  // Of each rank of the set: the version of its shard when values of it last came.
+  // For each rank of the set: the version of its shard when values of it last arrived.
   std::vector<std::atomic<std::uint64_t>> seen;
   std::array<std::atomic<std::uint64_t>, counted> staleness{};
-  // Of each rank of the set its steps, as this rank has counted them as an owner.
+  // For each rank of the set: its steps, as this rank has counted them as an owner.
   std::vector<std::atomic<std::int64_t>> clocks;
 
-  // Of each rank of the set the part that this rank works on by itself, or null; while none of its
-  // requests is under way that what it does there could overtake.
+  // For each rank of the set: the shard that this rank accesses directly, or null; used only while
+  // none of its requests is in flight that a direct access could overtake.
   std::vector<std::unique_ptr<const DirectPart>> direct{};
   std::atomic<bool> is_direct{false};
   std::atomic<std::int64_t> under_way{0};
@@ -57,33 +57,33 @@ struct TableUse {
   }
 };
 
-// One call of the application: a request to each owner that it concerns.
+// One call of the application: a request to each owner concerned.
 struct TableOperation {
   struct Part {
     int owner = -1;         // world rank
     std::size_t index = 0;  // within the set
     std::int64_t begin = 0;
     std::int64_t count = 0;
-    const std::byte* payload = nullptr;  // in `owned`, or the application's
+    const std::byte* payload = nullptr;  // in `owned`, or the application's memory
     std::size_t payload_bytes = 0;
     std::vector<std::byte> owned{};
-    bool only_ticks = false;  // add: nothing of it is there, but the tick is counted
-    float* target = nullptr;  // get: of what comes
-    // get of rows: which rows of `out` they are; `target` is unused then.
+    bool only_ticks = false;  // add: adds nothing there, but the tick is counted
+    float* target = nullptr;  // get: destination of the values
+    // get of rows: which rows of `out` these are; `target` is then unused.
     std::vector<std::int64_t> positions{};
   };
   std::shared_ptr<TableUse> use;
-  TableRequest request;  // of all parts; begin, count, number and payload are each part's own
+  TableRequest request;  // of all parts; begin, count, number and payload differ per part
   std::vector<Part> parts;
   float* out = nullptr;  // get of rows
   std::int64_t width = 1;
-  std::shared_ptr<std::vector<std::vector<std::byte>>> results;  // call: of each rank of the set
+  std::shared_ptr<std::vector<std::vector<std::byte>>> results;  // call: for each rank of the set
   OpenHandle handle;
 
   [[nodiscard]] bool waits_for_clock() const {
     return request.verb == TableVerb::get && request.min_clock > 0;
   }
-  // Whether what its rank asks later may not overtake it.
+  // Whether later requests of its rank may not overtake it.
   [[nodiscard]] bool keeps_order() const {
     return request.verb != TableVerb::tick && !waits_for_clock() && !request.is_replica;
   }
@@ -93,7 +93,7 @@ struct TableOperation {
   }
 };
 
-// When waiting for others is told, and when it fails.
+// How long a wait for other ranks lasts before a warning, and before it fails.
 struct TableTimeouts {
   Duration warning;
   Duration error;  // 0: never
@@ -114,25 +114,25 @@ class TableClient {
         metrics_(metrics) {}
 
   void submit(std::shared_ptr<TableOperation> operation);
-  // Of a replica, by its owner: bytes stay until `handle` is done.
+  // Sends an owner's change to its replica: the bytes must live until `handle` is done.
   void replicate(int holder, TableRequest request, std::span<const std::byte> payload,
                  std::shared_ptr<HandleState> handle, const std::shared_ptr<TableUse>& use);
 
-  // Returns whether the message was what it has to be.
+  // Returns whether the message was well-formed.
   bool receive(int peer, std::span<const std::byte> message);
-  // Goes on without blocking; returns whether anything moved.
+  // Advances without blocking; returns whether anything moved.
   bool step(Time now);
-  // When an owner has been silent for so long that it is told. Nothing fails of that: its bytes
-  // may be on their way.
+  // When to warn that an owner has been silent for long. Nothing fails because of that: its bytes
+  // may be in flight.
   [[nodiscard]] std::optional<Time> next_deadline() const;
 
   [[nodiscard]] bool expects() const { return !pending_.empty(); }
   void lose(int rank, const Status& reason);
-  // The messages must have been failed.
+  // The messages must have been failed before.
   void fail_all(const Status& reason);
 
  private:
-  // An operation under way: done with its last part.
+  // An operation in progress: done when its last part is.
   struct Underway {
     std::shared_ptr<TableOperation> operation;
     std::size_t left = 0;  // parts
@@ -141,8 +141,8 @@ class TableClient {
   struct Pending {
     std::shared_ptr<Underway> underway;
     std::size_t part = 0;
-    std::shared_ptr<HandleState> sending{};   // of the payload
-    std::shared_ptr<HandleState> arriving{};  // of the answer's
+    std::shared_ptr<HandleState> sending{};   // sends the payload
+    std::shared_ptr<HandleState> arriving{};  // receives the answer's payload
     std::vector<std::byte> arrived{};
     bool is_answered = false;
     TableAnswer answer{};
@@ -161,7 +161,8 @@ class TableClient {
   static bool is_of_replica(const Pending& pending) {
     return pending.underway->operation->request.is_replica;
   }
-  // Among those that an owner has at once: what waits for a clock lets others pass there.
+  // Whether it counts towards `requests_at_once`: the owner lets others pass a request that waits
+  // for a clock.
   static bool counts(const Pending& pending) {
     return !is_of_replica(pending) && !pending.underway->operation->waits_for_clock();
   }
@@ -173,9 +174,9 @@ class TableClient {
   const TableTimeouts timeouts_;
   Metrics& metrics_;
   std::uint64_t next_number_ = 0;
-  std::map<std::uint64_t, Pending> pending_;                              // with their owners
+  std::map<std::uint64_t, Pending> pending_;                              // sent to their owners
   std::map<int, std::deque<std::pair<std::uint64_t, Pending>>> waiting_;  // of each owner
-  std::map<int, std::size_t> at_once_;  // of each owner, but for what goes to replicas
+  std::map<int, std::size_t> at_once_;  // per owner, without those to replicas
 };
 
 }  // namespace rueda

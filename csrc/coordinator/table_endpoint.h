@@ -1,5 +1,5 @@
-// The tables of a world as one rank has them: it serves the parts that it owns, and asks the owners
-// of others. Used by the owner of the progress lock only.
+// The tables of a world on one rank: serves the shards that the rank owns, and sends requests to
+// the owners of others. Used only by the owner of the progress lock.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace rueda {
 
 class TableEndpoint {
  public:
-  // All is referred to. `messages`: by which what is large comes and goes.
+  // Keeps references to all arguments. `messages`: carries large payloads.
   TableEndpoint(PointToPoint& messages, ActiveMessages& control, const ControlLane& lane,
                 const EpochServices& services);
   TableEndpoint(const TableEndpoint&) = delete;
@@ -27,17 +27,17 @@ class TableEndpoint {
   // Opens, uses or closes a table.
   void carry_out(Command command);
 
-  // Messages of the control plane; false where they are malformed.
+  // Messages of the control plane; false if malformed.
   bool receive_request(int peer, std::span<const std::byte> payload) {
     return owner_.receive(peer, payload, Clock::now());
   }
   bool receive_answer(int peer, std::span<const std::byte> payload) {
     return client_.receive(peer, payload);
   }
-  // Goes on without blocking; returns whether anything moved.
+  // Advances without blocking; returns whether anything moved.
   bool step(Time now);
 
-  // Whether this rank works on a part, or sends: it may not leave before.
+  // Whether this rank is working on a shard or sending: it may not leave before.
   [[nodiscard]] bool in_flight() const { return owner_.in_flight(); }
   // Whether an owner's answer is expected at any moment.
   [[nodiscard]] bool expects() const { return client_.expects(); }

@@ -1,5 +1,5 @@
-// The bytes of tables' requests and answers that are too many to travel with their headers:
-// messages between two ranks in a process set of their own, which applications cannot name.
+// Payloads of table requests and answers that are too large to travel with their headers: messages
+// between two ranks in a process set of their own, which applications cannot name.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,12 @@
 namespace rueda {
 
 inline constexpr int table_mail_set = -2;
-// Up to so many bytes travel with a header.
+// Payloads of up to this many bytes travel with the header.
 inline constexpr std::size_t table_inline_bytes = 4096;
 
 enum class MailOf : std::uint8_t { request, answer };
 
-// One side of such a message. `number` is the request's, among those of the rank that asks.
+// Starts one side of such a message. `number`: the request's, among those of the requesting rank.
 inline std::shared_ptr<HandleState> mail(PointToPoint& messages, bool is_send, int peer,
                                          std::uint64_t number, MailOf what, std::byte* data,
                                          std::size_t bytes) {
@@ -37,12 +37,12 @@ inline std::shared_ptr<HandleState> mail(PointToPoint& messages, bool is_send, i
   return handle;
 }
 
-// The other side learns that its message is not taken: this is another size than it can have.
+// Refuses the other side's message, by receiving a size that it cannot have.
 inline void refuse_mail(PointToPoint& messages, int peer, std::uint64_t number, MailOf what) {
   static_cast<void>(mail(messages, false, peer, number, what, nullptr, 0));
 }
 
-// Memory for what comes or goes; fails where there is none.
+// Allocates memory for a payload; fails if there is none.
 [[nodiscard]] inline Status make_room(std::vector<std::byte>& bytes, std::size_t size) {
   try {
     bytes.resize(size);

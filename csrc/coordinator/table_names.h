@@ -1,4 +1,4 @@
-// What the tables of a runtime are told apart by.
+// What distinguishes the tables of a runtime.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace rueda {
 
-// Any thread may call anything.
+// Any thread may call everything.
 class TableNames : public std::enable_shared_from_this<TableNames> {
  public:
-  // A number that this rank has given to no table yet.
+  // A number that this rank has not given to a table before.
   [[nodiscard]] std::uint64_t number() {
     const std::lock_guard lock(mutex_);
     return next_++;
   }
-  // The name is taken while what is returned lives; null where it is already.
+  // Takes the name for as long as the result lives; null if it is taken already.
   [[nodiscard]] std::shared_ptr<void> take(int set_id, const std::string& name) {
     const std::lock_guard lock(mutex_);
     const auto [placed, is_new] = taken_.emplace(set_id, name);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::chrono::microseconds look_again_after{200};
 
-// Of a result that is counted, as it does not travel with its header.
+// Bytes of a result that count against the limit, which exempts those that travel with a header.
 std::size_t counted(std::size_t result_bytes) {
   return result_bytes > table_inline_bytes ? result_bytes : 0;
 }
@@ -66,14 +66,15 @@ void TableOwner::unstage(TableJob& job) {
   staged_[job.request.is_replica ? 1 : 0] -= std::exchange(job.staged, 0);
 }
 
-// Whether it may go on; its payload is asked for then.
+// Whether the job may proceed; if so, its payload is requested.
 bool TableOwner::admit(const ServedTable* table, int peer, TableJob& job) {
   if (job.is_admitted) return true;
   if (table != nullptr && table->waits_for_turn(peer, job)) return false;
   const TableRequest& request = job.request;
   if (!request.is_inline) {
     const auto bytes = static_cast<std::size_t>(request.payload_bytes);
-    // With room for the result as well: two that have the one would wait for the other for ever.
+    // Reserves room for the result as well: two jobs that each had one of both would wait for each
+    // other forever.
     const std::size_t both = bytes + (job.status.ok() ? counted(table->result_bytes(request)) : 0);
     if (job.status.ok() && !has_room(request.is_replica, both)) return false;
     if (job.status.ok()) job.status = make_room(job.payload, bytes);
@@ -121,11 +122,11 @@ bool TableOwner::advance(const Key& key, std::deque<TableJob>& queue) {
 
 // --- Work
 
-// False where it has to wait. What is wrong is in the job's status.
+// False if it must wait. Errors are put into the job's status.
 bool TableOwner::start(ServedTable& table, int peer, TableJob& job) {
   Shard& shard = table.shard_of(job.request);
   if (!shard.acquire()) {
-    // Nobody tells when another rank that works on it by itself lets go.
+    // There is no notification when another rank ends its direct access.
     if (!shard.is_busy()) look_again_ = Clock::now() + look_again_after;
     return false;
   }
@@ -138,7 +139,7 @@ bool TableOwner::start(ServedTable& table, int peer, TableJob& job) {
 
 bool TableOwner::make_room_for_result(TableJob& job, std::size_t bytes) {
   if (!job.status.ok() || job.request.verb != TableVerb::get) return true;
-  if (job.request.is_inline && counted(bytes) > 0) {  // otherwise there is room since its payload
+  if (job.request.is_inline && counted(bytes) > 0) {  // otherwise reserved with its payload
     if (!has_room(false, bytes)) return false;
     stage(job, bytes);
   }
@@ -146,9 +147,10 @@ bool TableOwner::make_room_for_result(TableJob& job, std::size_t bytes) {
   return true;
 }
 
-// --- The order of the ring
+// --- Ring order
 
-// Whether anything moved. The last to have its turn completes the sum, which then is added as one.
+// Returns whether anything moved. The last rank to have its turn completes the sum, which is then
+// added as one.
 bool TableOwner::advance_step(ServedTable& table) {
   RingStep& step = table.step;
   if (!step.is_summed()) {
@@ -159,7 +161,7 @@ bool TableOwner::advance_step(ServedTable& table) {
     });
     if (!step.is_summed()) return step.turn() != turn;
   }
-  if (!table.step_error.ok()) {  // for all, whose next additions are of the next step
+  if (!table.step_error.ok()) {  // fails all; their next additions are of the next step
     for (AskedOfTable& asked : std::exchange(table.in_step, {})) {
       asked.job.status = table.step_error;
       answer(asked.peer, std::move(asked.job), 0);
@@ -191,7 +193,7 @@ bool TableOwner::advance_step(ServedTable& table) {
 
 // --- The end of requests
 
-// A change of a shard that another rank holds as well counts once that rank has it.
+// A change of a shard with a replica is answered once the replica has it.
 void TableOwner::end(ServedTable* table, int peer, TableJob job) {
   if (table == nullptr || !job.status.ok()) return answer(peer, std::move(job), 0);
   const TableRequest& request = job.request;

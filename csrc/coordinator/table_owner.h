@@ -1,14 +1,14 @@
-// What this rank does for others as the owner of parts of tables: it takes their requests, waits
-// for their payloads, works on its shards, and answers.
+// This rank as the owner of shards: it takes requests, waits for their payloads, works on its
+// shards, and answers.
 //
-// What one rank asks of one table is done in its order, but for a get() that waits for a clock: it
-// lets later ones pass. Requests of different ranks wait for each other only while one is at work
-// on the shard. Payloads are taken while there is room for them (`staging_bytes`, or one), and stay
-// with the rank that asks until then; values are copied for an answer likewise. So no rank can be
-// filled up by others. What owners send to replicas has room and order of its own: it waits for
-// nothing that could wait for it.
+// Requests of one rank to one table are carried out in order, except that a get() that waits for a
+// clock lets later ones pass. Requests of different ranks wait for each other only while one is
+// working on the shard. Payloads are accepted while there is room (`staging_bytes`, or one
+// payload), and stay with the requesting rank until then; the same limit applies to values copied
+// for answers. So other ranks cannot exhaust a rank's memory. What owners send to replicas has its
+// own room and order: it waits for nothing that could wait for it.
 //
-// Used by the owner of the progress lock only.
+// Used only by the owner of the progress lock.
 #pragma once
 
 #include <array>
@@ -51,26 +51,26 @@ class TableOwner {
 
   void open(HeldTable table);
   void close(std::uint64_t number) { tables_.erase(number); }
-  // Bytes that others have sent and this rank has not worked on yet, and answers on their way.
+  // Bytes received and not yet processed, plus answers being sent.
   [[nodiscard]] std::size_t staged() const { return staged_[0] + staged_[1]; }
 
-  // Returns whether the message was what it has to be.
+  // Returns whether the message was well-formed.
   bool receive(int peer, std::span<const std::byte> message, Time now);
-  // Goes on without blocking; returns whether anything moved.
+  // Advances without blocking; returns whether anything moved.
   bool step(Time now);
 
-  // Whether something is being worked on, or sent: nobody may leave before.
+  // Whether something is being processed or sent: the rank may not leave before.
   [[nodiscard]] bool in_flight() const;
-  // When somebody has waited too long for a clock or a turn.
+  // When a request will have waited too long for a clock or a turn.
   [[nodiscard]] std::optional<Time> next_deadline() const;
-  // The messages with that rank must have been failed.
+  // The messages with that rank must have been failed before.
   void lose(int rank);
   void fail_all();
 
  private:
   struct Replicating {
     std::vector<AskedOfTable> asked;
-    std::vector<std::byte> sum;  // of a step
+    std::vector<std::byte> sum;  // sum of a step
     std::shared_ptr<HandleState> handle;
     std::uint64_t version = 0;
   };
@@ -89,29 +89,29 @@ class TableOwner {
 
   static Status closed_table();
   [[nodiscard]] ServedTable* find(std::uint64_t number);
-  // Goes on with the first of a queue as far as it can; returns whether anything moved.
+  // Advances the first of a queue as far as possible; returns whether anything moved.
   bool advance(const Key& key, std::deque<TableJob>& queue);
   [[nodiscard]] bool admit(const ServedTable* table, int peer, TableJob& job);
   [[nodiscard]] bool has_room(bool is_replica, std::size_t bytes) const;
   void stage(TableJob& job, std::size_t bytes);
   void unstage(TableJob& job);
   [[nodiscard]] bool start(ServedTable& table, int peer, TableJob& job);
-  // False where there is none.
+  // False if there is no room.
   [[nodiscard]] bool make_room_for_result(TableJob& job, std::size_t bytes);
   void end(ServedTable* table, int peer, TableJob job);
   void replicate(ServedTable& table, Replicating replicating, const TableRequest& request,
                  float factor);
   void answer(int peer, TableJob job, std::uint64_t version);
-  // Of tables in ring order; see advance().
+  // For tables in ring order; see advance().
   bool advance_step(ServedTable& table);
   bool look_at_deferred(Time now);
   bool look_at_steps(Time now);
   void break_steps(ServedTable& table, const Status& why);
   bool finish_replicas();
   bool finish_departures();
-  // Additions that have begun shall be whole.
+  // Completes additions that have begun.
   void finish_begun(ServedTable& table, const Key& key, std::deque<TableJob>& queue);
-  // Of what has waited for too long: told once, and an error in the end.
+  // Handles a job that has waited too long: a warning once, and an error in the end.
   [[nodiscard]] Status overdue(TableJob& job, Time now,
                                const std::function<std::string()>& tell) const;
 
@@ -123,11 +123,11 @@ class TableOwner {
   Metrics& metrics_;
   std::map<std::uint64_t, ServedTable> tables_;
   std::map<Key, std::deque<TableJob>> queues_;  // none is empty
-  std::list<AskedOfTable> deferred_;            // that wait for a clock
+  std::list<AskedOfTable> deferred_;            // waiting for a clock
   std::list<Replicating> replicating_;
   std::list<Departing> departing_;
-  std::optional<Time> look_again_;  // at shards that other ranks have worked on
-  // Bytes of payloads and results that are no part of a header; the second: from owners to
+  std::optional<Time> look_again_;  // at shards that other ranks access directly
+  // Bytes of payloads and results that do not travel with a header; the second: from owners to
   // replicas.
   std::array<std::size_t, 2> staged_{};
 };

@@ -1,4 +1,4 @@
-// What a table's owner waits for, and what becomes of it when ranks fail.
+// What a table's owner waits for, and what happens to it when ranks fail.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -59,7 +59,7 @@ bool TableOwner::finish_departures() {
   return departing_.size() != before;
 }
 
-// Those whose clock has come go on; who has left has finished.
+// Resumes requests whose clock has been reached; a rank that has left counts as finished.
 bool TableOwner::look_at_deferred(Time now) {
   bool moved = false;
   for (auto each = deferred_.begin(); each != deferred_.end();) {
@@ -81,7 +81,7 @@ bool TableOwner::look_at_deferred(Time now) {
       }
     }
     std::deque<TableJob>& queue = queues_[{job.request.table, each->peer, false}];
-    // Before what came later, but for what is at work.
+    // Ahead of later requests, but behind one that has begun.
     const bool first_is_begun = !queue.empty() && queue.front().is_admitted;
     queue.insert(queue.begin() + (first_is_begun ? 1 : 0), std::move(job));
     each = deferred_.erase(each);
@@ -90,7 +90,7 @@ bool TableOwner::look_at_deferred(Time now) {
   return moved;
 }
 
-// Returns whether anything goes on with the next step.
+// Returns whether the error of an overdue step lets anything advance.
 bool TableOwner::look_at_steps(Time now) {
   bool moved = false;
   for (auto& [key, queue] : queues_) {
@@ -117,8 +117,8 @@ bool TableOwner::look_at_steps(Time now) {
   return moved;
 }
 
-// Others may have been told that the step failed, or not yet have begun it: which additions belong
-// together cannot be known any more.
+// Some ranks may know that the step failed, others may not have begun it: it is no longer known
+// which additions belong together.
 void TableOwner::break_steps(ServedTable& table, const Status& why) {
   table.broken = Status(why.code(), str(why.message(), "; the table takes no more additions"));
   for (AskedOfTable& asked : std::exchange(table.in_step, {})) {
@@ -176,7 +176,7 @@ void TableOwner::finish_begun(ServedTable& table, const Key& key, std::deque<Tab
   end(&table, key.peer, std::move(job));
 }
 
-// Answers to it go nowhere, and what departs to it ends with its message.
+// Answers to the lost rank are dropped, and payloads being sent to it end with their messages.
 void TableOwner::lose(int rank) {
   for (auto queue = queues_.begin(); queue != queues_.end();) {
     if (queue->first.peer != rank) {
@@ -200,7 +200,7 @@ void TableOwner::lose(int rank) {
   }
 }
 
-// What ranks hold may be read afterwards.
+// Leaves complete values, since what ranks hold may be read afterwards.
 void TableOwner::fail_all() {
   for (auto& [key, queue] : queues_) {
     if (ServedTable* const table = find(key.table); table != nullptr && !queue.empty()) {

@@ -1,5 +1,5 @@
-// What the application asks of tables: opened and closed on all ranks of a set, which agree on a
-// number (see api/table_opening.h), and used in between. Any thread may call everything.
+// The application's requests to tables, which are opened and closed on all ranks of a set, which
+// agree on a number (see api/table_opening.h), and used in between. Any thread may call everything.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ namespace rueda {
 
 class TableRequests {
  public:
-  // Both are referred to.
+  // Keeps references to both.
   TableRequests(CommandSender& sender, const ProcessSets& process_sets)
       : sender_(sender), process_sets_(process_sets) {}
 
-  // What this rank's tables are told apart by.
+  // What distinguishes this rank's tables.
   [[nodiscard]] TableNames& names() const { return *names_; }
-  // Returns once this rank serves its part.
+  // Returns once this rank serves its shard.
   Status open(int set_id, HeldTable table);
-  // What is wrong with it comes with the handle.
+  // The handle reports errors.
   Handle use(int set_id, std::shared_ptr<TableOperation> operation);
   void close(std::uint64_t number);
 

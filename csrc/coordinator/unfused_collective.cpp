@@ -8,7 +8,7 @@ namespace rueda {
 
 namespace {
 
-// So many units for each row that a rank has.
+// The rows of each rank, in units of which a row has `row`.
 std::vector<std::int64_t> lengths_of(const std::vector<std::int64_t>& rows, std::int64_t row) {
   std::vector<std::int64_t> lengths;
   lengths.reserve(rows.size());
@@ -96,7 +96,7 @@ std::unique_ptr<Operation> UnfusedCollective::start_alltoall(const Contributions
   return backend().alltoall(lane_, std::move(input), std::move(allocate));
 }
 
-// Only on GPUs: elsewhere there is nothing to do once it has been negotiated.
+// Only on GPUs: elsewhere nothing is left to do after negotiation.
 std::unique_ptr<Operation> UnfusedCollective::agree_on_persistent() {
   output_.persistent = member_.persistent;
   const Submission& submission = *member_.submission;

@@ -1,6 +1,6 @@
-// The collectives that are never fused, all but allreduce: each is a batch by itself. Most bring a
-// result of another size than what goes in, for which there is room here unless the application has
-// some.
+// The collectives that are never fused, which is all but allreduce: each is a batch of its own.
+// Most return a result of another size than their input, which is allocated here unless the
+// application provides memory.
 #pragma once
 
 #include <cstddef>
@@ -15,22 +15,22 @@
 
 namespace rueda {
 
-// How a reduce-scatter divides the rows of its tensor among so many ranks: as asked for, or as
-// evenly as possible, where the first ranks get one more.
+// How a reduce-scatter divides the rows of its tensor among the ranks: as requested, or as evenly
+// as possible, with one more row for the first ranks.
 [[nodiscard]] std::vector<std::int64_t> rows_per_rank(const Request& request, int ranks);
 
 class UnfusedCollective {
  public:
-  // All are referred to.
+  // Keeps references to all arguments.
   UnfusedCollective(const ExecutionContext& context, const Lane& lane, const BatchMember& member)
       : context_(context), lane_(lane), member_(member) {}
   UnfusedCollective(const UnfusedCollective&) = delete;
   UnfusedCollective& operator=(const UnfusedCollective&) = delete;
 
-  // Once. `contributions`: what all ranks contribute, if it has come already. Null for what is no
-  // such collective. Throws std::bad_alloc, as the operation may.
+  // Call once. `contributions`: what all ranks contribute, if it has arrived already. Null if it is
+  // not such a collective. Throws std::bad_alloc, as the operation may.
   [[nodiscard]] std::unique_ptr<Operation> start(const Contributions& contributions);
-  // What the caller gets, once the operation is done.
+  // The caller's result, once the operation is done.
   [[nodiscard]] OperationOutput take_output() { return std::move(output_); }
 
  private:
@@ -47,21 +47,21 @@ class UnfusedCollective {
   [[nodiscard]] Reduction reduction() const {
     return reduction_of(*member_.response, lane_.size(), context_.averages_over_all);
   }
-  // Null where this rank has joined.
+  // Null if this rank has joined.
   [[nodiscard]] const std::byte* input() const {
     return member_.submission ? member_.submission->input : nullptr;
   }
-  // On a GPU: unless all ranks have brought memory of `bytes`, which fits where they are `alike`,
-  // they agree that they all have got what they allocate. Called by all or none.
+  // On a GPU: unless all ranks have brought memory of `bytes`, which fits if they are `alike`, they
+  // agree that all have got what they allocate. Called by all or none.
   void agree_on_results(std::int64_t bytes, bool alike);
-  // Memory for the result, which goes to the application.
+  // Allocates the result, which goes to the application.
   std::byte* allocate_output(Shape shape);
 
   const ExecutionContext& context_;
   const Lane& lane_;
   const BatchMember& member_;
   OperationOutput output_;
-  std::shared_ptr<std::byte[]> unwanted_;  // a broadcast's data where this rank has joined
+  std::shared_ptr<std::byte[]> unwanted_;  // a broadcast's data if this rank has joined
 };
 
 }  // namespace rueda

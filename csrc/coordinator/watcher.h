@@ -1,5 +1,5 @@
 // Watches descriptors for a driver that sleeps on a word in memory: a thread that sleeps in poll(),
-// so that whoever drives needs no system call to learn that nothing has come.
+// so that the driver needs no system call to see that nothing has come.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@ class Watcher {
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
 
-  // `first` and `second` (or -1) are watched until stop(); `notify` is called on the watching
-  // thread when one is readable. Then they are left alone until rearm().
+  // Watches `first` and `second` (or -1) until stop(); calls `notify` on the watching thread when
+  // one is readable. Then ignores them until rearm().
   Status start(int first, int second, std::function<void()> notify);
   void stop();
 
@@ -28,9 +28,9 @@ class Watcher {
 
   // Whether something was readable since the last rearm().
   [[nodiscard]] bool has_seen() const { return state_.load() == seen; }
-  // Of that: whether the second descriptor was.
+  // Whether the second descriptor was.
   [[nodiscard]] bool has_seen_second() const { return has_seen() && second_.load(); }
-  // Watches again. What is still readable is seen at once.
+  // Watches again. A descriptor that is still readable is seen at once.
   void rearm();
 
  private:

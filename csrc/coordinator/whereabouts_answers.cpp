@@ -6,10 +6,10 @@ namespace rueda {
 
 namespace {
 
-// A few sets may stall at a time, each with its root; more are nonsense.
+// A few sets may stall at a time, each with its own root; more are not plausible.
 constexpr std::size_t max_open = 64;
-// Whoever answers wakes no thread of the engine, which looks instead: an answer mostly comes within
-// a millisecond, and nobody asks more often than once per report.
+// The answering thread does not wake the engine, which polls instead: an answer mostly comes within
+// a millisecond, and no rank asks more often than once per report.
 constexpr Duration between_looks = std::chrono::milliseconds(2);
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Tells ranks that wait for this one where its application is: what that says of itself, or, where
-// it does not within a moment, what keeps it from saying so. Used by the owner of the progress
+// Tells ranks that wait for this one where its application is: the application's own answer, or, if
+// it gives none within a moment, what keeps it from answering. Used by the owner of the progress
 // lock.
 #pragma once
 
@@ -18,16 +18,16 @@ namespace rueda {
 
 class WhereaboutsAnswers {
  public:
-  // The application has so long; less than whoever asks waits for an answer (Inquiry::timeout).
+  // How long the application has to answer; less than the asking rank waits (Inquiry::timeout).
   static constexpr Duration answer_timeout = std::chrono::milliseconds(400);
 
-  // Both are referred to.
+  // Keeps references to both.
   explicit WhereaboutsAnswers(ActiveMessages& control, Whereabouts& application = whereabouts())
       : control_(control), application_(application) {}
 
-  // Takes a question; false where it is malformed.
+  // Takes a question; false if it is malformed.
   bool receive(int peer, std::span<const std::byte> message, Time now);
-  // Sends what can be answered now; returns whether there was anything.
+  // Sends the answers that are available; returns whether there were any.
   bool step(Time now);
   // When to call step() again; nothing while nobody has asked.
   [[nodiscard]] std::optional<Time> next_look() const { return next_look_; }

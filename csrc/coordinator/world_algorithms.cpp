@@ -14,7 +14,7 @@ std::size_t kept_buffers(const Options& options) {
   return static_cast<std::size_t>(options.batches_in_flight) + 1;
 }
 
-// On one host.
+// The largest number of members on one host.
 int max_members(const HostParts& parts) {
   std::size_t most = 1;
   for (const auto& part : parts.members) most = std::max(most, part.size());
@@ -65,7 +65,7 @@ AlgorithmTable WorldAlgorithms::across(const HostParts& parts) const {
   const auto hosts = static_cast<int>(parts.members.size());
   const bool shares = max_members(parts) > 1;
   const AlgorithmTable measured = algorithms_across(layout_.link_costs, hosts, shares);
-  // What it does not accept has been refused.
+  // choose() has refused what it does not accept.
   return AlgorithmTable::parse(options_.algorithm, measured, Extent::several_hosts).value();
 }
 

@@ -1,8 +1,8 @@
-// How the ranks of a world exchange which sizes: by what was measured when it was formed, and by
-// RUEDA_ALGORITHM where that says otherwise. The same on all ranks, but for what the ranks of a
-// host do by themselves: the ring where nobody shares memory.
+// Which algorithm the ranks of a world use for which size: from measurements made when the world
+// was formed, unless RUEDA_ALGORITHM says otherwise. The same on all ranks, except for what the
+// ranks of a host do among themselves: the ring if nobody shares memory.
 //
-// It is chosen once and stays, so any thread may ask.
+// Chosen once and never changed, so any thread may ask.
 #pragma once
 
 #include <cstddef>
@@ -20,31 +20,31 @@ namespace rueda {
 
 class WorldAlgorithms {
  public:
-  // Both are referred to.
+  // Keeps references to both.
   WorldAlgorithms(const WorldLayout& layout, const Options& options);
   WorldAlgorithms(const WorldAlgorithms&) = delete;
   WorldAlgorithms& operator=(const WorldAlgorithms&) = delete;
 
-  // ErrorCode::initialization where RUEDA_ALGORITHM makes no sense: nothing else is asked then.
+  // ErrorCode::initialization if RUEDA_ALGORITHM is invalid: then nothing else may be used.
   [[nodiscard]] const Status& status() const { return status_; }
 
-  // Of ranks of this host that share memory.
+  // For ranks of this host that share memory.
   [[nodiscard]] const HostPolicy& host_policy() const { return host_policy_; }
-  // The same for so many bytes; nothing for the ring.
+  // The same for this many bytes; nothing for the ring.
   [[nodiscard]] std::optional<HostPolicy> host_policy(std::size_t bytes) const {
     return policy_for(on_host_, host_policy_, bytes);
   }
-  // Of sets on one host.
+  // For sets on one host.
   [[nodiscard]] const AlgorithmTable& on_host() const { return on_host_; }
   [[nodiscard]] AlgorithmTable of_world() const;
-  // Of all that the world does, as AlgorithmTable::parse() reads it.
+  // Everything that the world uses, in the format of AlgorithmTable::parse().
   [[nodiscard]] std::string describe() const;
 
-  // Who of a set with these ranks is on which host, and what they exchange how; null where they do
-  // nothing in the memory of several hosts. `parts`: as the world's host has them.
+  // Which ranks of this set are on which host, and which algorithms they use; null if they do
+  // nothing in the memory of several hosts. `parts`: relative to the world's host.
   [[nodiscard]] std::unique_ptr<const SetHosts> hosts_of(const HostParts& parts,
                                                          const std::vector<int>& ranks) const;
-  // What does all this. It refers to nothing of this.
+  // Creates the backend that carries all this out. It keeps no references to this object.
   [[nodiscard]] std::unique_ptr<Backend> make_backend() const;
 
  private:

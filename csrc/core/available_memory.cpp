@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t smallest_step = std::int64_t{2} << 20;
 
-// How many ranks may look at the limits in the same moment, before any of them uses more.
+// How many ranks may check the limits at the same moment, before any of them uses more.
 std::int64_t at_the_same_time() {
   return std::max<std::int64_t>(16, std::thread::hardware_concurrency());
 }
@@ -20,11 +20,12 @@ std::int64_t at_the_same_time() {
 std::optional<std::int64_t> number_in(const std::string& path) {
   std::ifstream file(path);
   std::int64_t number = 0;
-  if (file >> number) return number;  // "max" is none
+  if (file >> number) return number;  // "max" means no limit
   return std::nullopt;
 }
 
-// What the kernel reclaims before it kills anybody: file caches and, where `stat` reports it, slab.
+// What the kernel reclaims before it kills a process: file caches and, where `stat` reports it,
+// slab.
 std::int64_t reclaimable_in(const std::string& stat, std::string_view prefix) {
   std::ifstream file(stat);
   std::string name;
@@ -51,8 +52,8 @@ std::optional<std::int64_t> of_host(std::string_view what) {
   return std::nullopt;
 }
 
-// What remains of one limit; empty if there is none. Version 1 says that with the largest number of
-// pages.
+// What remains of one limit; empty if there is none, for which version 1 reports the largest number
+// of pages.
 std::optional<std::int64_t> left_of(const std::string& limit, const std::string& usage) {
   constexpr std::int64_t no_limit = std::int64_t{1} << 60;
   const auto most = number_in(limit);
@@ -61,7 +62,7 @@ std::optional<std::int64_t> left_of(const std::string& limit, const std::string&
   return std::max<std::int64_t>(0, *most - *used);
 }
 
-// For version 2, where swap has a limit of its own.
+// Version 2: swap has its own limit.
 std::optional<std::int64_t> left_in(const std::string& folder, std::int64_t free_swap) {
   const auto left = left_of(folder + "/memory.max", folder + "/memory.current");
   if (!left) return std::nullopt;
@@ -70,7 +71,7 @@ std::optional<std::int64_t> left_in(const std::string& folder, std::int64_t free
          std::min(swap.value_or(free_swap), free_swap);
 }
 
-// For version 1, where memory and swap may have a common limit.
+// Version 1: memory and swap may have a common limit.
 std::optional<std::int64_t> left_in_first(const std::string& folder, std::int64_t free_swap) {
   const auto left = left_of(folder + "/memory.limit_in_bytes", folder + "/memory.usage_in_bytes");
   if (!left) return std::nullopt;

@@ -10,8 +10,8 @@
 
 namespace rueda {
 
-// In bytes: what the host has without swapping, or what remains of the limits of this process's
-// control groups, whichever is less. Empty if the system reports neither.
+// In bytes: what the host has available without swapping, or what remains of the limits of this
+// process's control groups, whichever is less. Empty if the system reports neither.
 [[nodiscard]] std::optional<std::int64_t> available_memory();
 
 // In bytes: what remains of the limits of this process's control group and its ancestors, whichever
@@ -21,15 +21,15 @@ namespace rueda {
 [[nodiscard]] std::optional<std::int64_t> memory_within_limits(std::int64_t free_swap = 0,
                                                                const ControlGroupFiles& files = {});
 
-// A reserve within these limits, for memory that is touched without asking.
+// In bytes: a reserve within these limits, for memory that is used without checking them.
 [[nodiscard]] std::int64_t memory_to_spare();
 
-// Whether `bytes` more leave that reserve.
+// Whether using `bytes` more leaves that reserve.
 [[nodiscard]] bool fits_within_limits(std::size_t bytes);
 
-// How much of `bytes` to touch before asking again: all of it without limits, and less the closer
-// they are, so that 16 ranks that allocate at the same time, or one for each processor, stay within
-// them. Zero if even the smallest step, 2 MiB, would use the reserve.
+// How much of `bytes` to touch before checking again: all of it without limits, and less the closer
+// they are, so that 16 ranks, or one per processor if that is more, can allocate at the same time
+// within the limits. Zero if even the smallest step, 2 MiB, would use the reserve.
 [[nodiscard]] std::size_t memory_step(std::size_t bytes);
 
 }  // namespace rueda

@@ -6,7 +6,7 @@ namespace rueda {
 
 namespace {
 
-// For version 1: some are mounted under all of their names, some only under their own.
+// Version 1 mounts some controllers under all of their names, others only under their own.
 bool names(const std::string& controllers, std::string_view controller) {
   return ("," + controllers + ",").find("," + std::string(controller) + ",") != std::string::npos;
 }

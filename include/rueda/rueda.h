@@ -419,7 +419,7 @@ struct HostLink {
 // them).
 [[nodiscard]] std::map<std::string, std::int64_t> metrics();
 // For optimizers: a parameter has no gradient on this rank, and zeros are reduced in its place.
-// Counted as gradients_filled.
+// Counts it in the counter gradients_filled.
 void count_filled_gradient();
 // How a timeline names and lays out its events: as docs/observability.md tells, or as Horovod does,
 // for tools that read Horovod's.
@@ -437,11 +437,11 @@ void start_timeline(const std::string& path, TimelineFormat format = TimelineFor
                     bool mark_cycles = false);
 // Ends the file that is being written, if any.
 void stop_timeline();
-// Writes what this rank did last into the folder that the option `flight_recorder` names, as is
-// done when the world fails or stalls; `rueda analyze` reads it. Throws InvalidArgumentError where
-// there is no such folder, InitializationError where the file cannot be written.
+// Writes this rank's most recent operations to the folder given by the option `flight_recorder`, as
+// also happens when the world fails or stalls; `rueda analyze` reads the file. Throws
+// InvalidArgumentError if the option is not set, InitializationError if the file cannot be written.
 void write_flight_record();
-// The options in force, by name.
+// The effective options, by name.
 [[nodiscard]] std::map<std::string, std::string> options();
 
 }  // namespace rueda
