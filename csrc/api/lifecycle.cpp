@@ -313,7 +313,7 @@ void shutdown() {
   // the last.
   if (const auto runtime = take_runtime()) {
     runtime->shutdown();
-    runtime->timeline().close();
+    runtime->timeline().end();
     process().broken = process().broken || !runtime->epoch().failure().ok();
   }
 }
@@ -432,7 +432,7 @@ void abort(const std::string& cause) {
   end_succession();
   if (const auto runtime = take_runtime()) {
     runtime->abort(cause);
-    runtime->timeline().close();
+    runtime->timeline().end();
     process().broken = true;
   }
 }
@@ -471,8 +471,7 @@ void count_filled_gradient() {
 }
 
 void start_timeline(const std::string& path, TimelineFormat format, bool mark_cycles) {
-  const auto runtime = current_runtime();
-  runtime->timeline().open(path, runtime->topology().rank, {format, mark_cycles}).throw_if_error();
+  current_runtime()->timeline().open(path, {format, mark_cycles}).throw_if_error();
 }
 
 void stop_timeline() {

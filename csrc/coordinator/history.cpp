@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "core/fork.h"
+
 namespace rueda {
 
 namespace {
@@ -13,12 +15,15 @@ void add(std::map<std::string, std::int64_t>& sums, const Metrics& metrics) {
 }  // namespace
 
 History::Chapter::Chapter(std::shared_ptr<History> history, const Metrics& metrics)
-    : history_(std::move(history)), metrics_(metrics) {
+    : history_(std::move(history)), metrics_(metrics), generation_(fork_generation()) {
   const std::lock_guard lock(history_->mutex_);
   history_->open_.insert(&metrics_);
 }
 
 History::Chapter::~Chapter() {
+  // In a forked child a thread that it does not have may hold the mutex for ever, and nobody asks
+  // for the counters.
+  if (generation_ != fork_generation()) return;
   const std::lock_guard lock(history_->mutex_);
   history_->open_.erase(&metrics_);
   add(history_->ended_, metrics_);

@@ -1,5 +1,4 @@
-// What a process keeps through all its worlds, one of which follows another: what it has counted,
-// and the timeline that it writes.
+// What a process keeps across its successive worlds: its counters and its timeline.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +13,12 @@
 
 namespace rueda {
 
-// Any thread may call all of it.
+// Thread-safe.
 class History {
  public:
-  // The counters of one world, which has its own: a counter has one writer, and one world may still
-  // end while the next one begins. They belong to the history for as long as they are, and what
-  // they have come to then stays.
+  // Adds one world's counters to the history. Each world has its own, because a counter has one
+  // writer and a world may still be ending while the next one starts. The history reads them while
+  // the chapter lives and keeps their final values afterwards.
   class Chapter {
    public:
     Chapter(std::shared_ptr<History> history, const Metrics& metrics);
@@ -30,18 +29,19 @@ class History {
    private:
     const std::shared_ptr<History> history_;
     const Metrics& metrics_;
+    const int generation_;  // fork generation of the counting process
   };
 
   History() = default;
   History(const History&) = delete;
   History& operator=(const History&) = delete;
 
-  // By name, of all worlds together: none is ever less than before.
+  // Sums over all worlds, by name. They never decrease.
   [[nodiscard]] std::map<std::string, std::int64_t> values() const;
   [[nodiscard]] const std::shared_ptr<Trace>& trace() const { return trace_; }
 
  private:
-  mutable std::mutex mutex_;  // of the next two
+  mutable std::mutex mutex_;  // guards the next two
   std::set<const Metrics*> open_;
   std::map<std::string, std::int64_t> ended_;
   const std::shared_ptr<Trace> trace_ = std::make_shared<Trace>();

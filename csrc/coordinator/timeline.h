@@ -1,10 +1,11 @@
-// Writes what happened to each tensor, if and where somebody wants to see it: see TimelineWriter.
+// Records what happened to each tensor in a trace file, on request; see TimelineWriter.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -14,11 +15,10 @@
 
 namespace rueda {
 
-// What a process writes through all its worlds, which take turns: one file, whichever of them has
-// begun it.
+// The trace of a process. Its worlds take turns in writing it: one file, whichever world opened it.
 class Trace {
  public:
-  // Writes nothing.
+  // Closed.
   Trace() = default;
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
@@ -26,18 +26,27 @@ class Trace {
  private:
   friend class Timeline;
 
-  Status open(const std::string& path, int rank, const TimelineStyle& style);
+  enum class Replaces : std::uint8_t { own_files, any_file };
+
+  // `path`: as requested. `name`: the same, with the world's number if it gets one.
+  Status open(const std::string& path, std::string name, const TimelineStyle& style,
+              Replaces replaces);
+  void close();
 
   std::atomic<bool> is_open_ = false;
-  std::mutex mutex_;       // of all below
-  bool is_begun_ = false;  // or has been stopped before it was: options begin none any more
-  int turn_ = 0;           // of the world that writes
+  std::mutex mutex_;        // guards everything below
+  bool is_begun_ = false;   // opened or stopped before: options no longer open it
+  bool has_ended_ = false;  // never opened again
+  int turn_ = 0;            // turn of the world that writes
+  WorldMark world_;         // that world
+  std::string path_;        // as requested, while open
+  TimelineStyle style_;
+  std::set<std::string> own_files_;  // files that this process created
   TraceFile file_;
   std::unique_ptr<TimelineWriter> writer_;
 };
 
-// What a world tells the trace of its process. Any thread may call all of it while another one
-// writes.
+// One world's access to its process's trace. Thread-safe.
 class Timeline {
  public:
   explicit Timeline(std::shared_ptr<Trace> trace = std::make_shared<Trace>())
@@ -45,29 +54,36 @@ class Timeline {
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
-  // From now on this world writes, and those before it do not, whatever still happens in them. A
-  // trace that is written gets a mark and goes on. Where none has been begun `path` begins, as by
-  // open(), but as <path>.epoch<number> in a later world: the name alone may be that of a file of
-  // another process, whose rank this one has now. Empty: none begins. Errors of open().
+  // Makes this world the only one that writes; earlier worlds no longer do, whatever still happens
+  // in them. An open trace gets a mark and continues. If none was opened yet, opens `path` like
+  // open(), but as <path>.epoch<number> in a later world, since `path` may name the file of another
+  // process that had this rank before. Empty `path`: opens none. Errors: those of open().
   Status take_over(const WorldMark& world, const std::string& path, const TimelineStyle& style);
 
-  // Starts writing to `path`, in which %r stands for the rank; without %r, rank 0 alone writes.
-  // invalid_argument where it is open already, initialization where the file cannot be written.
-  Status open(const std::string& path, int rank, const TimelineStyle& style = {});
-  // Ends the file. Without effect while not open.
+  // Starts writing to `path`, in which %r stands for the rank in the writing world; without %r only
+  // rank 0 writes. Has no effect if `path` is already being written in this style, for functions
+  // that run again in each world. In a later world an existing file that this process did not
+  // create may belong to another rank, alive or lost: it stays, and <path>.epoch<number> is written
+  // instead. Errors: invalid_argument if another trace is open, not_initialized after end(),
+  // initialization if the file cannot be written.
+  Status open(const std::string& path, const TimelineStyle& style = {});
+  // Finishes the file. Has no effect while closed.
   void close();
+  // Closes it with the last world. Nothing opens it again, even if other threads still refer to
+  // that world.
+  void end();
   [[nodiscard]] bool is_open() const { return trace_->is_open_.load(std::memory_order_relaxed); }
 
-  // Calls `tell` with the TimelineWriter. Without effect while not open.
+  // Calls `tell` with the TimelineWriter. Has no effect while closed.
   template <typename Tell>
   void write(Tell tell) {
     if (!is_open()) return;
     const std::lock_guard lock(trace_->mutex_);
-    // Neither closed meanwhile nor taken over.
+    // It may have been closed or taken over in the meantime.
     if (is_open() && turn_ == trace_->turn_) tell(*trace_->writer_);
   }
 
-  // Hands what has been written to the system, so that a killed job leaves a readable trace.
+  // Flushes to the operating system, so that a killed job leaves a readable trace.
   void flush();
 
  private:

@@ -18,6 +18,8 @@ namespace rueda {
 struct TimelineStyle {
   TimelineFormat format = TimelineFormat::rueda;
   bool mark_cycles = false;
+
+  bool operator==(const TimelineStyle&) const = default;
 };
 
 // A world that takes the place of another one: its number, and this process in it.

@@ -426,10 +426,13 @@ void count_filled_gradient();
 enum class TimelineFormat : std::uint8_t { rueda, horovod };
 // Begins to write a Chrome trace of every tensor to `path`, as the option `timeline` does from
 // init() on: %r in it stands for the rank; without %r, rank 0 alone writes. Each rank by itself. It
-// goes on in the worlds that follow.
+// goes on in the worlds that follow. To call this again with the same arguments has no effect, so
+// code that is run again in each world may do so. In a later world a file that this process has not
+// begun itself is not replaced, since another rank may still be writing it: the new one is
+// <path>.epoch<number>, with the world's number.
 // `mark_cycles`, in Horovod's format: mark where tensors that were agreed on together begin.
-// Throws InvalidArgumentError while one is being written, InitializationError where `path` cannot
-// be.
+// Throws InvalidArgumentError while another one is being written, InitializationError where `path`
+// cannot be.
 void start_timeline(const std::string& path, TimelineFormat format = TimelineFormat::rueda,
                     bool mark_cycles = false);
 // Ends the file that is being written, if any.

@@ -65,7 +65,7 @@ def describe(world: dict[str, Any]) -> str:
         lines.append(
             f"allreduce from {_size(row['bytes'])}: {before}, {row['predicted_us']:.0f} µs predicted"
         )
-    if all(link["transport"] != "mpi" for link in world["links"]):
+    if world["links"] and all(link["transport"] != "mpi" for link in world["links"]):
         lines.append("link mpi: not tried; 'rueda check -H HOSTS --mpi' has mpirun start the ranks")
     return "\n".join(lines)
 

@@ -111,12 +111,15 @@ def start_timeline(
     """Starts writing a Chrome trace of every tensor, as the option ``timeline`` does from :func:`rueda.init` on.
 
     ``path``: ``%r`` in it stands for the rank; without it rank 0 alone writes. Each rank starts and stops by itself.
-    The trace goes on where another world follows, as after :func:`rueda.recover`, under the same name.
+    The trace goes on where another world follows, as after :func:`rueda.recover`, under the same name. To call this
+    again with the same arguments has no effect, so a function under :func:`rueda.elastic.run` may call it each time
+    it is run. In a later world a file that this process has not begun itself is not replaced, since another rank may
+    still be writing it: the new one is ``<path>.epoch<number>``, with the world's number.
     ``format``: ``"rueda"`` or ``"horovod"``, whose names and layout tools for Horovod's timelines read.
     ``mark_cycles``, in Horovod's format: mark where tensors that were agreed on together begin.
 
-    Raises :class:`rueda.NotInitializedError`, :class:`rueda.InvalidArgumentError` while one is being written and for
-    an unknown format, and :class:`rueda.InitializationError` where the file cannot be written.
+    Raises :class:`rueda.NotInitializedError`, :class:`rueda.InvalidArgumentError` while another one is being written
+    and for an unknown format, and :class:`rueda.InitializationError` where the file cannot be written.
 
     Example::
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from pathlib import Path
@@ -89,6 +90,61 @@ def test_newcomers_get_what_is_committed_and_a_loss_goes_back_to_it(tmp_path: Pa
         ends = ends_of(job, 0, refused=strange)
         assert ends[1][:2] == ("3", "[4, 3, 2]"), job.outputs()
         assert ends[joiner][:2] == ("2", "[3, 2]"), job.outputs()
+
+
+def test_a_timeline_is_started_whenever_the_function_is_run(tmp_path: Path) -> None:
+    """Process 2 becomes rank 1 and goes on in its file; the newcomer, rank 2, leaves that alone."""
+    program = """
+import os, signal, time
+import numpy as np
+import rueda, rueda.elastic
+
+number = int(os.environ.get("RUEDA_JOINER") or os.environ["RUEDA_RANK"])
+rueda.init()
+
+@rueda.elastic.run
+def train(state):
+    rueda.start_timeline(os.environ["TRACES"] + "/%r")
+    try:
+        rueda.start_timeline(os.environ["TRACES"] + "/other%r")
+        raise SystemExit("two timelines at once")
+    except rueda.InvalidArgumentError as error:
+        assert "/%r" in str(error), error
+    is_first = True  # in this world; who joins takes part in one step at least
+    while is_first or state.step < 6 or rueda.size() < 3:
+        is_first = False
+        rueda.allreduce(np.ones(2), "early" if state.step < 3 else "late")
+        if (number, state.step) == (1, 4):
+            os.kill(os.getpid(), signal.SIGKILL)
+        state.step += 1
+        state.commit()
+        time.sleep(0.002)
+
+train(rueda.elastic.State(step=0))
+rueda.stop_timeline()
+"""
+    with ElasticJob(program, 3, TRACES=str(tmp_path)) as job:
+        job.await_world(0, 2)
+        joiner = job.start_joiner()
+        for number, how in job.ended().items():
+            assert how.returncode == (-signal.SIGKILL if number == 1 else 0), job.outputs()
+        assert joiner == 3
+    (new,) = (path.name for path in tmp_path.iterdir() if path.name not in ("0", "1", "2"))
+    assert re.fullmatch(r"2\.epoch\d+", new), new
+    for name, rank, rows in (
+        ("0", 0, {"early", "late"}),
+        ("2", 2, {"early", "late"}),
+        (new, 2, {"late"}),
+    ):
+        events = json.loads((tmp_path / name).read_text())
+        assert {event["pid"] for event in events} == {rank}
+        written = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+        assert written & {"early", "late"} == rows, (name, written)
+        marks = [event["args"] for event in events if event["name"] == "WORLD"]
+        assert [mark["size"] for mark in marks] == ([] if name == new else [2, 3])
+        assert {mark["rank"] for mark in marks} == (
+            {1} if name == "2" else {0} if name == "0" else set()
+        )
 
 
 def test_a_state_is_what_rank_0_has_and_what_cannot_be_is_told_on_every_rank() -> None:

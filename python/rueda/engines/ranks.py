@@ -24,15 +24,19 @@ def failed_by_itself(errors: Mapping[int, BaseException]) -> int | None:
     """The lowest rank whose error does not tell of another rank's; ``None`` where all do.
 
     That a world was not formed may be either, and so counts only where no rank has another error. Of such ranks it is
-    the one that comes first in ``errors``, which has them as they were noticed.
+    the one that comes first in ``errors``, which has them as they were noticed. Errors of another API count as those of
+    Rueda that they are translated from.
 
     Example::
 
         >>> failed_by_itself({0: PeerLostError("rank 1 has failed", 1), 1: ValueError("a bad row")})
         1
     """
-    own = [rank for rank, error in errors.items() if not _is_echo(error)]
-    formed = [rank for rank in own if not isinstance(errors[rank], InitializationError)]
+    meant = {
+        rank: getattr(error, "translated_from", None) or error for rank, error in errors.items()
+    }
+    own = [rank for rank, error in meant.items() if not _is_echo(error)]
+    formed = [rank for rank in own if not isinstance(meant[rank], InitializationError)]
     return min(formed, default=next(iter(own), None))
 
 

@@ -48,6 +48,9 @@ class HorovodInternalError(RuntimeError):
         ...     print(error, error.__cause__.peer)
     """
 
+    # The same as __cause__, which is lost where an engine sends the error to its driver.
+    translated_from: RuedaError | None = None
+
 
 class HorovodInvalidArgumentError(HorovodInternalError, ValueError, TypeError):
     """What can never work, such as an average of booleans. Horovod raises ValueError for some of these."""
@@ -116,13 +119,15 @@ def translation_of(error: RuedaError) -> Exception:
         return ValueError(f"Horovod has not been initialized in this process: {error}")
     if isinstance(error, NotInitializedError):
         return ValueError("Horovod has not been initialized; use hvd.init().")
-    if isinstance(error, InitializationError):
-        return HorovodInitializationError(str(error))
     phrase = _phrase(error)
-    kind = HorovodInternalError
-    if isinstance(error, InvalidArgumentError | UnsupportedError | DuplicateNameError):
+    kind: type[HorovodInternalError] = HorovodInternalError
+    if isinstance(error, InitializationError):
+        kind = HorovodInitializationError
+    elif isinstance(error, InvalidArgumentError | UnsupportedError | DuplicateNameError):
         kind = HorovodInvalidArgumentError
-    return kind(f"{phrase}: {error}" if phrase else str(error))
+    made = kind(f"{phrase}: {error}" if phrase else str(error))
+    made.translated_from = error
+    return made
 
 
 @contextmanager

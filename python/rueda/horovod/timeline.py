@@ -14,7 +14,8 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 
     Names and layout of the events are Horovod's. Rueda has no cycles: with ``mark_cycles`` there is a mark where
     tensors that were agreed on together begin. Raises :class:`HorovodInternalError` for a file that
-    cannot be written, and while a timeline is being written.
+    cannot be written, and :class:`HorovodInvalidArgumentError` while another timeline is being written. To start the
+    same one again has no effect, so a function under ``hvd.elastic.run`` may do so each time it is run.
 
     Example::
 

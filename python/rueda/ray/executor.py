@@ -36,6 +36,8 @@ from rueda.ray.resources import check_room, check_room_in_group
 
 __all__ = ["RayExecutor"]
 
+_TO_TELL = 15.0  # seconds for which workers may take to tell that they have not met
+
 _Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]  # a function and its arguments
 
 
@@ -61,9 +63,9 @@ class _Worker:
     def open(self, size: int) -> str:
         return str(rendezvous.open(size, self._network().get("interface", "")))
 
-    def enter(self, rank: int, size: int, address: str) -> None:
+    def enter(self, rank: int, size: int, address: str, timeout: float) -> None:
         with self._forming() as options:
-            given = {**self._network(), **options}
+            given = {**self._network(), "init_timeout": f"{timeout:g}", **options}
             lifecycle.init((), rank=rank, size=size, rendezvous=address, **given)
 
     def _network(self) -> dict[str, str]:
@@ -254,7 +256,8 @@ class RayExecutor:
         if self._per_host is None:
             self._group = placement_group([self._each] * self._size, strategy="PACK")
         else:
-            host = {name: amount * self._per_host for name, amount in self._each.items()}
+            # Rounded, as three times 0.1 is a little more than 0.3.
+            host = {name: round(each * self._per_host, 4) for name, each in self._each.items()}
             count = self._size // self._per_host
             self._group = placement_group([host] * count, strategy="STRICT_SPREAD")
         if not self._group.wait(self._room_timeout):
@@ -299,22 +302,26 @@ class RayExecutor:
 
     def _form(self) -> None:
         """A new world of all workers, each of which has left the one before."""
+        trouble = "they still run a function; wait for it, or call shutdown() and start()"
+        limit = self._timeout
         try:
             ray.get([worker.leave.remote() for worker in self._workers], timeout=self._timeout)
             address = ray.get(self._workers[0].open.remote(self._size), timeout=self._timeout)
             entering = [
-                worker.enter.remote(rank, self._size, address)
+                worker.enter.remote(rank, self._size, address, self._timeout)
                 for rank, worker in enumerate(self._workers)
             ]
-            ray.get(entering, timeout=self._timeout)
+            # They say themselves who is missing, and why.
+            trouble = "they do not form a world; call shutdown() and start(), or raise timeout="
+            limit = self._timeout + _TO_TELL
+            ray.get(entering, timeout=limit)
         except ray.exceptions.RayActorError as error:
             raise RuedaError(
                 "a worker of this RayExecutor is lost, so there is no world of all: call shutdown() and start()"
             ) from error
         except ray.exceptions.GetTimeoutError as error:
             raise TimeoutError(
-                f"workers of this RayExecutor do not answer within {self._timeout:g} s: they still run a function; "
-                "wait for it, or call shutdown() and start()"
+                f"workers of this RayExecutor do not answer within {limit:g} s: {trouble}"
             ) from error
         self._is_whole = True
 

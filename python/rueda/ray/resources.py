@@ -11,6 +11,8 @@ from rueda.errors import InvalidArgumentError
 
 __all__ = ["check_room", "check_room_in_group"]
 
+_UNITS = 10_000  # Ray counts in these parts of a CPU or GPU
+
 
 def check_room(
     who: str, num_workers: int, each: Mapping[str, float], per_host: int | None = None
@@ -21,7 +23,7 @@ def check_room(
     """
     total = ray.cluster_resources()
     for name, amount in each.items():
-        if amount * num_workers > total.get(name, 0):
+        if _in_units(amount) * num_workers > _in_units(total.get(name, 0)):
             raise InvalidArgumentError(
                 f"{who} with num_workers={num_workers} needs {amount * num_workers:g} {name}, and the cluster has "
                 f"{total.get(name, 0):g}: choose a smaller num_workers, less {name} for each, or a larger cluster"
@@ -52,8 +54,16 @@ def check_room_in_group(
 
 def _rooms(places: Iterable[Mapping[str, float]], each: Mapping[str, float]) -> list[float]:
     """How many workers each place can hold."""
-    needs = {name: amount for name, amount in each.items() if amount > 0}
+    needs = {name: max(1, _in_units(amount)) for name, amount in each.items() if amount > 0}
     return [
-        min((place.get(name, 0) // amount for name, amount in needs.items()), default=float("inf"))
+        min(
+            (_in_units(place.get(name, 0)) // amount for name, amount in needs.items()),
+            default=float("inf"),
+        )
         for place in places
     ]
+
+
+def _in_units(amount: float) -> int:
+    """As Ray has it, and so without the errors of fractions: 1.0 // 0.2 is 4."""
+    return round(amount * _UNITS)

@@ -116,8 +116,11 @@ def _be_a_rank(
             network = options_at(hosts[context.partitionId()])
             address = _meet(context, rank, stage, network)
             begun = time.monotonic()  # at about the same moment on all hosts
-            options = at_end.enter_context(stage.forming())
-            with lifecycle.world(rank, stage.size, address, **network, **options):
+            # Not on the stack, which ends after the variables: it puts back some of those that it has found.
+            with (
+                stage.forming() as options,
+                lifecycle.world(rank, stage.size, address, **network, **options),
+            ):
                 told = without_exit(cloudpickle.loads(content), batches, at_end)
         result = pickled(cloudpickle.dumps, f"what rank {rank} returns", told)
     except (

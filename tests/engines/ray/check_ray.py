@@ -282,6 +282,11 @@ def check_horovods_executor(folder: Path) -> None:
 
     with raises(ValueError, "step 0 is enough"):
         executor.run(logs, [2], callbacks=[refuses])
+    arrays: list[Any] = []
+    executor.run(lambda: ray_logger.log(np.ones(2)), callbacks=[arrays.append])
+    assert [array.tolist() for array in arrays] == [[1.0, 1.0]]
+    with raises(SystemExit, "3"):
+        executor.run(logs, [1], callbacks=[lambda info: sys.exit(3)])
     with raises_of(ValueError, "a bad row in the data", "raised on rank 1, node "):
         executor.run(fails, callbacks=[heard.append])
     executor.shutdown()
@@ -289,6 +294,22 @@ def check_horovods_executor(folder: Path) -> None:
     executor.start()
     assert executor.run(logs, [0]) == [(rank, 2, "all", None) for rank in range(2)]
     executor.shutdown()
+
+
+def check_parts_of_a_gpu(folder: Path) -> None:
+    """Five times 0.2 have room on one GPU, and three times 0.1 are 0.3, though not as Python divides."""
+    executor = rueda.ray.RayExecutor(
+        5, 0.1, use_gpu=True, gpus_per_worker=0.2, num_workers_per_host=5
+    )
+    executor.start()
+    assert executor.run(rueda.rank) == list(range(5))
+    assert executor.run(lambda: rueda.options()["init_timeout"]) == ["60"] * 5
+    executor.shutdown()
+    group = placement_group([{"CPU": 0.3}], strategy="PACK")
+    executor = rueda.ray.RayExecutor(3, 0.1, placement_group=group)
+    executor.start()
+    executor.shutdown()
+    remove_placement_group(group)
 
 
 def check_horovods_executor_in_a_placement_group(folder: Path) -> None:

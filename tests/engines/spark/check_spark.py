@@ -131,6 +131,10 @@ def check_horovods_run(spark: SparkSession, folder: Path) -> None:
 
     told = horovod.spark.run(averages, (2, 1), num_proc=2, env={"GIVEN": "yes"}, use_gloo=True)
     assert told == [(0, [1.0, 0.5], "yes"), (1, [1.0], "yes")]
+    # What the core would not understand is hidden from it meanwhile, and is not left to the worker's next task.
+    horovod.spark.run(averages, (1, 1), num_proc=2, env={"HOROVOD_LOG_LEVEL": "fatal"})
+    left = rueda.spark.run(lambda: os.environ.get("HOROVOD_LOG_LEVEL"), num_proc=2)
+    assert left == [None, None]
     for name in ("use_mpi", "extra_mpi_args", "stdout", "stderr", "executable"):
         with raises(rueda.UnsupportedError, f"{name}= has no meaning here"):
             horovod.spark.run(averages, (1,), num_proc=1, **{name: "x"})

@@ -194,7 +194,7 @@ TEST_CASE("counters and a timeline go on in the worlds that follow") {
   run_ranks(size, [&](int number) {
     Rank rank(hub, number, options_of(transport));
     const History& history = *rank.runtime().history();
-    expect_ok(rank.runtime().timeline().open(path, number), "a timeline begins");
+    expect_ok(rank.runtime().timeline().open(path), "a timeline begins");
     std::vector<std::uint64_t> epochs;
     std::string smaller;
     // As an application's thread that watches, also while one world follows another.

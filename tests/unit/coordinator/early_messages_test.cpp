@@ -14,6 +14,8 @@ std::vector<std::byte> of(std::size_t bytes, int content = 0) {
   return std::vector<std::byte>(bytes, static_cast<std::byte>(content));
 }
 
+constexpr auto cost = EarlyMessages::cost_of;
+
 }  // namespace
 
 TEST_CASE("what comes early is there once, in order") {
@@ -21,7 +23,7 @@ TEST_CASE("what comes early is there once, in order") {
   CHECK(early.keep(7, 1, of(3, 1)) == 0);
   CHECK(early.keep(first_formed, 0, of(1)) == 0);
   CHECK(early.keep(7, 0, of(2, 2)) == 0);
-  CHECK(early.bytes() == 6);
+  CHECK(early.bytes() == cost(3) + cost(1) + cost(2));
   const auto kept = early.take(7);
   REQUIRE(kept.messages.size() == 2);
   CHECK(kept.messages[0].peer == 1);
@@ -29,7 +31,7 @@ TEST_CASE("what comes early is there once, in order") {
   CHECK(kept.messages[1].peer == 0);
   CHECK_FALSE(kept.is_overfull);
   CHECK(early.take(7).messages.empty());
-  CHECK(early.bytes() == 1);
+  CHECK(early.bytes() == cost(1));
 }
 
 TEST_CASE("of more sets than there can be the latest are kept") {
@@ -40,10 +42,38 @@ TEST_CASE("of more sets than there can be the latest are kept") {
   CHECK(early.keep(sets + 1, 0, of(1)) == 2);
   CHECK(early.keep(sets + 2, 0, of(1)) == 1);
   CHECK(early.sets() == EarlyMessages::max_sets);
-  CHECK(early.bytes() == EarlyMessages::max_sets);
+  CHECK(early.bytes() == EarlyMessages::max_sets * cost(1));
   CHECK(early.take(1).messages.empty());
   CHECK(early.take(3).messages.size() == 1);
   CHECK(early.take(sets + 2).messages.size() == 1);
+}
+
+TEST_CASE("of a set that had to make room it is known that something was said") {
+  EarlyMessages early;
+  const auto sets = static_cast<int>(EarlyMessages::max_sets);
+  const auto evicted = static_cast<int>(EarlyMessages::max_evicted);
+  for (int set = 1; set <= sets; ++set) REQUIRE(early.keep(set, 0, of(1)) == 0);
+  CHECK(early.keep(sets + 1, 0, of(1)) == 1);
+  CHECK(early.keep(1, 0, of(1)) == 1);  // it gets no new room: its beginning would be missing
+  CHECK(early.sets() == EarlyMessages::max_sets);
+  const auto kept = early.take(1);
+  CHECK(kept.is_overfull);
+  CHECK(kept.messages.empty());
+  CHECK_FALSE(early.take(1).is_overfull);  // once
+  CHECK_FALSE(early.take(sets + 1).is_overfull);
+  // Of so many sets, the latest.
+  REQUIRE(early.keep(sets + 1, 0, of(1)) == 0);
+  for (int set = 2; set <= evicted + 2; ++set) early.keep(sets + set, 0, of(1));
+  CHECK_FALSE(early.take(2).is_overfull);
+  CHECK(early.take(evicted + 2).is_overfull);
+}
+
+TEST_CASE("small messages count with all the memory that they take") {
+  EarlyMessages early;
+  std::size_t messages = 0;
+  while (early.keep(5, 0, of(10)) == 0) ++messages;
+  CHECK(messages * (10 + sizeof(EarlyMessages::Message)) < EarlyMessages::max_bytes / 2);
+  CHECK(early.take(5).is_overfull);
 }
 
 TEST_CASE("a set in which too much is said is known to be so, and leaves the others alone") {
@@ -53,7 +83,7 @@ TEST_CASE("a set in which too much is said is known to be so, and leaves the oth
   REQUIRE(early.keep(6, 1, of(1)) == 0);
   CHECK(early.keep(9, 1, large) == 3);  // not this one: the largest
   CHECK(early.keep(5, 0, of(1)) == 1);  // nothing of it any more
-  CHECK(early.bytes() == large.size() + 1);
+  CHECK(early.bytes() == cost(large.size()) + cost(1));
   CHECK(early.take(6).messages.size() == 1);
   CHECK(early.take(9).messages.size() == 1);
   const auto kept = early.take(5);

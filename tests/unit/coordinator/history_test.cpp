@@ -3,9 +3,12 @@
 
 #include <catch2/catch.hpp>
 #include <memory>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "coordinator/metrics.h"
+#include "unit/child_process.h"
 
 namespace rueda::test::history_test {
 
@@ -52,6 +55,24 @@ TEST_CASE("nothing is missing or twice while worlds end and threads count and lo
     REQUIRE(values.at("looks") == round);
     REQUIRE(values.at("sleeps") >= before);
     before = values.at("sleeps");
+  }
+}
+
+TEST_CASE("a forked child that drops a world does not wait for a thread that it does not have") {
+  const auto history = std::make_shared<History>();
+  Metrics metrics;
+  std::optional<History::Chapter> chapter(std::in_place, history, metrics);
+  std::vector<std::jthread> watchers;  // one of them has the mutex nearly always
+  for (int watcher = 0; watcher < 2; ++watcher) {
+    watchers.emplace_back([&](const std::stop_token& end) {
+      while (!end.stop_requested()) (void)history->values();
+    });
+  }
+  for (int round = 0; round < 50; ++round) {
+    REQUIRE(exit_code_of([&] {
+              ::alarm(60);  // ends a child that hangs
+              chapter.reset();
+            }) == 0);
   }
 }
 

@@ -49,7 +49,7 @@ std::string between(const std::string& text, const std::string& before, const st
 Names events_of(const TimelineStyle& style, const std::function<void(Timeline&)>& body) {
   const std::string path = str("timeline_test_", ::getpid(), ".json");
   Timeline timeline;
-  REQUIRE(timeline.open(path, 0, style).ok());
+  REQUIRE(timeline.open(path, style).ok());
   body(timeline);
   timeline.close();
   Names events;
@@ -65,6 +65,11 @@ Names events_of(const TimelineStyle& style, const std::function<void(Timeline&)>
   file.close();
   std::filesystem::remove(path);
   return events;
+}
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 constexpr TimelineStyle horovod{TimelineFormat::horovod, false};
@@ -172,7 +177,7 @@ TEST_CASE("process sets that use one name have lanes of their own") {
 TEST_CASE("in Rueda's own format, too, with the process set in the name of the row") {
   const std::string path = str("timeline_test_sets_", ::getpid(), ".json");
   Timeline timeline;
-  REQUIRE(timeline.open(path, 0, {}).ok());
+  REQUIRE(timeline.open(path).ok());
   for (const int set : {0, 3}) {
     started(timeline, request_of("x"), true, set);
     ended(timeline, request_of("x"), {"RING"}, set);
@@ -244,7 +249,7 @@ TEST_CASE("worlds take turns in writing one trace") {
     REQUIRE(second.take_over({1, 0, 1}, path + "_%r", {}).ok());
     mark(first, "too late");
     mark(second, "of the second");
-    CHECK(first.open(path, 0).code() == ErrorCode::invalid_argument);
+    CHECK(first.open(path).code() == ErrorCode::invalid_argument);
   }
   Timeline third(trace);
   REQUIRE(third.take_over({2, 0, 1}, path + "_%r", {}).ok());
@@ -283,6 +288,85 @@ TEST_CASE("a later world begins a trace of its own where its process has none") 
   CHECK(std::filesystem::remove(path + ".epoch4"));
 }
 
+TEST_CASE("a trace is started again in each world by the same call, and by no other") {
+  const std::string path = str("timeline_test_anew_", ::getpid());
+  const auto trace = std::make_shared<Trace>();
+  Timeline first(trace);
+  REQUIRE(first.take_over({0, 1, 3}, "", {}).ok());
+  REQUIRE(first.open(path + "_%r", horovod).ok());
+  Timeline second(trace);
+  REQUIRE(second.take_over({1, 0, 2}, "", {}).ok());
+  CHECK(second.open(path + "_%r", horovod).ok());
+  CHECK(second.open(path + "_%r", horovod).ok());  // where no other world has followed
+  CHECK(second.open(path + "_%r").code() == ErrorCode::invalid_argument);
+  CHECK(second.open(path + "_%r", {TimelineFormat::horovod, true}).code() ==
+        ErrorCode::invalid_argument);
+  const Status other = second.open(path + "_1", horovod);
+  CHECK(other.code() == ErrorCode::invalid_argument);
+  CHECK(other.message().find(path + "_%r") != std::string::npos);
+  second.close();
+  CHECK_FALSE(std::filesystem::exists(path + "_0"));
+  std::ifstream file(path + "_1");
+  int marks = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.find("\"WORLD\"") != std::string::npos) ++marks;
+  }
+  CHECK(marks == 1);  // it went on
+  CHECK(std::filesystem::remove(path + "_1"));
+}
+
+TEST_CASE("in a later world no file is replaced that another rank may have begun") {
+  const std::string path = str("timeline_test_others_", ::getpid());
+  const auto size_of = [](const std::string& name) { return std::filesystem::file_size(name); };
+  const auto stalled = [](Timeline& timeline) {
+    timeline.write([](TimelineWriter& to) { to.stalled(0, "x", Clock::now()); });
+    timeline.flush();
+  };
+  Timeline stays;  // rank 2, which becomes rank 1 and goes on in its file
+  REQUIRE(stays.take_over({0, 2, 3}, "", {}).ok());
+  REQUIRE(stays.open(path + "_%r").ok());
+  stalled(stays);
+  REQUIRE(stays.take_over({1, 1, 3}, "", {}).ok());
+  const auto before = size_of(path + "_2");
+  REQUIRE(before > 0);
+  Timeline comes;  // the rank 2 of the next world
+  REQUIRE(comes.take_over({1, 2, 3}, "", {}).ok());
+  REQUIRE(comes.open(path + "_%r").ok());
+  stalled(comes);
+  CHECK(size_of(path + "_2") == before);
+  CHECK(size_of(path + "_2.epoch1") > 0);
+  comes.close();
+  // What it has begun itself it does replace.
+  for (int round = 0; round < 2; ++round) {
+    REQUIRE(comes.open(path + "_own_%r").ok());
+    comes.close();
+  }
+  CHECK(std::filesystem::remove(path + "_own_2"));
+  CHECK_FALSE(std::filesystem::exists(path + "_own_2.epoch1"));
+  stays.close();
+  CHECK(std::filesystem::remove(path + "_2"));
+  CHECK(std::filesystem::remove(path + "_2.epoch1"));
+}
+
+TEST_CASE("whoever still holds a world opens a trace as the rank of the present one, or none") {
+  const std::string path = str("timeline_test_held_", ::getpid());
+  const auto trace = std::make_shared<Trace>();
+  Timeline first(trace);
+  REQUIRE(first.take_over({0, 2, 3}, "", {}).ok());
+  Timeline second(trace);
+  REQUIRE(second.take_over({1, 1, 2}, "", {}).ok());
+  REQUIRE(first.open(path + "_%r").ok());
+  CHECK_FALSE(std::filesystem::exists(path + "_2"));
+  second.end();
+  CHECK_FALSE(second.is_open());
+  const auto before = content_of(path + "_1");
+  CHECK(between(before, "\"pid\":", ",") == "1");
+  CHECK(first.open(path + "_%r").code() == ErrorCode::not_initialized);
+  CHECK(second.open(path + "_%r").code() == ErrorCode::not_initialized);
+  CHECK(content_of(path + "_1") == before);
+  CHECK(std::filesystem::remove(path + "_1"));
+}
+
 // A process whose files may have `bytes` at most: the next one fails as on a full disk.
 class FileSizeLimit {
  public:
@@ -317,11 +401,6 @@ std::string logged_by(const std::function<void()>& body) {
   ::close(file);
   std::filesystem::remove(path);
   return text;
-}
-
-std::string content_of(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::size_t count_of(const std::string& text, const std::string& part) {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import ray
 from ray.util.queue import Queue
 
 from rueda import lifecycle
@@ -15,7 +17,9 @@ from rueda.horovod.ray import ray_logger
 
 __all__ = ["Logged", "calling"]
 
-_END = "end of what is logged"
+
+class _End:
+    """Comes after all that is logged, which may be anything else."""
 
 
 class _Silent:
@@ -44,27 +48,40 @@ class Logged:
 def calling(callbacks: Sequence[Callable[[Any], Any]]) -> Iterator[Queue]:
     """Calls them with all that comes into the queue, in a thread, until the block has ended and the queue is empty.
 
-    What a callback raises is raised at the end of the block; no other is called then.
+    What a callback raises is raised at the end of the block, also where a value cannot be unpickled here; no other is
+    called then.
     """
     functions = [function_of("callbacks", each) for each in callbacks]
     queue = Queue(actor_options={"num_cpus": 0})
-    errors: list[Exception] = []
+    errors: list[BaseException] = []
 
     def call_all() -> None:
-        while (info := queue.get()) != (_END,):
-            for function in [] if errors else functions:
-                try:
+        while True:
+            try:
+                info = queue.get()
+                if isinstance(info, _End):
+                    return
+                for function in [] if errors else functions:
                     function(info)
-                except Exception as error:
-                    errors.append(error)
-                    break
+            except ray.exceptions.RayActorError:  # the queue is lost, and with it what was in it
+                return
+            except BaseException as error:  # such as sys.exit()
+                errors.append(error)
+                if not ray.is_initialized():
+                    return
 
     caller = threading.Thread(target=call_all, daemon=True)
     caller.start()
     try:
         yield queue
     finally:
-        queue.put((_END,))
+        try:
+            queue.put(_End())
+        except ray.exceptions.RayActorError:
+            warnings.warn(
+                "callbacks may not have heard all that rank 0 has logged: the actor between them is lost",
+                stacklevel=4,
+            )
         caller.join()
         queue.shutdown()
     if errors:

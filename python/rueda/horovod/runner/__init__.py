@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import shlex
+import site
 import subprocess
 import sys
+import sysconfig
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,8 +23,9 @@ from rueda.engines.given import (
     seconds_of,
 )
 from rueda.engines.pickling import pickled
+from rueda.engines.ranks import failed_by_itself
 from rueda.errors import InvalidArgumentError, UnsupportedError
-from rueda.failures import Failure, first_cause
+from rueda.failures import Failure
 from rueda.horovod.alias import is_installed
 from rueda.horovod.runner.desk import DESK, Desk
 
@@ -30,6 +33,7 @@ __all__ = ["run"]
 
 # What Horovod's users search for where ranks have failed.
 _PHRASE = "Horovod detected that one or more processes exited with non-zero status"
+_STDLIB_ARCHIVE = f"/python{sys.version_info[0]}{sys.version_info[1]}.zip"
 _ELASTIC = "horovod.run() starts as many ranks as it is asked for: start an elastic script by `rueda run --min-np`"
 
 
@@ -70,13 +74,16 @@ def run(
     - ``hosts`` is as ``"host1:2,host2:4"``, by default this host; ``hostfile`` a file of such lines. Other hosts are
       reached by ssh, with ``ssh_port`` and ``ssh_identity_file``, and fetch the function from this process.
     - ``use_gloo`` starts the ranks directly, ``use_mpi`` by mpirun, with ``mpi_args``; by default as the launcher does.
+      ``mpi_args`` go with mpirun only, ``ssh_port`` and ``ssh_identity_file`` only without it.
     - ``start_timeout``: seconds for which ranks wait for each other. ``network_interfaces``: at which ranks listen,
       and this process for them. ``executable``: the ranks' Python. ``output_filename``, ``verbose``: the launcher's.
     - ``disable_cache`` changes nothing, since nothing is cached.
     - ``min_num_proc``, ``max_num_proc``, ``slots``, ``reset_limit``, ``cooldown_range`` and ``host_discovery_script``
       are refused. ``np`` and ``network_interface`` are old names that warn.
 
-    Raises ``RuntimeError`` where ranks have failed, whose ``__cause__`` is what the first to fail has raised;
+    The ranks end with this process, and before an exception such as ``KeyboardInterrupt`` leaves this function.
+
+    Raises ``RuntimeError`` where ranks have failed, whose ``__cause__`` is what one that failed by itself has raised;
     :class:`rueda.InvalidArgumentError`, a ``ValueError``, for arguments that cannot work, before anything is started;
     and ``ImportError`` without cloudpickle.
 
@@ -111,6 +118,7 @@ def run(
         raise InvalidArgumentError("hosts and hostfile are given: pass one of them")
     if use_gloo and use_mpi:
         raise InvalidArgumentError("use_gloo and use_mpi are given: pass one of them")
+    _check_ways(use_gloo, use_mpi, mpi_args, ssh_port, ssh_identity_file)
     if network_interface is not None:
         network_interfaces = _text_of("network_interface", network_interface).split(",")
     size = count_of("num_proc", num_proc if np is None else np, "ranks")
@@ -119,7 +127,7 @@ def run(
     where = ["-H", f"localhost:{size}" if hosts is None else _text_of("hosts", hosts)]
     if hostfile is not None:
         where = ["--hostfile", place_of("hostfile", hostfile)]
-    line = [sys.executable, "-m", "rueda.launcher", "run", "-np", str(size), *where]
+    line = ["-np", str(size), *where]
     if start_timeout is not None:
         line += ["--start-timeout", f"{seconds_of('start_timeout', start_timeout):g}"]
     if ssh := _ssh(ssh_port, ssh_identity_file):
@@ -144,6 +152,21 @@ def run(
         code, last_line = _launch(line, desk.told)
         outcomes = desk.outcomes()
     return _results(outcomes, size, code, last_line)
+
+
+def _check_ways(gloo: Any, mpi: Any, mpi_args: Any, ssh_port: Any, identity: Any) -> None:
+    """Raises ``InvalidArgumentError`` for what would have no effect on the way in which ranks are started."""
+    if gloo and mpi_args is not None:
+        raise InvalidArgumentError(
+            "mpi_args and use_gloo are given: mpi_args go with mpirun, which use_gloo leaves out"
+        )
+    for name, value in (("ssh_port", ssh_port), ("ssh_identity_file", identity)):
+        if value is not None and (mpi or mpi_args is not None):
+            raise InvalidArgumentError(
+                f"{name}={value!r}: mpirun reaches hosts in its own way; pass use_gloo=True without mpi_args, or tell "
+                "mpirun by mpi_args=\"--prtemca plm_ssh_args '-p PORT -i FILE'\" (Open MPI 5; "
+                "'--mca plm_rsh_args' before it)"
+            )
 
 
 def _text_of(name: str, value: Any) -> str:
@@ -207,31 +230,48 @@ def _address_for(hosts: str | None, hostfile: Any, interfaces: Sequence[str]) ->
     return address.removeprefix("tcp:").rpartition(":")[0].strip("[]")
 
 
-def _launch(line: Sequence[str], told: str) -> tuple[int, str]:
+def _search_path() -> str:
+    """What ranks are to find on ``sys.path`` beside what their own Python puts there."""
+    schemes = ("stdlib", "platstdlib", "purelib", "platlib")
+    own = {sysconfig.get_path(each) for each in schemes}
+    own |= {f"{folder}/lib-dynload" for folder in own}
+    own |= {*site.getsitepackages([sys.prefix, sys.base_prefix]), site.getusersitepackages()}
+    own |= {path for path in sys.path if isinstance(path, str) and path.endswith(_STDLIB_ARCHIVE)}
+    named = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    own -= {os.path.abspath(path) for path in named}
+    # Python skips whatever is no text.
+    paths = [path or os.getcwd() for path in sys.path if isinstance(path, str)]
+    return os.pathsep.join(path for path in paths if path not in own)
+
+
+def _launch(arguments: Sequence[str], told: str) -> tuple[int, str]:
     """Runs the launcher to its end; its exit code, and the last line that it has written."""
-    own = tuple({sys.prefix, sys.base_prefix})
-    paths = [path or os.getcwd() for path in sys.path if not path.startswith(own)]
+    from rueda.launcher import companion
+
     # Not on the command line, which every user sees.
-    variables = {**os.environ, DESK: told, "PYTHONPATH": os.pathsep.join(paths)}
+    variables = {**os.environ, DESK: told, "PYTHONPATH": _search_path()}
     last = ""
-    with subprocess.Popen(
-        line, env=variables, stderr=subprocess.PIPE, text=True, errors="replace"
-    ) as launcher:
+    launcher: subprocess.Popen[Any] = companion.start(
+        arguments, env=variables, stderr=subprocess.PIPE, text=True, errors="replace"
+    )
+    with launcher:
         try:
-            assert launcher.stderr is not None
-            for written in launcher.stderr:
+            for written in launcher.stderr or ():
                 sys.stderr.write(written)
                 last = written.strip() or last
+            code = launcher.wait()
         except BaseException:
             launcher.terminate()  # it ends its ranks first
+            launcher.communicate()  # it may have more to say before it ends
             raise
-    return launcher.returncode, last
+    return code, last
 
 
 def _results(outcomes: Mapping[int, Any], size: int, code: int, last_line: str) -> list[Any]:
-    failures = [told for _, told in sorted(outcomes.items()) if isinstance(told, Failure)]
+    failures = {rank: told for rank, told in outcomes.items() if isinstance(told, Failure)}
     if failures:
-        cause = first_cause(failures)
+        own = failed_by_itself({rank: failure.error for rank, failure in failures.items()})
+        cause = next(iter(failures.values())) if own is None else failures[own]
         error = cause.here()
         raise RuntimeError(
             f"{_PHRASE}: rank {cause.rank}: {type(error).__name__}: {error}"

@@ -19,8 +19,9 @@ def main() -> None:
     """Fetches the function, calls it, and leaves what it returns or raises; then raises that, too."""
     told = take_address()
     rank = int(next(filter(None, map(os.environ.get, _RANK_VARIABLES))) or 0)
+    content = fetch(told)
     try:
-        func, args, kwargs = cloudpickle.loads(fetch(told))
+        func, args, kwargs = cloudpickle.loads(content)
         returned = without_exit(func, *args, **kwargs)
         outcome = pickled(cloudpickle.dumps, f"what rank {rank} returns", returned)
     except BaseException as error:
