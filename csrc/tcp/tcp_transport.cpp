@@ -14,8 +14,8 @@
 #include "core/strings.h"
 #include "core/wait_fd.h"
 #include "tcp/tcp_peer.h"
+#include "transport/interface_listeners.h"
 #include "transport/pending_handshakes.h"
-#include "transport/socket.h"
 
 namespace rueda {
 
@@ -93,8 +93,8 @@ TcpTransport::TcpTransport(int rank, std::vector<std::vector<std::string>> addre
       context_{handshake_, stream_key_, watched_, [this](Time time) { call_at(time); },
                std::move(own_hosts)},
       pending_("data links", handshake_, std::move(listeners),
-               {[this](int peer) { return at(peer).expects_stream(); },
-                [this](int peer, SocketLink link) {
+               {[this](int peer, std::uint64_t) { return at(peer).expects_stream(); },
+                [this](int peer, std::uint64_t, SocketLink link) {
                   at(peer).admit(std::move(link));
                   take_up(peer);
                 }}) {
@@ -191,30 +191,11 @@ bool TcpTransport::arm() {
   return active_.empty();
 }
 
-// A rank's listeners, and the host addresses that they use.
-struct Doors {
-  std::vector<Listener> listeners;
-  std::vector<std::string> hosts;
-};
-
-Expected<Doors> open_doors(const std::string& interface) {
-  Doors doors;
-  for (const std::string& part : interfaces_of(interface)) {
-    const auto host = reachable_address(part);
-    if (!host) return host.status();
-    auto listener = listen_on(join_tcp(host.value(), 0));
-    if (!listener) return listener.status();
-    doors.hosts.push_back(host.value());
-    doors.listeners.push_back(std::move(listener).value());
-  }
-  return doors;
-}
-
 // What a rank announces: a random word and its addresses. Rank 0's word distinguishes this world
 // from all earlier ones.
-std::string contact_text(const Doors& doors) {
+std::string contact_text(const InterfaceListeners& own) {
   std::string text = random_name();
-  for (const Listener& listener : doors.listeners) text += " " + listener.address;
+  for (const Listener& listener : own.listeners) text += " " + listener.address;
   return text;
 }
 
@@ -230,10 +211,10 @@ Expected<std::unique_ptr<Transport>> open_tcp_transport(Bootstrap& bootstrap,
                                                         Time deadline) {
   using Text = Expected<std::string>;
   const Status failed(ErrorCode::initialization, "the links over TCP cannot be made");
-  auto doors = open_doors(interface);
+  auto own = listen_on_interfaces(interface);
   const auto told = bootstrap.allgather(
-      "tcp", doors ? Text(contact_text(*doors)) : Text(doors.status()), deadline);
-  if (!doors) return failed.because(doors.status());
+      "tcp", own ? Text(contact_text(*own)) : Text(own.status()), deadline);
+  if (!own) return failed.because(own.status());
   if (!told) return failed.because(told.status());
   std::vector<std::vector<std::string>> addresses;
   for (const std::string& text : told.value()) {
@@ -248,7 +229,7 @@ Expected<std::unique_ptr<Transport>> open_tcp_transport(Bootstrap& bootstrap,
   const Key key = Key(bootstrap.secret()).derive({"rueda tcp links", word});
   auto transport =
       std::make_unique<TcpTransport>(bootstrap.rank(), std::move(addresses),
-                                     std::move(doors->listeners), std::move(doors->hosts), key);
+                                     std::move(own->listeners), std::move(own->hosts), key);
   if (const Status opened = transport->open(); !opened.ok()) return failed.because(opened);
   return std::unique_ptr<Transport>(std::move(transport));
 }

@@ -18,12 +18,14 @@ namespace {
 // Pauses between checks of a process that is ending.
 constexpr Duration first_look_pause = std::chrono::microseconds(50);
 constexpr Duration last_look_pause = std::chrono::milliseconds(500);
-// Pause between attempts to connect for which there is no descriptor.
-constexpr Duration usual_pause = std::chrono::milliseconds(100);
+// How often close() looks whether it has waited long enough for one of several paths.
+constexpr Duration flush_pause = std::chrono::milliseconds(100);
 
+// Of zero: stops it.
 void set_timer(const UniqueFd& timer, Duration pause) {
   itimerspec next{};
-  next.it_value.tv_nsec = std::chrono::nanoseconds(pause).count();  // below a second
+  next.it_value.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(pause).count();
+  next.it_value.tv_nsec = std::chrono::nanoseconds(pause % std::chrono::seconds(1)).count();
   ::timerfd_settime(timer.get(), 0, &next, nullptr);
 }
 
@@ -37,24 +39,28 @@ Connections::Connections(Settings settings, Handlers handlers)
       context_{handshake_,
                watched_,
                settings.patience,
-               [this](int peer, std::span<const std::byte> payload) {
-                 if (is_running()) handlers_.on_message(peer, payload);
+               [this](Place from, std::span<const std::byte> payload) {
+                 const bool is_next = at(from.peer).is_next(from.path);
+                 if (is_next && is_running()) handlers_.on_message(from.peer, payload);
+                 return Status();
                },
-               [this](int peer) {
-                 suspects_.push_back(peer);
+               [this](Place from, std::uint64_t count) {
+                 return at(from.peer).resume(from.path, count);
+               },
+               [this](Place place) {
+                 suspects_.push_back(place);
                  wake();
                },
-               [this](int peer) {
-                 paused_.push_back(peer);
-                 set_timer(next_look_again_, usual_pause);
-               }},
+               [this](Place place, Duration length) { pause(place, length); }},
       pending_(name_, handshake_, std::move(settings.listeners),
-               {[this](int peer) { return at(peer).expects_incoming(); },
-                [this](int peer, SocketLink link) { at(peer).admit(std::move(link)); }}) {
+               {[this](int peer, std::uint64_t call) { return at(peer).expects(call); },
+                [this](int peer, std::uint64_t call, SocketLink link) {
+                  at(peer).admit(call, std::move(link));
+                }}) {
   peers_.reserve(settings.addresses.size());
   for (int peer = 0; peer < size(); ++peer) {
-    peers_.emplace_back(peer, std::move(settings.addresses[static_cast<std::size_t>(peer)]),
-                        context_);
+    peers_.emplace_back(peer, settings.addresses[static_cast<std::size_t>(peer)],
+                        settings.own_hosts, context_);
   }
 }
 
@@ -122,7 +128,10 @@ void Connections::handle_event(const EpollSet<Watched>::Event& event) {
     case Watched::ending: look_is_due_ = true; return;
     case Watched::pause: return look_again();
     case Watched::outgoing:
-    case Watched::incoming: return peers_[event.index].progress(event.source, event.events);
+    case Watched::incoming: {
+      const Place place = Place::at(event.index);
+      return at(place.peer).progress(place.path, event.source, event.events);
+    }
   }
 }
 
@@ -146,11 +155,31 @@ void Connections::watch_end(int peer, PeerEnd end) {
 void Connections::look_again() {
   std::uint64_t count = 0;
   [[maybe_unused]] const auto got = ::read(next_look_again_.get(), &count, sizeof count);
-  for (const int peer : std::exchange(paused_, {})) {
-    const Status stuck = at(peer).look_again();
+  const Time now = Clock::now();
+  for (const Paused& paused : std::exchange(paused_, {})) {
+    if (paused.until > now) {
+      paused_.push_back(paused);
+      continue;
+    }
+    const Status stuck = at(paused.place.peer).look_again(paused.place.path);
     if (stuck.ok() || !is_running() || std::exchange(is_stuck_, true)) continue;
     handlers_.on_loss(rank(), Status(ErrorCode::peer_lost, stuck.to_string(), rank()));
   }
+  set_next_look_again();
+}
+
+void Connections::pause(Place place, Duration length) {
+  paused_.push_back({place, Clock::now() + length});
+  set_next_look_again();
+}
+
+void Connections::set_next_look_again() {
+  if (paused_.empty()) return;
+  const auto earlier = [](const Paused& left, const Paused& right) {
+    return left.until < right.until;
+  };
+  const Time next = std::min_element(paused_.begin(), paused_.end(), earlier)->until;
+  set_timer(next_look_again_, std::max<Duration>(next - Clock::now(), Duration(1)));
 }
 
 // A process that is ending needs some microseconds until nothing of it runs, and longer if it waits
@@ -169,20 +198,21 @@ void Connections::look_at_ending() {
 // Suspicions that arise meanwhile are settled next time.
 bool Connections::settle_suspicions() {
   const auto suspects = std::exchange(suspects_, {});
-  for (const int peer : suspects) {
+  for (const Place& place : suspects) {
     pending_.catch_up();  // the peer's good-bye may be on a connection that is not admitted yet
-    const auto cause = at(peer).settle();
+    const auto cause = at(place.peer).settle(place.path);
     if (!cause || !is_running()) continue;
-    handlers_.on_loss(peer, Status(ErrorCode::peer_lost, cause->to_string(), peer,
-                                   {.reason = cause->details().reason}));
+    handlers_.on_loss(place.peer, Status(ErrorCode::peer_lost, cause->to_string(), place.peer,
+                                         {.reason = cause->details().reason}));
   }
   return !suspects.empty();
 }
 
-std::vector<int> Connections::unflushed() const {
+std::vector<int> Connections::unflushed() {
   std::vector<int> ranks;
+  const Time now = Clock::now();
   for (int peer = 0; peer < size(); ++peer) {
-    if (!peers_[static_cast<std::size_t>(peer)].is_flushed()) ranks.push_back(peer);
+    if (!at(peer).is_flushed(now)) ranks.push_back(peer);
   }
   return ranks;
 }
@@ -192,14 +222,14 @@ std::vector<int> Connections::close(Time deadline) {
   phase_ = Phase::closing;
   pending_.catch_up();
   settle_suspicions();
-  for (PeerConnection& peer : peers_) peer.say_good_bye();
+  for (PeerPaths& peer : peers_) peer.say_good_bye();
   // Keeps reading, so that two ranks that close while much is queued between them do not wait for
   // each other.
   while (!unflushed().empty() && Clock::now() < deadline) {
-    if (!progress()) wait_readable(wait_fd(), deadline);
+    if (!progress()) wait_readable(wait_fd(), std::min(deadline, Clock::now() + flush_pause));
   }
   auto left = unflushed();
-  for (PeerConnection& peer : peers_) peer.close();
+  for (PeerPaths& peer : peers_) peer.close();
   pending_.close();
   watched_.remove(pending_.wait_fd());
   watched_.remove(wake_.get());
@@ -215,7 +245,7 @@ std::vector<int> Connections::close(Time deadline) {
 }
 
 void Connections::close_after_fork() {
-  for (PeerConnection& peer : peers_) peer.close_after_fork();
+  for (PeerPaths& peer : peers_) peer.close_after_fork();
   pending_.close_after_fork();
   wake_.reset();
   next_look_.reset();

@@ -1,6 +1,6 @@
 // One rank's connections to the others of its world, over Unix sockets or TCP. They are opened when
 // needed, authenticated by a handshake (handshake.h, pending_handshakes.h), and closed with a
-// good-bye; the end of a connection without one is the loss of its peer (peer_connection.h).
+// good-bye; the end of all to a peer without one is its loss (peer_connection.h, peer_paths.h).
 // Carries frames from rank to rank, whole and in order, and knows nothing of their meaning.
 //
 // Not thread-safe.
@@ -23,6 +23,7 @@
 #include "transport/key.h"
 #include "transport/peer_connection.h"
 #include "transport/peer_end.h"
+#include "transport/peer_paths.h"
 #include "transport/pending_handshakes.h"
 #include "transport/socket.h"
 
@@ -44,10 +45,14 @@ class Connections {
     std::string name;           // for messages: "control lane"
     std::string_view protocol;  // 8 characters that distinguish these connections from others
     int rank = 0;
-    std::vector<std::string> addresses;  // of each rank, as this one reaches it (socket.h)
+    // Of each rank, as this one reaches it (socket.h); of those on other hosts one for each of
+    // their interfaces.
+    std::vector<std::vector<std::string>> addresses;
     std::vector<Listener> listeners;     // of this rank
     Key key;                             // of the world, derived for this protocol
     Duration patience = usual_patience;  // with a network that does not answer
+    // This rank's addresses for other hosts, one for each of its interfaces, as it is called there.
+    std::vector<std::string> own_hosts = {};
   };
 
   Connections(Settings settings, Handlers handlers);
@@ -95,13 +100,15 @@ class Connections {
  private:
   enum class Phase : std::uint8_t { running, closing, closed };
 
-  PeerConnection& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
+  PeerPaths& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
   void handle_event(const EpollSet<Watched>::Event& event);
   void handle_wake();
   void look_at_ending();
   void look_again();
+  void pause(Place place, Duration length);
+  void set_next_look_again();
   bool settle_suspicions();
-  [[nodiscard]] std::vector<int> unflushed() const;
+  [[nodiscard]] std::vector<int> unflushed();
 
   const std::string name_;
   const Handshake handshake_;
@@ -109,11 +116,15 @@ class Connections {
   EpollSet<Watched> watched_;
   UniqueFd wake_;  // readable after wake() or while there is a suspicion
   const PeerConnection::Context context_;
-  std::vector<PeerConnection> peers_;
+  std::vector<PeerPaths> peers_;
   PendingHandshakes pending_;
-  std::vector<int> suspects_;
-  std::vector<int> paused_;   // see PeerConnection::Context::on_pause
-  UniqueFd next_look_again_;  // timer for `paused_`
+  std::vector<Place> suspects_;
+  struct Paused {
+    Place place;
+    Time until;
+  };
+  std::vector<Paused> paused_;  // see PeerConnection::Context::on_pause
+  UniqueFd next_look_again_;    // timer for the earliest of them
   bool is_stuck_ = false;
   std::map<int, PeerEnd> ends_;  // by peer
   std::vector<int> ending_;      // peers whose end descriptor has been readable

@@ -2,52 +2,60 @@
 
 #include <algorithm>
 #include <functional>
+#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "core/strings.h"
+#include "transport/interface_listeners.h"
 #include "transport/socket.h"
 
 namespace rueda {
 
 namespace {
 
-// One listener for ranks of this host, and one for those of other hosts, if there are any.
-Expected<std::vector<Listener>> listen_for(std::span<const int> host_of,
-                                           const std::string& interface) {
-  std::vector<Listener> listeners;
+struct Listeners {
+  Listener local;             // for ranks of this host
+  InterfaceListeners remote;  // for those of other hosts, if there are any
+};
+
+Expected<Listeners> listen_for(std::span<const int> host_of, const std::string& interface) {
   auto local = listen_on(str("unix:@rueda-", random_name()));
   if (!local.ok()) return local.status();
-  listeners.push_back(std::move(local).value());
+  Listeners listeners{std::move(local).value(), {}};
   if (std::adjacent_find(host_of.begin(), host_of.end(), std::not_equal_to<>()) == host_of.end()) {
     return listeners;
   }
-  const auto host = reachable_address(interface);
-  if (!host.ok()) return host.status();
-  auto remote = listen_on(join_tcp(host.value(), 0));
+  auto remote = listen_on_interfaces(interface);
   if (!remote.ok()) return remote.status();
-  listeners.push_back(std::move(remote).value());
+  listeners.remote = std::move(remote).value();
   return listeners;
 }
 
 // What a rank publishes about itself.
 struct Contact {
-  std::string local;   // its address for ranks of its host
-  std::string remote;  // for those of others; may be missing
-  std::string word;    // random: rank 0's is the world's
+  std::string local;                // its address for ranks of its host
+  std::vector<std::string> remote;  // for those of others, one of each interface; may be empty
+  std::string word;                 // random: rank 0's is the world's
 
-  [[nodiscard]] std::string encode() const { return local + " " + remote + " " + word; }
+  [[nodiscard]] std::string encode() const {
+    std::string text = word + " " + local;
+    for (const std::string& address : remote) text += " " + address;
+    return text;
+  }
   static Contact decode(const std::string& text) {
-    const auto first = text.find(' ');
-    const auto last = text.rfind(' ');
-    if (first == last) return {};  // malformed: nobody can reach it
-    return {text.substr(0, first), text.substr(first + 1, last - first - 1), text.substr(last + 1)};
+    Contact contact;
+    std::istringstream words(text);
+    words >> contact.word >> contact.local;
+    for (std::string address; words >> address;) contact.remote.push_back(std::move(address));
+    return contact;
   }
 };
 
-Contact contact_of(const std::vector<Listener>& listeners) {
-  const bool has_remote = listeners.size() > 1;
-  return {listeners.front().address, has_remote ? listeners[1].address : "", random_name()};
+Contact contact_of(const Listeners& listeners) {
+  Contact contact{listeners.local.address, {}, random_name()};
+  for (const Listener& each : listeners.remote.listeners) contact.remote.push_back(each.address);
+  return contact;
 }
 
 }  // namespace
@@ -63,12 +71,14 @@ Expected<Connections::Settings> exchange_endpoints(Bootstrap& bootstrap, const E
       deadline);
   if (!listeners) return listeners.status();
   if (!told) return told.status();
-  std::vector<std::string> addresses;
+  std::vector<std::vector<std::string>> addresses;
   for (std::size_t peer = 0; peer < told->size(); ++peer) {
-    const Contact contact = Contact::decode((*told)[peer]);
+    Contact contact = Contact::decode((*told)[peer]);
     const bool same_host = host_of[peer] == host_of[static_cast<std::size_t>(rank)];
-    addresses.push_back(same_host ? contact.local : contact.remote);
+    addresses.push_back(same_host ? std::vector{contact.local} : std::move(contact.remote));
   }
+  std::vector<Listener> all = std::move(listeners->remote.listeners);
+  all.push_back(std::move(listeners->local));
   // Derived from the word that the ranks exchange and the secret that they shared before, so that
   // listening to the bootstrap alone does not reveal it.
   const std::string world = Contact::decode(told->front()).word;
@@ -77,9 +87,10 @@ Expected<Connections::Settings> exchange_endpoints(Bootstrap& bootstrap, const E
                                .protocol = names.protocol,
                                .rank = rank,
                                .addresses = std::move(addresses),
-                               .listeners = std::move(listeners).value(),
+                               .listeners = std::move(all),
                                .key = key,
-                               .patience = names.patience};
+                               .patience = names.patience,
+                               .own_hosts = std::move(listeners->remote.hosts)};
 }
 
 }  // namespace rueda

@@ -21,9 +21,9 @@ struct EndpointNames {
 };
 
 // Collective over all ranks of `bootstrap`. Each listens on a Unix socket for the ranks of its host
-// and, if `host_of` names several hosts, on TCP at `interface` for the others; all learn all
-// addresses. ErrorCode::initialization or transport if one of them cannot, or if the ranks do not
-// meet by the deadline.
+// and, if `host_of` names several hosts, on TCP at each of its interfaces (`interface` is
+// Options::interface) for the others; all learn all addresses. ErrorCode::initialization or
+// transport if one of them cannot, or if the ranks do not meet by the deadline.
 [[nodiscard]] Expected<Connections::Settings> exchange_endpoints(Bootstrap& bootstrap,
                                                                  const EndpointNames& names,
                                                                  std::span<const int> host_of,

@@ -2,15 +2,15 @@
 // outcomes go out.
 //
 //   the rank that calls                  the rank that is called
-//   hello      48 bytes: protocol,
-//              version, its rank,
-//              its proof              →
+//   hello      56 bytes: protocol,
+//              version, its rank, its
+//              call, its proof        →
 //                                     ←  welcome    32 bytes, the payload of a frame: its proof
 //
 // A proof shows that a rank knows the key of the world without revealing it. It is valid for one of
-// the two steps and for one pair of ranks in one direction, so that it cannot be sent back to its
-// author or passed on to a third rank. Nothing in it is fresh: the called rank must accept one
-// connection from each rank, once, so that an intercepted hello is useless.
+// the two steps, for one pair of ranks in one direction, and for one call, so that it cannot be
+// sent back to its author or passed on to a third rank. Nothing else in it is fresh: the called
+// rank must accept each call of a rank once, so that an intercepted hello is useless.
 //
 // A rank that leaves says good-bye, with a proof, to ranks that have not said hello yet. Without
 // the proof, anything on the network path could pass for a rank that has left cleanly.
@@ -38,7 +38,8 @@ struct HelloCheck {
     other_world,  // not another rank of this world, or one that does not prove it
   };
   Outcome outcome = Outcome::incomplete;
-  int peer = -1;  // if valid
+  int peer = -1;           // if valid
+  std::uint64_t call = 0;  // likewise
 
   [[nodiscard]] bool is_rejected() const {
     return outcome != Outcome::incomplete && outcome != Outcome::valid;
@@ -50,7 +51,7 @@ struct HelloCheck {
 class Handshake {
  public:
   static constexpr std::size_t protocol_bytes = 8;
-  static constexpr std::size_t hello_bytes = 48;
+  static constexpr std::size_t hello_bytes = 56;
 
   // For rank `rank` of `size`. `protocol`: 8 characters that say what the connections are for.
   // `key`: the world's, derived for this protocol alone.
@@ -59,16 +60,18 @@ class Handshake {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
 
-  // What this rank says to `peer` after connecting to it.
-  [[nodiscard]] std::vector<std::byte> hello_to(int peer) const;
+  // What this rank says to `peer` after connecting to it. `call` tells its connections to this peer
+  // apart, if there is to be more than one; its meaning is theirs.
+  [[nodiscard]] std::vector<std::byte> hello_to(int peer, std::uint64_t call = 0) const;
   // Checks the beginning of a connection to this rank, as far as it has been read. Bytes after the
   // hello are ignored.
   [[nodiscard]] HelloCheck check_hello(std::span<const std::byte> begin) const;
 
   // The answer to `peer`, whose hello is valid.
-  [[nodiscard]] Digest welcome_to(int peer) const;
+  [[nodiscard]] Digest welcome_to(int peer, std::uint64_t call = 0) const;
   // Whether this is the welcome of `peer`, to which this rank has connected.
-  [[nodiscard]] bool is_welcome_of(int peer, std::span<const std::byte> payload) const;
+  [[nodiscard]] bool is_welcome_of(int peer, std::span<const std::byte> payload,
+                                   std::uint64_t call = 0) const;
 
   // What a leaving rank sends, instead of a welcome, to ranks that connect. Nobody can know it
   // beforehand, and afterwards it is true.
@@ -79,7 +82,7 @@ class Handshake {
  private:
   static constexpr int anybody = -1;
 
-  [[nodiscard]] Digest proof(std::string_view step, int from, int to) const;
+  [[nodiscard]] Digest proof(std::string_view step, int from, int to, std::uint64_t call) const;
 
   const std::string protocol_;
   const Key key_;

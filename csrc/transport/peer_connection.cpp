@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstring>
 #include <limits>
 #include <thread>
 #include <utility>
@@ -20,15 +21,28 @@ namespace {
 constexpr Duration shortage_timeout = std::chrono::seconds(10);
 constexpr Duration between_calls = std::chrono::milliseconds(100);
 constexpr Duration close_timeout = std::chrono::milliseconds(100);
+constexpr Duration usual_pause = std::chrono::milliseconds(100);
 
 }  // namespace
 
-PeerConnection::PeerConnection(int peer, std::string address, const Context& context)
-    : peer_(peer),
+// The path, and how often it was opened before. So each is larger than those before.
+std::uint64_t PeerConnection::call_of(std::size_t path, std::uint32_t number) {
+  return static_cast<std::uint64_t>(path) << 32 | number;
+}
+
+std::size_t PeerConnection::path_of(std::uint64_t call) {
+  return static_cast<std::size_t>(call >> 32);
+}
+
+PeerConnection::PeerConnection(Place place, std::string address, std::string own_host,
+                               const Context& context)
+    : place_(place),
       address_(std::move(address)),
+      own_host_(std::move(own_host)),
       is_on_other_host_(address_.starts_with("tcp:")),
       user_(::geteuid()),
-      context_(context) {}
+      context_(context),
+      call_(call_of(place.path, 0)) {}
 
 void PeerConnection::forget(SocketLink& link) {
   if (!link.is_open()) return;
@@ -42,17 +56,20 @@ void PeerConnection::forget_by_reset(SocketLink& link) {
   link.reset();
 }
 
-void PeerConnection::open() {
+void PeerConnection::open(std::uint64_t sent) {
   if (has_left_ || outgoing_.is_open() || suspicion_ || lacks_since_) return;
   if (has_ended_) return suspect_end();
   outgoing_ = {};
   outgoing_.keep_sent();
-  outgoing_.enqueue(context_.handshake.hello_to(peer_));
+  outgoing_.enqueue(context_.handshake.hello_to(place_.peer, call_));
+  if (sent > 0) {
+    outgoing_.enqueue(frame_of(FrameKind::resume, std::as_bytes(std::span(&sent, 1))));
+  }
   call();
 }
 
 void PeerConnection::call() {
-  Attempt attempt = attempt_to_connect(address_, {}, user_);
+  Attempt attempt = attempt_to_connect(address_, {own_host_, 0}, user_);
   if (attempt.lacks_resources) return wait_for_resources(attempt.status);
   lacks_since_.reset();
   ++attempts_;
@@ -60,22 +77,22 @@ void PeerConnection::call() {
   outgoing_.restart(std::move(attempt.fd), is_on_other_host_);
   set_patience(outgoing_.fd(), context_.patience);  // without effect on AF_UNIX
   context_.watched.add(outgoing_.fd(), EPOLLIN | EPOLLOUT, Watched::outgoing,
-                       static_cast<std::size_t>(peer_));
+                       place_.index());
   if (!outgoing_.is_connecting()) write();
 }
 
 void PeerConnection::wait_for_resources(const Status& cause) {
   if (!lacks_since_) lacks_since_ = Clock::now();
   shortage_ = cause;
-  context_.on_pause(peer_);
+  context_.on_pause(place_, usual_pause);
 }
 
 Status PeerConnection::look_again() {
-  if (decides_at_ && !has_left_) context_.on_suspicion(peer_);
+  if (decides_at_ && !has_left_) context_.on_suspicion(place_);
   if (!lacks_since_ || suspicion_ || has_left_) return {};
   call();
   if (!lacks_since_ || Clock::now() - *lacks_since_ < shortage_timeout) return {};
-  return Status(ErrorCode::transport, str("no connection to rank ", peer_, " could be opened for ",
+  return Status(ErrorCode::transport, str("no connection to rank ", place_.peer, " could be opened for ",
                                           to_seconds(shortage_timeout), " s"))
       .because(shortage_);
 }
@@ -98,24 +115,23 @@ Status PeerConnection::finish_opening(Time deadline) {
       std::this_thread::sleep_for(between_calls);
       call();
     } else if (lacks_since_) {
-      return Status(ErrorCode::initialization, str("cannot open a connection to rank ", peer_))
+      return Status(ErrorCode::initialization, str("cannot open a connection to rank ", place_.peer))
           .because(shortage_);
     } else if (wait_writable(outgoing_.fd(), deadline)) {
       write();
     } else if (Clock::now() >= deadline) {
       return Status(ErrorCode::initialization,
-                    str("rank ", peer_, " did not answer at ", address_, " before the deadline"),
-                    peer_);
+                    str("rank ", place_.peer, " did not answer at ", address_, " before the deadline"),
+                    place_.peer);
     }
   }
   if (!suspicion_) return {};
-  return Status(ErrorCode::initialization, str("cannot reach rank ", peer_), peer_)
+  return Status(ErrorCode::initialization, str("cannot reach rank ", place_.peer), place_.peer)
       .because(*suspicion_);
 }
 
 void PeerConnection::send(std::span<const std::byte> payload) {
   if (has_left_ || is_leaving_) return;
-  open();
   if (suspicion_ && !may_call_again_) return;
   const bool idle = !suspicion_ && !lacks_since_ && !outgoing_.wants_to_write();
   outgoing_.enqueue(frame_of(FrameKind::message, payload));
@@ -125,14 +141,15 @@ void PeerConnection::send(std::span<const std::byte> payload) {
 void PeerConnection::write() {
   if (const Status status = outgoing_.write(); !status.ok()) return suspect(outgoing_, status);
   context_.watched.change(outgoing_.fd(), outgoing_.wants_to_write() ? EPOLLIN | EPOLLOUT : EPOLLIN,
-                          Watched::outgoing, static_cast<std::size_t>(peer_));
+                          Watched::outgoing, place_.index());
 }
 
-void PeerConnection::admit(SocketLink incoming) {
+void PeerConnection::admit(std::uint64_t call, SocketLink incoming) {
+  admitted_ = call;
   incoming_ = std::move(incoming);
   was_admitted_ = true;
   set_patience(incoming_.fd(), context_.patience);
-  context_.watched.add(incoming_.fd(), EPOLLIN, Watched::incoming, static_cast<std::size_t>(peer_));
+  context_.watched.add(incoming_.fd(), EPOLLIN, Watched::incoming, place_.index());
   read(incoming_);
   if (has_ended_ && !has_left_) suspect_end();
 }
@@ -173,22 +190,28 @@ Status PeerConnection::handle_frame(const Frame& frame, bool is_outgoing) {
   if (frame.kind == FrameKind::good_bye) {
     const bool more_to_come = is_outgoing && !frame.payload.empty();
     (more_to_come ? is_leaving_ : has_left_) = true;
-  } else if (!is_outgoing) {
-    context_.on_message(peer_, frame.payload);
-  } else {
+  } else if (is_outgoing) {
     return Status(ErrorCode::transport, "a message from a rank that was not to send any here");
+  } else if (frame.kind == FrameKind::message) {
+    return context_.on_message(place_, frame.payload);
+  } else if (std::uint64_t count = 0;
+             frame.kind == FrameKind::resume && frame.payload.size() == sizeof count) {
+    std::memcpy(&count, frame.payload.data(), sizeof count);
+    return context_.on_resume(place_, count);
+  } else {
+    return Status(ErrorCode::transport, "a frame that means nothing here");
   }
   return {};
 }
 
 // For whatever answers at the peer's address: only a proof shows that it is the peer.
 Status PeerConnection::handle_first_frame(const Frame& frame) {
-  if (frame.kind == FrameKind::welcome && context_.handshake.is_welcome_of(peer_, frame.payload)) {
+  if (frame.kind == FrameKind::welcome && context_.handshake.is_welcome_of(place_.peer, frame.payload, call_)) {
     welcomed_ = true;
     first_failure_ = {};
     outgoing_.forget_sent();
   } else if (frame.kind == FrameKind::good_bye &&
-             context_.handshake.is_good_bye_of(peer_, frame.payload)) {
+             context_.handshake.is_good_bye_of(place_.peer, frame.payload)) {
     has_left_ = true;
   } else {
     return Status(ErrorCode::transport, "what answers there is none of this world's ranks");
@@ -202,10 +225,46 @@ void PeerConnection::suspect(const SocketLink& link, const Status& cause) {
   if (has_left_) return;
   const bool may_call_again = &link == &outgoing_ && !welcomed_ && attempts_ < max_attempts;
   may_call_again_ = may_call_again && (!suspicion_ || may_call_again_);
-  if (decides_at_) context_.on_suspicion(peer_);
+  if (decides_at_) context_.on_suspicion(place_);
   if (suspicion_) return;
   suspicion_ = cause;
-  context_.on_suspicion(peer_);
+  context_.on_suspicion(place_);
+}
+
+void PeerConnection::give_up(const Status& cause) {
+  may_call_again_ = false;
+  if (has_left_ || suspicion_) return;
+  suspicion_ = cause;
+  context_.on_suspicion(place_);
+}
+
+void PeerConnection::drop() {
+  forget(outgoing_);
+  forget(incoming_);
+  has_left_ = true;
+}
+
+void PeerConnection::drop_by_reset() {
+  forget_by_reset(outgoing_);
+  forget_by_reset(incoming_);
+  has_left_ = true;
+}
+
+void PeerConnection::renew() {
+  drop_by_reset();
+  outgoing_ = {};
+  incoming_ = {};
+  ++call_;
+  attempts_ = 0;
+  lacks_since_.reset();
+  first_failure_ = {};
+  welcomed_ = false;
+  was_admitted_ = false;
+  suspicion_.reset();
+  decides_at_.reset();
+  may_call_again_ = false;
+  is_leaving_ = false;
+  has_left_ = false;
 }
 
 // What the peer sent before it died is delivered first.
@@ -216,28 +275,27 @@ void PeerConnection::note_end() {
 }
 
 void PeerConnection::suspect_end() {
-  may_call_again_ = false;
-  if (suspicion_) return;
-  suspicion_ = Status(ErrorCode::transport, "its process has ended");
-  context_.on_suspicion(peer_);
+  give_up(Status(ErrorCode::transport, "its process has ended"));
+}
+
+void PeerConnection::catch_up() {
+  constexpr auto everything = std::numeric_limits<std::size_t>::max();
+  read(incoming_, everything);
+  if (!has_left_ && !outgoing_.is_connecting()) read(outgoing_, everything);
 }
 
 std::optional<Status> PeerConnection::settle() {
   if (!suspicion_) return {};  // finish_opening() has called again
-  constexpr auto everything = std::numeric_limits<std::size_t>::max();
-  read(incoming_, everything);
-  if (!has_left_ && !outgoing_.is_connecting()) read(outgoing_, everything);
+  catch_up();
   if (has_left_) return {};
   if (may_call_again_ && !welcomed_) {
     call_again();
     return {};
   }
   if (awaits_close()) return {};
-  has_left_ = true;
   const Status& cause = first_failure_.ok() ? *suspicion_ : first_failure_;
   const ErrorReason reason = reason_of(cause);
-  forget_by_reset(outgoing_);
-  forget_by_reset(incoming_);
+  drop_by_reset();
   return Status(cause.code(), cause.to_string(), -1, {.reason = reason});
 }
 
@@ -260,7 +318,7 @@ bool PeerConnection::awaits_close() {
   if (!decides_at_) {
     decides_at_ = now + close_timeout;
     forget_by_reset(outgoing_);
-    context_.on_pause(peer_);
+    context_.on_pause(place_, usual_pause);
   }
   return true;
 }

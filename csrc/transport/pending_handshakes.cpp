@@ -144,19 +144,21 @@ void PendingHandshakes::read_hello(Pending& pending) {
   const Status status = link.read(Handshake::hello_bytes - link.inbox().size());
   const HelloCheck check = handshake_.check_hello(link.inbox());
   if (check.is_rejected()) return reject(pending, check.reason());
-  if (check.outcome == HelloCheck::Outcome::valid) return welcome(pending, check.peer);
+  if (check.outcome == HelloCheck::Outcome::valid) {
+    return welcome(pending, check.peer, check.call);
+  }
   if (!status.ok()) reject(pending, "ended before it said who it is");
 }
 
-void PendingHandshakes::welcome(Pending& pending, int peer) {
-  if (!owner_.expects(peer)) return reject(pending, str("claims to be rank ", peer));
+void PendingHandshakes::welcome(Pending& pending, int peer, std::uint64_t call) {
+  if (!owner_.expects(peer, call)) return reject(pending, str("claims to be rank ", peer));
   watched_.remove(pending.link.fd());
   SocketLink link = std::exchange(pending.link, {});
   link.consume(Handshake::hello_bytes);
-  link.enqueue(frame_of(FrameKind::welcome, handshake_.welcome_to(peer)));
+  link.enqueue(frame_of(FrameKind::welcome, handshake_.welcome_to(peer, call)));
   // So few bytes fit; reading finds out whether the connection is broken.
   if (const Status sent = link.write(); !sent.ok()) log(LogLevel::debug, sent.to_string());
-  owner_.admit(peer, std::move(link));
+  owner_.admit(peer, call, std::move(link));
 }
 
 void PendingHandshakes::reject(Pending& pending, std::string_view why) {

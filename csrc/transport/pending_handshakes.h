@@ -4,7 +4,7 @@
 //   - At most `max_strangers` handshakes are pending. If more come, the oldest is rejected.
 //   - One that is older than `handshake_timeout` is rejected (strangers.h defines both).
 //   - At most 64 connections are accepted at each listener before others have their turn.
-//   - Only the hello, 48 bytes, is read from a connection.
+//   - Only the hello, 56 bytes, is read from a connection.
 //   - If this process has no descriptor left, the oldest one is closed, or the one that waits.
 //
 // A rank that is rejected in such a crowd finds its connection closed before it was welcomed, and
@@ -15,6 +15,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -35,11 +36,12 @@ class PendingHandshakes {
  public:
   // Called within progress() and catch_up().
   struct Owner {
-    // Whether `peer` may enter: it has no connection to this rank and has not left.
-    std::function<bool(int peer)> expects;
+    // Whether `peer` may enter with this call of its own (handshake.h), which it has not used
+    // before.
+    std::function<bool(int peer, std::uint64_t call)> expects;
     // `peer` has proved who it is and been welcomed. Passes its connection, from which only the
     // hello has been read.
-    std::function<void(int peer, SocketLink link)> admit;
+    std::function<void(int peer, std::uint64_t call, SocketLink link)> admit;
   };
 
   // `name` prefixes warnings. `handshake` must outlive this.
@@ -74,7 +76,7 @@ class PendingHandshakes {
   void add(UniqueFd fd);
   Pending* oldest();
   void read_hello(Pending& pending);
-  void welcome(Pending& pending, int peer);
+  void welcome(Pending& pending, int peer, std::uint64_t call);
   void reject(Pending& pending, std::string_view why);
   void forget(Pending& pending);
 

@@ -56,6 +56,7 @@ Status SocketLink::write() {
     if (keeps_sent_) {
       ++sent_;
     } else {
+      queued_bytes_ -= front.size();
       queue_.pop_front();
     }
   }
@@ -79,8 +80,10 @@ void SocketLink::end_with(std::vector<std::byte> last) {
 }
 
 void SocketLink::forget_sent() {
-  queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(sent_));
-  sent_ = 0;
+  for (; sent_ > 0; --sent_) {
+    queued_bytes_ -= queue_.front().size();
+    queue_.pop_front();
+  }
   keeps_sent_ = false;
 }
 
@@ -119,7 +122,7 @@ Expected<std::optional<Frame>> SocketLink::next_frame(std::size_t limit) {
   std::array<std::uint32_t, 2> header{};
   std::memcpy(header.data(), waiting.data(), header_bytes);
   const auto [length, kind] = header;
-  if (length > limit || kind < 1 || kind > 3) {
+  if (length > limit || kind < 1 || kind > 4) {
     return Status(ErrorCode::transport, "received something that is not a frame");
   }
   if (waiting.size() < header_bytes + length) return std::optional<Frame>();

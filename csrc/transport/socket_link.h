@@ -13,7 +13,7 @@
 
 namespace rueda {
 
-enum class FrameKind : std::uint32_t { message = 1, good_bye = 2, welcome = 3 };
+enum class FrameKind : std::uint32_t { message = 1, good_bye = 2, welcome = 3, resume = 4 };
 
 struct Frame {
   FrameKind kind = FrameKind::message;
@@ -39,7 +39,12 @@ class SocketLink {
   [[nodiscard]] bool is_connecting() const { return connecting_; }
   void drop() { fd_.reset(); }
 
-  void enqueue(std::vector<std::byte> bytes) { queue_.push_back(std::move(bytes)); }
+  void enqueue(std::vector<std::byte> bytes) {
+    queued_bytes_ += bytes.size();
+    queue_.push_back(std::move(bytes));
+  }
+  // The size of the queue: what is yet to be sent, and what is kept.
+  [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
   // Whether there is reason to wait for the socket to become writable.
   [[nodiscard]] bool wants_to_write() const { return connecting_ || sent_ < queue_.size(); }
   // Keeps what is sent until forget_sent(), so that restart() can send it again, from the
@@ -83,6 +88,7 @@ class SocketLink {
   std::deque<std::vector<std::byte>> queue_;
   std::size_t sent_ = 0;     // entries of the queue that have been sent, and are kept
   std::size_t written_ = 0;  // bytes sent of the next entry
+  std::size_t queued_bytes_ = 0;
   bool keeps_sent_ = false;
   std::vector<std::byte> inbox_;
   std::size_t consumed_ = 0;

@@ -25,8 +25,8 @@ class Called {
     std::vector<Listener> listeners;
     listeners.push_back(std::move(listener).value());
     pending_.emplace("fuzz", handshake_, std::move(listeners),
-                     PendingHandshakes::Owner{[](int) { return true; },
-                                              [this](int peer, const SocketLink& link) {
+                     PendingHandshakes::Owner{[](int, std::uint64_t) { return true; },
+                                              [this](int peer, std::uint64_t, const SocketLink& link) {
                                                 require(peer > 0 && peer < size);
                                                 require(link.is_open());
                                                 ++admitted_;

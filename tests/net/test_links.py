@@ -1,7 +1,8 @@
-"""Hosts with two links: both carry data, the second may be cut in the middle of a collective, the first for a while."""
+"""Hosts with two links: both carry data, and either may be cut in the middle of a collective."""
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,35 @@ PROGRAM = """
 """
 
 
+SURVIVING = """
+    import numpy as np
+    import rueda
+    rueda.init()
+    process = rank
+    mark("ready")
+    try:
+        while True:
+            rueda.allreduce(np.ones(1000), name="x")
+            if process == 2 and pathlib.Path("now").exists():
+                os.kill(os.getpid(), signal.SIGKILL)
+    except rueda.PeerLostError as error:
+        assert "rank 2 " in str(error), error
+    rueda.recover(timeout=60)
+    assert np.all(rueda.allreduce(np.ones(1 << 20), op=rueda.Sum, name="y") == 2)
+    print("done", rueda.size(), flush=True)
+"""
+
+
+def wait_until_used(process: subprocess.Popen[str], link: Link, count: int) -> None:
+    """Until this many bytes more have left over it."""
+    used = link.counters().sent_bytes
+    deadline = time.monotonic() + 90
+    while link.counters().sent_bytes < used + count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_both_links_carry(make_lab: MakeLab, tmp_path: Path) -> None:
     lab = make_lab(2, links=2, rate="200mbit")
     launcher = Launcher(lab, tmp_path, [str(lab.agent)])
@@ -46,51 +76,58 @@ def test_both_links_carry(make_lab: MakeLab, tmp_path: Path) -> None:
     assert min(sent) > sum(sent) / 5, sent
 
 
+@pytest.mark.parametrize("number", [0, 1], ids=["first", "second"])
 @pytest.mark.parametrize(
     ("cut", "mend"),
     [(Link.cut, Link.mend), (Link.silence, Link.end_silence)],
     ids=["down", "silent"],
 )
-def test_a_second_link_that_is_cut_costs_no_result(
-    make_lab: MakeLab, tmp_path: Path, cut: Callable[[Link], None], mend: Callable[[Link], None]
+def test_a_link_that_is_cut_costs_no_result(
+    make_lab: MakeLab,
+    tmp_path: Path,
+    cut: Callable[[Link], None],
+    mend: Callable[[Link], None],
+    number: int,
 ) -> None:
     lab = make_lab(2, links=2, rate="200mbit")
     launcher = Launcher(lab, tmp_path, [str(lab.agent)])
-    link = lab.link("h1", 1)
+    link, other = lab.link("h1", number), lab.link("h1", 1 - number)
     with launcher.running(*BOTH, *launcher.program(PROGRAM), ranks=2) as process:
         cut(link)
-        used = lab.link("h1", 0).counters().sent_bytes
-        while lab.link("h1", 0).counters().sent_bytes < used + (20 << 20):
-            assert process.poll() is None
+        wait_until_used(process, other, 20 << 20)
         mend(link)
-        used = link.counters().sent_bytes
-        while link.counters().sent_bytes < used + (4 << 20):  # it is used again
-            assert process.poll() is None
+        wait_until_used(process, link, 4 << 20)
         (tmp_path / "enough").touch()
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert out.count("done") == 2
 
 
-# The control plane uses the first link alone.
-
-
-def test_a_first_link_that_comes_back_costs_no_result(make_lab: MakeLab, tmp_path: Path) -> None:
+def test_links_may_be_cut_in_turn(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Each carries also what the ranks agree on: alone, while the other is cut."""
     lab = make_lab(2, links=2, rate="200mbit")
     launcher = Launcher(lab, tmp_path, [str(lab.agent)])
-    link = lab.link("h1", 0)
+    links = [lab.link("h1", number) for number in (0, 1)]
     with launcher.running(*BOTH, *launcher.program(PROGRAM), ranks=2) as process:
-        link.silence()
-        time.sleep(2)
-        assert process.poll() is None
-        link.end_silence()
-        used = link.counters().sent_bytes
-        deadline = time.monotonic() + 60
-        while link.counters().sent_bytes < used + (4 << 20):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        for number in (0, 1, 0):
+            link, other = links[number], links[1 - number]
+            link.cut()
+            wait_until_used(process, other, 8 << 20)
+            link.mend()
+            wait_until_used(process, link, 4 << 20)
         (tmp_path / "enough").touch()
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert out.count("done") == 2
+
+
+def test_a_rank_is_killed_while_a_first_link_is_silent(make_lab: MakeLab, tmp_path: Path) -> None:
+    lab = make_lab(3, links=2, rate="200mbit")
+    launcher = Launcher(lab, tmp_path, [str(lab.agent)])
+    line = ["-H", "h0:1,h1:1,h2:1", "--min-np", "1", "--interface", "eth0,eth1", "--no-prefix"]
+    with launcher.running(*line, *launcher.program(SURVIVING), ranks=3) as process:
+        lab.link("h1", 0).silence()
+        (tmp_path / "now").touch()
+        out, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err
+    assert out.count("done 2") == 2, out + err

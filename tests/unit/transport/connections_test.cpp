@@ -37,7 +37,8 @@ Concluded conclude(std::span<const std::byte> good_bye) {
   auto own = listen_on("unix:@rueda-test-" + random_name());
   auto other = listen_on("unix:@rueda-test-" + random_name());
   REQUIRE((own.ok() && other.ok()));
-  Connections::Settings settings{"a test", protocol, 0, {own->address, other->address}, {}, key};
+  Connections::Settings settings{
+      "a test", protocol, 0, {{own->address}, {other->address}}, {}, key};
   settings.listeners.push_back(std::move(own).value());
   Concluded concluded;
   Connections connections(std::move(settings),
@@ -85,7 +86,8 @@ class Survivor {
     auto other = listen_on("unix:@rueda-test-" + random_name());
     REQUIRE((own.ok() && other.ok()));
     other_ = std::move(other->fd);
-    Connections::Settings settings{"a test", protocol, 0, {own->address, other->address}, {}, key};
+    Connections::Settings settings{
+      "a test", protocol, 0, {{own->address}, {other->address}}, {}, key};
     settings.listeners.push_back(std::move(own).value());
     connections_.emplace(std::move(settings),
                          Connections::Handlers{[](int, std::span<const std::byte>) {},
@@ -166,7 +168,7 @@ TEST_CASE("ranks have been connected once one has let the other in, also when th
   auto first = listen_on("unix:@rueda-test-" + random_name());
   auto second = listen_on("unix:@rueda-test-" + random_name());
   REQUIRE((first.ok() && second.ok()));
-  const std::vector<std::string> addresses{first->address, second->address};
+  const std::vector<std::vector<std::string>> addresses{{first->address}, {second->address}};
   const Connections::Handlers nothing{[](int, std::span<const std::byte>) {},
                                       [](int, const Status&) {}, [] {}};
   const auto settings = [&](int rank, Listener listener) {
@@ -233,12 +235,12 @@ TEST_CASE("connections between hosts are given up after as long as their owner s
   Connections::Settings settings{.name = "a test",
                                  .protocol = protocol,
                                  .rank = 0,
-                                 .addresses = {own->address, other->address},
+                                 .addresses = {{own->address}, {other->address}},
                                  .listeners = {},
                                  .key = key,
                                  .patience = 120s};
   settings.listeners.push_back(std::move(own).value());
-  const std::string own_address = settings.addresses[0];
+  const std::string own_address = settings.addresses[0][0];
   Connections connections(std::move(settings), {[](int, std::span<const std::byte>) {},
                                                 [](int, const Status&) {}, [] {}});
   REQUIRE(connections.open().ok());
@@ -354,7 +356,7 @@ class OverNetwork {
     return port_of(fd, ::getpeername) != -1 && port_of(fd, ::getsockname) == port_of(addresses_[1]);
   }
   Connections::Settings settings(int rank) {
-    Connections::Settings settings{"a test", protocol, rank, {addresses_[0], addresses_[1]},
+    Connections::Settings settings{"a test", protocol, rank, {{addresses_[0]}, {addresses_[1]}},
                                    {},       key};
     settings.listeners.push_back(std::move(listeners_[static_cast<std::size_t>(rank)]));
     return settings;

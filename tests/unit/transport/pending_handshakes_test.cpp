@@ -42,8 +42,8 @@ struct Called {
     listeners.push_back(std::move(listener).value());
     pending.emplace(
         "a test", handshake, std::move(listeners),
-        PendingHandshakes::Owner{[this](int peer) { return unexpected.count(peer) == 0; },
-                                 [this](int peer, SocketLink link) {
+        PendingHandshakes::Owner{[this](int peer, std::uint64_t) { return unexpected.count(peer) == 0; },
+                                 [this](int peer, std::uint64_t, SocketLink link) {
                                    REQUIRE(admitted.count(peer) == 0);
                                    admitted.emplace(peer, std::move(link));
                                  }},
