@@ -212,8 +212,8 @@ Expected<std::unique_ptr<Transport>> open_tcp_transport(Bootstrap& bootstrap,
   using Text = Expected<std::string>;
   const Status failed(ErrorCode::initialization, "the links over TCP cannot be made");
   auto own = listen_on_interfaces(interface);
-  const auto told = bootstrap.allgather(
-      "tcp", own ? Text(contact_text(*own)) : Text(own.status()), deadline);
+  const auto told =
+      bootstrap.allgather("tcp", own ? Text(contact_text(*own)) : Text(own.status()), deadline);
   if (!own) return failed.because(own.status());
   if (!told) return failed.because(told.status());
   std::vector<std::vector<std::string>> addresses;

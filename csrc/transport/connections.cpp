@@ -39,19 +39,20 @@ Connections::Connections(Settings settings, Handlers handlers)
       context_{handshake_,
                watched_,
                settings.patience,
-               [this](Place from, std::span<const std::byte> payload) {
-                 const bool is_next = at(from.peer).is_next(from.path);
+               settings.reopen_pause,
+               [this](PeerPath from, std::span<const std::byte> payload) {
+                 const bool is_next = at(from.peer).is_next(from.number);
                  if (is_next && is_running()) handlers_.on_message(from.peer, payload);
                  return Status();
                },
-               [this](Place from, std::uint64_t count) {
-                 return at(from.peer).resume(from.path, count);
+               [this](PeerPath from, std::uint64_t count) {
+                 return at(from.peer).resume(from.number, count);
                },
-               [this](Place place) {
-                 suspects_.push_back(place);
+               [this](PeerPath path) {
+                 suspects_.push_back(path);
                  wake();
                },
-               [this](Place place, Duration length) { pause(place, length); }},
+               [this](PeerPath path, Duration length) { pause(path, length); }},
       pending_(name_, handshake_, std::move(settings.listeners),
                {[this](int peer, std::uint64_t call) { return at(peer).expects(call); },
                 [this](int peer, std::uint64_t call, SocketLink link) {
@@ -129,8 +130,8 @@ void Connections::handle_event(const EpollSet<Watched>::Event& event) {
     case Watched::pause: return look_again();
     case Watched::outgoing:
     case Watched::incoming: {
-      const Place place = Place::at(event.index);
-      return at(place.peer).progress(place.path, event.source, event.events);
+      const PeerPath path = PeerPath::at(event.index);
+      return at(path.peer).progress(path.number, event.source, event.events);
     }
   }
 }
@@ -161,15 +162,15 @@ void Connections::look_again() {
       paused_.push_back(paused);
       continue;
     }
-    const Status stuck = at(paused.place.peer).look_again(paused.place.path);
+    const Status stuck = at(paused.path.peer).look_again(paused.path.number);
     if (stuck.ok() || !is_running() || std::exchange(is_stuck_, true)) continue;
     handlers_.on_loss(rank(), Status(ErrorCode::peer_lost, stuck.to_string(), rank()));
   }
   set_next_look_again();
 }
 
-void Connections::pause(Place place, Duration length) {
-  paused_.push_back({place, Clock::now() + length});
+void Connections::pause(PeerPath path, Duration length) {
+  paused_.push_back({path, Clock::now() + length});
   set_next_look_again();
 }
 
@@ -198,12 +199,12 @@ void Connections::look_at_ending() {
 // Suspicions that arise meanwhile are settled next time.
 bool Connections::settle_suspicions() {
   const auto suspects = std::exchange(suspects_, {});
-  for (const Place& place : suspects) {
+  for (const PeerPath& path : suspects) {
     pending_.catch_up();  // the peer's good-bye may be on a connection that is not admitted yet
-    const auto cause = at(place.peer).settle(place.path);
+    const auto cause = at(path.peer).settle(path.number);
     if (!cause || !is_running()) continue;
-    handlers_.on_loss(place.peer, Status(ErrorCode::peer_lost, cause->to_string(), place.peer,
-                                         {.reason = cause->details().reason}));
+    handlers_.on_loss(path.peer, Status(ErrorCode::peer_lost, cause->to_string(), path.peer,
+                                        {.reason = cause->details().reason}));
   }
   return !suspects.empty();
 }

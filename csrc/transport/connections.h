@@ -6,6 +6,7 @@
 // Not thread-safe.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -53,6 +54,7 @@ class Connections {
     Duration patience = usual_patience;  // with a network that does not answer
     // This rank's addresses for other hosts, one for each of its interfaces, as it is called there.
     std::vector<std::string> own_hosts = {};
+    Duration reopen_pause = std::chrono::seconds(2);  // before a path that failed is tried again
   };
 
   Connections(Settings settings, Handlers handlers);
@@ -105,7 +107,7 @@ class Connections {
   void handle_wake();
   void look_at_ending();
   void look_again();
-  void pause(Place place, Duration length);
+  void pause(PeerPath path, Duration length);
   void set_next_look_again();
   bool settle_suspicions();
   [[nodiscard]] std::vector<int> unflushed();
@@ -118,9 +120,9 @@ class Connections {
   const PeerConnection::Context context_;
   std::vector<PeerPaths> peers_;
   PendingHandshakes pending_;
-  std::vector<Place> suspects_;
+  std::vector<PeerPath> suspects_;
   struct Paused {
-    Place place;
+    PeerPath path;
     Time until;
   };
   std::vector<Paused> paused_;  // see PeerConnection::Context::on_pause

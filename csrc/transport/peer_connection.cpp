@@ -34,15 +34,15 @@ std::size_t PeerConnection::path_of(std::uint64_t call) {
   return static_cast<std::size_t>(call >> 32);
 }
 
-PeerConnection::PeerConnection(Place place, std::string address, std::string own_host,
+PeerConnection::PeerConnection(PeerPath path, std::string address, std::string own_host,
                                const Context& context)
-    : place_(place),
+    : path_(path),
       address_(std::move(address)),
       own_host_(std::move(own_host)),
       is_on_other_host_(address_.starts_with("tcp:")),
       user_(::geteuid()),
       context_(context),
-      call_(call_of(place.path, 0)) {}
+      call_(call_of(path.number, 0)) {}
 
 void PeerConnection::forget(SocketLink& link) {
   if (!link.is_open()) return;
@@ -61,7 +61,7 @@ void PeerConnection::open(std::uint64_t sent) {
   if (has_ended_) return suspect_end();
   outgoing_ = {};
   outgoing_.keep_sent();
-  outgoing_.enqueue(context_.handshake.hello_to(place_.peer, call_));
+  outgoing_.enqueue(context_.handshake.hello_to(path_.peer, call_));
   if (sent > 0) {
     outgoing_.enqueue(frame_of(FrameKind::resume, std::as_bytes(std::span(&sent, 1))));
   }
@@ -76,24 +76,24 @@ void PeerConnection::call() {
   if (!attempt.status.ok()) return suspect(outgoing_, attempt.status);
   outgoing_.restart(std::move(attempt.fd), is_on_other_host_);
   set_patience(outgoing_.fd(), context_.patience);  // without effect on AF_UNIX
-  context_.watched.add(outgoing_.fd(), EPOLLIN | EPOLLOUT, Watched::outgoing,
-                       place_.index());
+  context_.watched.add(outgoing_.fd(), EPOLLIN | EPOLLOUT, Watched::outgoing, path_.index());
   if (!outgoing_.is_connecting()) write();
 }
 
 void PeerConnection::wait_for_resources(const Status& cause) {
   if (!lacks_since_) lacks_since_ = Clock::now();
   shortage_ = cause;
-  context_.on_pause(place_, usual_pause);
+  context_.on_pause(path_, usual_pause);
 }
 
 Status PeerConnection::look_again() {
-  if (decides_at_ && !has_left_) context_.on_suspicion(place_);
+  if (decides_at_ && !has_left_) context_.on_suspicion(path_);
   if (!lacks_since_ || suspicion_ || has_left_) return {};
   call();
   if (!lacks_since_ || Clock::now() - *lacks_since_ < shortage_timeout) return {};
-  return Status(ErrorCode::transport, str("no connection to rank ", place_.peer, " could be opened for ",
-                                          to_seconds(shortage_timeout), " s"))
+  return Status(ErrorCode::transport,
+                str("no connection to rank ", path_.peer, " could be opened for ",
+                    to_seconds(shortage_timeout), " s"))
       .because(shortage_);
 }
 
@@ -115,18 +115,19 @@ Status PeerConnection::finish_opening(Time deadline) {
       std::this_thread::sleep_for(between_calls);
       call();
     } else if (lacks_since_) {
-      return Status(ErrorCode::initialization, str("cannot open a connection to rank ", place_.peer))
+      return Status(ErrorCode::initialization, str("cannot open a connection to rank ", path_.peer))
           .because(shortage_);
     } else if (wait_writable(outgoing_.fd(), deadline)) {
       write();
     } else if (Clock::now() >= deadline) {
-      return Status(ErrorCode::initialization,
-                    str("rank ", place_.peer, " did not answer at ", address_, " before the deadline"),
-                    place_.peer);
+      return Status(
+          ErrorCode::initialization,
+          str("rank ", path_.peer, " did not answer at ", address_, " before the deadline"),
+          path_.peer);
     }
   }
   if (!suspicion_) return {};
-  return Status(ErrorCode::initialization, str("cannot reach rank ", place_.peer), place_.peer)
+  return Status(ErrorCode::initialization, str("cannot reach rank ", path_.peer), path_.peer)
       .because(*suspicion_);
 }
 
@@ -141,7 +142,7 @@ void PeerConnection::send(std::span<const std::byte> payload) {
 void PeerConnection::write() {
   if (const Status status = outgoing_.write(); !status.ok()) return suspect(outgoing_, status);
   context_.watched.change(outgoing_.fd(), outgoing_.wants_to_write() ? EPOLLIN | EPOLLOUT : EPOLLIN,
-                          Watched::outgoing, place_.index());
+                          Watched::outgoing, path_.index());
 }
 
 void PeerConnection::admit(std::uint64_t call, SocketLink incoming) {
@@ -149,7 +150,7 @@ void PeerConnection::admit(std::uint64_t call, SocketLink incoming) {
   incoming_ = std::move(incoming);
   was_admitted_ = true;
   set_patience(incoming_.fd(), context_.patience);
-  context_.watched.add(incoming_.fd(), EPOLLIN, Watched::incoming, place_.index());
+  context_.watched.add(incoming_.fd(), EPOLLIN, Watched::incoming, path_.index());
   read(incoming_);
   if (has_ended_ && !has_left_) suspect_end();
 }
@@ -193,11 +194,11 @@ Status PeerConnection::handle_frame(const Frame& frame, bool is_outgoing) {
   } else if (is_outgoing) {
     return Status(ErrorCode::transport, "a message from a rank that was not to send any here");
   } else if (frame.kind == FrameKind::message) {
-    return context_.on_message(place_, frame.payload);
+    return context_.on_message(path_, frame.payload);
   } else if (std::uint64_t count = 0;
              frame.kind == FrameKind::resume && frame.payload.size() == sizeof count) {
     std::memcpy(&count, frame.payload.data(), sizeof count);
-    return context_.on_resume(place_, count);
+    return context_.on_resume(path_, count);
   } else {
     return Status(ErrorCode::transport, "a frame that means nothing here");
   }
@@ -206,12 +207,13 @@ Status PeerConnection::handle_frame(const Frame& frame, bool is_outgoing) {
 
 // For whatever answers at the peer's address: only a proof shows that it is the peer.
 Status PeerConnection::handle_first_frame(const Frame& frame) {
-  if (frame.kind == FrameKind::welcome && context_.handshake.is_welcome_of(place_.peer, frame.payload, call_)) {
+  if (frame.kind == FrameKind::welcome &&
+      context_.handshake.is_welcome_of(path_.peer, frame.payload, call_)) {
     welcomed_ = true;
     first_failure_ = {};
     outgoing_.forget_sent();
   } else if (frame.kind == FrameKind::good_bye &&
-             context_.handshake.is_good_bye_of(place_.peer, frame.payload)) {
+             context_.handshake.is_good_bye_of(path_.peer, frame.payload)) {
     has_left_ = true;
   } else {
     return Status(ErrorCode::transport, "what answers there is none of this world's ranks");
@@ -225,17 +227,17 @@ void PeerConnection::suspect(const SocketLink& link, const Status& cause) {
   if (has_left_) return;
   const bool may_call_again = &link == &outgoing_ && !welcomed_ && attempts_ < max_attempts;
   may_call_again_ = may_call_again && (!suspicion_ || may_call_again_);
-  if (decides_at_) context_.on_suspicion(place_);
+  if (decides_at_) context_.on_suspicion(path_);
   if (suspicion_) return;
   suspicion_ = cause;
-  context_.on_suspicion(place_);
+  context_.on_suspicion(path_);
 }
 
 void PeerConnection::give_up(const Status& cause) {
   may_call_again_ = false;
   if (has_left_ || suspicion_) return;
   suspicion_ = cause;
-  context_.on_suspicion(place_);
+  context_.on_suspicion(path_);
 }
 
 void PeerConnection::drop() {
@@ -318,7 +320,7 @@ bool PeerConnection::awaits_close() {
   if (!decides_at_) {
     decides_at_ = now + close_timeout;
     forget_by_reset(outgoing_);
-    context_.on_pause(place_, usual_pause);
+    context_.on_pause(path_, usual_pause);
   }
   return true;
 }

@@ -40,17 +40,17 @@ namespace rueda {
 enum class Watched : std::uint32_t { wake, pending, outgoing, incoming, life_line, ending, pause };
 
 // A path to a peer.
-struct Place {
+struct PeerPath {
   static constexpr std::size_t max_paths = 16;
 
   int peer = 0;
-  std::size_t path = 0;  // below max_paths
+  std::size_t number = 0;  // below max_paths
 
-  // Of all places of a rank.
+  // Of all paths of a rank.
   [[nodiscard]] std::size_t index() const {
-    return static_cast<std::size_t>(peer) * max_paths + path;
+    return static_cast<std::size_t>(peer) * max_paths + number;
   }
-  static Place at(std::size_t index) {
+  static PeerPath at(std::size_t index) {
     return {static_cast<int>(index / max_paths), index % max_paths};
   }
 };
@@ -60,21 +60,23 @@ class PeerConnection {
   // Shared by the connections of one rank; outlives them.
   struct Context {
     const Handshake& handshake;
-    EpollSet<Watched>& watched;  // contains the connections under their Place's index
+    EpollSet<Watched>& watched;  // contains the connections under their PeerPath's index
     Duration patience;           // with a network that does not answer
+    Duration reopen_pause;       // before a path that failed is tried again
     // A message of the peer. May call send(). An error if it must not come here.
-    std::function<Status(Place from, std::span<const std::byte> payload)> on_message;
-    // The first frame over a path opened again: the peer had sent `count` messages before. Likewise.
-    std::function<Status(Place from, std::uint64_t count)> on_resume;
+    std::function<Status(PeerPath from, std::span<const std::byte> payload)> on_message;
+    // The first frame over a path opened again: the peer had sent `count` messages before.
+    // Likewise.
+    std::function<Status(PeerPath from, std::uint64_t count)> on_resume;
     // Call settle() later, not now: the caller may be in the middle of a frame.
-    std::function<void(Place at)> on_suspicion;
+    std::function<void(PeerPath at)> on_suspicion;
     // Something is to be tried again, or decided, in a while: call look_again() then.
-    std::function<void(Place at, Duration pause)> on_pause;
+    std::function<void(PeerPath at, Duration pause)> on_pause;
   };
 
-  // `address` is where the peer listens, in the form of socket.h; `own_host` where the connection to
-  // it begins, if not empty.
-  PeerConnection(Place place, std::string address, std::string own_host, const Context& context);
+  // `address` is where the peer listens, in the form of socket.h; `own_host` where the connection
+  // to it begins, if not empty.
+  PeerConnection(PeerPath path, std::string address, std::string own_host, const Context& context);
 
   [[nodiscard]] const std::string& address() const { return address_; }
   // Whether nothing more can come: the peer is lost, or it has said good-bye and all its frames
@@ -99,8 +101,8 @@ class PeerConnection {
   // Waits until the connection that open() began is established. ErrorCode::initialization, with
   // the peer, if it cannot be reached, or not by the deadline.
   [[nodiscard]] Status finish_opening(Time deadline);
-  // Queues a frame with this payload; open() comes first. Never blocks. Dropped if the peer has left
-  // or is about to.
+  // Queues a frame with this payload; open() comes first. Never blocks. Dropped if the peer has
+  // left or is about to.
   void send(std::span<const std::byte> payload);
   // Takes over the connection that the peer has opened with `call` and on which it was welcomed.
   void admit(std::uint64_t call, SocketLink incoming);
@@ -157,7 +159,7 @@ class PeerConnection {
   void forget(SocketLink& link);
   void forget_by_reset(SocketLink& link);
 
-  const Place place_;
+  const PeerPath path_;
   const std::string address_;
   const std::string own_host_;
   const bool is_on_other_host_;
@@ -167,8 +169,8 @@ class PeerConnection {
   SocketLink incoming_;
   std::uint64_t call_;                     // of the outgoing connection
   std::optional<std::uint64_t> admitted_;  // the latest call of the peer
-  int attempts_ = 0;                 // to open the outgoing connection
-  std::optional<Time> lacks_since_;  // resources to open one; what is to be sent waits
+  int attempts_ = 0;                       // to open the outgoing connection
+  std::optional<Time> lacks_since_;        // resources to open one; what is to be sent waits
   Status shortage_;
   Status first_failure_;       // of those attempts
   bool welcomed_ = false;      // the peer has let the outgoing connection in

@@ -11,7 +11,6 @@ namespace rueda {
 
 namespace {
 
-constexpr Duration reopen_pause = std::chrono::seconds(2);
 // While connecting, how long one path is waited for before another has its turn.
 constexpr Duration turn = std::chrono::milliseconds(50);
 constexpr Duration flush_timeout = std::chrono::milliseconds(500);
@@ -28,7 +27,7 @@ PeerPaths::PeerPaths(int peer, const std::vector<std::string>& addresses,
   // Two ranks that have listed different numbers of interfaces use the first ones of both.
   const std::size_t shared =
       own_hosts.empty() ? addresses.size() : std::min(addresses.size(), own_hosts.size());
-  const std::size_t count = std::clamp(shared, std::size_t{1}, Place::max_paths);
+  const std::size_t count = std::clamp(shared, std::size_t{1}, PeerPath::max_paths);
   paths_.reserve(count);
   for (std::size_t path = 0; path < count; ++path) {
     const std::string own_host = count > 1 && path < own_hosts.size() ? own_hosts[path] : "";
@@ -118,8 +117,8 @@ Status PeerPaths::resume(std::size_t path, std::uint64_t count) {
     return Status(ErrorCode::transport, "messages were lost with another connection");
   }
   if (std::exchange(resumed.is_reported, false)) {
-    log(LogLevel::info, str("messages of rank ", peer_, " come from ",
-                            resumed.connection.address(), " again"));
+    log(LogLevel::info,
+        str("messages of rank ", peer_, " come from ", resumed.connection.address(), " again"));
   }
   return {};
 }
@@ -140,7 +139,7 @@ void PeerPaths::admit(std::uint64_t call, SocketLink incoming) {
   if (again && is_opened_ && !has_left_) path.connection.open(sent_);
 }
 
-Place PeerPaths::place_of(const Path& path) const {
+PeerPath PeerPaths::as_peer_path(const Path& path) const {
   return {peer_, static_cast<std::size_t>(&path - paths_.data())};
 }
 
@@ -152,9 +151,9 @@ void PeerPaths::reopen(Path& path) {
 
 void PeerPaths::rest(Path& path, const Status& cause) {
   path.is_alive = false;
-  path.reopens_at = Clock::now() + reopen_pause;
+  path.reopens_at = Clock::now() + context_.reopen_pause;
   if (is_closing_) return;
-  context_.on_pause(place_of(path), reopen_pause);
+  context_.on_pause(as_peer_path(path), context_.reopen_pause);
   if (std::exchange(path.is_reported, true)) return;
   log(LogLevel::warning,
       str("no messages to or from rank ", peer_, " at ", path.connection.address(), " (",
@@ -167,7 +166,7 @@ Status PeerPaths::look_again(std::size_t index) {
   if (has_left_ || is_closing_) return {};
   const Time now = Clock::now();
   if (now < path.reopens_at) {
-    context_.on_pause(place_of(path), path.reopens_at - now);
+    context_.on_pause(as_peer_path(path), path.reopens_at - now);
     return {};
   }
   reopen(path);
@@ -191,7 +190,7 @@ void PeerPaths::note_departure(Path& path) {
   path.reopens_at = Time::max();
   if (has_other(path)) return;
   loss_ = Status(ErrorCode::transport, "messages were lost with another connection");
-  context_.on_suspicion(place_of(path));
+  context_.on_suspicion(as_peer_path(path));
 }
 
 std::optional<Status> PeerPaths::settle(std::size_t index) {

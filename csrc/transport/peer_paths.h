@@ -73,7 +73,7 @@ class PeerPaths {
 
   [[nodiscard]] bool is_complete(const Path& path) const { return path.received <= delivered_; }
   [[nodiscard]] bool has_other(const Path& than) const;
-  [[nodiscard]] Place place_of(const Path& path) const;
+  [[nodiscard]] PeerPath as_peer_path(const Path& path) const;
   void reopen(Path& path);
   void rest(Path& path, const Status& cause);
   void note_departure(Path& path);

@@ -24,13 +24,14 @@ class Called {
     address_ = listener->address;
     std::vector<Listener> listeners;
     listeners.push_back(std::move(listener).value());
-    pending_.emplace("fuzz", handshake_, std::move(listeners),
-                     PendingHandshakes::Owner{[](int, std::uint64_t) { return true; },
-                                              [this](int peer, std::uint64_t, const SocketLink& link) {
-                                                require(peer > 0 && peer < size);
-                                                require(link.is_open());
-                                                ++admitted_;
-                                              }});
+    pending_.emplace(
+        "fuzz", handshake_, std::move(listeners),
+        PendingHandshakes::Owner{[](int, std::uint64_t) { return true; },
+                                 [this](int peer, std::uint64_t, const SocketLink& link) {
+                                   require(peer > 0 && peer < size);
+                                   require(link.is_open());
+                                   ++admitted_;
+                                 }});
     require(pending_->open());
   }
 

@@ -37,8 +37,8 @@ Concluded conclude(std::span<const std::byte> good_bye) {
   auto own = listen_on("unix:@rueda-test-" + random_name());
   auto other = listen_on("unix:@rueda-test-" + random_name());
   REQUIRE((own.ok() && other.ok()));
-  Connections::Settings settings{
-      "a test", protocol, 0, {{own->address}, {other->address}}, {}, key};
+  Connections::Settings settings{"a test", protocol, 0, {{own->address}, {other->address}},
+                                 {},       key};
   settings.listeners.push_back(std::move(own).value());
   Concluded concluded;
   Connections connections(std::move(settings),
@@ -86,8 +86,8 @@ class Survivor {
     auto other = listen_on("unix:@rueda-test-" + random_name());
     REQUIRE((own.ok() && other.ok()));
     other_ = std::move(other->fd);
-    Connections::Settings settings{
-      "a test", protocol, 0, {{own->address}, {other->address}}, {}, key};
+    Connections::Settings settings{"a test", protocol, 0, {{own->address}, {other->address}},
+                                   {},       key};
     settings.listeners.push_back(std::move(own).value());
     connections_.emplace(std::move(settings),
                          Connections::Handlers{[](int, std::span<const std::byte>) {},

@@ -5,7 +5,9 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -14,6 +16,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -65,11 +68,8 @@ class Network {
   void cut() {
     is_cut = true;
     for (Connection& each : connections_) {
-      for (UniqueFd* end : {&each.caller, &each.called}) {
-        const linger at_once{.l_onoff = 1, .l_linger = 0};
-        ::setsockopt(end->get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-        end->reset();
-      }
+      reset(each.caller);
+      reset(each.called);
     }
     connections_.clear();
   }
@@ -87,17 +87,32 @@ class Network {
     std::vector<char> to_caller;
   };
 
+  static void reset(UniqueFd& end) {
+    const linger at_once{.l_onoff = 1, .l_linger = 0};
+    ::setsockopt(end.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    end.reset();
+  }
+
+  // A reset, which the first call on an end tells, is one for the other end.
   static void pass(UniqueFd& from, UniqueFd& to, std::vector<char>& waiting, std::size_t bound) {
     if (!from || !to) return;
+    bool is_broken = false;
     if (waiting.empty()) {
       waiting.resize(bound);
       const ssize_t got = ::recv(from.get(), waiting.data(), bound, MSG_DONTWAIT);
+      is_broken = got < 0 && errno != EAGAIN;
       waiting.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
       if (got == 0) ::shutdown(to.get(), SHUT_WR);
     }
-    const ssize_t sent =
-        ::send(to.get(), waiting.data(), waiting.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent > 0) waiting.erase(waiting.begin(), waiting.begin() + sent);
+    if (!waiting.empty()) {
+      const ssize_t sent =
+          ::send(to.get(), waiting.data(), waiting.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      is_broken = is_broken || (sent < 0 && errno != EAGAIN);
+      if (sent > 0) waiting.erase(waiting.begin(), waiting.begin() + sent);
+    }
+    if (!is_broken) return;
+    reset(from);
+    reset(to);
   }
 
   const std::string target_;
@@ -127,14 +142,12 @@ class TwoRanks {
           "a test", protocol, static_cast<int>(rank), {addresses[0], addresses[1]}, {}, key};
       settings.listeners = std::move(listeners[rank]);
       settings.own_hosts = {"127.0.0.1", "127.0.0.1"};
-      ends_[rank].emplace(std::move(settings),
-                          Connections::Handlers{[this, rank](int, auto payload) {
-                                                  received[rank].push_back(number_in(payload));
-                                                },
-                                                [this, rank](int, const Status& cause) {
-                                                  losses[rank].push_back(cause);
-                                                },
-                                                [] {}});
+      settings.reopen_pause = std::chrono::milliseconds(20);
+      ends_[rank].emplace(
+          std::move(settings),
+          Connections::Handlers{
+              [this, rank](int, auto payload) { received[rank].push_back(number_in(payload)); },
+              [this, rank](int, const Status& cause) { losses[rank].push_back(cause); }, [] {}});
       REQUIRE(ends_[rank]->open().ok());
     }
   }
@@ -163,8 +176,11 @@ class TwoRanks {
     ends_[rank]->send(static_cast<int>(1 - rank), payload);
   }
   void progress(std::size_t bound = 65536) {
-    for (auto& network : networks_) network->progress(bound);
+    progress_networks(bound);
     for (auto& end : ends_) end->progress();
+  }
+  void progress_networks(std::size_t bound = 65536) {
+    for (auto& network : networks_) network->progress(bound);
   }
   void progress_until(const std::function<bool()>& done, const char* what) {
     await(
@@ -273,6 +289,25 @@ TEST_CASE("a path that was cut is used again, and may then be the only one") {
   ranks.check();
 }
 
+TEST_CASE("what waits for a silent path is bounded") {
+  TwoRanks ranks;
+  for (std::size_t rank : {0, 1}) ranks.send(rank);
+  ranks.await_all();
+  const int path = GENERATE(0, 1);
+  const int before = ranks.network(1, path).accepted;
+  ranks.on_path(path, [](Network& network) { network.is_silent = true; });
+  for (int count = 0; count < 40; ++count) {
+    ranks.send(0, std::size_t{1} << 20);
+    ranks.await_all();
+  }
+  ranks.on_path(path, [](Network& network) { network.is_silent = false; });
+  ranks.progress_until([&] { return ranks.network(1, path).accepted > before; },
+                       "that the path was given up, and is opened again");
+  ranks.send(0);
+  ranks.await_all();
+  ranks.check();
+}
+
 TEST_CASE("a peer is lost with its last path") {
   TwoRanks ranks;
   for (std::size_t rank : {0, 1}) ranks.send(rank);
@@ -311,7 +346,15 @@ TEST_CASE("a rank that leaves says good-bye over one path where another is silen
   ranks.await_all();
   silence();
   ranks.send(0);
-  CHECK(ranks.end(0).close(soon()).empty());
+  std::vector<int> left;
+  std::atomic<bool> is_closed = false;
+  std::thread closing([&] {
+    left = ranks.end(0).close(soon());
+    is_closed = true;
+  });
+  while (!is_closed) ranks.progress_networks();
+  closing.join();
+  CHECK(left.empty());
   ranks.progress_until([&] { return ranks.end(1).has_left(0); }, "the good-bye");
   ranks.check();
 }
@@ -350,9 +393,9 @@ TEST_CASE("messages that were lost with the other path are the loss of their sen
   settings.own_hosts = {"127.0.0.1", "127.0.0.1"};
   int received = 0;
   Status loss;
-  Connections connections(std::move(settings), {[&](int, auto) { ++received; },
-                                                [&](int, const Status& why) { loss = why; },
-                                                [] {}});
+  Connections connections(
+      std::move(settings),
+      {[&](int, auto) { ++received; }, [&](int, const Status& why) { loss = why; }, [] {}});
   REQUIRE(connections.open().ok());
   const Handshake peer(protocol, key, 1, 2);
   const auto call = [&](std::size_t path, std::uint64_t number, std::uint64_t before) {

@@ -40,14 +40,14 @@ struct Called {
     address = listener.value().address;
     std::vector<Listener> listeners;
     listeners.push_back(std::move(listener).value());
-    pending.emplace(
-        "a test", handshake, std::move(listeners),
-        PendingHandshakes::Owner{[this](int peer, std::uint64_t) { return unexpected.count(peer) == 0; },
-                                 [this](int peer, std::uint64_t, SocketLink link) {
-                                   REQUIRE(admitted.count(peer) == 0);
-                                   admitted.emplace(peer, std::move(link));
-                                 }},
-        timeout);
+    pending.emplace("a test", handshake, std::move(listeners),
+                    PendingHandshakes::Owner{
+                        [this](int peer, std::uint64_t) { return unexpected.count(peer) == 0; },
+                        [this](int peer, std::uint64_t, SocketLink link) {
+                          REQUIRE(admitted.count(peer) == 0);
+                          admitted.emplace(peer, std::move(link));
+                        }},
+                    timeout);
     REQUIRE(pending->open());
   }
   ~Called() { set_log_level(LogLevel::warning); }
@@ -196,7 +196,8 @@ TEST_CASE("what has been said but not been read is taken into account by catchin
   auto fd = start_connecting(called.address);
   REQUIRE(fd.ok());
   const Bytes hello = rank_of_world(1).hello_to(0);
-  REQUIRE(::send(fd.value().get(), hello.data(), hello.size(), MSG_NOSIGNAL) == 48);
+  REQUIRE(::send(fd.value().get(), hello.data(), hello.size(), MSG_NOSIGNAL) ==
+          static_cast<ssize_t>(hello.size()));
   called.pending->catch_up();
   CHECK(called.admitted.count(1) == 1);
 }
