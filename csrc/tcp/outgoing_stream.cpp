@@ -271,7 +271,10 @@ StreamSilence OutgoingStream::silence(Duration timeout, Time now) const {
   socklen_t length = sizeof info;
   const bool known = ::getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &length) == 0;
   using std::chrono::microseconds;
-  return silence_of({.awaits_any = known && info.tcpi_unacked > 0,
+  // Where the interface of this host is down, nothing leaves, and so nothing is unacknowledged: the
+  // system probes instead. A receiver without room answers each probe before the next.
+  const bool probes_in_vain = info.tcpi_probes > 1;
+  return silence_of({.awaits_any = known && (info.tcpi_unacked > 0 || probes_in_vain),
                      .since_last = std::chrono::milliseconds(info.tcpi_last_ack_recv),
                      .since_first_due = now - first_due_,
                      .round_trip = microseconds(info.tcpi_rtt),

@@ -12,7 +12,7 @@ namespace rueda {
 enum class StreamSilence : std::uint8_t { idle, answered, silent };
 
 struct StreamAnswers {
-  bool awaits_any = false;     // something sent is not acknowledged
+  bool awaits_any = false;     // an acknowledgement, of data or of a probe
   Duration since_last{};       // answer, including those for earlier data
   Duration since_first_due{};  // when something was written and nothing else was in flight
   Duration round_trip{};
