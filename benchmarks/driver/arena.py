@@ -24,7 +24,7 @@ class Interrupted(BaseException):
         self.number = number
 
 
-_PATIENCE, _HASTE = 10.0, 2.0  # seconds
+_TIMEOUT, _SHORT_TIMEOUT = 10.0, 2.0  # seconds
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -55,7 +55,7 @@ class Arena:
             signal.signal(number, signal.SIG_IGN)
         self._listener.close()
         # MPI ranks get a moment to remove their files even when the run is interrupted.
-        end_all(self._groups, _PATIENCE if kind is None else _HASTE)
+        end_all(self._groups, _TIMEOUT if kind is None else _SHORT_TIMEOUT)
         shutil.rmtree(self._folder, ignore_errors=True)
         for number, handler in self._before.items():
             signal.signal(number, handler)

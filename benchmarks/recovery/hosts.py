@@ -85,7 +85,7 @@ def all_processes(lab: Lab) -> list[int]:
 
 def await_nothing(lab: Lab) -> None:
     """Until no process is left on any host."""
-    deadline = time.monotonic() + harness.PATIENCE
+    deadline = time.monotonic() + harness.TIMEOUT
     while left := all_processes(lab):
         if time.monotonic() > deadline:
             raise harness.Hang(f"processes {left} are left")

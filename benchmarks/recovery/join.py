@@ -29,7 +29,7 @@ from elastic_launcher import ElasticJob  # noqa: E402
 from tests.net.lab import Lab  # noqa: E402
 
 RANK = Path(__file__).with_name("join_rank.py")
-PATIENCE = 300.0
+TIMEOUT = 300.0
 BEFORE = 8  # steps, before somebody joins; the first is not counted
 
 
@@ -67,7 +67,7 @@ def ends_of(folder: Path, number: int) -> list[str]:
 
 def wait_for(folder: Path, number: int, event: str, count: int, job: ElasticJob) -> None:
     """Until the process has noted that so often."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while sum(line["event"] == event for line in diary(folder, number)) < count:
         if time.monotonic() > deadline:
             raise click.ClickException(

@@ -64,9 +64,9 @@ class Contender:
         ]  # fmt: skip
 
     @property
-    def patience(self) -> float:
+    def timeout(self) -> float:
         """Seconds within which a job goes on: torchft's defaults wait for a minute in places."""
-        return 150.0 if self.name in TORCHFT else harness.PATIENCE
+        return 150.0 if self.name in TORCHFT else harness.TIMEOUT
 
 
 TORCHFT = ("torchft", "torchft-rueda", "torchft-defaults")
@@ -99,7 +99,7 @@ def main(kills: int, contenders: str, seed: int) -> None:
                     world,
                     lambda rest: rival.command(folder, rest),  # noqa: B023
                     rival.variables,
-                    rival.patience,
+                    rival.timeout,
                 )
                 job.run(outcome)
             except AssertionError as error:

@@ -76,7 +76,7 @@ enum class Tried : std::uint8_t { not_repeated, done, begun };
 void end_process_sets();
 // For a process set that this rank knows: from now on in this world, stall_error makes operations
 // fail after `seconds` at the earliest. The value given on the set's first rank counts.
-void extend_patience(ProcessSet set, double seconds);
+void extend_timeout(ProcessSet set, double seconds);
 // Whether the set was added with these ranks, which may have been renumbered since.
 [[nodiscard]] bool was_added_as(ProcessSet set, std::vector<int> ranks);
 // Begin add_process_set() and remove_process_set().
@@ -127,8 +127,8 @@ struct WorldMeeting {
 // present one stays; UnsupportedError if the ranks met through MPI.
 Recovery enter_world(const WorldMeeting& meeting);
 // Whether the present world has ended: a rank is lost, or has left it cleanly. An operation may
-// fail because of that before this rank knows; waits up to `patience` seconds for the reason.
-[[nodiscard]] bool is_world_over(double patience);
+// fail because of that before this rank knows; waits up to `timeout` seconds for the reason.
+[[nodiscard]] bool is_world_over(double timeout);
 // For a thread that waits for all ranks of the present world by other means, as in enter_world():
 // throws PeerLostError if one has been lost, for which it would otherwise wait until the timeout.
 void throw_if_rank_is_lost();

@@ -360,9 +360,9 @@ Recovery recover(double timeout, bool break_whole) {
   return std::move(next.recovery);
 }
 
-bool is_world_over(double patience) {
+bool is_world_over(double timeout) {
   const auto present = find_runtime();
-  return present && is_over(*present, Clock::now() + seconds(patience));
+  return present && is_over(*present, Clock::now() + seconds(timeout));
 }
 
 void throw_if_rank_is_lost() {

@@ -94,8 +94,8 @@ void end_process_sets() {
   current_runtime()->sets().end_added();
 }
 
-void extend_patience(ProcessSet set, double seconds) {
-  members_of(set)->patience->extend(rueda::seconds(seconds));
+void extend_timeout(ProcessSet set, double seconds) {
+  members_of(set)->timeout_extension->extend(rueda::seconds(seconds));
 }
 
 bool was_added_as(ProcessSet set, std::vector<int> ranks) {

@@ -241,8 +241,7 @@ void bind_process_sets(py::module_& module) {
   module.def("throw_if_rank_has_left", &throw_if_rank_has_left, released);
   module.def("end_process_sets", &end_process_sets, released);
   module.def(
-      "extend_patience", [](int set, double seconds) { extend_patience({set}, seconds); },
-      released);
+      "extend_timeout", [](int set, double seconds) { extend_timeout({set}, seconds); }, released);
   module.def(
       "was_added_as",
       [](int set, std::vector<int> ranks) { return was_added_as({set}, std::move(ranks)); },

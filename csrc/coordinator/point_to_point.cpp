@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "coordinator/process_sets.h"
 #include "core/strings.h"
@@ -135,13 +136,16 @@ void PointToPoint::take_offer(int peer, Reader& reader) {
   Offer offer;
   offer.sender = peer;
   offer.number = reader.unsigned_integer();
-  offer.set_id = static_cast<int>(reader.unsigned_integer());
+  // Rueda's own have negative numbers.
+  const auto set = static_cast<std::int64_t>(reader.unsigned_integer());
   offer.tag = reader.integer();
   offer.dtype = static_cast<DataType>(reader.byte());
   offer.count = static_cast<std::int64_t>(reader.unsigned_integer());
   offer.address = reader.unsigned_integer();
   offer.is_inline = reader.byte() != 0;
-  if (!reader.ok() || static_cast<std::size_t>(offer.dtype) >= data_types.size()) return;
+  const bool is_set = std::in_range<int>(set);
+  if (!reader.ok() || !is_set || static_cast<std::size_t>(offer.dtype) >= data_types.size()) return;
+  offer.set_id = static_cast<int>(set);
   if (offer.is_inline) offer.content.assign(reader.rest().begin(), reader.rest().end());
   const auto found =
       std::find_if(receives_.begin(), receives_.end(), [&](const MessageRequest& request) {

@@ -29,7 +29,7 @@ NegotiatorOptions negotiator_options(const ProcessSetMembers& members, const Opt
   result.fusion_threshold = options.fusion_threshold;
   result.stall_warning = seconds(options.stall_warning);
   result.stall_error = seconds(options.stall_error);
-  result.patience = [patience = members.patience] { return patience->least(); };
+  result.min_timeout = [extension = members.timeout_extension] { return extension->least(); };
   result.asks_whereabouts = asks_whereabouts;
   result.is_watched = [timeline] { return timeline->is_open(); };
   result.on_ready = [timeline, &members](const Request& request, std::span<const int> ranks,

@@ -19,8 +19,9 @@ namespace {
 // Connections, shared memory and wake-ups for each rank of the host: rank 0 holds 7.3.
 constexpr rlim_t per_rank = 8;
 constexpr rlim_t for_itself = 32;
-// Control lane, membership and some streams, in both directions.
-constexpr rlim_t per_remote_rank = 12;
+// Some streams, and over each interface the control lane and the membership, in both directions.
+constexpr rlim_t streams_per_remote_rank = 8;
+constexpr rlim_t per_interface = 4;
 
 rlim_t open_now() {
   std::error_code error;
@@ -45,11 +46,12 @@ Status provide_descriptors(int local_size) {
                     ": raise it (ulimit -Hn ", wanted, ") or start fewer ranks"));
 }
 
-void provide_remote_descriptors(int local_size, int remote_size) {
+void provide_remote_descriptors(int local_size, int remote_size, std::size_t interfaces) {
   rlimit limit{};
   if (remote_size == 0 || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const rlim_t wanted = open_now() + for_itself + per_rank * static_cast<rlim_t>(local_size) +
-                        per_remote_rank * static_cast<rlim_t>(remote_size);
+  const rlim_t wanted =
+      open_now() + for_itself + per_rank * static_cast<rlim_t>(local_size) +
+      (streams_per_remote_rank + per_interface * interfaces) * static_cast<rlim_t>(remote_size);
   if (wanted <= limit.rlim_cur) return;
   limit.rlim_cur = std::min(wanted, limit.rlim_max);
   ::setrlimit(RLIMIT_NOFILE, &limit);

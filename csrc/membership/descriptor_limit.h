@@ -1,6 +1,8 @@
 // Room for the file descriptors that a world needs.
 #pragma once
 
+#include <cstddef>
+
 #include "core/status.h"
 
 namespace rueda {
@@ -11,9 +13,9 @@ namespace rueda {
 [[nodiscard]] Status provide_descriptors(int local_size);
 
 // Also raises it, as far as the hard limit allows, for `remote_size` ranks on other hosts, at what
-// each needs under heavy traffic. Otherwise the application's own descriptors would be the ones to
-// find no room.
-void provide_remote_descriptors(int local_size, int remote_size);
+// each needs under heavy traffic over so many network interfaces. Otherwise the application's own
+// descriptors would be the ones to find no room.
+void provide_remote_descriptors(int local_size, int remote_size, std::size_t interfaces);
 
 // Grows the process's descriptor table now to the size that this world and a later one need. Linux
 // doubles the table when a descriptor does not fit, and in a process with several threads then

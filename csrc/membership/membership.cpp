@@ -83,7 +83,7 @@ Expected<std::unique_ptr<Membership>> Membership::open(Bootstrap& bootstrap, con
                                      {.name = "membership",
                                       .key = "membership",
                                       .protocol = "ruedamem",
-                                      .patience = network_patience(options)},
+                                      .network_timeout = network_timeout(options)},
                                      first.topology.host_of, options.interface, deadline);
   if (!settings) return settings.status();
   std::unique_ptr<Membership> membership(new Membership(

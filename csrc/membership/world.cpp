@@ -135,9 +135,9 @@ Expected<std::unique_ptr<Transport>> join_host(const HostGroup& host,
       std::make_unique<CompositeTransport>(std::move(links), std::move(link_of)));
 }
 
-Duration network_patience(const Options& options) {
-  if (options.recovery != "on") return usual_patience;
-  return std::max(usual_patience, 2 * seconds(options.heartbeat));
+Duration network_timeout(const Options& options) {
+  if (options.recovery != "on") return default_network_timeout;
+  return std::max(default_network_timeout, 2 * seconds(options.heartbeat));
 }
 
 Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const MpiCapability& mpi,
@@ -155,7 +155,8 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
   world.topology = topology_of(bootstrap.rank(), facts.value());
   const int local_size = world.topology.local_size;
   if (Status room = provide_descriptors(local_size); !room.ok()) return not_formed().because(room);
-  provide_remote_descriptors(local_size, world.topology.size - local_size);
+  provide_remote_descriptors(local_size, world.topology.size - local_size,
+                             interfaces_of(options.interface).size());
 
   // All of these are collective, so each is joined even if an earlier one failed.
   auto host = form_host(bootstrap, options, world.topology, deadline);
@@ -165,7 +166,7 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
   const auto links = choose_links(options.transport, world.topology, facts.value(), *obstacles);
   if (!links) return not_formed().because(links.status());
   auto control = open_control_socket(bootstrap, world.topology.host_of, options.interface, deadline,
-                                     network_patience(options));
+                                     network_timeout(options));
   auto transport = open_links(*links, mpi, world.host, bootstrap, options.interface, deadline);
   const Status own = control.ok() ? transport.status() : control.status();
   const Status ready = bootstrap.agree("ready", own, deadline);

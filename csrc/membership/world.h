@@ -75,7 +75,7 @@ struct KnownCosts {
 
 // How long the network between hosts may be silent before the ranks behind it count as lost: two
 // heartbeats, since during the first one it is the heartbeat that decides.
-[[nodiscard]] Duration network_patience(const Options& options);
+[[nodiscard]] Duration network_timeout(const Options& options);
 
 // Exchanges topology and options through `bootstrap`, chooses the links to the other ranks and
 // opens the lanes. Fails on every rank with ErrorCode::initialization if options that must agree

@@ -17,7 +17,7 @@ Negotiator::Negotiator(NegotiatorOptions options)
       tensors_(tree_, subtrees_, joined_),
       errors_(!subtrees_.children().empty()),
       stalls_({options_.stall_warning, options_.stall_error, options_.asks_whereabouts,
-               options_.patience},
+               options_.min_timeout},
               tree_, tensors_, joined_, naming_),
       cache_(options_.cache_capacity),
       builder_(tensors_, naming_),

@@ -24,7 +24,7 @@ Duration StallWatch::timeout() const {
 
 Duration StallWatch::error() const {
   if (limits_.error <= Duration::zero()) return Duration::zero();
-  return !limits_.patience ? limits_.error : std::max(limits_.error, limits_.patience());
+  return !limits_.min_timeout ? limits_.error : std::max(limits_.error, limits_.min_timeout());
 }
 
 Time StallWatch::first_report(Time since) const {
@@ -122,7 +122,7 @@ void StallWatch::judge(const std::string& name, const AnnouncedTensor& tensor, T
 
   const Time since = tensor.waiting.since;
   const bool fails = error() > Duration::zero() && now >= since + error();
-  // It became due before more patience was requested.
+  // It became due before a longer timeout was requested.
   if (!fails && (limits_.warning <= Duration::zero() || now < since + limits_.warning)) return;
   const AnnouncedTensor::Groups groups = tensor.groups();
   Response response;

@@ -22,7 +22,7 @@ class StallWatch {
     Duration warning{};  // zero: never
     Duration error{};    // zero: never
     bool asks_whereabouts = false;
-    std::function<Duration()> patience;  // may raise `error`, at any time; may be empty
+    std::function<Duration()> min_timeout;  // may raise `error`, at any time; may be empty
   };
   using Waiting = AnnouncedTensor::Waiting;
 

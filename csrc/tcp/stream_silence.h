@@ -24,9 +24,8 @@ struct StreamAnswers {
 inline StreamSilence silence_of(const StreamAnswers& answers, Duration timeout) {
   if (!answers.awaits_any) return StreamSilence::idle;
   const Duration silent = std::min(answers.since_last, answers.since_first_due);
-  const Duration patience =
-      std::max({timeout, 4 * answers.round_trip, 2 * answers.resending_after});
-  return silent > patience ? StreamSilence::silent : StreamSilence::answered;
+  const Duration limit = std::max({timeout, 4 * answers.round_trip, 2 * answers.resending_after});
+  return silent > limit ? StreamSilence::silent : StreamSilence::answered;
 }
 
 }  // namespace rueda

@@ -38,7 +38,7 @@ Connections::Connections(Settings settings, Handlers handlers)
       handlers_(std::move(handlers)),
       context_{handshake_,
                watched_,
-               settings.patience,
+               settings.network_timeout,
                settings.reopen_pause,
                [this](PeerPath from, std::span<const std::byte> payload) {
                  const bool is_next = at(from.peer).is_next(from.number);

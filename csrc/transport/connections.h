@@ -49,9 +49,9 @@ class Connections {
     // Of each rank, as this one reaches it (socket.h); of those on other hosts one for each of
     // their interfaces.
     std::vector<std::vector<std::string>> addresses;
-    std::vector<Listener> listeners;     // of this rank
-    Key key;                             // of the world, derived for this protocol
-    Duration patience = usual_patience;  // with a network that does not answer
+    std::vector<Listener> listeners;                     // of this rank
+    Key key;                                             // of the world, derived for this protocol
+    Duration network_timeout = default_network_timeout;  // with a network that does not answer
     // This rank's addresses for other hosts, one for each of its interfaces, as it is called there.
     std::vector<std::string> own_hosts = {};
     Duration reopen_pause = std::chrono::seconds(2);  // before a path that failed is tried again

@@ -86,12 +86,15 @@ Status SocketControl::close(Time deadline) {
 Expected<std::unique_ptr<ControlLane>> open_control_socket(Bootstrap& bootstrap,
                                                            std::span<const int> host_of,
                                                            const std::string& interface,
-                                                           Time deadline, Duration patience) {
+                                                           Time deadline,
+                                                           Duration network_timeout) {
   const Status failed(ErrorCode::initialization, "the control lane cannot be opened");
-  auto settings = exchange_endpoints(
-      bootstrap,
-      {.name = "control lane", .key = "control", .protocol = "ruedactl", .patience = patience},
-      host_of, interface, deadline);
+  auto settings = exchange_endpoints(bootstrap,
+                                     {.name = "control lane",
+                                      .key = "control",
+                                      .protocol = "ruedactl",
+                                      .network_timeout = network_timeout},
+                                     host_of, interface, deadline);
   if (!settings) return failed.because(settings.status());
   auto lane = std::make_unique<SocketControl>(std::move(settings).value());
   if (const Status opened = lane->open(); !opened.ok()) return failed.because(opened);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -39,15 +40,16 @@ struct Contact {
   std::string word;                 // random: rank 0's is the world's
 
   [[nodiscard]] std::string encode() const {
-    std::string text = word + " " + local;
+    std::string text = local;
     for (const std::string& address : remote) text += " " + address;
-    return text;
+    return text + " " + word;
   }
   static Contact decode(const std::string& text) {
-    Contact contact;
-    std::istringstream words(text);
-    words >> contact.word >> contact.local;
-    for (std::string address; words >> address;) contact.remote.push_back(std::move(address));
+    std::istringstream stream(text);
+    std::vector<std::string> words{std::istream_iterator<std::string>(stream), {}};
+    if (words.size() < 2) return {};  // malformed: nobody can reach it
+    Contact contact{words.front(), {}, words.back()};
+    contact.remote.assign(words.begin() + 1, words.end() - 1);
     return contact;
   }
 };
@@ -89,7 +91,7 @@ Expected<Connections::Settings> exchange_endpoints(Bootstrap& bootstrap, const E
                                .addresses = std::move(addresses),
                                .listeners = std::move(all),
                                .key = key,
-                               .patience = names.patience,
+                               .network_timeout = names.network_timeout,
                                .own_hosts = std::move(listeners->remote.hosts)};
 }
 

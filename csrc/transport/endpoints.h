@@ -17,7 +17,7 @@ struct EndpointNames {
   std::string name;           // for messages: "control lane"
   std::string key;            // for the exchange, see Bootstrap::allgather()
   std::string_view protocol;  // 8 characters
-  Duration patience = usual_patience;
+  Duration network_timeout = default_network_timeout;
 };
 
 // Collective over all ranks of `bootstrap`. Each listens on a Unix socket for the ranks of its host

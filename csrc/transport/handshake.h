@@ -10,7 +10,9 @@
 // A proof shows that a rank knows the key of the world without revealing it. It is valid for one of
 // the two steps, for one pair of ranks in one direction, and for one call, so that it cannot be
 // sent back to its author or passed on to a third rank. Nothing else in it is fresh: the called
-// rank must accept each call of a rank once, so that an intercepted hello is useless.
+// rank must accept each call of a rank once, so that an intercepted hello is useless once it has
+// arrived, or a later one has. One that was kept from arriving can still be used in its sender's
+// place, as its connection could be: frames are not signed.
 //
 // A rank that leaves says good-bye, with a proof, to ranks that have not said hello yet. Without
 // the proof, anything on the network path could pass for a rank that has left cleanly.

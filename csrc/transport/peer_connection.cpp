@@ -23,16 +23,11 @@ constexpr Duration between_calls = std::chrono::milliseconds(100);
 constexpr Duration close_timeout = std::chrono::milliseconds(100);
 constexpr Duration usual_pause = std::chrono::milliseconds(100);
 
+Status process_has_ended() {
+  return Status(ErrorCode::transport, "its process has ended");
+}
+
 }  // namespace
-
-// The path, and how often it was opened before. So each is larger than those before.
-std::uint64_t PeerConnection::call_of(std::size_t path, std::uint32_t number) {
-  return static_cast<std::uint64_t>(path) << 32 | number;
-}
-
-std::size_t PeerConnection::path_of(std::uint64_t call) {
-  return static_cast<std::size_t>(call >> 32);
-}
 
 PeerConnection::PeerConnection(PeerPath path, std::string address, std::string own_host,
                                const Context& context)
@@ -41,41 +36,52 @@ PeerConnection::PeerConnection(PeerPath path, std::string address, std::string o
       own_host_(std::move(own_host)),
       is_on_other_host_(address_.starts_with("tcp:")),
       user_(::geteuid()),
-      context_(context),
-      call_(call_of(path.number, 0)) {}
+      context_(context) {}
 
-void PeerConnection::forget(SocketLink& link) {
-  if (!link.is_open()) return;
-  context_.watched.remove(link.fd());
-  link.drop();
+PeerConnection::State PeerConnection::state() const {
+  State state;
+  state.has_left = has_left_;
+  state.was_connected = welcomed_ || was_admitted_;
+  state.has_incoming = incoming_.is_open();
+  state.is_sending = outgoing_.is_open();
+  state.is_suspect = suspicion_.has_value();
+  state.is_given_up = suspicion_ && !may_call_again_;
+  // A welcome that arrives after the socket is closed resets the connection, and the kernel drops
+  // what it has not sent yet.
+  const bool awaits_welcome = !welcomed_ && !suspicion_;
+  const bool has_nothing_to_send = has_left_ || (!outgoing_.is_open() && !lacks_since_);
+  state.is_flushed = has_nothing_to_send || (!outgoing_.wants_to_write() && !awaits_welcome);
+  state.queued_bytes = outgoing_.queued_bytes();
+  return state;
 }
 
-void PeerConnection::forget_by_reset(SocketLink& link) {
+void PeerConnection::forget(SocketLink& link, Ending how) {
   if (!link.is_open()) return;
   context_.watched.remove(link.fd());
-  link.reset();
+  how == Ending::reset ? link.reset() : link.drop();
 }
 
-void PeerConnection::open(std::uint64_t sent) {
-  if (has_left_ || outgoing_.is_open() || suspicion_ || lacks_since_) return;
-  if (has_ended_) return suspect_end();
+void PeerConnection::open(std::uint64_t call, std::uint64_t sent) {
+  if (has_left_ || is_leaving_ || outgoing_.is_open() || suspicion_ || lacks_since_) return;
+  if (has_ended_) return give_up(process_has_ended());
   outgoing_ = {};
+  call_ = call;
   outgoing_.keep_sent();
   outgoing_.enqueue(context_.handshake.hello_to(path_.peer, call_));
   if (sent > 0) {
     outgoing_.enqueue(frame_of(FrameKind::resume, std::as_bytes(std::span(&sent, 1))));
   }
-  call();
+  connect();
 }
 
-void PeerConnection::call() {
+void PeerConnection::connect() {
   Attempt attempt = attempt_to_connect(address_, {own_host_, 0}, user_);
   if (attempt.lacks_resources) return wait_for_resources(attempt.status);
   lacks_since_.reset();
   ++attempts_;
   if (!attempt.status.ok()) return suspect(outgoing_, attempt.status);
   outgoing_.restart(std::move(attempt.fd), is_on_other_host_);
-  set_patience(outgoing_.fd(), context_.patience);  // without effect on AF_UNIX
+  set_network_timeout(outgoing_.fd(), context_.network_timeout);  // without effect on AF_UNIX
   context_.watched.add(outgoing_.fd(), EPOLLIN | EPOLLOUT, Watched::outgoing, path_.index());
   if (!outgoing_.is_connecting()) write();
 }
@@ -89,7 +95,7 @@ void PeerConnection::wait_for_resources(const Status& cause) {
 Status PeerConnection::look_again() {
   if (decides_at_ && !has_left_) context_.on_suspicion(path_);
   if (!lacks_since_ || suspicion_ || has_left_) return {};
-  call();
+  connect();
   if (!lacks_since_ || Clock::now() - *lacks_since_ < shortage_timeout) return {};
   return Status(ErrorCode::transport,
                 str("no connection to rank ", path_.peer, " could be opened for ",
@@ -103,7 +109,7 @@ void PeerConnection::call_again() {
   suspicion_.reset();
   may_call_again_ = false;
   forget(outgoing_);
-  call();
+  connect();
 }
 
 Status PeerConnection::finish_opening(Time deadline) {
@@ -113,7 +119,7 @@ Status PeerConnection::finish_opening(Time deadline) {
       call_again();
     } else if (lacks_since_ && Clock::now() < deadline) {
       std::this_thread::sleep_for(between_calls);
-      call();
+      connect();
     } else if (lacks_since_) {
       return Status(ErrorCode::initialization, str("cannot open a connection to rank ", path_.peer))
           .because(shortage_);
@@ -145,14 +151,13 @@ void PeerConnection::write() {
                           Watched::outgoing, path_.index());
 }
 
-void PeerConnection::admit(std::uint64_t call, SocketLink incoming) {
-  admitted_ = call;
+void PeerConnection::admit(SocketLink incoming) {
   incoming_ = std::move(incoming);
   was_admitted_ = true;
-  set_patience(incoming_.fd(), context_.patience);
+  set_network_timeout(incoming_.fd(), context_.network_timeout);
   context_.watched.add(incoming_.fd(), EPOLLIN, Watched::incoming, path_.index());
   read(incoming_);
-  if (has_ended_ && !has_left_) suspect_end();
+  if (has_ended_ && !has_left_) give_up(process_has_ended());
 }
 
 void PeerConnection::progress(Watched source, std::uint32_t events) {
@@ -240,23 +245,16 @@ void PeerConnection::give_up(const Status& cause) {
   context_.on_suspicion(path_);
 }
 
-void PeerConnection::drop() {
-  forget(outgoing_);
-  forget(incoming_);
-  has_left_ = true;
-}
-
-void PeerConnection::drop_by_reset() {
-  forget_by_reset(outgoing_);
-  forget_by_reset(incoming_);
+void PeerConnection::drop(Ending how) {
+  forget(outgoing_, how);
+  forget(incoming_, how);
   has_left_ = true;
 }
 
 void PeerConnection::renew() {
-  drop_by_reset();
+  drop(Ending::reset);
   outgoing_ = {};
   incoming_ = {};
-  ++call_;
   attempts_ = 0;
   lacks_since_.reset();
   first_failure_ = {};
@@ -273,11 +271,7 @@ void PeerConnection::renew() {
 void PeerConnection::note_end() {
   has_ended_ = true;
   const bool is_used = outgoing_.is_open() || incoming_.is_open() || lacks_since_;
-  if (!has_left_ && is_used) suspect_end();
-}
-
-void PeerConnection::suspect_end() {
-  give_up(Status(ErrorCode::transport, "its process has ended"));
+  if (!has_left_ && is_used) give_up(process_has_ended());
 }
 
 void PeerConnection::catch_up() {
@@ -297,7 +291,7 @@ std::optional<Status> PeerConnection::settle() {
   if (awaits_close()) return {};
   const Status& cause = first_failure_.ok() ? *suspicion_ : first_failure_;
   const ErrorReason reason = reason_of(cause);
-  drop_by_reset();
+  drop(Ending::reset);
   return Status(cause.code(), cause.to_string(), -1, {.reason = reason});
 }
 
@@ -319,7 +313,7 @@ bool PeerConnection::awaits_close() {
   if (decides_at_ && now >= *decides_at_) return false;
   if (!decides_at_) {
     decides_at_ = now + close_timeout;
-    forget_by_reset(outgoing_);
+    forget(outgoing_, Ending::reset);
     context_.on_pause(path_, usual_pause);
   }
   return true;
@@ -336,19 +330,10 @@ void PeerConnection::say_good_bye() {
   if (outgoing_.is_open() && !outgoing_.is_connecting()) write();
 }
 
-bool PeerConnection::is_flushed() const {
-  if (has_left_ || (!outgoing_.is_open() && !lacks_since_)) return true;
-  // A welcome that arrives after the socket is closed resets the connection, and the kernel drops
-  // what it has not sent yet.
-  const bool awaits_welcome = !welcomed_ && !suspicion_;
-  return !outgoing_.wants_to_write() && !awaits_welcome;
-}
-
-void PeerConnection::close() {
+void PeerConnection::close(bool more_to_come) {
   if (incoming_.is_open()) {
-    const std::byte more_to_come{1};
-    incoming_.end_with(
-        frame_of(FrameKind::good_bye, std::span(&more_to_come, outgoing_.is_open() ? 1 : 0)));
+    const std::byte more{1};
+    incoming_.end_with(frame_of(FrameKind::good_bye, std::span(&more, more_to_come ? 1 : 0)));
     forget(incoming_);
   }
   if (outgoing_.is_open()) {

@@ -61,7 +61,7 @@ class PeerConnection {
   struct Context {
     const Handshake& handshake;
     EpollSet<Watched>& watched;  // contains the connections under their PeerPath's index
-    Duration patience;           // with a network that does not answer
+    Duration network_timeout;    // with a network that does not answer
     Duration reopen_pause;       // before a path that failed is tried again
     // A message of the peer. May call send(). An error if it must not come here.
     std::function<Status(PeerPath from, std::span<const std::byte> payload)> on_message;
@@ -78,34 +78,33 @@ class PeerConnection {
   // to it begins, if not empty.
   PeerConnection(PeerPath path, std::string address, std::string own_host, const Context& context);
 
-  [[nodiscard]] const std::string& address() const { return address_; }
-  // Whether nothing more can come: the peer is lost, or it has said good-bye and all its frames
-  // have been delivered.
-  [[nodiscard]] bool has_left() const { return has_left_; }
-  // Whether either connection has ever existed: the peer says good-bye only over these.
-  [[nodiscard]] bool was_connected() const { return welcomed_ || was_admitted_; }
-  // Whether the peer may open its connection to this rank with this call (handshake.h): it has not
-  // used it before, and no earlier one is open.
-  [[nodiscard]] bool expects_incoming() const { return !incoming_.is_open() && !has_left_; }
-  [[nodiscard]] bool is_new(std::uint64_t call) const { return !admitted_ || call > *admitted_; }
-  // Which path it is meant for; perhaps none.
-  [[nodiscard]] static std::size_t path_of(std::uint64_t call);
-  // Whether it has failed, although settle() has not decided yet.
-  [[nodiscard]] bool is_suspect() const { return suspicion_.has_value(); }
-  // What is queued, or kept until the peer has let this rank in.
-  [[nodiscard]] std::size_t queued_bytes() const { return outgoing_.queued_bytes(); }
+  struct State {
+    // Nothing more can come: the peer is lost, or it has said good-bye and all its frames have been
+    // delivered.
+    bool has_left = false;
+    // Either connection has ever existed: the peer says good-bye only over these.
+    bool was_connected = false;
+    bool has_incoming = false;     // the peer's connection is open
+    bool is_sending = false;       // this rank's is: the peer may have messages to read there
+    bool is_suspect = false;       // it has failed, although settle() has not decided yet
+    bool is_given_up = false;      // the same, and nothing but time can change it
+    bool is_flushed = false;       // after say_good_bye(): all that was queued is on its way
+    std::size_t queued_bytes = 0;  // with what is kept until the peer has let this rank in
+  };
+  [[nodiscard]] State state() const;
 
-  // Opens the outgoing connection, unless that was done before. Does not wait. `sent`: how many
-  // messages this rank has sent to the peer, over other paths or before renew().
-  void open(std::uint64_t sent = 0);
+  // Opens the outgoing connection, unless that was done before, with this call (handshake.h). Does
+  // not wait. `sent`: how many messages this rank has sent to the peer, over other paths or before
+  // renew().
+  void open(std::uint64_t call, std::uint64_t sent);
   // Waits until the connection that open() began is established. ErrorCode::initialization, with
   // the peer, if it cannot be reached, or not by the deadline.
   [[nodiscard]] Status finish_opening(Time deadline);
   // Queues a frame with this payload; open() comes first. Never blocks. Dropped if the peer has
   // left or is about to.
   void send(std::span<const std::byte> payload);
-  // Takes over the connection that the peer has opened with `call` and on which it was welcomed.
-  void admit(std::uint64_t call, SocketLink incoming);
+  // Takes over the connection that the peer has opened and on which it was welcomed.
+  void admit(SocketLink incoming);
   // `events` (EPOLLIN, ...) have come for one of the connections.
   void progress(Watched source, std::uint32_t events);
 
@@ -118,10 +117,10 @@ class PeerConnection {
   void give_up(const Status& cause);
   // Resets what is open, and begins anew, as if nothing had been opened yet.
   void renew();
-  // Closes both: nothing more comes, nor is sent.
-  void drop();
-  // The same by a reset, after which the peer does not take this process for ended.
-  void drop_by_reset();
+  // Closes both: nothing more comes, nor is sent. After a reset the peer does not take this process
+  // for ended.
+  enum class Ending : std::uint8_t { close, reset };
+  void drop(Ending how);
 
   // The peer's process is known to have ended: it writes nothing more to the connections, which the
   // kernel has yet to close. A suspicion if there is a connection, or as soon as one is opened. A
@@ -131,10 +130,10 @@ class PeerConnection {
   // Reads everything available and resolves a suspicion. If it was a loss, returns its cause.
   [[nodiscard]] std::optional<Status> settle();
 
-  // The end, in three steps: say_good_bye(), then progress until is_flushed(), then close().
+  // The end, in three steps: say_good_bye(), then progress until it is flushed, then close().
+  // `more_to_come`: the peer has messages to read over some path before it has all.
   void say_good_bye();
-  [[nodiscard]] bool is_flushed() const;
-  void close();
+  void close(bool more_to_come);
 
   // Only closes descriptors. Async-signal-safe.
   void close_after_fork();
@@ -143,8 +142,7 @@ class PeerConnection {
   void catch_up();
 
  private:
-  [[nodiscard]] static std::uint64_t call_of(std::size_t path, std::uint32_t number);
-  void call();
+  void connect();
   void call_again();
   void wait_for_resources(const Status& cause);
   void write();
@@ -155,9 +153,7 @@ class PeerConnection {
   [[nodiscard]] bool has_certainly_ended() const;
   [[nodiscard]] ErrorReason reason_of(const Status& cause) const;
   void suspect(const SocketLink& link, const Status& cause);
-  void suspect_end();
-  void forget(SocketLink& link);
-  void forget_by_reset(SocketLink& link);
+  void forget(SocketLink& link, Ending how = Ending::close);
 
   const PeerPath path_;
   const std::string address_;
@@ -167,10 +163,9 @@ class PeerConnection {
   const Context& context_;
   SocketLink outgoing_;
   SocketLink incoming_;
-  std::uint64_t call_;                     // of the outgoing connection
-  std::optional<std::uint64_t> admitted_;  // the latest call of the peer
-  int attempts_ = 0;                       // to open the outgoing connection
-  std::optional<Time> lacks_since_;        // resources to open one; what is to be sent waits
+  std::uint64_t call_ = 0;           // of the outgoing connection
+  int attempts_ = 0;                 // to open the outgoing connection
+  std::optional<Time> lacks_since_;  // resources to open one; what is to be sent waits
   Status shortage_;
   Status first_failure_;       // of those attempts
   bool welcomed_ = false;      // the peer has let the outgoing connection in

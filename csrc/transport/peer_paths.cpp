@@ -18,6 +18,19 @@ constexpr Duration flush_timeout = std::chrono::milliseconds(500);
 // must not fill memory.
 constexpr std::size_t max_queued_bytes = std::size_t{16} << 20;
 
+using Ending = PeerConnection::Ending;
+
+// What a hello says of the connection: its path, and how often that was opened before.
+std::uint64_t call_of(std::size_t path, std::uint32_t number) {
+  return static_cast<std::uint64_t>(path) << 32 | number;
+}
+std::size_t path_of(std::uint64_t call) {
+  return static_cast<std::size_t>(call >> 32);
+}
+std::uint32_t number_of(std::uint64_t call) {
+  return static_cast<std::uint32_t>(call);
+}
+
 }  // namespace
 
 PeerPaths::PeerPaths(int peer, const std::vector<std::string>& addresses,
@@ -32,20 +45,20 @@ PeerPaths::PeerPaths(int peer, const std::vector<std::string>& addresses,
   for (std::size_t path = 0; path < count; ++path) {
     const std::string own_host = count > 1 && path < own_hosts.size() ? own_hosts[path] : "";
     const std::string address = path < addresses.size() ? addresses[path] : "";
-    paths_.push_back({PeerConnection({peer, path}, address, own_host, context)});
+    paths_.push_back({PeerConnection({peer, path}, address, own_host, context), address});
   }
 }
 
 bool PeerPaths::was_connected() const {
   return was_connected_ || std::any_of(paths_.begin(), paths_.end(), [](const Path& path) {
-           return path.connection.was_connected();
+           return path.connection.state().was_connected;
          });
 }
 
 void PeerPaths::open() {
   is_opened_ = true;
   for (Path& path : paths_) {
-    if (path.is_alive) path.connection.open(sent_);
+    if (path.is_alive) open(path);
   }
 }
 
@@ -60,7 +73,7 @@ Status PeerPaths::finish_opening(Time deadline) {
       if (!path.is_alive) continue;
       failed = path.connection.finish_opening(std::min(deadline, Clock::now() + turn));
       if (failed.ok()) return {};
-      is_hopeless = is_hopeless && path.connection.is_suspect();
+      is_hopeless = is_hopeless && path.connection.state().is_suspect;
     }
     if (is_hopeless || now >= deadline) return failed;
   }
@@ -78,10 +91,12 @@ void PeerPaths::send(std::span<const std::byte> payload) {
 
 void PeerPaths::limit_queues() {
   const auto is_short = [](const Path& path) {
-    return path.is_alive && path.connection.queued_bytes() <= max_queued_bytes / 2;
+    return path.is_alive && path.connection.state().was_connected &&
+           !path.connection.state().is_suspect &&
+           path.connection.state().queued_bytes <= max_queued_bytes / 2;
   };
   for (Path& path : paths_) {
-    if (!path.is_alive || path.connection.queued_bytes() <= max_queued_bytes) continue;
+    if (!path.is_alive || path.connection.state().queued_bytes <= max_queued_bytes) continue;
     if (std::none_of(paths_.begin(), paths_.end(), is_short)) return;
     path.connection.give_up(Status(ErrorCode::transport, "it does not keep up with the others", -1,
                                    {.reason = ErrorReason::unreachable}));
@@ -90,20 +105,30 @@ void PeerPaths::limit_queues() {
 
 void PeerPaths::progress(std::size_t path, Watched source, std::uint32_t events) {
   paths_[path].connection.progress(source, events);
+  note_return(paths_[path]);
   note_departure(paths_[path]);
+}
+
+bool PeerPaths::carries(const Path& path) const {
+  if (!path.is_alive) return false;
+  return path.connection.state().was_connected || (is_opened_ && !path.is_retried);
 }
 
 // Over which all comes that is missing.
 bool PeerPaths::has_other(const Path& than) const {
   return std::any_of(paths_.begin(), paths_.end(), [&](const Path& path) {
-    return &path != &than && path.is_alive && is_complete(path);
+    return &path != &than && carries(path) && is_complete(path);
   });
 }
 
-bool PeerPaths::is_next(std::size_t path) {
-  const std::uint64_t number = ++paths_[path].received;
+bool PeerPaths::is_next(std::size_t index) {
+  const std::uint64_t number = ++paths_[index].received;
   if (number != delivered_ + 1) return false;
   delivered_ = number;
+  for (const Path& path : paths_) {
+    // Over which the peer has said good-bye: settle() concludes it, not in the middle of a frame.
+    if (path.has_departed && is_complete(path)) context_.on_suspicion(as_peer_path(path));
+  }
   return true;
 }
 
@@ -116,61 +141,83 @@ Status PeerPaths::resume(std::size_t path, std::uint64_t count) {
   if (!is_complete(resumed) && !has_other(resumed)) {
     return Status(ErrorCode::transport, "messages were lost with another connection");
   }
-  if (std::exchange(resumed.is_reported, false)) {
-    log(LogLevel::info,
-        str("messages of rank ", peer_, " come from ", resumed.connection.address(), " again"));
-  }
   return {};
 }
 
 bool PeerPaths::expects(std::uint64_t call) const {
-  const std::size_t path = PeerConnection::path_of(call);
-  if (has_left_ || path >= paths_.size() || !paths_[path].connection.is_new(call)) return false;
+  if (has_left_ || path_of(call) >= paths_.size()) return false;
+  const Path& path = paths_[path_of(call)];
+  if (path.admitted && number_of(call) <= *path.admitted) return false;
   // That the peer opens a path again tells that it has failed; this rank may not know yet.
-  return paths_.size() > 1 || paths_[path].connection.expects_incoming();
+  return paths_.size() > 1 || !path.connection.state().has_incoming;
 }
 
 void PeerPaths::admit(std::uint64_t call, SocketLink incoming) {
-  Path& path = paths_[PeerConnection::path_of(call)];
-  const bool again = !path.is_alive || !path.connection.expects_incoming();
-  if (again) reopen(path);
-  path.connection.admit(call, std::move(incoming));
+  Path& path = paths_[path_of(call)];
+  path.admitted = number_of(call);
+  if (path.is_alive && path.connection.state().has_incoming) {
+    path.connection.catch_up();  // the last of what came over the one before
+    note_departure(path);
+    if (has_left_) return;
+  }
+  const PeerConnection::State state = path.connection.state();
+  const bool again =
+      paths_.size() > 1 && (!path.is_alive || state.has_incoming || state.is_given_up);
+  if (again) renew(path);
+  path.connection.admit(std::move(incoming));
+  note_return(path);
   note_departure(path);
-  if (again && is_opened_ && !has_left_) path.connection.open(sent_);
+  if (!again || !is_opened_ || has_left_) return;
+  open(path);
+  if (is_closing_) path.connection.say_good_bye();
 }
 
 PeerPath PeerPaths::as_peer_path(const Path& path) const {
   return {peer_, static_cast<std::size_t>(&path - paths_.data())};
 }
 
-void PeerPaths::reopen(Path& path) {
-  was_connected_ = was_connected();
-  path.connection.renew();
-  path.is_alive = true;
+void PeerPaths::open(Path& path) {
+  path.connection.open(call_of(as_peer_path(path).number, path.renewals), sent_);
 }
 
-void PeerPaths::rest(Path& path, const Status& cause) {
+void PeerPaths::renew(Path& path) {
+  was_connected_ = was_connected();
+  path.connection.renew();
+  ++path.renewals;
+  path.is_alive = true;
+  path.is_retried = true;
+}
+
+void PeerPaths::suspend(Path& path, const Status& cause) {
   path.is_alive = false;
   path.reopens_at = Clock::now() + context_.reopen_pause;
   if (is_closing_) return;
   context_.on_pause(as_peer_path(path), context_.reopen_pause);
   if (std::exchange(path.is_reported, true)) return;
   log(LogLevel::warning,
-      str("no messages to or from rank ", peer_, " at ", path.connection.address(), " (",
-          cause.to_string(), "): they go over the other interfaces, and this one is tried again"));
+      str("no messages to or from rank ", peer_, " at ", path.address, " (", cause.to_string(),
+          "): they go over the other interfaces, and this one is tried again"));
+}
+
+void PeerPaths::note_return(Path& path) {
+  if (!path.is_alive || !path.is_reported || !path.connection.state().was_connected) return;
+  path.is_reported = false;
+  log(LogLevel::info, str("messages to or from rank ", peer_, " go over ", path.address, " again"));
 }
 
 Status PeerPaths::look_again(std::size_t index) {
   Path& path = paths_[index];
-  if (path.is_alive) return path.connection.look_again();
-  if (has_left_ || is_closing_) return {};
-  const Time now = Clock::now();
-  if (now < path.reopens_at) {
-    context_.on_pause(as_peer_path(path), path.reopens_at - now);
+  if (path.is_alive) {
+    Status stuck = path.connection.look_again();
+    if (stuck.ok() || !has_other(path)) return stuck;
+    path.connection.drop(Ending::reset);
+    suspend(path, stuck);
     return {};
   }
-  reopen(path);
-  if (is_opened_) path.connection.open(sent_);
+  // Another call comes at the time to reopen it.
+  if (has_left_ || is_closing_ || Clock::now() < path.reopens_at) return {};
+  renew(path);
+  if (is_opened_) open(path);
   return {};
 }
 
@@ -178,30 +225,40 @@ void PeerPaths::note_end() {
   for (Path& path : paths_) path.connection.note_end();
 }
 
-// A good-bye comes after all messages of its path.
+// A good-bye comes after all messages of its path, unless the peer has said it to one that it had
+// not let in: then those of other paths may still be on their way.
 void PeerPaths::note_departure(Path& path) {
-  if (has_left_ || !path.is_alive || !path.connection.has_left()) return;
-  if (is_complete(path)) {
-    has_left_ = true;
-    for (Path& each : paths_) each.connection.drop();
-    return;
-  }
+  if (has_left_ || !path.is_alive || !path.connection.state().has_left) return;
+  has_said_good_bye_ = true;
+  const bool is_last = path.connection.state().was_connected || !was_connected();
+  if (is_last && is_complete(path)) return leave();
   path.is_alive = false;
   path.reopens_at = Time::max();
+  path.has_departed = is_last;
   if (has_other(path)) return;
+  if (is_complete(path)) return leave();
   loss_ = Status(ErrorCode::transport, "messages were lost with another connection");
   context_.on_suspicion(as_peer_path(path));
+}
+
+void PeerPaths::leave() {
+  has_left_ = true;
+  for (Path& path : paths_) path.connection.drop(Ending::close);
 }
 
 std::optional<Status> PeerPaths::settle(std::size_t index) {
   if (has_left_) return {};
   Path& path = paths_[index];
+  if (path.has_departed && is_complete(path)) {
+    leave();
+    return {};
+  }
   if (path.is_alive) {
     const auto cause = path.connection.settle();
     if (!cause) note_departure(path);
     if (has_left_) return {};
     if (cause && cause->details().reason != ErrorReason::ended && has_other(path)) {
-      rest(path, *cause);
+      suspend(path, *cause);
     } else if (cause) {
       path.is_alive = false;
       loss_ = cause;
@@ -215,8 +272,13 @@ std::optional<Status> PeerPaths::settle(std::size_t index) {
     note_departure(each);
     if (has_left_) return {};
   }
+  if (has_said_good_bye_ && std::all_of(paths_.begin(), paths_.end(),
+                                        [this](const Path& each) { return is_complete(each); })) {
+    leave();
+    return {};
+  }
   has_left_ = true;
-  for (Path& each : paths_) each.connection.drop_by_reset();
+  for (Path& each : paths_) each.connection.drop(Ending::reset);
   return loss_;
 }
 
@@ -229,20 +291,34 @@ void PeerPaths::say_good_bye() {
 
 bool PeerPaths::is_flushed(Time now) {
   if (has_left_) return true;
+  if (paths_.size() == 1)
+    return !paths_.front().is_alive || paths_.front().connection.state().is_flushed;
   std::size_t alive = 0;
   std::size_t flushed = 0;
   for (const Path& path : paths_) {
     if (!path.is_alive) continue;
     ++alive;
-    flushed += path.connection.is_flushed() ? 1 : 0;
+    flushed += path.connection.state().is_flushed && !path.connection.state().is_suspect ? 1 : 0;
   }
   if (flushed == alive) return true;
+  if (flushed == 0) flushed_since_.reset();
   if (flushed > 0 && !flushed_since_) flushed_since_ = now;
   return flushed_since_ && now - *flushed_since_ >= flush_timeout;
 }
 
+// What ends in the middle would be taken for the end of this process, whatever the other paths say.
 void PeerPaths::close() {
-  for (Path& path : paths_) path.connection.close();
+  const bool more_to_come = std::any_of(paths_.begin(), paths_.end(), [](const Path& path) {
+    return path.connection.state().is_sending;
+  });
+  for (Path& path : paths_) {
+    const bool is_whole = paths_.size() == 1 || path.connection.state().is_flushed;
+    if (is_whole) {
+      path.connection.close(more_to_come);
+    } else {
+      path.connection.drop(Ending::reset);
+    }
+  }
 }
 
 void PeerPaths::close_after_fork() {

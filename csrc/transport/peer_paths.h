@@ -6,10 +6,10 @@
 // delays nothing, and nothing needs to be acknowledged. Messages are small (control_lane.h); for
 // gradients, whose chunks are acknowledged, see csrc/tcp.
 //
-// A path that fails is opened again every two seconds. Its first frame says how many messages came
-// before, which the peer gets over the other paths. The peer is lost if none is left, if those that
-// are left have not brought all messages before theirs, or if its process has ended: that is known
-// of all paths at once.
+// A path that fails is opened again after two seconds. Its first frame says how many messages came
+// before, which the peer gets over the other paths. The peer is lost if no path is left that has
+// ever worked since it was opened; if those that are left have not brought all messages before
+// theirs; or if its process has ended: that is known of all paths at once.
 //
 // Not thread-safe.
 #pragma once
@@ -65,18 +65,28 @@ class PeerPaths {
  private:
   struct Path {
     PeerConnection connection;
+    std::string address;         // of the peer
+    std::uint32_t renewals = 0;  // so that each call of this rank has a number of its own
+    std::optional<std::uint32_t> admitted = {};  // the number of the peer's latest call
     std::uint64_t received = 0;  // messages, with those that came before it was opened again
     bool is_alive = true;        // otherwise it waits until it is opened again
+    bool is_retried = false;     // has been opened again
     bool is_reported = false;    // that it does not work
+    bool has_departed = false;   // the peer has said good-bye over it; it is not alive
     Time reopens_at{};           // while it is not alive
   };
 
   [[nodiscard]] bool is_complete(const Path& path) const { return path.received <= delivered_; }
+  // Whether messages go over it, or are to, since it is opened for the first time.
+  [[nodiscard]] bool carries(const Path& path) const;
   [[nodiscard]] bool has_other(const Path& than) const;
   [[nodiscard]] PeerPath as_peer_path(const Path& path) const;
-  void reopen(Path& path);
-  void rest(Path& path, const Status& cause);
+  void open(Path& path);
+  void renew(Path& path);
+  void suspend(Path& path, const Status& cause);
+  void note_return(Path& path);
   void note_departure(Path& path);
+  void leave();
   void limit_queues();
 
   const int peer_;
@@ -86,8 +96,9 @@ class PeerPaths {
   std::uint64_t delivered_ = 0;  // messages, once each
   std::optional<Status> loss_;   // to be told by settle()
   std::optional<Time> flushed_since_;
-  bool is_opened_ = false;      // this rank has something to send, or was to connect
-  bool was_connected_ = false;  // over a path that was renewed since
+  bool is_opened_ = false;          // this rank has something to send, or was to connect
+  bool was_connected_ = false;      // over a path that was renewed since
+  bool has_said_good_bye_ = false;  // the peer, over some path; more may come over others
   bool is_closing_ = false;
   bool has_left_ = false;
 };

@@ -86,7 +86,7 @@ void set_option(int fd, int level, int option, int value) {
 void prepare_tcp(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_patience(fd, usual_patience);
+  set_network_timeout(fd, default_network_timeout);
 }
 
 Expected<Listener> listen_unix(const std::string& address) {
@@ -309,10 +309,10 @@ std::vector<std::string> own_addresses_of(const std::string& address) {
   return found;
 }
 
-void set_patience(int fd, Duration patience) {
+void set_network_timeout(int fd, Duration network_timeout) {
   constexpr int questions = 4;
   constexpr std::int64_t most = 24 * 3600;
-  const auto total = std::chrono::duration_cast<std::chrono::seconds>(patience).count();
+  const auto total = std::chrono::duration_cast<std::chrono::seconds>(network_timeout).count();
   const int whole = static_cast<int>(std::clamp<std::int64_t>(total, 6, most));
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, whole / 3);
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, whole / 6);

@@ -48,9 +48,9 @@ struct Attempt {
 // Whether an error means that no descriptors or no memory are available at the moment.
 [[nodiscard]] bool lacks_resources(int error);
 // How long a TCP connection may go without an answer before the system gives up: half a minute,
-// unless set_patience() changes it.
-constexpr Duration usual_patience = std::chrono::seconds(30);
-void set_patience(int fd, Duration patience);
+// unless set_network_timeout() changes it.
+constexpr Duration default_network_timeout = std::chrono::seconds(30);
+void set_network_timeout(int fd, Duration network_timeout);
 // The local port of a TCP socket; 0 if it has none.
 [[nodiscard]] int local_port(int fd);
 // Whether a process of this user listens at this Unix socket, on this kernel and in this network

@@ -20,7 +20,7 @@ from .schedule import HARMLESS, Blow, World
 
 RANK = Path(__file__).with_name("rank.py")
 # Seconds, after which a job that does not go on hangs, and within which one starts on a busy machine.
-PATIENCE = 30.0
+TIMEOUT = 30.0
 STARTING = 120.0
 HEARTBEAT = 1.0
 # Between two looks at what ranks have noted, with the time at which they did; seconds.
@@ -70,11 +70,11 @@ class Job:
         world: World,
         make_command: Callable[[Sequence[str]], Sequence[str]],
         variables: Mapping[str, str],
-        patience: float = PATIENCE,
+        timeout: float = TIMEOUT,
     ) -> None:
-        """`make_command`: of the arguments of a rank, how the job is started. `patience`: in seconds, as above."""
+        """`make_command`: of the arguments of a rank, how the job is started. `timeout`: in seconds, as above."""
         self._world = world
-        self._patience = patience
+        self._timeout = timeout
         self._folder = Path(tempfile.mkdtemp(prefix="rueda-chaos-"))
         self._alive = set(range(world.ranks))
         self._process = subprocess.Popen(
@@ -159,7 +159,7 @@ class Job:
         began = time.monotonic()
         os.kill(line[victim], signal.SIGKILL)
         try:
-            outcome.output, _ = self._process.communicate(timeout=self._patience)
+            outcome.output, _ = self._process.communicate(timeout=self._timeout)
         except subprocess.TimeoutExpired:
             raise Hang(f"the job does not end with its launcher\n{self._describe()}") from None
         for process in [*line, *self._pids.values()]:
@@ -173,7 +173,7 @@ class Job:
         return time.monotonic() - began
 
     def _await_end(self, pid: int, complaint: str) -> None:
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._timeout
         while time.monotonic() < deadline:
             try:
                 os.kill(pid, 0)
@@ -213,7 +213,7 @@ class Job:
 
     def _await_more_run(self, process: int, before: int) -> None:
         """Until it has had a turn, also on a machine with too much to do."""
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._timeout
         while self._time_run(process) <= before:
             if time.monotonic() > deadline:
                 raise Hang(f"rank {process} does not run any more\n{self._describe()}")
@@ -267,7 +267,7 @@ class Job:
         what: str,
         within: float | None = None,
     ) -> dict:
-        deadline = time.monotonic() + (self._patience if within is None else within)
+        deadline = time.monotonic() + (self._timeout if within is None else within)
         while time.monotonic() < deadline:
             if (found := look(self._diary(process))) is not None:
                 return found
@@ -285,7 +285,7 @@ class Job:
 
     def _finish(self) -> str:
         try:
-            output, _ = self._process.communicate(timeout=self._patience)
+            output, _ = self._process.communicate(timeout=self._timeout)
         except subprocess.TimeoutExpired:
             raise Hang(f"the job did not end\n{self._describe()}") from None
         assert self._process.returncode == 0, f"{output}\n{self._describe()}"

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PROTOCOLS = (b"ruedactl", b"ruedatcp", b"ruedamem")
-HELLO_BYTES = 48
+HELLO_BYTES = 56
 FRAME_HEADER = struct.Struct("=2I")
 WELCOME = 3
 
@@ -91,7 +91,7 @@ def _is_welcome(answer: bytes) -> bool:
 
 
 def _garbage(chance: random.Random) -> bytes:
-    length = chance.choice([0, 1, 7, 8, 48, 200, 5000])
+    length = chance.choice([0, 1, 7, 8, 56, 200, 5000])
     begin = chance.choice([b"", *PROTOCOLS])  # some get past the first look
     return begin + chance.randbytes(length)
 

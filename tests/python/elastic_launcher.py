@@ -15,7 +15,7 @@ from typing import IO, Any
 from forked import Rank, start
 from launching import Ended, command, environment
 
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 
 # For programs, which import what it names: goes on, whoever is lost or joins, until all find the world as it is to be.
 UNTIL = """
@@ -116,7 +116,7 @@ class ElasticJob:
         """Tells one process what the others are not told, once all that have been started can be told something."""
         with self._lock:
             assert self._lock.wait_for(
-                lambda: len(self._sessions) == len(self.processes), _PATIENCE
+                lambda: len(self._sessions) == len(self.processes), _TIMEOUT
             ), self.outputs()
             self._say(number, **message)
 
@@ -127,24 +127,24 @@ class ElasticJob:
     def await_world(self, *numbers: int) -> None:
         """Returns once the newest world has these processes as its ranks."""
         with self._lock:
-            arrived = self._lock.wait_for(lambda: self.members == list(numbers), _PATIENCE)
+            arrived = self._lock.wait_for(lambda: self.members == list(numbers), _TIMEOUT)
         assert arrived, f"the worlds were {self.worlds}\n{self.outputs()}"
 
     def await_ready(self, *numbers: int) -> None:
         """Returns once these wait to join."""
         with self._lock:
-            arrived = self._lock.wait_for(lambda: set(numbers) <= set(self._ready), _PATIENCE)
+            arrived = self._lock.wait_for(lambda: set(numbers) <= set(self._ready), _TIMEOUT)
         assert arrived, f"{self._ready} wait to join\n{self.outputs()}"
 
     def await_refusal(self) -> dict[str, Any]:
         """Returns what the job has said of joiners that did not come."""
         with self._lock:
-            assert self._lock.wait_for(lambda: self.refused, _PATIENCE), self.outputs()
+            assert self._lock.wait_for(lambda: self.refused, _TIMEOUT), self.outputs()
         return self.refused[-1]
 
     def ended(self) -> dict[int, Ended]:
         """Waits for all processes."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         for process, _ in self.processes.values():
             try:
                 process.wait(max(0.1, deadline - time.monotonic()))

@@ -160,7 +160,7 @@ def test_a_transfer_that_stands_still_names_who_is_waited_for() -> None:
         import rueda
         from rueda.elastic import private_link
 
-        private_link._PATIENCE = 0.5
+        private_link._TIMEOUT = 0.5
         rueda.init()
         address = os.environ["RUEDA_RENDEZVOUS"] + "-beside"
         link = private_link.PrivateLink(rueda.rank(), 2, address, -1, 1)

@@ -290,7 +290,7 @@ def test_a_desk_that_lacks_descriptors_goes_on_once_there_are_some() -> None:
 
 
 def test_strangers_are_left_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rueda.horovod.runner.desk._PATIENCE_WITH_STRANGERS", 1)
+    monkeypatch.setattr("rueda.horovod.runner.desk._HANDSHAKE_TIMEOUT", 1)
     with Desk("127.0.0.1", b"secret") as desk:
         address, port, _ = desk.told.split()
         with socket.create_connection((address, int(port))) as silent:
@@ -300,7 +300,7 @@ def test_strangers_are_left_after_a_while(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_desk_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rueda.horovod.runner.desk._PATIENCE_WITH_DESK", 1)
+    monkeypatch.setattr("rueda.horovod.runner.desk._DESK_TIMEOUT", 1)
     with socket.create_server(("127.0.0.1", 0)) as dead:
         told = f"127.0.0.1 {dead.getsockname()[1]} 00"
         with pytest.raises(rueda.InitializationError, match="does not answer within 1 s"):

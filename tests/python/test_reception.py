@@ -17,7 +17,7 @@ from launching import Ended, alone, command, environment
 pytest.importorskip("rueda._native")
 elastic = pytest.importorskip("rueda.elastic")
 
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 
 
 class Engine:
@@ -62,14 +62,14 @@ class Engine:
 
     def wait_for(self, name: str) -> None:
         """Until a process has left this file."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         while not (self._folder / name).exists():
             assert time.monotonic() < deadline, self.outputs()
             time.sleep(0.01)
 
     def ended(self) -> list[Ended]:
         """Waits for all."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         for process, _ in self._started:
             try:
                 process.wait(max(0.1, deadline - time.monotonic()))

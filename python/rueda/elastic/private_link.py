@@ -23,7 +23,7 @@ _messages = Messages(NumpyAdapter())
 
 # Time limits for meeting, and for a message to get through; seconds.
 _MEETING = 10
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 _MAX_HEADER = 1 << 26
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class PrivateLink:
         awaited = [target for target in targets for part in (sizes, head, payload) if part.size]
         for target, handle in zip(awaited, handles, strict=True):
             what = f"take a message of {payload.size} bytes"
-            self._await(handle, target, what, _PATIENCE)
+            self._await(handle, target, what, _TIMEOUT)
 
     def receive(self, source: int, timeout: float | None = None) -> tuple[Any, Handle[int], Bytes]:
         """The next message's header, and its payload, which is valid once the handle is done.
@@ -81,7 +81,7 @@ class PrivateLink:
             raise ValueError(f"a message of {sizes[0]} and {sizes[1]} bytes")
         head = np.empty(int(sizes[0]), np.uint8)
         begun = _messages.recv(head, source, 0, self._set)
-        self._await(begun, source, f"send {head.size} bytes of a message", _PATIENCE)
+        self._await(begun, source, f"send {head.size} bytes of a message", _TIMEOUT)
         payload = np.empty(int(sizes[1]), np.uint8)
         handle = (
             _messages.recv(payload, source, 0, self._set)
@@ -93,7 +93,7 @@ class PrivateLink:
     def confirm(self, count: int, target: int) -> None:
         """Confirms that ``count`` messages have been processed."""
         begun = _messages.send(np.array([count], np.int64), target, 1, self._set)
-        self._await(begun, target, "take a confirmation", _PATIENCE)
+        self._await(begun, target, "take a confirmation", _TIMEOUT)
 
     def begin_confirmation(self, source: int) -> tuple[Handle[int], npt.NDArray[np.int64]]:
         """The next confirmed count, valid once the handle is done."""

@@ -18,7 +18,7 @@ __all__ = ["Completable", "Completions"]
 # A thread checks at least this often whether to end, in seconds.
 MAX_WAIT = 60.0
 # How long one call may delay those after it, in seconds, before another thread takes over.
-PATIENCE = 0.002
+POLL_PAUSE = 0.002
 # Threads that wait for work. If there are more, a thread without work ends.
 MAX_IDLE = 3
 # How long the end of the process waits for running calls before what they may wait for fails; seconds.
@@ -217,7 +217,7 @@ class Completions:
                 calls = self._calls
                 self._lock.release()
                 try:
-                    time.sleep(PATIENCE)
+                    time.sleep(POLL_PAUSE)
                 finally:
                     self._lock.acquire()
                 if self._calls == calls:

@@ -15,6 +15,7 @@
 
 #include "coordinator/completion_queue.h"
 #include "effort.h"
+#include "plan/wire.h"
 #include "ranks/engine_ranks.h"
 
 namespace rueda::test::messages_test {
@@ -411,6 +412,30 @@ TEST_CASE("a message matches by set, tag and sender, the oldest first") {
       }
     }
   }
+}
+
+TEST_CASE("a message for a set whose number none can have is for no other set") {
+  const bool can_be = GENERATE(true, false);
+  MessagesByHand ranks(2);
+  std::vector<float> data(1, -1.0F);
+  const MessageRequest request = message(false, 1, 5, data, 0);
+  Writer offer;
+  offer.byte(0);
+  offer.unsigned_integer(0);
+  offer.unsigned_integer(can_be ? 0 : std::uint64_t{1} << 32);
+  offer.integer(5);
+  offer.byte(static_cast<std::uint8_t>(request.dtype));
+  offer.unsigned_integer(1);
+  offer.unsigned_integer(0);
+  offer.byte(1);
+  std::vector<std::byte> bytes = offer.take();
+  bytes.resize(bytes.size() + sizeof(float));
+  ranks.at(0).receive(1, bytes);
+  const auto handle = ranks.submit(0, request);
+  ranks.settle();
+  CHECK(handle->is_done() == can_be);
+  CHECK(data.front() == (can_be ? 0.0F : -1.0F));
+  ranks.remove(0);  // so that the receive ends
 }
 
 TEST_CASE("a peer that returns more room than it had gets no more than all of it") {

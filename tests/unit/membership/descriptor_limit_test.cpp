@@ -42,16 +42,18 @@ class FewDescriptors {
 TEST_CASE("ranks of other hosts have room as well") {
   const FewDescriptors few;
   const rlim_t before = FewDescriptors::soft();
-  provide_remote_descriptors(1, 0);
+  provide_remote_descriptors(1, 0, 1);
   CHECK(FewDescriptors::soft() == before);
-  provide_remote_descriptors(1, 50);
+  provide_remote_descriptors(1, 50, 1);
   CHECK(FewDescriptors::soft() >= std::min<rlim_t>(few.hard(), 600));
+  provide_remote_descriptors(1, 50, 3);
+  CHECK(FewDescriptors::soft() >= std::min<rlim_t>(few.hard(), 1000));
 }
 
 TEST_CASE("where the hard limit is too low for all of them, it is what they get") {
   const FewDescriptors few;
   if (few.hard() > 1'000'000'000) return;  // none is too low
-  provide_remote_descriptors(1, 100'000'000);
+  provide_remote_descriptors(1, 100'000'000, 1);
   CHECK(FewDescriptors::soft() == few.hard());
 }
 

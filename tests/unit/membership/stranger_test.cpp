@@ -24,6 +24,7 @@
 #include "ranks/rank_threads.h"
 #include "transport/control_socket.h"
 #include "transport/descriptors.h"
+#include "transport/handshake.h"
 #include "transport/inproc.h"
 #include "transport/key.h"
 #include "transport/socket.h"
@@ -561,9 +562,9 @@ TEST_CASE("whoever does not know the world's key takes no rank's place on the co
   const Silence silence;
   TwoLanes two;
   // Well-formed but for the proof.
-  std::array<std::byte, 48> hello{};
+  std::array<std::byte, Handshake::hello_bytes> hello{};
   std::memcpy(hello.data(), "ruedactl", 8);
-  const std::array<std::uint32_t, 2> version_and_rank{2, 0};
+  const std::array<std::uint32_t, 2> version_and_rank{3, 0};
   std::memcpy(hello.data() + 8, version_and_rank.data(), sizeof version_and_rank);
   const UniqueFd fd = connect_to(two.address);
   REQUIRE(::send(fd.get(), hello.data(), hello.size(), MSG_NOSIGNAL) == sizeof hello);

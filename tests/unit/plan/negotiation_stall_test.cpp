@@ -68,16 +68,16 @@ TEST_CASE("a warning names who has submitted and who has not, in the rhythm of t
 }
 
 TEST_CASE(
-    "who asks for more patience than the setting gets it, also for what is waited for already") {
+    "who asks for a longer timeout than the setting gets it, also for what is waited for already") {
   for (const bool warns : {false, true}) {
     NegotiatorOptions options = options_of(warns ? 10 : 0, 4);
-    Duration patience{};
-    options.patience = [&] { return patience; };
+    Duration least{};
+    options.min_timeout = [&] { return least; };
     NegotiationSimulator simulator(3, options, 1);
     REQUIRE(simulator.submit(1, allreduce_of("x")).ok());
     simulator.settle();
     pass(simulator, 2);
-    patience = seconds(30);
+    least = seconds(30);
     pass(simulator, 27);  // until 29
     REQUIRE(simulator.rank(0).warnings.size() == (warns ? 2 : 0));
     REQUIRE(!simulator.rank(1).answers.contains("x"));
@@ -285,7 +285,7 @@ TEST_CASE("an error that crosses announcements at any depth answers each submiss
     // The second round begins wherever the first has been answered.
     std::set<int> waiting;
     for (int rank = 0; rank < size; ++rank) waiting.insert(rank);
-    for (int patience = 0; !waiting.empty() && patience < 10000; ++patience) {
+    for (int round = 0; !waiting.empty() && round < 10000; ++round) {
       const int rank = simulator.below(size);
       if (waiting.contains(rank) && (refused.contains(rank) || answers_of(rank).size() > before)) {
         REQUIRE(simulator.submit(rank, requests).ok());

@@ -113,7 +113,7 @@ TEST_CASE("a stream that had nothing to carry for a while is answered") {
     const int off = 0;
     ::setsockopt(far_fd, IPPROTO_TCP, TCP_QUICKACK, &off, sizeof off);
     carry_one();
-    std::this_thread::sleep_for(450ms);  // longer than any patience with this one
+    std::this_thread::sleep_for(450ms);  // longer than any limit for this one
   }
   CHECK_FALSE(silent);
   CHECK(received == bytes);

@@ -238,7 +238,7 @@ TEST_CASE("connections between hosts are given up after as long as their owner s
                                  .addresses = {{own->address}, {other->address}},
                                  .listeners = {},
                                  .key = key,
-                                 .patience = 120s};
+                                 .network_timeout = 120s};
   settings.listeners.push_back(std::move(own).value());
   const std::string own_address = settings.addresses[0][0];
   Connections connections(std::move(settings), {[](int, std::span<const std::byte>) {},
@@ -256,7 +256,7 @@ TEST_CASE("connections between hosts are given up after as long as their owner s
     REQUIRE(Clock::now() < deadline);
     connections.progress();
   }
-  std::vector<unsigned> patience;
+  std::vector<unsigned> network_timeout;
   for (int fd = 0; fd < 1024; ++fd) {
     sockaddr_in peer{};
     socklen_t length = sizeof peer;
@@ -266,10 +266,10 @@ TEST_CASE("connections between hosts are given up after as long as their owner s
     unsigned milliseconds = 0;
     length = sizeof milliseconds;
     if (::getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, &length) == 0) {
-      patience.push_back(milliseconds);
+      network_timeout.push_back(milliseconds);
     }
   }
-  CHECK(std::ranges::count(patience, 120'000U) == 2);  // both ways
+  CHECK(std::ranges::count(network_timeout, 120'000U) == 2);  // both ways
   static_cast<void>(connections.close(Clock::now()));
 }
 

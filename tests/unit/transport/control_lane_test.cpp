@@ -299,7 +299,7 @@ TEST_CASE("foreign connections are rejected and harm nothing") {
     Self self{Listening(open_socket_lane(*bootstrap, true)), *bootstrap};
     if (rank == 0) {
       for (const std::string& words : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("rueda"),
-                                       "ruedactl" + std::string(40, '\0')}) {
+                                       "ruedactl" + std::string(48, '\0')}) {
         auto fd = start_connecting(address_of_lane(*bootstrap, 1));
         expect_ok(fd.status(), "connecting");
         [[maybe_unused]] const auto sent =

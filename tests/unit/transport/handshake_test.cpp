@@ -51,13 +51,27 @@ TEST_CASE("two ranks of a world believe each other") {
 
 TEST_CASE("a handshake is on the wire what other processes of this version expect") {
   const Key key("the world's key");
-  const Bytes hello = rank_of_world(2).hello_to(1);
+  const std::uint64_t call = GENERATE(std::uint64_t{0}, std::uint64_t{3} << 32 | 7);
+  const Bytes hello = rank_of_world(2).hello_to(1, call);
   CHECK(std::memcmp(hello.data(), protocol.data(), 8) == 0);
-  const std::array<std::uint32_t, 2> version_and_rank{2, 2};
+  const std::array<std::uint32_t, 2> version_and_rank{3, 2};
   CHECK(std::memcmp(hello.data() + 8, version_and_rank.data(), 8) == 0);
-  const Digest proof = key.proof({"hello", "2", "1"});
-  CHECK(std::memcmp(hello.data() + 16, proof.data(), proof.size()) == 0);
-  CHECK(rank_of_world(2).welcome_to(1) == key.proof({"welcome", "2", "1"}));
+  CHECK(std::memcmp(hello.data() + 16, &call, 8) == 0);
+  const Digest proof = key.proof({"hello", "2", "1", std::to_string(call)});
+  CHECK(std::memcmp(hello.data() + 24, proof.data(), proof.size()) == 0);
+  CHECK(rank_of_world(2).welcome_to(1, call) ==
+        key.proof({"welcome", "2", "1", std::to_string(call)}));
+}
+
+TEST_CASE("a hello and a welcome are for one call") {
+  const Handshake caller = rank_of_world(0);
+  const Handshake called = rank_of_world(1);
+  Bytes hello = caller.hello_to(1, 5);
+  CHECK(called.check_hello(hello).call == 5);
+  hello[16] = std::byte{6};
+  CHECK(called.check_hello(hello).outcome == Outcome::other_world);
+  CHECK(caller.is_welcome_of(1, called.welcome_to(0, 5), 5));
+  CHECK_FALSE(caller.is_welcome_of(1, called.welcome_to(0, 5), 6));
 }
 
 TEST_CASE("a hello that is cut off is waited for") {
@@ -131,7 +145,7 @@ TEST_CASE("a welcome is believed from the rank that was called, and as a whole")
   CHECK_FALSE(called.is_welcome_of(0, welcome));               // sent back
   CHECK_FALSE(caller.is_welcome_of(1, caller.welcome_to(1)));  // the caller's own
   const Bytes hello = caller.hello_to(1);
-  CHECK_FALSE(caller.is_welcome_of(1, std::span(hello).subspan(16)));  // what was heard of it
+  CHECK_FALSE(caller.is_welcome_of(1, std::span(hello).subspan(24)));  // what was heard of it
   const Bytes whole(welcome.begin(), welcome.end());
   for (std::size_t length = 0; length < whole.size(); ++length) {
     CHECK_FALSE(caller.is_welcome_of(1, std::span(whole).first(length)));

@@ -46,6 +46,10 @@ class Network {
   Network& operator=(const Network&) = delete;
 
   [[nodiscard]] const std::string& address() const { return listener_.address; }
+  // How often it was called, with the calls that wait to be passed on.
+  [[nodiscard]] int called() const {
+    return accepted + (wait_readable(listener_.fd.get(), Clock::now()) ? 1 : 0);
+  }
 
   // Passes on what it can, up to `bound` bytes of each connection.
   void progress(std::size_t bound = 65536) {
@@ -324,6 +328,40 @@ TEST_CASE("a peer is lost with its last path") {
   }
 }
 
+TEST_CASE("a path that is only being tried again keeps no peer alive") {
+  TwoRanks ranks;
+  for (std::size_t rank : {0, 1}) ranks.send(rank);
+  ranks.await_all();
+  const int first = GENERATE(0, 1);
+  std::array<int, 2> before{};
+  for (std::size_t rank : {0, 1}) before[rank] = ranks.network(rank, first).called();
+  // Resets what is open; from then on calls are answered, but by nobody.
+  ranks.on_path(first, [](Network& network) {
+    network.cut();
+    network.mend();
+    network.is_silent = true;
+  });
+  ranks.progress_until(
+      [&] {
+        return ranks.network(0, first).called() > before[0] &&
+               ranks.network(1, first).called() > before[1];
+      },
+      "that the path is tried again");
+  ranks.on_path(1 - first, [](Network& network) { network.cut(); });
+  ranks.progress_until([&] { return !ranks.losses[0].empty() && !ranks.losses[1].empty(); },
+                       "the losses");
+}
+
+TEST_CASE("a rank that only receives from a peer notices its loss") {
+  TwoRanks ranks;
+  ranks.send(1);
+  ranks.await_all();
+  for (int path = 0; path < paths; ++path) {
+    ranks.on_path(path, [](Network& network) { network.cut(); });
+  }
+  ranks.progress_until([&] { return !ranks.losses[0].empty(); }, "the loss");
+}
+
 TEST_CASE("that a process has ended is known from one path") {
   TwoRanks ranks;
   for (std::size_t rank : {0, 1}) ranks.send(rank);
@@ -357,6 +395,33 @@ TEST_CASE("a rank that leaves says good-bye over one path where another is silen
   CHECK(left.empty());
   ranks.progress_until([&] { return ranks.end(1).has_left(0); }, "the good-bye");
   ranks.check();
+}
+
+TEST_CASE("a peer that is leaving is not called again") {
+  auto own = listen_on("tcp:127.0.0.1:0");
+  auto other = listen_on("tcp:127.0.0.1:0");
+  REQUIRE((own.ok() && other.ok()));
+  Connections::Settings settings{"a test", protocol, 0, {{own->address}, {other->address}},
+                                 {},       key};
+  settings.listeners.push_back(std::move(own).value());
+  Connections connections(std::move(settings),
+                          {[](int, auto) {}, [](int, const Status&) {}, [] {}});
+  REQUIRE(connections.open().ok());
+  connections.send(1, {});
+  REQUIRE(wait_readable(other->fd.get(), soon()));
+  SocketLink link(accept_from(other->fd.get()).fd, false);
+  link.enqueue(frame_of(FrameKind::welcome, Handshake(protocol, key, 1, 2).welcome_to(0)));
+  const std::byte more_to_come{1};
+  link.end_with(frame_of(FrameKind::good_bye, std::span(&more_to_come, 1)));
+  await(
+      [&] {
+        connections.progress();
+        return !link.read().ok();  // it is closed
+      },
+      "the good-bye");
+  connections.send(1, {});
+  connections.progress();
+  CHECK_FALSE(wait_readable(other->fd.get(), Clock::now()));
 }
 
 TEST_CASE("an overheard hello opens no path again") {

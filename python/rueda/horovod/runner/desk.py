@@ -1,7 +1,6 @@
-"""Where ranks fetch the function that they are to call, and leave what came of it.
+"""The server from which ranks fetch their function and to which they deliver its outcome.
 
-Each conversation is a connection of its own, which begins with both sides proving that they know the key: nothing is
-unpickled before.
+Each exchange uses its own connection. Both sides first prove that they know the key; nothing is unpickled before that.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from rueda.failures import report
 __all__ = ["DESK", "Desk", "deliver", "fetch", "take_address"]
 
 DESK = "HOROVOD_RUN_DESK"
-"""The variable that tells the ranks: address, port and key. It goes to other hosts as all of HOROVOD's do."""
+"""The variable that holds address, port and key; like all HOROVOD_* variables, it is sent to other hosts."""
 
 _FETCH = b"function"
 _TAKEN = b"taken"
 _LONGEST_WORD = 64
 
-# Seconds for which somebody who has not proved anything may say nothing.
-_PATIENCE_WITH_STRANGERS = 30
-# Seconds for which a rank waits for the caller: the desk may lack descriptors while all ranks come at once.
-_PATIENCE_WITH_DESK = 120
-# Seconds until the desk tries again where it lacks descriptors or threads.
+# Seconds for which a peer that has not authenticated may stay silent.
+_HANDSHAKE_TIMEOUT = 30
+# Seconds for which a rank waits for the caller: the desk may run out of descriptors if all ranks connect at once.
+_DESK_TIMEOUT = 120
+# Seconds until the desk retries when it is out of descriptors or threads.
 _PAUSE = 0.1
 
 
 class Desk:
-    """The caller's side, at a free port of ``address``, for as long as the block runs."""
+    """The caller's side, a context manager: listens on a free port of ``address`` within its block."""
 
     def __init__(self, address: str, content: bytes) -> None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -68,14 +67,14 @@ class Desk:
     ) -> None:
         self._closing.set()
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept()
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
         self._listener.close()
         self._server.join()
 
     def outcomes(self) -> dict[int, Any]:
-        """What ranks have left so far, in the order in which it came.
+        """Returns the outcomes delivered so far by rank, in order of arrival.
 
-        What cannot be unpickled here is the failure of the rank that has left it.
+        An outcome that cannot be unpickled here counts as a failure of its rank.
         """
         return {rank: _unpickled(rank, content) for rank, content in self._outcomes.items()}
 
@@ -88,17 +87,17 @@ class Desk:
                 continue
             try:
                 threading.Thread(target=self._talk, args=(accepted,), daemon=True).start()
-            except RuntimeError:  # there are too many threads
+            except RuntimeError:  # too many threads
                 accepted.close()
                 self._closing.wait(_PAUSE)
 
     def _talk(self, accepted: socket.socket) -> None:
-        # Whoever does not know the key, or goes away, has said nothing.
+        # Ignore peers that do not know the key or disconnect.
         with (
             suppress(AuthenticationError, EOFError, OSError, ValueError),
             Connection(accepted.detach()) as connection,
         ):
-            _limit_silence(connection, _PATIENCE_WITH_STRANGERS)
+            _limit_silence(connection, _HANDSHAKE_TIMEOUT)
             deliver_challenge(connection, self._key)
             answer_challenge(connection, self._key)
             _limit_silence(connection, 0)
@@ -115,13 +114,13 @@ def _unpickled(rank: int, content: bytes) -> Any:
 
     try:
         return cloudpickle.loads(content)
-    except Exception as error:  # whatever imports and constructors raise
+    except Exception as error:  # imports and constructors may raise anything
         told = f"what it has returned or raised cannot be unpickled here: {type(error).__name__}: {error}"
         return report(rank, RuedaError(told))
 
 
 def _limit_silence(connection: Connection, seconds: int) -> None:
-    """From now on, reading and writing raise OSError where nothing moves for so long; 0: they wait for ever."""
+    """Makes reads and writes raise OSError after so many seconds without progress; 0: no limit."""
     shared = socket.socket(fileno=connection.fileno())
     try:
         for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -131,7 +130,7 @@ def _limit_silence(connection: Connection, seconds: int) -> None:
 
 
 def take_address() -> str:
-    """What :attr:`Desk.told` is, out of the environment, where what a rank starts must not find it."""
+    """Removes :attr:`Desk.told` from the environment, to hide it from child processes, and returns it."""
     return os.environ.pop(DESK)
 
 
@@ -140,10 +139,10 @@ def _connected(told: str) -> Iterator[Connection]:
     address, port, key = told.split()
     proof = bytes.fromhex(key)
     try:
-        made = socket.create_connection((address, int(port)), _PATIENCE_WITH_DESK)
+        made = socket.create_connection((address, int(port)), _DESK_TIMEOUT)
         made.settimeout(None)
         connection = Connection(made.detach())
-        _limit_silence(connection, _PATIENCE_WITH_DESK)
+        _limit_silence(connection, _DESK_TIMEOUT)
     except OSError as error:
         raise InitializationError(
             f"this rank cannot reach the process that has called horovod.run(), at {address}: {error}"
@@ -155,21 +154,21 @@ def _connected(told: str) -> Iterator[Connection]:
         except BlockingIOError as error:
             raise InitializationError(
                 f"the process that has called horovod.run(), at {address}, does not answer within "
-                f"{_PATIENCE_WITH_DESK} s"
+                f"{_DESK_TIMEOUT} s"
             ) from error
         _limit_silence(connection, 0)
         yield connection
 
 
 def fetch(told: str) -> bytes:
-    """The content of the desk."""
+    """Returns the desk's content."""
     with _connected(told) as connection:
         connection.send_bytes(_FETCH)
         return connection.recv_bytes()
 
 
 def deliver(told: str, rank: int, outcome: bytes) -> None:
-    """Returns once the caller has it."""
+    """Delivers the outcome; returns once the caller has it."""
     with _connected(told) as connection:
         connection.send_bytes(b"%d" % rank)
         connection.send_bytes(outcome)

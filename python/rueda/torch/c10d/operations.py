@@ -1,4 +1,4 @@
-"""What every operation of a process group goes through."""
+"""The path that every operation of a process group takes."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ Begin = Callable[[str], Sequence[_native.Handle]]
 Finish = Callable[[Sequence[_native.Handle]], list[torch.Tensor]]
 W = TypeVar("W", bound=RuedaWork)
 
-# So many works with small results live on after they are done.
+# How many completed works with small results are kept alive.
 KEPT = 512
 
 
 def part_of(name: str, number: int) -> str:
-    """The name of one of several tensors of an operation."""
+    """The name of the ``number``-th tensor of an operation."""
     return name if number == 0 else f"{name}.{number}"
 
 
 class Membership(NamedTuple):
-    """Which of Rueda's ranks form a group. ``ranks``: of the world, by rank of the group."""
+    """Which of Rueda's ranks form a group. ``ranks``: world ranks, by group rank."""
 
     set_id: int
     ranks: list[int]
     owns_world: bool  # Rueda's world was formed for it and ends with it
     is_world: bool
-    sets_limit: bool = True  # its time limits raise the stall_error of its process set
+    sets_limit: bool = True  # its timeouts raise the stall_error of its process set
 
 
 @never_compiled
 class Operations(dist.ProcessGroup):
-    """The life of a group and how its operations are begun. Collectives and messages are in subclasses."""
+    """A group's lifecycle, and how it starts operations. Collectives and messages are in subclasses."""
 
     def __init__(
         self,
@@ -72,27 +72,27 @@ class Operations(dist.ProcessGroup):
         self._group_name = ""
         self._group_desc = "undefined"
         self._closed = False
-        self._works: dict[str, RuedaWork] = {}  # collectives on their way, by name
-        # torch's C++ may hold one for which it asks later, as DistributedDataParallel does with that of a context for
-        # uneven inputs: without its object in Python it would be one of the base class, which can nothing.
+        self._works: dict[str, RuedaWork] = {}  # collectives in flight, by name
+        # torch's C++ may hold a work and use it later, as DistributedDataParallel does for uneven inputs (join()).
+        # Without its Python object it would be a plain Work of the base class, whose methods are not implemented.
         self._settled: deque[RuedaWork] = deque(maxlen=KEPT)
         self._coalesced: list[RuedaWork] | None = (
-            None  # begun in a block of torch's, in which we are
+            None  # works begun in the current coalescing block of torch, if any
         )
         self._world = lifecycle.world_number()
-        self._fatal: Exception | None = None  # why it is of no use any more
-        self._incarnation = 0  # another number each time that the group gets other members
-        self._patience = 0.0  # seconds that were asked for
+        self._fatal: Exception | None = None  # what made the group unusable
+        self._incarnation = 0  # changes each time that the group's members change
+        self._asked_timeout = 0.0  # the longest timeout given to the engine so far, in seconds
         self._be_patient(self._timeout)
 
-    # torch's own never change, but those of a group whose members do; in Python and, by their other names, in C++.
+    # torch's rank and size never change, but a reconfigurable group's do. C++ calls them by the other names.
 
     def rank(self) -> int:
         """This process's rank within the group."""
         return self._rank
 
     def size(self) -> int:
-        """How many ranks the group has."""
+        """The number of ranks in the group."""
         return self._size
 
     def getRank(self) -> int:  # noqa: N802
@@ -107,7 +107,7 @@ class Operations(dist.ProcessGroup):
         """The name under which the backend is registered."""
         return "rueda"
 
-    # torch asks a group for the backend of a device, and for the devices that have one.
+    # torch asks a group for a device's backend, and for the devices that have one.
 
     supports_reconfigure = False
     supports_splitting = False
@@ -121,7 +121,7 @@ class Operations(dist.ProcessGroup):
         kinds = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
         return [torch.device(kind) for kind in kinds]
 
-    # torch keeps these two in a group's backends, and a group in Python has none.
+    # torch keeps name and description in a group's backends, but a Python group has none.
 
     def getGroupName(self) -> str:  # noqa: N802
         """The group's name, which is the same on all members."""
@@ -132,7 +132,7 @@ class Operations(dist.ProcessGroup):
         self._group_name = name
 
     def getGroupDesc(self) -> str:  # noqa: N802
-        """What the group is for, in the words of who made it."""
+        """The group's description, given by its creator."""
         return self._group_desc
 
     def setGroupDesc(self, description: str) -> None:  # noqa: N802
@@ -140,23 +140,23 @@ class Operations(dist.ProcessGroup):
         self._group_desc = description
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long later operations may take, where they do not say so themselves."""
+        """Sets the timeout of later operations that have none of their own."""
         self._timeout = timeout.total_seconds()
         self._be_patient(self._timeout)
 
     def _be_patient(self, seconds: float) -> None:
-        """The process set's operations may take so long, from now on: where the world's limit is shorter, it is raised.
+        """Lets the process set's operations take this long from now on, if the world's ``stall_error`` is shorter.
 
-        For that counts what the group's first rank asks for.
+        The value given on the group's first rank counts.
         """
-        if seconds <= self._patience or not self._membership.sets_limit:
+        if seconds <= self._asked_timeout or not self._membership.sets_limit:
             return
-        with suppress(RuedaError):  # the world has gone, or is not there yet
-            _native.extend_patience(self._membership.set_id, seconds)
-            self._patience = seconds
+        with suppress(RuedaError):  # the world is gone, or not formed yet
+            _native.extend_timeout(self._membership.set_id, seconds)
+            self._asked_timeout = seconds
 
     def shutdown(self) -> None:
-        """Ends the group; what is used of it afterwards raises :class:`rueda.ShutdownError`."""
+        """Ends the group; later operations raise :class:`rueda.ShutdownError`."""
         if self._closed:
             return
         self._closed = True
@@ -169,11 +169,11 @@ class Operations(dist.ProcessGroup):
             _native.destroy_group(self._membership.set_id)
 
     def abort(self) -> None:
-        """Ends the group. Operations that are under way on other ranks fail."""
+        """Ends the group. Operations in flight on other ranks fail."""
         self.shutdown()
 
-    # Operations on GPUs that torch before 2.6 begins in a block and then waits for together, batch_isend_irecv() above
-    # all. Nothing is gained by it: they are gathered by the engine in any case.
+    # torch before 2.6 begins GPU operations in a coalescing block and waits for them together, mainly in
+    # batch_isend_irecv(). The works are only collected: the engine batches operations by itself.
 
     def _start_coalescing(self, _: torch.device) -> None:
         self._coalesced = []
@@ -187,7 +187,7 @@ class Operations(dist.ProcessGroup):
             self._coalesced.append(work)
         return work
 
-    # --- What all collectives go through
+    # --- The path of all collectives
 
     def _collective(
         self,
@@ -200,9 +200,9 @@ class Operations(dist.ProcessGroup):
         placement: Placement = ON_HOST,
         make: Callable[..., RuedaWork] = RuedaWork,
     ) -> Work:
-        """Begins a collective under the name that it has on every rank; ends it where its caller would wait at once.
+        """Begins a collective under its name on all ranks; completes it too if the caller would wait immediately.
 
-        ``references``: all tensors that it touches, see :func:`tensors_in`; ``make``: what makes its work.
+        ``references``: all tensors that it touches, see :func:`tensors_in`; ``make``: creates its work.
         """
         seconds, name = self._prepared(signature, options)
         submit = partial(begin, name)
@@ -220,9 +220,9 @@ class Operations(dist.ProcessGroup):
         references: object,
         options: Any,
     ) -> Work:
-        """:meth:`_collective` for a caller that waits at once, on tensors of the host that can be used as they lie.
+        """:meth:`_collective` for a caller that waits immediately, on host tensors that can be used in place.
 
-        ``do`` gets what the native functions want of such callers: the name, a list for the handle, and the time limit.
+        ``do`` gets the native functions' arguments for such callers: the name, a list for the handle, and the timeout.
         """
         seconds, name = self._prepared(signature, options)
         begun: list[_native.Handle] = []
@@ -237,7 +237,7 @@ class Operations(dist.ProcessGroup):
         )
 
     def _prepared(self, signature: Hashable, options: Any) -> tuple[float, str]:
-        """The time limit and the name of a collective that begins."""
+        """The timeout and the name of a collective that is about to begin."""
         self._require_open()
         seconds = seconds_of(options, self._timeout)
         self._be_patient(seconds)
@@ -271,20 +271,20 @@ class Operations(dist.ProcessGroup):
         return work
 
     def _waits_at_once(self, options: Any) -> bool:
-        """Whether torch has said that the caller waits for the operation before he does anything else."""
+        """Whether torch says that the caller waits for the operation before doing anything else."""
         return self._coalesced is None and not getattr(options, "asyncOp", True)
 
     def _settle_old(self) -> None:
-        """Brings results that nobody has asked for to their places, and lets go of what they needed."""
+        """Settles the oldest work in flight if it has completed and nobody has asked for it, to release its memory."""
         try:
             oldest = next(iter(self._works.values()), None)
-        except RuntimeError:  # another thread has settled one just now
+        except RuntimeError:  # another thread has just settled one
             return
         if oldest is not None:
             oldest.settle_if_old()
 
     def _forget(self, name: str, work: RuedaWork) -> None:
-        if self._works.get(name) is work:  # and not the next one of that name
+        if self._works.get(name) is work:  # not a newer one of the same name
             del self._works[name]
         if work.is_small():
             self._settled.append(work)
@@ -294,7 +294,7 @@ class Operations(dist.ProcessGroup):
     ) -> Work:
         """Takes part in a collective by failing it on every rank.
 
-        ``group``: of how many tensors, where they are a group of Rueda's; ``parts``: where each is an operation.
+        ``group``: the number of tensors of a grouped operation; ``parts``: the number of separate operations.
         """
         set_id = self._membership.set_id
         why, unsupported = str(refusal), refusal.unsupported
@@ -312,29 +312,29 @@ class Operations(dist.ProcessGroup):
 
     def _next_name(self, signature: Hashable) -> str:
         name = self._names.next(signature)
-        # A name serves one operation at a time. It comes again only after several others of its kind.
+        # A name serves one operation at a time. It recurs only after several others of its place.
         before = self._works.get(name)
         if before is not None:
             before.outlast()
         return name
 
     def _fatal_listener(self) -> Callable[[Exception], None]:
-        """What is to hear of an error of an operation that begins now; see :class:`RuedaWork`."""
+        """The ``on_fatal`` of an operation that begins now; see :class:`RuedaWork`."""
         return partial(self._on_fatal, self._incarnation)
 
     def _on_fatal(self, incarnation: int, error: Exception) -> None:
-        """An operation has failed so that the group, as it was in that incarnation, is of no use any more."""
+        """Called when an operation's error has made the group unusable in that incarnation."""
         if incarnation == self._incarnation:
             self._fatal = self._fatal or error
 
     @property
     def fatal_error(self) -> Exception | None:
-        """What has made the group useless, once an operation has failed so."""
+        """The error of an operation that has made the group unusable, if any."""
         return self._fatal
 
     @property
     def is_of_this_world(self) -> bool:
-        """Whether the group has not been destroyed, nor the world formed anew since it was made."""
+        """Whether the group is still open and belongs to the current world."""
         return not self._closed and lifecycle.world_number() == self._world
 
     @property
@@ -343,12 +343,12 @@ class Operations(dist.ProcessGroup):
         return self._membership.owns_world
 
     def own_world(self, owns: bool) -> None:
-        """Whether Rueda's world is to end with the group."""
+        """Sets whether Rueda's world ends with the group."""
         self._membership = self._membership._replace(owns_world=owns)
 
     @property
     def timeout(self) -> timedelta:
-        """How long operations may take that do not say so themselves."""
+        """The timeout of operations that have none of their own."""
         return timedelta(seconds=self._timeout)
 
     def _require_open(self) -> None:
@@ -376,10 +376,10 @@ def _at_once(
     seconds: float,
     work_of: Callable[[Callable[[], Sequence[_native.Handle]]], RuedaWork],
 ) -> Work:
-    """Does an operation whose caller would do nothing else meanwhile. Raises its error.
+    """Runs an operation to completion for a caller that would only wait for it. Raises its error.
 
-    What is late, fails or is interrupted gets the work that it would have got from ``work_of`` in any case. ``begun``:
-    an empty list, in which ``submit`` may leave what it has begun, see :class:`rueda.handles.Handle`.
+    If the operation is late, fails or is interrupted, ``work_of`` creates a regular work for it. ``begun``: an empty
+    list, in which ``submit`` may store the handles that it has begun, see :class:`rueda.handles.Handle`.
     """
     deadline = time.monotonic() + seconds
     well = False
@@ -398,7 +398,7 @@ def _at_once(
 
 
 def _end_well(natives: Sequence[_native.Handle], deadline: float) -> bool:
-    """Whether all complete in time and without an error."""
+    """Whether all operations complete by the deadline without an error."""
     for native in natives:
         if not native.wait(max(0.0, deadline - time.monotonic())):
             return False

@@ -1,4 +1,4 @@
-"""A process group that is a world of its own, beside that of :func:`rueda.init`."""
+"""A process group that is a world of its own, besides that of :func:`rueda.init`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = ["PrivateWorld", "open_world", "private_options"]
 
 @never_compiled
 class PrivateWorld(RuedaProcessGroup):
-    """A process group that is a world of its own, and ends with the first operation that makes it useless.
+    """A process group that is a world of its own; the first fatal error of an operation ends it.
 
-    ``world``: as :func:`open_world` has it, of ranks numbered as in the group; nothing where there is none yet.
+    ``world``: its number from :func:`open_world`, with ranks numbered as in the group; ``None`` if not formed yet.
     """
 
     def __init__(
@@ -41,18 +41,18 @@ class PrivateWorld(RuedaProcessGroup):
             self._enter(world, rank, size)
 
     def _enter(self, world: int, rank: int, size: int) -> None:
-        """From now on the group is this world."""
-        with self._ending:  # what is still told of the world before is told before, or not at all
+        """Makes the group this world from now on."""
+        with self._ending:  # late errors of the previous world are handled before, or ignored
             self._rank, self._size = rank, size
             self._membership = Membership(world, list(range(size)), True, True)
-            self._patience = 0.0
+            self._asked_timeout = 0.0
             self._names = Names(self._prefix)  # a world's number differs from rank to rank
             self._works = {}
             self._closed = False
             self._incarnation += 1
             self._fatal = None
             self.error = None
-            # Also where the group is forgotten, and before the interpreter ends.
+            # Also leaves when the group is garbage-collected or the interpreter exits.
             self._leave = weakref.finalize(self, _native.close_world, world, "")
             self._be_patient(self._timeout)
 
@@ -67,12 +67,12 @@ class PrivateWorld(RuedaProcessGroup):
         self._end("the process group was aborted")
 
     def _leave_quietly(self) -> None:
-        """What all ranks have agreed on is finished."""
+        """Leaves the world; operations that all ranks have agreed on still complete."""
         if self._leave is not None:
             self._leave()
 
     def _end(self, cause: str) -> None:
-        with self._ending:  # whoever comes later returns once nothing touches a tensor any more
+        with self._ending:  # later callers return only when no operation touches a tensor any more
             self._close_world(cause)
 
     def _close_world(self, cause: str) -> None:
@@ -81,7 +81,7 @@ class PrivateWorld(RuedaProcessGroup):
 
     def _on_fatal(self, incarnation: int, error: Exception) -> None:
         with self._ending:
-            if incarnation != self._incarnation:  # of a world that has ended
+            if incarnation != self._incarnation:  # from a previous world
                 return
             super()._on_fatal(incarnation, error)
             if self.error is None:
@@ -98,20 +98,20 @@ class PrivateWorld(RuedaProcessGroup):
 
 
 def private_options(timeout: timedelta) -> dict[str, Any]:
-    """Of a world that is to be formed within this time, as is each of its operations to be done."""
+    """Options of a world that must form within this time, as must each of its operations complete."""
     return stall_options(timeout) | {"init_timeout": timeout.total_seconds()}
 
 
 def open_world(
     rank: int, size: int, address: str, secret: str, listener: int, options: Mapping[str, Any]
 ) -> int:
-    """Forms a world of the ranks that meet at this address; its number, which differs from rank to rank.
+    """Forms a world of the ranks that meet at this address; returns its number, which differs from rank to rank.
 
-    ``listener``: a descriptor that listens there already, on rank 0, which stays the caller's; -1 on others. Raises
-    :class:`rueda.InitializationError` where the ranks have not met within ``options["init_timeout"]``.
+    ``listener``: on rank 0 a descriptor already listening there, which the caller keeps; -1 on others. Raises
+    :class:`rueda.InitializationError` if the ranks do not meet within ``options["init_timeout"]``.
     """
     if size == 1:
         return _native.open_world(0, 1, "", "", -1, {})
-    start_telling(threading.main_thread())  # this one may be of a manager
+    start_telling(threading.main_thread())  # the calling thread may belong to a manager
     given = {name: str(value) for name, value in options.items()}
     return _native.open_world(rank, size, address, secret, listener, given)

@@ -8,7 +8,7 @@
 
 namespace rueda {
 
-class Patience {
+class TimeoutExtension {
  public:
   void extend(Duration least) {
     Duration::rep now = least_.load();
