@@ -1,4 +1,4 @@
-"""Ranks as tasks of Dask: one on each worker, as a group that succeeds, fails and is run again together.
+"""Ranks as Dask tasks: one on each worker, as a group that succeeds, fails and restarts together.
 
 Needs Dask's ``distributed``, which ``import rueda`` does not. docs/dask.md has an example and says what is guaranteed.
 """

@@ -1,6 +1,6 @@
-"""Workers of Dask that one job has for itself.
+"""Reserves Dask workers for one job.
 
-Tasks of two jobs on the same workers could begin in another order on each, and their ranks wait for each other.
+Otherwise tasks of two jobs could start in a different order on each worker, and their ranks would deadlock.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from rueda.errors import InvalidArgumentError, TimeoutError
 __all__ = ["LOOK", "reserved", "workers_of"]
 
 LOOK = 0.5
-"""Seconds after which is looked again at which workers are there, and free."""
+"""Seconds between checks of which workers exist and are free."""
 
-# A connection to the scheduler may break for a moment.
+# Attempts to ask the scheduler, as a connection may break temporarily.
 _TRIES = 5
 
 
 def workers_of(client: distributed.Client) -> dict[str, Any]:
-    """What the scheduler knows of each worker that is there, by address."""
+    """The scheduler's information on each current worker, by address."""
     if client.scheduler is None:
         raise InvalidArgumentError(
             "this client is closed, or its scheduler is gone: connect another one"
         )
 
     async def asked() -> dict[str, Any]:
-        # Of this answer: a timer of the client's may replace what scheduler_info() returns by one without workers.
+        # Not client.scheduler_info(), whose result a timer of the client may replace by one without workers.
         return dict((await client.scheduler.identity(n_workers=-1))["workers"])
 
     for _ in range(_TRIES - 1):
@@ -45,9 +45,9 @@ def workers_of(client: distributed.Client) -> dict[str, Any]:
 
 @contextmanager
 def reserved(client: distributed.Client, size: int, timeout: float) -> Iterator[list[str]]:
-    """The addresses of ``size`` workers, by rank, which no other job gets while the block runs, whoever its client is.
+    """The addresses of ``size`` workers, by rank, reserved against jobs of all clients while the block runs.
 
-    Waits as long as other jobs have them, but ``timeout`` seconds at most for workers to come.
+    Waits without limit for other jobs to release workers, but at most ``timeout`` seconds for workers to appear.
     """
     while True:
         there = _in_order(client, size, timeout)
@@ -60,7 +60,7 @@ def reserved(client: distributed.Client, size: int, timeout: float) -> Iterator[
 
 
 def _in_order(client: distributed.Client, size: int, timeout: float) -> list[str]:
-    """All workers, at least ``size``, ordered by host, so that the ranks of a host follow each other."""
+    """All workers, at least ``size``, ordered by host, so that ranks on one host have consecutive numbers."""
     deadline = time.monotonic() + timeout
     while len(workers := workers_of(client)) < size:
         if time.monotonic() > deadline:
@@ -80,10 +80,10 @@ def _in_order(client: distributed.Client, size: int, timeout: float) -> list[str
 
 
 def _take(client: distributed.Client, workers: list[str], size: int, held: ExitStack) -> list[str]:
-    """The first ``size`` of them that are free, or fewer."""
+    """Locks the first ``size`` workers that are free, or fewer, and returns them."""
     taken: list[str] = []
     with ExitStack() as choosing:
-        # One job chooses at a time: else each of two might get half of what it needs, again and again.
+        # One job chooses at a time: otherwise two jobs could each get half of what they need, again and again.
         _lock(client, "choice", choosing, blocking=True)
         for worker in workers:
             if len(taken) < size and _lock(client, worker, held, blocking=False):
@@ -92,9 +92,9 @@ def _take(client: distributed.Client, workers: list[str], size: int, held: ExitS
 
 
 def _lock(client: distributed.Client, name: str, held: ExitStack, *, blocking: bool) -> bool:
-    """Whether it is got, for as long as ``held`` lasts. Dask takes it back from a client that is gone."""
+    """Acquires a lock until ``held`` ends; returns whether it did. Dask releases locks of clients that are gone."""
     lock = distributed.Lock(f"rueda.dask {name}", client.scheduler, client.loop)
-    # Its timer, by which it tells the scheduler that it is still held, would keep it for ever.
+    # The timer that refreshes the lock at the scheduler would keep the object alive forever.
     timer = getattr(lock, "refresh_callback", None)
     if timer is not None:
         held.callback(client.loop.add_callback, timer.stop)

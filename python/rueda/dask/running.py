@@ -1,4 +1,4 @@
-"""A function on several workers of Dask at once, which are a world while it runs."""
+"""Runs a function on several Dask workers at once, which form a world while it runs."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ __all__ = ["run"]
 
 
 class _StartedAgain(PeerLostError):
-    """Dask has called a rank's function a second time, in another process at the address of the one that is lost."""
+    """Dask has called a rank's function again, in a new process at the lost worker's address."""
 
 
-# What tells that a worker is lost. Dask's own, where it gives up, as distributed.scheduler.allowed-failures says.
+# Errors that mean a lost worker. Dask raises its own after distributed.scheduler.allowed-failures losses.
 _LOSSES = (_StartedAgain, distributed.KilledWorker)
 
 
@@ -54,18 +54,18 @@ def run(
     """Calls ``fn(*args, **kwargs)`` on ``num_proc`` workers at once, which form a world; returns the results by rank.
 
     In ``fn`` the world exists already: ``rueda.rank()`` and the collectives work, ``rueda.init()`` does nothing.
-    Workers are processes of their own, and each runs one rank; ranks of one host follow each other. ``num_proc``: by
-    default as many as there are workers.
+    Workers must be separate processes, and each runs one rank; ranks on one host have consecutive numbers.
+    ``num_proc``: by default the number of workers.
 
-    Where a worker is lost, all ranks end, and ``fn`` begins anew on all, up to ``retries`` times: it goes on from its
-    own checkpoint, if it has one. What ``fn`` raises on a rank is raised here, with the rank as a note, and is not
-    tried again. ``timeout``: for how many seconds workers may be missing at the beginning, and how long ranks may
-    take to notice that another has failed. Of calls at once, also of several clients, each gets workers of its own, or
-    waits until there are enough that no other has.
+    If a worker is lost, all ranks end, and ``fn`` restarts on all, up to ``retries`` times; it can resume from a
+    checkpoint of its own. An exception of ``fn`` is raised here, with the rank as a note, and not retried. ``timeout``:
+    how many seconds to wait for workers at the start of each attempt, and how long ranks may take to notice that
+    another has failed. Concurrent calls, even from several clients, get separate workers; a call waits until enough
+    are free.
 
-    Raises :class:`rueda.InvalidArgumentError` for arguments that cannot work or cannot be pickled, before anything
-    begins; :class:`rueda.TimeoutError` where workers or ranks do not come or end within ``timeout``, and
-    :class:`rueda.PeerLostError` where workers were lost too often.
+    Raises :class:`rueda.InvalidArgumentError`, before anything starts, for arguments that cannot work or be pickled;
+    :class:`rueda.TimeoutError` if workers do not appear, or ranks do not end after a failure, within ``timeout``; and
+    :class:`rueda.PeerLostError` if workers are lost more than ``retries`` times.
     """
     if not isinstance(client, distributed.Client):
         raise InvalidArgumentError(f"client={shown(client)} is no distributed.Client")
@@ -120,16 +120,16 @@ def _run_once(
             )
         try:
             return client.gather(ranks)  # type: ignore[no-any-return]
-        except TypeError as error:  # Dask's, with a traceback of several pages in its text
+        except TypeError as error:  # Dask's, whose message contains a traceback of several pages
             what = f"{error}".partition("\n")[0]
             raise InvalidArgumentError(f"what a rank returns cannot be pickled: {what}") from error
     finally:
-        # Else Dask would run the task of a worker that is lost again, alone.
+        # Otherwise Dask would rerun the task of a lost worker, alone.
         client.cancel(ranks, force=True)
 
 
 def _answers(client: distributed.Client, futures: list[Any], workers: list[str]) -> list[Any]:
-    """What they return, who wait for nobody. Raises :class:`rueda.PeerLostError` where one of the workers is lost."""
+    """The results of tasks that wait for no other. Raises :class:`rueda.PeerLostError` if a worker is lost."""
     try:
         while True:
             if lost := _lost(client, futures, workers, workers_of(client)):
@@ -141,14 +141,14 @@ def _answers(client: distributed.Client, futures: list[Any], workers: list[str])
                 distributed.wait(futures, timeout=LOOK)
         return client.gather(futures)  # type: ignore[no-any-return]
     finally:
-        # Else Dask would call the function again where a worker is lost.
+        # Otherwise Dask would call the function again if a worker is lost.
         client.cancel(futures, force=True)
 
 
 def _lost(
     client: distributed.Client, futures: list[Any], workers: list[str], there: Collection[str]
 ) -> list[int]:
-    """The ranks whose workers have gone, or were another process when Dask called the function again."""
+    """The ranks whose workers are gone, or whose function Dask has called again in another process."""
     return [
         rank
         for rank, (future, worker) in enumerate(zip(futures, workers, strict=True))
@@ -172,16 +172,17 @@ def _wait(
     timeout: float,
     address: str,
 ) -> tuple[list[int], list[int]]:
-    """Waits until all have ended whose workers have not gone; returns who failed first, and whose workers have gone.
+    """Waits until all ranks on remaining workers have ended; returns the first ranks to fail and those lost.
 
-    From the first ``timeout`` counts. ``address``: where they meet, at which nobody is to wait for them.
+    ``timeout`` counts from the first failure. ``address``: the rendezvous, which is closed then so that no rank waits
+    there any longer.
     """
     deadline = None
     first: list[int] = []
     gone: list[int] = []
     while True:
         left = [r for r in _lost(client, futures, workers, workers_of(client)) if r not in gone]
-        # Else Dask runs such a rank again, alone, once a worker has come back at the same address.
+        # Otherwise Dask would rerun such a rank, alone, once a worker has returned at the same address.
         if left:
             client.cancel([futures[r] for r in left], force=True)
         gone += left
@@ -190,15 +191,15 @@ def _wait(
             first, deadline = [*failed], time.monotonic() + timeout
             how = "was lost" if gone else "has failed"
             cause = f"rank {failed[0]} ({workers[failed[0]]}) {how} before all ranks had met"
-            # Those that are given up, too, as a worker that does not seem to be there may be, and wait. Rank 0's worker
-            # may have opened the address and not used it.
+            # Includes cancelled ranks, as a worker that seemed lost may still exist and wait. Rank 0's worker may have
+            # opened the address without using it.
             waiting = workers_of(client).keys() & {
                 w
                 for f, w in zip(futures, workers, strict=True)
                 if f.status not in ("finished", "error") or w == workers[0]
             }
             _end_meeting(client, address, cause, waiting, timeout / 4)
-            continue  # that took a while: who is running now?
+            continue  # that took a while: check again which ranks are running
         running = [f for r, f in enumerate(futures) if r not in gone and not f.done()]
         if not running:
             return first, sorted(gone)
@@ -216,12 +217,12 @@ def _wait(
 def _end_meeting(
     client: distributed.Client, address: str, cause: str, workers: Collection[str], limit: float
 ) -> None:
-    """Has the ranks that still wait at the address raise ``cause``; those that are in the world do not notice.
+    """Makes ranks that still wait at the address raise ``cause``; ranks that are in the world do not notice.
 
-    A worker that a rank keeps too busy to answer within ``limit`` seconds is not waited for.
+    Does not wait for workers that are too busy to answer within ``limit`` seconds.
     """
     with contextlib.suppress(distributed.TimeoutError):
-        # Beside the tasks, which may have all threads of a worker.
+        # Runs outside the task threads, all of which may be busy.
         client.run(
             rendezvous.close,
             address,
@@ -233,7 +234,7 @@ def _end_meeting(
 
 
 def _process() -> str:
-    """Which one this worker is: another that Dask starts at the same address is not the same."""
+    """The id of this worker process; a worker that Dask restarts at the same address has another."""
     return str(distributed.get_worker().id)
 
 
@@ -248,7 +249,7 @@ def _open(size: int, process: str) -> str:
 
 
 def _network() -> dict[str, str]:
-    """That of the address at which others reach this worker."""
+    """The network options of the address at which others reach this worker."""
     return options_at(distributed.comm.get_address_host(distributed.get_worker().address))
 
 

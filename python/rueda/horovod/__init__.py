@@ -1,6 +1,6 @@
 """Horovod's API on Rueda: ``import rueda.horovod as hvd`` is ``import rueda.horovod.torch as hvd``.
 
-The parts are imported when they are asked for, so that this package can be imported without torch.
+Submodules are imported on first use, so that this package can be imported without torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rueda.horovod.torch import *  # noqa: F403
 
 __version__ = "0.28.1"
-"""The version of Horovod whose API this is; scripts compare it."""
+"""The Horovod version whose API this implements; scripts compare it."""
 
 
 def __getattr__(name: str) -> Any:

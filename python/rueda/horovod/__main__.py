@@ -1,4 +1,4 @@
-"""``python -m rueda.horovod train.py``: runs a script for which ``import horovod`` is Rueda.
+"""``python -m rueda.horovod train.py``: runs a script with ``import horovod`` aliased to Rueda.
 
 ``python -m rueda.horovod -m package.module`` runs a module. ``rueda run --horovod`` does the same for a job.
 """
@@ -15,7 +15,7 @@ USAGE = "usage: python -m rueda.horovod (SCRIPT | -m MODULE) [ARGUMENT...]"
 
 
 def main(arguments: list[str]) -> None:
-    """Runs what the command line names, as Python itself would."""
+    """Runs the script or module on the command line as Python itself would."""
     if not arguments or arguments == ["-m"]:
         sys.exit(USAGE)
     if arguments[0] in ("-h", "--help"):

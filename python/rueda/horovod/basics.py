@@ -1,4 +1,4 @@
-"""Entering and leaving the world, who is there, and what Rueda was built with, as Horovod's API asks for it."""
+"""Horovod's calls to enter and leave the world, to query ranks and sizes, and to query build features."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ shutdown = translated(rueda.lifecycle.shutdown)
 
 
 def is_initialized() -> bool:
-    """Whether this process is in a world, or was forked off one that is: then ``rank()`` and the like are its.
+    """Whether this process is in a world, or was forked from one that is; then ``rank()`` etc. are its parent's.
 
     Example::
 
@@ -64,15 +64,15 @@ def is_initialized() -> bool:
 
 @translated
 def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
-    """Forms the world; does nothing where it exists already, nor in a child that a rank has forked.
+    """Forms the world unless it exists, then adds ``process_sets``; does nothing in a process forked from a rank.
 
-    ``comm``: ``None`` for all processes that the launcher has started; a list of some of their ranks, or a
-    communicator of mpi4py, for a world of those, numbered in that order. ``process_sets``: sets to add, the same on
-    every rank, or ``"dynamic"``; sets can be added later in any case. A process that joins a job adds none of them: by
-    then ``hvd.elastic.run`` has ended those of the others.
+    ``comm``: ``None`` for all processes that the launcher has started; a list of some of their ranks, or an mpi4py
+    communicator, for a world of those, numbered in that order. ``process_sets``: sets to add, the same on every rank,
+    or ``"dynamic"``; sets can be added later in either case. A process that joins a running job adds none: by then
+    ``hvd.elastic.run`` has removed the other ranks' sets.
 
-    Raises ``ValueError`` for a ``comm`` that makes no sense and for a set that is listed twice, and
-    :class:`HorovodInternalError` where the world cannot be formed.
+    Raises ``ValueError`` for an invalid ``comm`` and for a set that is listed twice or exists already, and
+    :class:`HorovodInternalError` if the world cannot be formed.
 
     Example::
 
@@ -86,14 +86,14 @@ def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = Non
     if is_child():
         return
     if not is_initialized():
-        # As everybody's: a world that begins anew has no sets, and the others are not in init().
+        # Like the other ranks: a re-formed world has no sets, and the others are not in init().
         if os.environ.get("RUEDA_JOINER") and world_number() == 0:
             wanted = []
         warn_of_unused()
         with understood() as settings, world_of(comm) as bootstrap:
             options: dict[str, Any] = {**defaults(), **settings, **bootstrap}
             rueda.lifecycle.init((), **options)
-            end_process_sets()  # of a job that this process has joined: the others end them, too
+            end_process_sets()  # if this process has joined a job: the others end theirs, too
     for process_set in wanted:
         if process_set.ranks is None:
             _learn_ranks(process_set)
@@ -107,18 +107,18 @@ def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = Non
 
 
 def _learn_ranks(process_set: ProcessSet) -> None:
-    """Asks all ranks which of them are in this rank's communicator."""
+    """Sets the set's world ranks from its communicator; every rank of the world must call this."""
     comm = process_set.mpi_comm
     members = (
         comm.allgather(rueda.lifecycle.rank()) if comm.Get_size() > 1 else [rueda.lifecycle.rank()]
     )
     told: list[list[int]] = allgather_object(sorted(members), "communicator of a process set")
-    # MPI gives every process the communicator that it is in; where it splits the world, the first one's counts.
+    # MPI gives each process the communicator that it belongs to; after a split of the world, rank 0's counts.
     process_set.learn_ranks(told[0])
 
 
 def mpi_threads_supported() -> bool:
-    """Whether MPI may be called from several threads. Rueda calls it from one at a time, so it is never in the way.
+    """Whether MPI may be called from several threads: true with the plug-in, as Rueda calls MPI serially.
 
     Raises ``ValueError`` before ``init()``.
 
@@ -132,7 +132,7 @@ def mpi_threads_supported() -> bool:
 
 
 def mpi_built() -> bool:
-    """Whether the MPI plug-in is there.
+    """Whether the MPI plug-in is installed.
 
     Example::
 
@@ -145,7 +145,7 @@ def mpi_built() -> bool:
 
 
 def mpi_enabled() -> bool:
-    """Whether the ranks have found each other through MPI. False before ``init()``.
+    """Whether the ranks met through MPI. False before ``init()``.
 
     Example::
 
@@ -164,7 +164,7 @@ def _launched_by_mpi() -> bool:
 
 
 def gloo_built() -> bool:
-    """Whether ranks can do without MPI: always, through Rueda's own rendezvous and shared memory.
+    """Whether ranks can run without MPI: always, through Rueda's own rendezvous and transports.
 
     Example::
 
@@ -175,7 +175,7 @@ def gloo_built() -> bool:
 
 
 def gloo_enabled() -> bool:
-    """Whether the ranks have found each other without MPI. False before ``init()``.
+    """Whether the ranks met without MPI. False before ``init()``.
 
     Example::
 
@@ -186,7 +186,7 @@ def gloo_enabled() -> bool:
 
 
 def nccl_built() -> int:
-    """The version of NCCL, as 22703 for 2.27.3; 0 where none is found, or this build of Rueda serves no GPUs.
+    """The NCCL version, such as 22703 for 2.27.3; 0 if NCCL is not found or this build lacks GPU support.
 
     Example::
 
@@ -223,7 +223,7 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Whether this build of Rueda serves tensors of NVIDIA's GPUs.
+    """Whether this build of Rueda supports NVIDIA GPU tensors.
 
     Example::
 
@@ -235,7 +235,7 @@ def cuda_built() -> bool:
 
 
 def rocm_built() -> bool:
-    """Whether tensors of AMD's GPUs are served: no.
+    """Whether AMD GPU tensors are supported: never.
 
     Example::
 

@@ -1,6 +1,6 @@
-"""Training that goes on after a failed step: what is to survive it, and the loop that begins anew.
+"""Training that continues after a failed step: the state that survives it, and the loop that restarts.
 
-docs/horovod.md tells from what it recovers.
+docs/horovod.md lists the failures from which it recovers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class HostUpdateResult:
-    """What happened to the hosts of the job; the numbers are bits."""
+    """How the job's hosts changed, as bit flags."""
 
     no_update = 0
     removed = 1
@@ -41,10 +41,10 @@ class HostUpdateResult:
 
 
 class State:
-    """What is to be the same on every rank, and to survive a failed step.
+    """State that is the same on every rank and survives a failed step.
 
-    A subclass says how it is saved, restored and synchronised. ``bcast_object`` broadcasts an object from rank 0;
-    ``get_rank`` tells the rank.
+    Subclasses define how it is saved, restored and synchronised. ``bcast_object`` broadcasts an object from rank 0;
+    ``get_rank`` returns the rank.
 
     Example::
 
@@ -60,7 +60,7 @@ class State:
         self._reset_callbacks: list[Callable[[], object]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
-        """Functions to be called, in this order, whenever the world has been formed anew.
+        """Adds functions that are called, in this order, whenever the world has been re-formed.
 
         Example::
 
@@ -69,36 +69,36 @@ class State:
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """The world has been formed anew."""
+        """Resets the state after the world has been re-formed and calls the reset callbacks."""
         self._host_messages = queue.Queue()
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Somebody says that hosts come or go: the next commit() raises HostsUpdatedInterrupt on every rank.
+        """Reports that hosts are added or removed: the next commit() raises HostsUpdatedInterrupt on every rank.
 
-        ``timestamp``: larger than that of the update before. ``update_res``: see :class:`HostUpdateResult`.
+        ``timestamp``: larger than the previous update's. ``update_res``: see :class:`HostUpdateResult`.
         """
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """Saves, then looks for changes of hosts; collective. What is saved is what restore() brings back.
+        """Saves the state for restore(), then checks for host changes; collective.
 
-        Raises :class:`HostsUpdatedInterrupt` on every rank where any of them was told of a change.
+        Raises :class:`HostsUpdatedInterrupt` on every rank if any rank was told of a change.
         """
         self.save()
         self.check_host_updates()
 
     @translated
     def check_host_updates(self) -> None:
-        """Raises :class:`HostsUpdatedInterrupt` on every rank where any was told of a change; collective."""
+        """Raises :class:`HostsUpdatedInterrupt` on every rank if any rank was told of a change; collective."""
         newest = self._last_updated_timestamp
         update = HostUpdateResult.no_update
         joining, leaving = changes.wanted()
         is_news = joining or leaving
         if is_news:
-            newest = max(newest, time.time())  # which may be less than that of another host's clock
+            newest = max(newest, time.time())  # this clock may be behind another host's
             update |= (joining * HostUpdateResult.added) | (leaving * HostUpdateResult.removed)
         while not self._host_messages.empty():
             timestamp, result = self._host_messages.get()
@@ -106,8 +106,8 @@ class State:
                 is_news = True
                 newest = max(newest, timestamp)
                 update |= result
-        # Each bit by itself: the largest number is not what all of them say together. Whether there is news is for
-        # each rank to say, too: a newcomer does not know the last update of the others.
+        # Reduce each bit separately: the maximum of the combined values is not their union. Each rank also sends
+        # whether it has news, since a newcomer does not know the other ranks' last update.
         told = [update & HostUpdateResult.removed, update & HostUpdateResult.added]
         every = allreduce(
             np.array([newest, is_news, *told], np.float64), "elastic/host updates", Max
@@ -117,23 +117,23 @@ class State:
             raise HostsUpdatedInterrupt(skip_sync=bool(removed and not added))
 
     def save(self) -> None:
-        """Keeps a copy in the memory of this process."""
+        """Keeps a copy in this process's memory."""
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Brings back what was saved last."""
+        """Restores the last saved state."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Makes it the same on every rank: as it is on rank 0; collective."""
+        """Broadcasts the state of rank 0 to every rank; collective."""
         raise NotImplementedError
 
     def reset(self) -> None:
-        """What has to be done when the world has been formed anew, before anything is synchronised."""
+        """Hook that runs after the world has been re-formed, before the state is synchronised."""
 
 
 class ObjectState(State):
-    """Python objects as attributes, by keyword.
+    """Python objects, given as keyword arguments and kept as attributes.
 
     Example::
 
@@ -150,15 +150,15 @@ class ObjectState(State):
         super().__init__(bcast_object, get_rank)
 
     def save(self) -> None:
-        """Keeps the attributes' values."""
+        """Keeps references to the attributes' values."""
         self._saved_state = {name: getattr(self, name) for name in self._saved_state}
 
     def restore(self) -> None:
-        """Sets the attributes to what was saved last."""
+        """Sets the attributes to the last saved values."""
         self._set_attrs()
 
     def sync(self) -> None:
-        """Sets the attributes of every rank to what rank 0 has."""
+        """Sets the attributes of every rank to those of rank 0."""
         if self._saved_state:
             mine = {name: getattr(self, name) for name in self._saved_state}
             self._saved_state = self._bcast_object(mine)
@@ -170,7 +170,7 @@ class ObjectState(State):
 
 
 def _check(error: Exception) -> None:
-    """Raises what a new world does not help against: the cause would only come back."""
+    """Raises errors that would only recur in a new world."""
     cause = error.__cause__ if isinstance(error, HorovodInternalError) else error
     if not isinstance(cause, LASTING) and not isinstance(error, HorovodInvalidArgumentError):
         return
@@ -184,13 +184,13 @@ def run_fn(
     reset: Callable[[], None],
     update: Callable[[], list[int] | None] | None = None,
 ) -> Callable[Concatenate[Any, P], T]:
-    """The function ``func(state, ...)``, begun anew after a failure that a new world can repair.
+    """Wraps ``func(state, ...)`` so that it restarts after a failure that a new world can repair.
 
-    The state is synchronised first. After :class:`HorovodInternalError`, or a :class:`rueda.RuedaError` out of
-    backward(), it is restored; after :class:`HostsUpdatedInterrupt` it stays as it is. Then ``reset`` forms the
-    world anew, the reset callbacks are called, and ``func`` begins again. Errors that would only come back, such as a
-    difference between ranks, are raised as they are. ``update``: called before ``reset`` after HostsUpdatedInterrupt;
-    where it has changed the world it tells who has joined, maybe nobody, and reset is not called.
+    The state is synchronised before each start, unless ranks only left. After :class:`HorovodInternalError`, or a
+    :class:`rueda.RuedaError` from backward(), it is restored; after :class:`HostsUpdatedInterrupt` it stays as it is.
+    Then ``reset`` re-forms the world, the reset callbacks run, and ``func`` restarts. Errors that would only recur,
+    such as a mismatch between ranks, are raised. ``update``: called before ``reset`` after HostsUpdatedInterrupt; if
+    it has changed the world, it returns the ranks that joined, possibly none, and ``reset`` is not called.
     """
     return begun_anew(
         func,

@@ -1,4 +1,4 @@
-"""How ranks that an engine has placed form a world in which they find what Horovod's users expect."""
+"""Lets ranks that Spark or Ray has placed form a world with Horovod's defaults."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["as_horovod"]
 
 @contextmanager
 def as_horovod(knows_alias: bool) -> Iterator[dict[str, str]]:
-    """Within it a rank forms its world; gives the options with which ``hvd.init()`` would do so.
+    """Context in which a rank forms its world; yields the options that ``hvd.init()`` would use.
 
-    ``knows_alias``: whether ``import horovod`` is to be Rueda on this rank, as where the driver runs.
+    ``knows_alias``: whether to alias ``import horovod`` to Rueda on this rank, as on the driver.
     """
     if knows_alias:
         install()

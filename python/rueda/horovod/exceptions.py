@@ -1,4 +1,4 @@
-"""The exceptions of Horovod's API, and which error of Rueda becomes which."""
+"""The exceptions of Horovod's API, and their mapping from Rueda's errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class HorovodInternalError(RuntimeError):
-    """A collective failed. ``__cause__`` is the :class:`rueda.RuedaError` that tells why, and on which rank.
+    """A collective failed. ``__cause__`` is the :class:`rueda.RuedaError` with the reason and the rank.
 
     Example::
 
@@ -48,12 +48,12 @@ class HorovodInternalError(RuntimeError):
         ...     print(error, error.__cause__.peer)
     """
 
-    # The same as __cause__, which is lost where an engine sends the error to its driver.
+    # Same as __cause__, which is lost when an engine sends the error to its driver.
     translated_from: RuedaError | None = None
 
 
 class HorovodInvalidArgumentError(HorovodInternalError, ValueError, TypeError):
-    """What can never work, such as an average of booleans. Horovod raises ValueError for some of these."""
+    """The call can never work, such as an average of booleans. Horovod raises ValueError in some of these cases."""
 
 
 class HorovodInitializationError(HorovodInternalError, ValueError):
@@ -61,13 +61,13 @@ class HorovodInitializationError(HorovodInternalError, ValueError):
 
 
 class HorovodUsageError(HorovodInvalidArgumentError, AssertionError):
-    """An optimizer that is used in the wrong order. Horovod raises AssertionError."""
+    """Optimizer methods were called in the wrong order. Horovod raises AssertionError."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """The hosts of the job are about to change: training is to begin anew from the current state.
+    """The job's hosts are about to change: training restarts from the current state.
 
-    ``skip_sync``: whether the state need not be broadcast, because ranks only leave.
+    ``skip_sync``: whether to skip the broadcast of the state, because ranks only leave.
 
     Example::
 
@@ -81,7 +81,7 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 def _mismatch(field: str | None) -> str:
-    """How Horovod's users look for a difference between ranks in this."""
+    """Returns the phrase in Horovod's message for a mismatch of ``field``."""
     phrases = {
         "shape": "Mismatched tensor shapes",
         "dtype": "Mismatched data types",
@@ -108,7 +108,7 @@ def _phrase(error: RuedaError) -> str:
 
 
 def translation_of(error: RuedaError) -> Exception:
-    """The exception of Horovod's API for an error of Rueda: its text is led by the words that Horovod's users know.
+    """Returns Horovod's exception for a Rueda error; its text begins with Horovod's own phrase.
 
     Example::
 
@@ -132,7 +132,7 @@ def translation_of(error: RuedaError) -> Exception:
 
 @contextmanager
 def translating() -> Iterator[None]:
-    """Within it Rueda's errors become those of Horovod's API."""
+    """Context that converts Rueda's errors to those of Horovod's API."""
     try:
         yield
     except RuedaError as error:
@@ -142,7 +142,7 @@ def translating() -> Iterator[None]:
 def translated_by(
     translation: Callable[[RuedaError], BaseException],
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """What makes of a function one whose errors are those of an API."""
+    """Returns a decorator that converts Rueda's errors by ``translation``."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(function)
@@ -158,5 +158,5 @@ def translated_by(
 
 
 def translated(function: Callable[P, T]) -> Callable[P, T]:
-    """A function whose errors are those of Horovod's API."""
+    """Decorator that converts Rueda's errors to those of Horovod's API."""
     return translated_by(translation_of)(function)

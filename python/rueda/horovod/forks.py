@@ -1,7 +1,7 @@
-"""What processes that a rank has forked, such as a data loader's workers, know of it.
+"""Rank queries in processes forked from a rank, such as data loader workers.
 
-Such a child is no rank, and its operations raise. Horovod answers there who the parent is, and scripts rely on it: they
-seed random numbers by ``hvd.rank()``, or choose the files that a worker reads.
+Such a child is not a rank, and its operations raise. Its queries return the parent's values, as in Horovod: scripts
+call ``hvd.rank()`` there to seed random numbers or to choose the files that a worker reads.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _QUESTIONS: tuple[Callable[[], object], ...] = (
     lifecycle.size,
 )
 
-# Of the process, by the functions' names: what it would tell a child now, and what it was told as one.
+# Answers by function name: those that a child forked now would inherit, and those that this process inherited.
 _told: dict[str, object] = {}
 _inherited: dict[str, object] = {}
 
 
 def is_child() -> bool:
-    """Whether this process was forked off a rank."""
+    """Whether this process was forked from a rank."""
     return bool(_inherited)
 
 
 def known_rank() -> int:
-    """The rank of this process, or of the one that it was forked off. Raises :class:`rueda.NotInitializedError`."""
+    """The rank of this process, or its parent's if it was forked. Raises :class:`rueda.NotInitializedError`."""
     return answering_in_children(lifecycle.rank)()
 
 
 def answering_in_children(ask: Callable[[], T]) -> Callable[[], T]:
-    """``ask``, one of the functions of rueda.lifecycle; in a child the answer is its parent's at the fork."""
+    """Wraps ``ask``, a rueda.lifecycle query; a forked child returns its parent's answer at the fork."""
 
     @functools.wraps(ask)
     def answer() -> T:

@@ -1,4 +1,4 @@
-"""The loop of elastic training and how it forms the world anew, for every framework."""
+"""The elastic training loop and how it re-forms the world, for every framework."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """``func``, begun anew from the last commit when a collective fails; see ``rueda.horovod.torch.elastic.run``."""
+    """Restarts ``func`` from the last commit if a collective fails; see ``rueda.horovod.torch.elastic.run``."""
     return run_fn(func, _reset, _update)
 
 
@@ -33,11 +33,11 @@ def _reset() -> None:
 
 
 def _update() -> list[int] | None:
-    """Lets newcomers in, who are told, and goes on without those that leave; None where nothing has come of it."""
+    """Admits newcomers, drops leaving ranks and returns the new ranks; None if the world has not changed."""
     try:
         changed = changes.update()
     except (PeerLostError, ShutdownError):
-        return None  # by reset() the others go on
+        return None  # the remaining ranks continue through reset()
     if changed is None:
         return None
     end_process_sets()
@@ -47,4 +47,4 @@ def _update() -> list[int] | None:
 @translated
 def _recover() -> None:
     rueda.recovery.recover(break_whole=True)
-    end_process_sets()  # as shutdown() and init() do, which is what Horovod does
+    end_process_sets()  # as shutdown() and init() do, which Horovod calls

@@ -1,4 +1,4 @@
-"""Where some of the processes of a job meet, so that nobody else can know or guess it."""
+"""Secret rendezvous addresses at which a subset of a job's processes meets."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ __all__ = ["Meeting", "meeting_of", "random_meeting"]
 
 
 class Meeting(NamedTuple):
-    """The address of a rendezvous, and the secret that its ranks prove to know."""
+    """A rendezvous address, and the secret with which its ranks authenticate."""
 
     address: str
     secret: str
 
 
 def random_meeting() -> Meeting:
-    """One that nobody knows yet."""
+    """Returns a new, unguessable meeting."""
     return Meeting(f"unix:@rueda-{secrets.token_hex(16)}", secrets.token_hex(32))
 
 
 def meeting_of(members: str) -> Meeting:
-    """The one of these members of the launcher's job: the same in each of them.
+    """Returns the meeting for these members of the launcher's job: the same in each of them.
 
-    Where the launcher has given the job a secret, it follows from that. Otherwise, as under mpirun, the first member to
-    come leaves a random one in a file that only this user can read.
+    It is derived from the job's secret and rendezvous if the launcher has set both. Otherwise, as under mpirun, the
+    first member writes a random one to a file that only this user can read.
 
-    Raises :class:`rueda.InitializationError` where there is no folder for it.
+    Raises :class:`rueda.InitializationError` if no private directory can hold the file.
     """
     secret, rendezvous = os.environ.get("RUEDA_SECRET"), os.environ.get("RUEDA_RENDEZVOUS")
-    if secret and rendezvous:  # a secret alone may be that of several jobs
+    if secret and rendezvous:  # several jobs may share a secret
         return _derived(secret, f"{rendezvous}/{members}")
     job = os.environ.get("PMIX_NAMESPACE") or _parent()
     name = hashlib.sha256(f"{job}/{members}".encode()).hexdigest()[:32]
@@ -54,7 +54,7 @@ def _derived(secret: str, text: str) -> Meeting:
 
 
 def _left_in(path: Path) -> Meeting:
-    """What the file says; where there is none yet, this process makes it, whole at once."""
+    """Reads the meeting from the file, or creates the file atomically if it does not exist."""
     for _ in range(2):
         with contextlib.suppress(FileNotFoundError):
             address, secret = path.read_text().split()
@@ -73,14 +73,14 @@ def _left_in(path: Path) -> Meeting:
 
 
 def _remove(path: Path, process: int) -> None:
-    if os.getpid() == process:  # a forked child leaves it to its parent
+    if os.getpid() == process:  # in a forked child the file is the parent's
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def _private_folder() -> Path:
-    """A folder that only this user can look into."""
-    # The first is the job's own, which mpirun removes with all that is in it.
+    """Returns a directory that only this user can access."""
+    # The first one belongs to the job; mpirun removes it with its contents.
     for variable in ("PMIX_SERVER_TMPDIR", "XDG_RUNTIME_DIR"):
         folder = os.environ.get(variable)
         if folder and _is_private(Path(folder)):
@@ -109,7 +109,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def _parent() -> str:
-    """The launcher's process, also told from one that had its number before."""
+    """Identifies the launcher by PID and start time, since PIDs are reused."""
     parent = os.getppid()
     try:
         # pid (name) state ppid ... starttime; the name may contain spaces and parentheses.

@@ -1,4 +1,4 @@
-"""Worlds of some of the processes that a launcher has started, for ``init(comm=...)``."""
+"""Worlds of a subset of the launched processes, for ``init(comm=...)``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ _OWN = ("RUEDA_RANK", "RUEDA_SIZE", "RUEDA_RENDEZVOUS", "RUEDA_SECRET")
 
 @contextmanager
 def world_of(comm: Any) -> Iterator[dict[str, str]]:
-    """Within it ``rueda.init()``, with the options that this gives, forms the world that ``comm`` describes.
+    """Context in which ``rueda.init()`` with the yielded options forms the world that ``comm`` describes.
 
-    ``comm``: ``None``, an empty list or all ranks in order for all processes; ranks among those that the launcher has
-    started, of which this process must be one; or a communicator of mpi4py. The ranks of a part of the processes must
-    be on one host.
+    ``comm``: ``None``, an empty list or all ranks in order for all processes; a list of launched ranks that includes
+    this process; or an mpi4py communicator. The members of a subset must be on one host.
 
     Raises ``ValueError`` for anything else.
     """
@@ -49,7 +48,7 @@ def world_of(comm: Any) -> Iterator[dict[str, str]]:
 
 
 def _launched() -> tuple[int, int]:
-    """Rank and number of processes, as the launcher tells them."""
+    """Returns the launcher's rank and number of processes."""
     pairs = [
         ("RUEDA_RANK", "RUEDA_SIZE"),
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),

@@ -1,4 +1,4 @@
-"""Process sets with Horovod's interface: a set that has not been added has neither rank nor size."""
+"""Process sets with Horovod's interface: rank and size of a set are ``None`` until it is added."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_proces
 class ProcessSet(rueda.process_sets.ProcessSet):
     """A set of ranks, for ``init(process_sets=[...])`` or :func:`add_process_set`.
 
-    ``ranks_or_comm``: ranks of the world, or a communicator of mpi4py, which every process of the world must hold
-    that calls ``init()`` (its ranks are asked for when the set is added). Raises ``ValueError`` for anything else.
+    ``ranks_or_comm``: world ranks, or an mpi4py communicator, which every process that calls ``init()`` must hold
+    (its ranks are found when the set is added). Raises ``ValueError`` for anything else.
 
     Example::
 
         >>> even = hvd.ProcessSet(range(0, 4, 2))
-        >>> even.ranks, even.size()  # it has not been added
+        >>> even.ranks, even.size()  # before it is added
         ([0, 2], None)
     """
 
@@ -50,7 +50,7 @@ class ProcessSet(rueda.process_sets.ProcessSet):
         return super().ranks
 
     def learn_ranks(self, ranks: Iterable[int]) -> None:
-        """Tells which world ranks the communicator has."""
+        """Sets the world ranks of the communicator."""
         self._ranks = sorted(ranks)
         self._known = True
 
@@ -61,9 +61,9 @@ class ProcessSet(rueda.process_sets.ProcessSet):
         return super().size()
 
     def rank(self) -> int | None:  # type: ignore[override]  # as Horovod has it
-        """This process's number within the set; ``None`` before the set has been added.
+        """This process's rank within the set; ``None`` before the set has been added.
 
-        Raises ``ValueError`` where this process is no member.
+        Raises ``ValueError`` if this process is not a member.
         """
         if self.process_set_id is None or not _native.is_initialized():
             return None
@@ -74,7 +74,7 @@ class ProcessSet(rueda.process_sets.ProcessSet):
 
     @translated
     def included(self) -> bool | None:  # type: ignore[override]  # as Horovod has it
-        """Whether this process is a member; ``None`` where the set's ranks are not known."""
+        """Whether this process is a member; ``None`` if the set's ranks are not known."""
         ranks = self.ranks
         return None if ranks is None else known_rank() in ranks
 
@@ -100,8 +100,8 @@ global_process_set: ProcessSet = _make_global()
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """Adds a set after ``init()`` and returns it; every rank of the world must call this, members or not.
 
-    ``HOROVOD_DYNAMIC_PROCESS_SETS`` need not be set. Raises ``ValueError`` where a set of the same ranks exists, on
-    every rank.
+    ``HOROVOD_DYNAMIC_PROCESS_SETS`` need not be set. Raises ``ValueError`` on every rank if a set of the same ranks
+    exists.
 
     Example::
 
@@ -122,7 +122,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 @translated
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Removes a set; every rank of the world must call this. Returns whether it was there and could be removed.
+    """Removes a set; every rank of the world must call this. Returns whether the set was removed.
 
     Example::
 

@@ -1,7 +1,7 @@
-"""The HOROVOD_* variables that are more than another name of one of Rueda's options.
+"""The HOROVOD_* variables that are not plain aliases of Rueda options.
 
-Those that mean the same as an option are read by the core (docs/options.md). Here are the rest: what sets an option
-in another way of writing, and what has no effect, with the reason.
+The core reads plain aliases (docs/options.md). This module has the rest: variables whose value must be converted to an
+option, and variables without effect, with the reason.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ __all__ = ["UNUSED", "defaults", "overrides", "understood", "warn_of_unused"]
 
 _NO = {"", "0", "false", "no", "off"}
 
-# Variable: why nothing depends on it. An empty reason: what it asks for is so anyway.
+# Variable: why it has no effect. Empty reason: Rueda behaves as requested anyway.
 UNUSED: dict[str, str] = {
-    "HOROVOD_CYCLE_TIME": "",  # there are no cycles: a submission wakes whoever works on it
+    "HOROVOD_CYCLE_TIME": "",  # there are no cycles: a submission wakes the thread that processes it
     "HOROVOD_DYNAMIC_PROCESS_SETS": "",  # always on
     "HOROVOD_CONTROLLER": "",
     "HOROVOD_CPU_OPERATIONS": "",
@@ -37,7 +37,7 @@ def _is_set(environment: Mapping[str, str], name: str) -> bool:
 
 
 def overrides(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Options for ``rueda.init()`` that follow from HOROVOD_* variables; a RUEDA_* variable wins over them.
+    """Returns options for ``rueda.init()`` from HOROVOD_* variables; RUEDA_* variables take precedence.
 
     Example::
 
@@ -52,12 +52,12 @@ def overrides(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {name: v for name, v in options.items() if not environment.get(_variable(name))}
 
 
-# What Horovod does where Rueda by itself does otherwise.
+# Horovod's defaults that differ from Rueda's.
 _DEFAULTS = {"join_average": "all"}
 
 
 def defaults(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Options with which Rueda does as Horovod does; variables of Rueda's win."""
+    """Returns options that give Rueda Horovod's defaults; RUEDA_* variables take precedence."""
     return {name: v for name, v in _DEFAULTS.items() if not environment.get(_variable(name))}
 
 
@@ -67,7 +67,7 @@ def _variable(option: str) -> str:
 
 @contextmanager
 def understood() -> Iterator[dict[str, str]]:
-    """Within it the core finds no variable that it would misunderstand; gives the options that follow from them."""
+    """Context that hides variables that the core would misread; yields the options that they imply."""
     options = overrides()
     strange = []
     if os.environ.get("HOROVOD_LOG_LEVEL", "").lower() == "fatal":
@@ -82,7 +82,7 @@ def understood() -> Iterator[dict[str, str]]:
 
 
 def warn_of_unused(environment: Mapping[str, str] = os.environ) -> None:
-    """Says which variables ask for something that Rueda does not do."""
+    """Warns of each set variable that Rueda does not support."""
     for name, why in UNUSED.items():
         if why and _is_set(environment, name):
             warnings.warn(f"{name} has no effect: {why}", stacklevel=3)

@@ -10,12 +10,12 @@ __all__ = ["start_timeline", "stop_timeline"]
 
 @translated
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Begins to write a Chrome trace; rank 0 alone writes, unless ``%r`` in ``file_path`` stands for the rank.
+    """Starts a Chrome trace; only rank 0 writes, unless ``file_path`` has ``%r``, which stands for the rank.
 
-    Names and layout of the events are Horovod's. Rueda has no cycles: with ``mark_cycles`` there is a mark where
-    tensors that were agreed on together begin. Raises :class:`HorovodInternalError` for a file that
-    cannot be written, and :class:`HorovodInvalidArgumentError` while another timeline is being written. To start the
-    same one again has no effect, so a function under ``hvd.elastic.run`` may do so each time it is run.
+    Event names and layout are Horovod's. Rueda has no cycles: ``mark_cycles`` marks the start of each batch of
+    tensors that were negotiated together. Raises :class:`HorovodInternalError` if the file cannot be written, and
+    :class:`HorovodInvalidArgumentError` while another timeline is being written. Starting the same timeline again has
+    no effect, so a function under ``hvd.elastic.run`` may do so on each restart.
 
     Example::
 
@@ -27,7 +27,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 
 @translated
 def stop_timeline() -> None:
-    """Ends the timeline.
+    """Stops the timeline.
 
     Example::
 

@@ -1,6 +1,6 @@
-"""Keras 3 on several ranks, the same script for its backends torch, JAX and TensorFlow.
+"""Keras 3 on several ranks: one script runs on the torch, JAX and TensorFlow backends.
 
-Needs Keras 3, which ``import rueda`` does not. docs/keras.md has an example and says what is guaranteed.
+Requires Keras 3; ``import rueda`` does not. docs/keras.md has an example and lists the guarantees.
 """
 
 from rueda.engines.versions import Needs as _Needs
@@ -9,13 +9,13 @@ _needs = _Needs(
     "rueda.keras",
     "Keras",
     "keras",
-    (3,),  # whose optimizers have apply()
+    (3,),  # the first version whose optimizers have apply()
     "pip install 'keras>=3,<4'",
     below=4,
 )
 _needs.require()
 
-from rueda.keras.callbacks import (  # noqa: E402 - after the check, whose sentence is clearer than what else would fail
+from rueda.keras.callbacks import (  # noqa: E402 - after the check, whose message is clearer than an ImportError
     BroadcastCallback,
     JoinCallback,
     LearningRateWarmupCallback,

@@ -1,4 +1,4 @@
-"""What ranks compare before they reduce: the gradients' shapes, and who has which."""
+"""Checks that ranks make before they reduce: the gradients' shapes, and which rank has which gradient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Entry", "agree_on_layout", "agree_on_presence"]
 
 
 class Entry(NamedTuple):
-    """One gradient or variable. Paths are for people: ranks may have made other models before."""
+    """One gradient or variable; ``path`` is only for messages, since it differs if a rank built other models before."""
 
     path: str
     shape: tuple[int, ...]
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 
 
 def agree_on_layout(label: str, layout: Sequence[Entry], process_set: ProcessSet) -> None:
-    """Raises :class:`rueda.MismatchError`, the same on every rank, where numbers, shapes or dtypes differ."""
+    """Raises the same :class:`rueda.MismatchError` on every rank if the counts, shapes or dtypes differ."""
     digests = allgather_object(_digest(layout), f"{label}.layout", process_set)
     if len(set(digests)) > 1:
         _raise_difference(label, layout, process_set)
@@ -39,10 +39,10 @@ def agree_on_presence(
     possible: Sequence[bool],
     process_set: ProcessSet,
 ) -> list[bool]:
-    """Which gradients some rank has; those are to be reduced, a rank without one giving zeros.
+    """Returns which gradients any rank has; these are reduced, and a rank that lacks one contributes zeros.
 
-    ``possible``: those for which this rank can take a result. What a rank has must be possible on all of them.
-    Raises :class:`rueda.MismatchError`, the same on every rank, where models differ or that is not so.
+    ``possible``: the gradients for which this rank can accept a result. A gradient that any rank has must be possible
+    on every rank. Raises the same :class:`rueda.MismatchError` on every rank if it is not, or if the models differ.
     """
     mine = (rank(), _digest(layout), bytes(present), bytes(possible))
     everyone = allgather_object(mine, f"{label}.presence", process_set)

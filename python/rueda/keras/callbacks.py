@@ -1,4 +1,4 @@
-"""Callbacks of ``model.fit()`` for models that several ranks train."""
+"""``model.fit()`` callbacks for models trained on several ranks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = [
 
 
 class BroadcastCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Broadcasts the weights and the optimizer's variables of ``root_rank`` when training begins.
+    """Broadcasts the weights and optimizer variables of ``root_rank`` when training begins.
 
-    States of random generators stay each rank's own. ``root_rank``: a world rank, 0 by default. Raises
-    :class:`rueda.MismatchError` on every rank where models or optimizers differ.
+    Each rank keeps its own random generator states. ``root_rank``: a world rank, 0 by default. Raises
+    :class:`rueda.MismatchError` on every rank if models or optimizers differ.
 
     Example::
 
@@ -45,16 +45,16 @@ class BroadcastCallback(keras.callbacks.Callback):  # type: ignore[misc]
         _broadcast(self._chosen(_state_of(self.model)), self._root_rank, self._process_set)
 
     def _chosen(self, variables: list[Any]) -> list[Any]:
-        """Those that are broadcast."""
+        """Returns the variables to broadcast."""
         return variables
 
 
 class JoinCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """For ranks with different numbers of batches: a rank that runs out of batches joins, and the others go on.
+    """Supports ranks with different numbers of batches: a rank that runs out of batches joins, and the others go on.
 
-    At the end of such an epoch, before it is validated, all get the weights and optimizer's variables of a rank that
-    had most batches, as those that have joined take no steps. Each rank needs one batch. Put it before callbacks
-    that talk to other ranks, such as :class:`MetricAverageCallback`.
+    Joined ranks take no steps, so at the end of such an epoch, before validation, all ranks get the weights and
+    optimizer variables of a rank that had the most batches. Each rank needs at least one batch. Put this callback
+    before callbacks that communicate, such as :class:`MetricAverageCallback`.
 
     Example::
 
@@ -70,7 +70,7 @@ class JoinCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._is_training = True
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._end_training()  # what is validated is the same everywhere
+        self._end_training()  # so that every rank validates the same model
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._end_training()
@@ -79,19 +79,19 @@ class JoinCallback(keras.callbacks.Callback):  # type: ignore[misc]
         if not self._is_training:
             return
         self._is_training = False
-        # Before it joins: JAX may still be at work on the last step, which takes part in the others'.
+        # Read before join(): JAX may still run the last step, whose collectives involve the other ranks.
         mine = _progress_of(self.model.optimizer)
-        last = rueda.join(self._process_set)  # a rank that has had most batches
+        last = rueda.join(self._process_set)  # a rank that had the most batches
         everyone = rueda.allgather(mine[None], "keras.steps", self._process_set)
         if (everyone != everyone[0]).any():
             _broadcast(_state_of(self.model), last, self._process_set)
 
 
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Replaces an epoch's metrics by their averages over the ranks, with equal weights.
+    """Replaces an epoch's metrics with their averages over the ranks, weighted equally.
 
-    Put it before callbacks that read metrics, such as ModelCheckpoint and EarlyStopping; ``History`` comes after it by
-    itself. Raises :class:`rueda.MismatchError` on every rank where ranks have metrics of different names.
+    Put it before callbacks that read metrics, such as ModelCheckpoint and EarlyStopping; Keras always runs ``History``
+    after it. Raises :class:`rueda.MismatchError` on every rank if the ranks' metric names differ.
 
     Example::
 
@@ -121,11 +121,11 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
 class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Raises the learning rate from ``initial_lr / rueda.size()`` to ``initial_lr`` during the first epochs.
 
-    It grows with each step, linearly: Goyal et al., "Accurate, large minibatch SGD", 2017, section 2.2.
-    ``initial_lr``: the rate for all ranks together, above 0. ``warmup_epochs``: 5 by default, above 0.
-    ``steps_per_epoch``: by default what ``fit()`` knows. Training that begins behind these epochs keeps its rate.
-    Raises :class:`rueda.InvalidArgumentError` when training begins where that is unknown or the optimizer follows a
-    schedule.
+    The rate grows linearly, at each step: Goyal et al., "Accurate, large minibatch SGD", 2017, section 2.2.
+    ``initial_lr``: the rate after the warm-up, for all ranks together, above 0. ``warmup_epochs``: 5 by default,
+    above 0. ``steps_per_epoch``: by default the number that ``fit()`` knows. Training that begins after the warm-up
+    epochs keeps its rate. When training begins, raises :class:`rueda.InvalidArgumentError` if the number of steps is
+    unknown or the optimizer follows a schedule.
 
     Example::
 
@@ -171,7 +171,7 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
             return
         done = (self._epoch * self._steps + batch) / (self._warmup_epochs * self._steps)
         self._ended = done >= 1
-        # A rate that was loaded, or lowered since, is not to be changed.
+        # Keep a rate that was loaded, or lowered since.
         if done > 1 and not self._begun:
             return
         self._begun = True
@@ -180,24 +180,24 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
 
 
 def _state_of(model: Any) -> list[Any]:
-    """What ranks have in common: weights and the optimizer's variables, and no states of random generators."""
+    """Returns the state that ranks share: weights and optimizer variables, without random generator states."""
     return [*model.weights, *model.optimizer.variables]
 
 
 def _progress_of(optimizer: Any) -> Any:
-    """What each batch changes, also one of several that are accumulated, or one that loss scaling skips.
+    """Returns counters that change with each batch, even one that is only accumulated or that loss scaling skips.
 
-    Not the numbers of batches that Keras tells, which count those that an execution of several has not had.
+    Keras' own batch numbers do not serve: with ``steps_per_execution`` they count batches that did not exist.
     """
     proper = getattr(optimizer, "inner_optimizer", optimizer)
-    counters = [proper._iterations]  # the property's are divided by gradient_accumulation_steps
+    counters = [proper._iterations]  # the public property is divided by gradient_accumulation_steps
     if proper is not optimizer:
         counters += [optimizer.step_counter, optimizer.dynamic_scale]
     return np.array([float(keras.ops.convert_to_numpy(each)) for each in counters])
 
 
 def _broadcast(variables: list[Any], root_rank: int, process_set: ProcessSet) -> None:
-    """Gives every rank those of ``root_rank``; raises :class:`rueda.MismatchError` on all where they differ in kind."""
+    """Broadcasts from ``root_rank``; raises :class:`rueda.MismatchError` on all if counts, shapes or dtypes differ."""
     values = [np.array(keras.ops.convert_to_numpy(v.value)) for v in variables]
     layout = [
         Entry(v.path, value.shape, value.dtype.name)
@@ -213,7 +213,7 @@ def _broadcast(variables: list[Any], root_rank: int, process_set: ProcessSet) ->
 
 
 def set_learning_rate(model: Any, rate: float) -> None:
-    """Sets the rate of the model's optimizer, also within an epoch."""
+    """Sets the learning rate of the model's optimizer; also works within an epoch."""
     if keras.backend.backend() == "jax":
-        model.jax_state_sync()  # within an epoch JAX's trainer does not look at variables
+        model.jax_state_sync()  # within an epoch JAX's trainer does not read the variables
     model.optimizer.learning_rate = rate

@@ -1,4 +1,4 @@
-"""A Keras optimizer that reduces gradients over the ranks before it does anything else with them."""
+"""A Keras optimizer that reduces gradients over the ranks before it uses them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MARK = "_rueda_reduction"
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """Whether this optimizer reduces its gradients over ranks already."""
+    """Whether this optimizer already reduces its gradients over the ranks."""
     return _MARK in vars(optimizer)
 
 
@@ -32,33 +32,33 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
 ) -> Any:
     """Makes a Keras optimizer's ``apply()`` reduce gradients over the ranks first; returns ``optimizer`` itself.
 
-    It stays what it was: its class, its configuration, its state. So what is saved is the plain optimizer, and what
-    is loaded has to be given to this function again. Gradients are reduced before they are unscaled, clipped or
-    accumulated, on whichever backend of Keras 3 is in use: torch, JAX or TensorFlow.
+    The optimizer keeps its class, configuration and state. A saved model therefore holds the plain optimizer: pass a
+    loaded one to this function again. Gradients are reduced before they are unscaled, clipped or accumulated, on any
+    Keras 3 backend: torch, JAX or TensorFlow.
 
-    ``optimizer``: with mixed precision a :class:`keras.optimizers.LossScaleOptimizer` around the optimizer proper, so
-    that all ranks decide alike whether a step is skipped; the other way round is refused.
-    ``name``: of the operations, the same on every rank; by default "keras." and the optimizer's name.
-    ``op``: by default the average. ``process_set``: who takes part, all ranks by default.
+    ``optimizer``: with mixed precision, a :class:`keras.optimizers.LossScaleOptimizer` around the actual optimizer, so
+    that all ranks skip the same steps; the reverse nesting is refused.
+    ``name``: the operations' name, the same on every rank; by default "keras." and the optimizer's name.
+    ``op``: the average by default. ``process_set``: the ranks that take part, all by default.
 
     Every rank must take the same number of steps, or use :class:`rueda.keras.JoinCallback`. Raises
-    :class:`rueda.InvalidArgumentError` for what is no optimizer of Keras or is distributed already, and
-    :class:`rueda.NotInitializedError`. When it is used, :class:`rueda.MismatchError` is raised on every rank where
-    models differ, and :class:`rueda.UnsupportedError` under TensorFlow's ``jit_compile=True``; within compiled steps
-    JAX and TensorFlow raise their own errors with that text.
+    :class:`rueda.InvalidArgumentError` if ``optimizer`` is not a Keras optimizer or is distributed already, and
+    :class:`rueda.NotInitializedError`. Steps raise :class:`rueda.MismatchError` on every rank if the models differ,
+    and :class:`rueda.UnsupportedError` under TensorFlow's ``jit_compile=True``; in compiled steps JAX and TensorFlow
+    raise their own errors with that text.
 
     Example::
 
         >>> optimizer = rueda.keras.DistributedOptimizer(keras.optimizers.SGD(0.1))  # doctest: +SKIP
         >>> model.compile(optimizer=optimizer, loss="mse")  # doctest: +SKIP
     """
-    rueda.rank()  # raises where there is no world
+    rueda.rank()  # raises if there is no world
     name = name or f"keras.{getattr(optimizer, 'name', '')}"
     return distribute(optimizer, Reduction(name, op, process_set))
 
 
 def distribute(optimizer: Any, reduction: Callable[[str, list[Any], list[Any]], list[Any]]) -> Any:
-    """:func:`DistributedOptimizer` with another ``reduction``: of a backend's name, gradients and variables."""
+    """Like :func:`DistributedOptimizer`, but reduces by ``reduction(backend name, gradients, variables)``."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise InvalidArgumentError(
             f"DistributedOptimizer takes a keras.optimizers.Optimizer, not a {type(optimizer).__name__}"
@@ -69,7 +69,7 @@ def distribute(optimizer: Any, reduction: Callable[[str, list[Any], list[Any]], 
             raise InvalidArgumentError(
                 f"the optimizer {each.name!r} is distributed already: give DistributedOptimizer the plain one, once"
             )
-    # Past Keras' own __setattr__, which would take them for state that belongs to the model.
+    # Bypass Keras' __setattr__, which would track them as the model's state.
     own = vars(optimizer)
     own[_MARK] = reduction
     own["apply"] = _applying(optimizer, reduction)
@@ -83,7 +83,7 @@ def _applying(optimizer: Any, reduction: Callable[..., list[Any]]) -> Callable[.
     plain = optimizer.apply
 
     def apply(grads: Any, trainable_variables: Any = None) -> Any:
-        # Once only: iterators are taken, too.
+        # Consume them once: iterators are accepted, too.
         given = None if trainable_variables is None else list(trainable_variables)
         variables = list(optimizer._trainable_variables) if given is None else given
         return plain(reduction(keras.backend.backend(), list(grads), variables), given)
@@ -92,7 +92,7 @@ def _applying(optimizer: Any, reduction: Callable[..., list[Any]]) -> Callable[.
 
 
 def _applying_stateless(optimizer: Any, reduction: Callable[..., list[Any]]) -> Callable[..., Any]:
-    """JAX's way into LossScaleOptimizer, which looks at gradients before any ``apply()``."""
+    """JAX's entry point of LossScaleOptimizer, which reads gradients before any ``apply()``."""
     plain = optimizer.stateless_apply
 
     def stateless_apply(optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:

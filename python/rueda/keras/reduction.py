@@ -1,4 +1,4 @@
-"""Reduces the gradients of one step together, on each of Keras' backends."""
+"""Reduces the gradients of one step together, on each Keras backend."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ __all__ = ["Reduction"]
 
 
 class Reduction:
-    """Reduces lists of gradients, in which ``None`` stands for one that does not exist.
+    """Reduces lists of gradients; ``None`` stands for a missing gradient.
 
-    A gradient that some ranks lack counts as zeros there; one that all lack stays ``None``. Where steps are compiled
-    (JAX, TensorFlow), which exist is agreed on once, when the first step is traced, and checked in each step;
-    ``agree=False`` demands that all ranks have the same instead, and then tracing needs no other rank.
-    ``factors``: by which gradients are multiplied before and after they are reduced. ``half``: floating-point numbers
-    travel, and are reduced, as float16. ``translate``: gives what TensorFlow is to see in a compiled step in place of
-    an error of Rueda's.
+    A gradient that some ranks lack counts as zeros there; one that all ranks lack stays ``None``. In compiled steps
+    (JAX, TensorFlow), ranks agree on the existing gradients once, while they trace the first step, and check them in
+    each step; with ``agree=False`` all ranks must have the same gradients, and tracing needs no other rank.
+    ``factors``: the multipliers before and after the reduction. ``half``: send and reduce floating-point numbers as
+    float16. ``translate``: maps a Rueda error to the one that TensorFlow gets in a compiled step.
     """
 
     def __init__(
@@ -50,9 +49,9 @@ class Reduction:
     def __call__(
         self, backend: str, gradients: Sequence[Any], variables: Sequence[Any]
     ) -> list[Any]:
-        """The reduced gradients, for ``variables``, which give paths and the shapes of missing ones.
+        """Returns the reduced gradients; ``variables`` give the paths and the shapes of missing gradients.
 
-        Raises :class:`rueda.MismatchError` on every rank where they differ in number, shape or dtype, and as
+        Raises :class:`rueda.MismatchError` on every rank if they differ in number, shape or dtype, and as
         :func:`rueda.grouped_allreduce`; in compiled steps JAX and TensorFlow raise their own error with its text.
         """
         if not gradients:
@@ -105,7 +104,7 @@ class Reduction:
         def zeros(variable: Any) -> Any:
             return tf.zeros(variable.shape, variable.dtype)
 
-        # tf.convert_to_tensor: gradients of embeddings are IndexedSlices.
+        # Embedding gradients are IndexedSlices.
         dense = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
         if tf.executing_eagerly():
 
@@ -139,7 +138,7 @@ class Reduction:
         zeros: Callable[[Any], Any],
         reduced: Callable[[list[Any]], list[Any]],
     ) -> list[Any]:
-        """Where nothing is compiled: which gradients exist may be another in each step."""
+        """Reduces in an uncompiled step; the set of existing gradients may change from step to step."""
         layout = [_entry(v) for v in variables]
         present = [g is not None for g in gradients]
         possible = [True] * len(present) if self._agree else present
@@ -159,7 +158,7 @@ class Reduction:
         zeros: Callable[[Any], Any],
         on_host: Callable[[list[Any], Callable[..., list[Any]]], list[Any]],
     ) -> list[Any]:
-        """While a step is traced: puts one call of the host into it, for all gradients at once."""
+        """Adds one host call for all gradients to the step that is being traced."""
         layout = tuple(_entry(v) for v in variables)
         present = [g is not None for g in gradients]
         traced = self._trace(layout, present) if self._agree else None
@@ -183,12 +182,12 @@ class Reduction:
                 results[place] = value
             return results
 
-        # Without a gradient of its own a rank calls the host all the same: others may have one, and would wait.
+        # A rank without gradients calls the host, too: other ranks may have some and would wait.
         results = iter(on_host(arrays or [zeros(variables[0])], on_arrays))
         return [next(results) if taken else None for taken in here]
 
     def _trace(self, layout: tuple[Entry, ...], present: list[bool]) -> TracedStep:
-        """Of these variables' step; another trace of it, which other ranks may not need, asks them nothing."""
+        """Returns the step of these variables; tracing it again does not communicate unless the world has changed."""
         found = self._traced.get(layout)
         if found is not None:
             found.follow_world()

@@ -1,4 +1,4 @@
-"""A gradient tape of plain TensorFlow whose gradients are reduced over the ranks."""
+"""A plain TensorFlow gradient tape that reduces its gradients over the ranks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["DistributedGradientTape"]
 class DistributedGradientTape:
     """A ``tf.GradientTape`` whose ``gradient()`` returns gradients reduced over ranks, eagerly and in ``tf.function``.
 
-    ``tape``: whose recording has ended. ``name``: of the operations, the same on every rank. ``op``: the average by
-    default. Gradients that are ``None`` must be so on every rank, otherwise each raises :class:`rueda.MismatchError`
-    (in ``tf.function``, TensorFlow's error with its text).
+    ``tape``: a tape that has stopped recording. ``name``: the operations' name, the same on every rank. ``op``: the
+    average by default. A gradient must be ``None`` on every rank or on none, otherwise every rank raises
+    :class:`rueda.MismatchError` (in ``tf.function``, TensorFlow's error with its text).
 
     Example::
 
@@ -34,7 +34,7 @@ class DistributedGradientTape:
         op: ReduceOp = Average,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        rueda.rank()  # raises where there is no world
+        rueda.rank()  # raises if there is no world
         self._tape = tape
         self._reduction = Reduction(f"tensorflow.{name}", op, process_set, agree=False)
 
@@ -42,7 +42,7 @@ class DistributedGradientTape:
         return getattr(self._tape, name)
 
     def gradient(self, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        """As ``tf.GradientTape.gradient()``, for one source or any structure of them."""
+        """Like ``tf.GradientTape.gradient()``, for one source or any structure of sources."""
         import tensorflow as tf
 
         found = self._tape.gradient(target, sources, *args, **kwargs)

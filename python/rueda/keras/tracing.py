@@ -1,4 +1,4 @@
-"""What ranks agree on while they trace a step, and once more with those who trace it later, in another world."""
+"""Agreement between ranks while they trace a step, repeated in a later world for ranks that trace it only then."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from rueda.lifecycle import world_number
 
 __all__ = ["TracedStep"]
 
-# Those that have been traced since any of them has run: they belong to one compiled function.
+# Steps traced since a step last ran: they belong to one compiled function.
 _fresh: list[TracedStep] = []
 
 
 class TracedStep:
-    """Which gradients a step that is compiled is to have, by ``agree``, in which every rank takes part while it traces.
+    """The gradients of a compiled step, found by ``agree``, a collective that every rank calls while it traces.
 
-    A rank that comes into a later world has to trace the step, which others have done long ago. So they agree again
-    when they run it there for the first time: on all that was traced with it, in the same order, as a function is
-    traced as a whole before any of it runs.
+    A rank that joins a later world must trace the step, which the others traced long ago. So the others agree again
+    when they first run or retrace it in that world: on every step traced with it, in the same order, since a function
+    is traced as a whole before any of it runs.
     """
 
     def __init__(self, agree: Callable[[], list[bool]]) -> None:
@@ -27,17 +27,17 @@ class TracedStep:
         self._together = _fresh
         self._together.append(
             self
-        )  # another thread, which runs a step, may have taken another list meanwhile
+        )  # another thread that runs a step may have replaced _fresh meanwhile
 
     def begin(self) -> None:
-        """The step is about to run."""
+        """Call this when the step is about to run."""
         global _fresh
         if _fresh:
             _fresh = []
         self.follow_world()
 
     def follow_world(self) -> None:
-        """Has the ranks of another world agree; what is traced next still belongs together with what was before."""
+        """Agrees again if the world has changed; steps traced next still belong to the same group."""
         for each in self._together:
             if each._world != world_number():
                 each._agree()

@@ -1,6 +1,6 @@
-"""Ranks as actors of Ray: a backend for Ray Train, and an executor with Horovod's methods.
+"""Ranks as Ray actors: a backend for Ray Train, and an executor with Horovod's methods.
 
-Needs Ray, which ``import rueda`` does not. docs/ray.md has examples and tells what is promised.
+Needs Ray, which ``import rueda`` does not. docs/ray.md has examples and lists the guarantees.
 """
 
 from rueda.engines.versions import Needs as _Needs
@@ -9,7 +9,7 @@ _needs = _Needs(
     "rueda.ray",
     "Ray",
     "ray",
-    (2, 51),  # in which Ray Train v2 is what there is by default
+    (2, 51),  # in which Ray Train v2 is the default
     "pip install 'ray[train]>=2.51'",
     newest=(2, 60),
 )

@@ -1,4 +1,4 @@
-"""Actors of Ray as ranks, with the methods of Horovod's executor."""
+"""Ray actors as ranks, with the methods of Horovod's executor."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from rueda.ray.resources import check_room, check_room_in_group
 
 __all__ = ["RayExecutor"]
 
-_TO_TELL = 15.0  # seconds for which workers may take to tell that they have not met
+_TO_TELL = 15.0  # extra seconds in which workers may report that they could not form a world
 
 _Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]  # a function and its arguments
 
 
 class _Worker:
-    """One rank, in an actor of its own."""
+    """One rank, in its own actor."""
 
     def __init__(self, variables: Mapping[str, str], forming: Forming) -> None:
         os.environ.update(variables)
@@ -50,11 +50,11 @@ class _Worker:
         self._executable: Any = None
 
     def node(self) -> tuple[str, str]:
-        """Its identity and its address, by which Ray's own messages call it."""
+        """The node's id and its address, by which Ray's own messages name it."""
         return str(ray.get_runtime_context().get_node_id()), str(ray.util.get_node_ip_address())
 
     def gpus(self) -> list[str]:
-        """Those that Ray has given to it."""
+        """The GPUs that Ray has assigned to this worker."""
         return [str(each) for each in ray.get_runtime_context().get_accelerator_ids()["GPU"]]
 
     def see(self, gpus: Sequence[str]) -> None:
@@ -72,7 +72,7 @@ class _Worker:
         return options_at(ray.util.get_node_ip_address())
 
     def is_there(self) -> bool:
-        """Whether it is in a world."""
+        """Whether this worker is in a world."""
         return lifecycle.is_initialized()
 
     def leave(self) -> None:
@@ -83,7 +83,7 @@ class _Worker:
         self._executable = cls(*args, **kwargs)
 
     def call(self, given: _Call, on_it: bool) -> Any:
-        """Where the function raises, the others are told, and this rank leaves the world."""
+        """Calls the function. If it raises, tells the other ranks, unless they caused it, and leaves the world."""
         fn, args, kwargs = given
         try:
             given_to = (self._executable,) if on_it else args
@@ -98,15 +98,15 @@ class _Worker:
 class RayExecutor:
     """Runs functions on ``num_workers`` actors, which are a world from :meth:`start` to :meth:`shutdown`.
 
-    In the functions the world exists already; ``rueda.init()`` does nothing. Ranks of one node follow each other.
-    ``num_workers``: one or more; Ray places them on as few nodes as it can, or ``num_workers_per_host`` on each of as
-    many as that takes, or where ``placement_group``, one of Ray's that is there already, has room, and is left as it
-    was afterwards. ``cpus_per_worker``: 1 by default. ``use_gpu``: one GPU for each, or
-    ``gpus_per_worker`` of them; a worker sees those of all workers on its node, so that each takes another by
-    ``torch.cuda.set_device(rueda.local_rank())``. ``timeout``: for how many seconds :meth:`start` waits for resources
-    that others use, and for how many ranks may take to notice that another has failed; 60 by default.
+    In the functions the world exists already; ``rueda.init()`` does nothing. Ranks on one node have consecutive
+    numbers. ``num_workers``: one or more; Ray places them on as few nodes as it can, or ``num_workers_per_host`` on
+    each node, or in ``placement_group``, an existing one, which :meth:`shutdown` does not remove. ``cpus_per_worker``:
+    1 by default. ``use_gpu``: one GPU per worker, or ``gpus_per_worker``; with one each, a worker sees the GPUs of all
+    workers on its node, so that ``torch.cuda.set_device(rueda.local_rank())`` selects its own. ``timeout``: how many
+    seconds :meth:`start` waits for resources that others use and for the world to form, and how long ranks may take to
+    notice that another has failed; 60 by default.
 
-    Raises :class:`rueda.InvalidArgumentError` for numbers that cannot be meant.
+    Raises :class:`rueda.InvalidArgumentError` for numbers that make no sense.
 
     Example::
 
@@ -146,14 +146,14 @@ class RayExecutor:
             given = 1.0 if gpus_per_worker is None else gpus_per_worker
             self._each["GPU"] = _share_of("gpus_per_worker", given)
         self._timeout = seconds_of("timeout", timeout)
-        self._room_timeout = self._timeout  # for how long others may use the room
-        self._forming: Forming = plainly  # within which each worker forms its world
+        self._room_timeout = self._timeout  # how long to wait for resources that others use
+        self._forming: Forming = plainly  # the context within which each worker forms its world
         self._given_group = placement_group
         self._group: Any = None
         self._workers: list[Any] = []
-        self._hosts: list[str] = []  # their addresses, by rank
-        self._is_whole = False  # whether all are in one world
-        self._remote: list[Any] = []  # what run_remote() has begun last
+        self._hosts: list[str] = []  # their nodes' addresses, by rank
+        self._is_whole = False  # whether all workers are in one world
+        self._remote: list[Any] = []  # references of the last run_remote()
 
     def start(
         self,
@@ -162,11 +162,11 @@ class RayExecutor:
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, str] | None = None,
     ) -> None:
-        """Starts the workers and forms their world; then makes ``executable_cls(...)`` on each, for :meth:`execute`.
+        """Starts the workers and forms their world; then creates ``executable_cls(...)`` on each, for :meth:`execute`.
 
-        ``extra_env_vars``: of all workers. Raises :class:`rueda.InvalidArgumentError` where it has been started
-        already, or the cluster has no room for all, before anything is started; :class:`rueda.TimeoutError` where the
-        room does not become free; and what the class raises.
+        ``extra_env_vars``: environment variables of all workers. Raises :class:`rueda.InvalidArgumentError`, before
+        anything is started, if the executor already runs or the cluster is too small; :class:`rueda.TimeoutError` if
+        resources do not become free or workers do not form a world in time; and exceptions of the class.
         """
         if self._workers:
             raise InvalidArgumentError(
@@ -205,12 +205,12 @@ class RayExecutor:
         args: Sequence[Any] | None = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Calls ``fn(*args, **kwargs)`` on all ranks; returns the results, by rank.
+        """Calls ``fn(*args, **kwargs)`` on all ranks; returns the results by rank.
 
-        What it raises on a rank is raised here, with the rank as a note (Python 3.11); the next call finds a new world.
-        Raises :class:`rueda.PeerLostError` where workers were lost, :class:`rueda.TimeoutError` where ranks do not
-        notice within ``timeout`` that another has failed, and :class:`rueda.InvalidArgumentError` before :meth:`start`
-        and for what cannot be pickled.
+        An exception of ``fn`` is raised here, with the rank as a note (Python 3.11); the next call forms a new world.
+        Raises :class:`rueda.PeerLostError` if workers were lost, :class:`rueda.TimeoutError` if ranks do not notice
+        within ``timeout`` that another has failed, and :class:`rueda.InvalidArgumentError` before :meth:`start` and if
+        ``fn`` or its arguments cannot be pickled.
         """
         return self._outcome(self._begin(fn, args, kwargs, False, range(self._size)))
 
@@ -220,23 +220,23 @@ class RayExecutor:
         args: Sequence[Any] | None = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Begins :meth:`run` and returns Ray's references to the results, by rank.
+        """Starts :meth:`run` without waiting; returns Ray's references to the results by rank.
 
-        Where one of them is an error, the next call finds a new world, once all are there.
+        If one of them is an error, the next call after all have ended forms a new world.
         """
         self._remote = self._begin(fn, args, kwargs, False, range(self._size))
         return list(self._remote)
 
     def execute(self, fn: Callable[[Any], Any]) -> list[Any]:
-        """Calls ``fn`` with each rank's executable; otherwise as :meth:`run`."""
+        """Calls ``fn`` with each rank's executable; otherwise like :meth:`run`."""
         return self._outcome(self._begin(fn, (), {}, True, range(self._size)))
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """Calls ``fn`` with rank 0's executable, on rank 0 alone; otherwise as :meth:`run`."""
+        """Calls ``fn`` with rank 0's executable, on rank 0 only; otherwise like :meth:`run`."""
         return self._outcome(self._begin(fn, (), {}, True, range(1)))[0]
 
     def shutdown(self) -> None:
-        """Ends the world and the workers, and gives their resources back. :meth:`start` may follow."""
+        """Ends the world and the workers, and releases their resources. :meth:`start` may be called again."""
         leaving = [worker.leave.remote() for worker in self._workers]
         if leaving:
             ray.wait(leaving, num_returns=len(leaving), timeout=min(self._timeout, 10.0))
@@ -247,7 +247,7 @@ class RayExecutor:
         self._workers, self._remote, self._group, self._is_whole = [], [], None, False
 
     def _reserve(self) -> None:
-        """The room for all workers, or where they are to find it."""
+        """Reserves resources for all workers, unless a placement group was given."""
         if self._given_group is not None:
             check_room_in_group("RayExecutor", self._size, self._each, self._given_group)
             self._group = self._given_group
@@ -256,7 +256,7 @@ class RayExecutor:
         if self._per_host is None:
             self._group = placement_group([self._each] * self._size, strategy="PACK")
         else:
-            # Rounded, as three times 0.1 is a little more than 0.3.
+            # Rounded, as 3 * 0.1 is slightly more than 0.3.
             host = {name: round(each * self._per_host, 4) for name, each in self._each.items()}
             count = self._size // self._per_host
             self._group = placement_group([host] * count, strategy="STRICT_SPREAD")
@@ -270,7 +270,7 @@ class RayExecutor:
         )
 
     def _nodes_of(self, started: list[Any]) -> list[tuple[str, str]]:
-        """Where they are; in a group that is given, others may use the room."""
+        """The workers' nodes. In a given placement group, others may use the resources: waits only for the timeout."""
         limit = None if self._given_group is None else self._room_timeout
         try:
             return list(ray.get([worker.node.remote() for worker in started], timeout=limit))
@@ -292,7 +292,7 @@ class RayExecutor:
         return made.remote(dict(variables), self._forming)
 
     def _share_gpus(self, nodes: Sequence[str]) -> None:
-        """Each worker sees those of all on its node, in the order of ranks: its own has the number `local_rank()`."""
+        """Lets each worker see all its node's workers' GPUs in rank order, so that its own has index `local_rank()`."""
         seen: dict[str, list[str]] = {node: [] for node in nodes}
         found = ray.get([worker.gpus.remote() for worker in self._workers])
         for node, own in zip(nodes, found, strict=True):
@@ -301,7 +301,7 @@ class RayExecutor:
         ray.get([worker.see.remote(seen[node]) for worker, node in told])
 
     def _form(self) -> None:
-        """A new world of all workers, each of which has left the one before."""
+        """Forms a new world of all workers, after each has left the previous one."""
         trouble = "they still run a function; wait for it, or call shutdown() and start()"
         limit = self._timeout
         try:
@@ -311,7 +311,7 @@ class RayExecutor:
                 worker.enter.remote(rank, self._size, address, self._timeout)
                 for rank, worker in enumerate(self._workers)
             ]
-            # They say themselves who is missing, and why.
+            # Gives the workers time to report themselves which rank is missing, and why.
             trouble = "they do not form a world; call shutdown() and start(), or raise timeout="
             limit = self._timeout + _TO_TELL
             ray.get(entering, timeout=limit)
@@ -343,7 +343,7 @@ class RayExecutor:
         return [self._workers[rank].call.remote(given, on_it) for rank in ranks]
 
     def _look_after_remote(self) -> None:
-        """Where a call of :meth:`run_remote` has failed, which only its caller sees, the world has ended."""
+        """Checks whether the last :meth:`run_remote`, whose errors only its caller sees, has ended the world."""
         if not self._remote:
             return
         count = len(self._remote)
@@ -359,7 +359,7 @@ class RayExecutor:
         self._is_whole = self._is_whole and all(there)
 
     def _outcome(self, references: list[Any]) -> list[Any]:
-        """The results, or the error of the rank that has failed first by itself."""
+        """Waits; returns the results, or raises the error of the rank whose failure caused the others."""
         errors: dict[int, BaseException] = {}
         waiting = {reference: rank for rank, reference in enumerate(references)}
         deadline = None
@@ -386,7 +386,7 @@ class RayExecutor:
 
 
 def _share_of(name: str, value: Any) -> float:
-    """A number of CPUs or GPUs for a worker, also a part of one."""
+    """A number of CPUs or GPUs per worker, possibly fractional."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise InvalidArgumentError(
             f"{name}={value!r} is no number: pass 0 or more, for each worker"
@@ -395,11 +395,11 @@ def _share_of(name: str, value: Any) -> float:
 
 
 def _put(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Ray's reference to what all ranks are to call, which is pickled once."""
+    """Ray's reference to the call for all ranks, which is pickled once."""
     try:
         return ray.put((fn, args, kwargs))
     except Exception:
-        # Not before: Ray keeps for ever what a reference leads to that is pickled outside of its own calls.
+        # Not earlier: Ray never frees objects whose references are pickled outside its own calls.
         pickled(ray.cloudpickle.dumps, "what RayExecutor is to run", (fn, args, kwargs))
         raise
 

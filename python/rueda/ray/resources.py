@@ -1,4 +1,4 @@
-"""Whether a cluster has room for all ranks, before any is started."""
+"""Checks that a cluster has resources for all ranks before any is started."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rueda.errors import InvalidArgumentError
 
 __all__ = ["check_room", "check_room_in_group"]
 
-_UNITS = 10_000  # Ray counts in these parts of a CPU or GPU
+_UNITS = 10_000  # Ray counts CPUs and GPUs in units of 1/10,000
 
 
 def check_room(
     who: str, num_workers: int, each: Mapping[str, float], per_host: int | None = None
 ) -> None:
-    """Raises :class:`rueda.InvalidArgumentError` where the cluster, empty, has less than all ranks need together.
+    """Raises :class:`rueda.InvalidArgumentError` if even the idle cluster is too small for all ranks.
 
-    ``per_host``: so many are to be on each node that has any.
+    ``per_host``: the number of ranks on each node that has any.
     """
     total = ray.cluster_resources()
     for name, amount in each.items():
@@ -43,7 +43,7 @@ def check_room(
 def check_room_in_group(
     who: str, num_workers: int, each: Mapping[str, float], group: PlacementGroup
 ) -> None:
-    """The same for a placement group, whose bundles each hold whole workers."""
+    """Like :func:`check_room` for a placement group, each of whose bundles holds whole workers."""
     room = sum(_rooms(group.bundle_specs, each))
     if room < num_workers:
         raise InvalidArgumentError(
@@ -65,5 +65,5 @@ def _rooms(places: Iterable[Mapping[str, float]], each: Mapping[str, float]) -> 
 
 
 def _in_units(amount: float) -> int:
-    """As Ray has it, and so without the errors of fractions: 1.0 // 0.2 is 4."""
+    """The amount in Ray's integer units, which avoids floating-point errors: 1.0 // 0.2 is 4."""
     return round(amount * _UNITS)

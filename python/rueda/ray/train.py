@@ -1,4 +1,4 @@
-"""Ray Train's workers as ranks."""
+"""Ray Train workers as ranks."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from rueda.ray.resources import check_room
 
 __all__ = ["RuedaConfig", "RuedaTrainer", "report"]
 
-# In a worker: where it is to enter a world, with which options. Ray runs the training function in a thread of its own,
-# and has no other place for what its backend has told the process before.
+# In a worker: the address and options with which to enter a world. Ray runs the training function in its own thread,
+# and offers no other place for data that the backend has sent to the process before.
 _meeting: dict[str, Any] = {}
 
 
 class RuedaConfig(BackendConfig):  # type: ignore[misc]
-    """Makes Ray Train's workers a world while the training function runs, numbered as Ray has numbered them.
+    """Makes Ray Train's workers a world while the training function runs, with Ray's rank numbers.
 
-    ``interface``: at which other hosts reach what ranks meet at, as :func:`rueda.rendezvous.open` takes it.
-    ``elastic``: where a worker is lost, Ray replaces it alone, as ``FailureConfig(max_failures=)`` allows, while the
-    others go on; for training functions that do so, by :func:`rueda.elastic.steps` or :func:`rueda.elastic.run`, and
-    with :class:`RuedaTrainer`. ``options``: those of :func:`rueda.init`.
+    ``interface``: the network interface for the rendezvous, as for :func:`rueda.rendezvous.open`. ``elastic``: if a
+    worker is lost, Ray replaces only it, within ``FailureConfig(max_failures=)``, while the others continue; needs
+    :class:`RuedaTrainer` and a training function that uses :func:`rueda.elastic.steps` or :func:`rueda.elastic.run`.
+    ``options``: those of :func:`rueda.init`.
 
-    Raises :class:`rueda.UnsupportedError` where Ray is too old for ``elastic``.
+    Raises :class:`rueda.UnsupportedError` if Ray is too old for ``elastic``.
 
     Example::
 
@@ -62,9 +62,9 @@ class RuedaConfig(BackendConfig):  # type: ignore[misc]
 
 
 class _RuedaBackend(Backend):  # type: ignore[misc]
-    """Tells all workers the address that the first has opened, anew for each group of workers."""
+    """Tells all workers the address that the first one has opened, a new one for each worker group."""
 
-    # So that a worker's GPU has the number local_rank(), as elsewhere.
+    # So that a worker's GPU has index local_rank(), as elsewhere.
     share_cuda_visible_devices = True
 
     def on_training_start(self, worker_group: Any, backend_config: RuedaConfig) -> None:
@@ -74,7 +74,7 @@ class _RuedaBackend(Backend):  # type: ignore[misc]
 
 
 class _ElasticBackend(Backend):  # type: ignore[misc]
-    """Tells them that of a reception in the controller, in whose process this is, also those that come later."""
+    """Tells all workers, replacements included, the address of a reception in this process, the controller."""
 
     has_replica_groups = True
 
@@ -105,7 +105,7 @@ def _open(size: int, interface: str) -> str:
 
 
 def _own_interface() -> str:
-    """That at which Ray reaches this node."""
+    """The interface on which Ray reaches this node."""
     return options_at(ray.util.get_node_ip_address()).get("interface", "")
 
 
@@ -131,16 +131,16 @@ def _in_world() -> Iterator[None]:
 
 
 def has_ended() -> bool:
-    """Whether this worker has come when the others had done all the work."""
+    """Whether this worker has started after the others finished all the work."""
     return bool(_meeting.get("has_ended"))
 
 
 def _unless_ended(train: Callable[..., Any]) -> Callable[..., Any]:
-    """For a worker that comes when the others have done all the work, which must not fail for that."""
+    """Skips ``train`` on a worker that starts after the others have finished, so that it does not fail."""
 
     @functools.wraps(train)
     def run(*config: Any) -> Any:
-        # Ray pickles this function with copies of the globals that it names.
+        # Imported here, as Ray pickles this function with copies of the globals that it uses.
         from rueda.ray.train import has_ended
 
         return None if has_ended() else train(*config)
@@ -149,19 +149,20 @@ def _unless_ended(train: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def report(metrics: Mapping[str, Any], checkpoint: Any = None, **kwargs: Any) -> bool:
-    """``ray.train.report()`` for a training that goes on without workers that are lost; returns whether it reports.
+    """``ray.train.report()`` for training that continues without lost workers; returns whether it has reported.
 
-    Ray waits there for all its workers, also for one that has not come into the world again, which would wait for the
-    others in turn. This reports only while as many ranks are there as Ray has workers. Collective over the world.
+    Ray's function waits for all workers, including a replacement that has not entered the world yet, which in turn
+    waits for the others: a deadlock. This one reports only if the world is as large as Ray's worker group. Collective
+    over the world.
 
-    Raises :class:`rueda.PeerLostError` where a rank is lost at this moment, for ``steps()`` or ``run`` to go on from.
+    Raises :class:`rueda.PeerLostError` if a rank is lost meanwhile; ``steps()`` and ``run`` recover from it.
 
     Example::
 
         >>> rueda.ray.report({"loss": 0.5})  # doctest: +SKIP
         True
     """
-    barrier()  # whoever comes here afterwards knows who is there
+    barrier()  # after it, all ranks see the same world size
     if lifecycle.size() < ray.train.get_context().get_world_size():
         return False
     ray.train.report(dict(metrics), checkpoint=checkpoint, **kwargs)
@@ -169,14 +170,14 @@ def report(metrics: Mapping[str, Any], checkpoint: Any = None, **kwargs: Any) ->
 
 
 class RuedaTrainer(DataParallelTrainer):  # type: ignore[misc]
-    """Ray Train's ``DataParallelTrainer`` with :class:`RuedaConfig`: its arguments are that one's.
+    """Ray Train's ``DataParallelTrainer`` with :class:`RuedaConfig`; takes the same arguments.
 
-    ``check_resources``: whether more workers than the cluster has room for are refused before the start, with
-    :class:`rueda.InvalidArgumentError`, instead of waiting for a larger cluster; true by default.
+    ``check_resources``: whether to refuse, before the start and with :class:`rueda.InvalidArgumentError`, more workers
+    than the cluster has room for, instead of waiting for a larger cluster; true by default.
 
-    What the function raises on a rank reaches the driver in Ray's ``WorkerGroupError``, by rank; the other ranks raise
-    :class:`rueda.PeerLostError` with its text. By ``FailureConfig(max_failures=)`` all begin anew in a new world, or,
-    with ``RuedaConfig(elastic=True)``, only those that were lost.
+    An exception on a rank reaches the driver in Ray's ``WorkerGroupError``, by rank; the other ranks raise
+    :class:`rueda.PeerLostError` with its text. With ``FailureConfig(max_failures=)`` all workers restart in a new
+    world, or, with ``RuedaConfig(elastic=True)``, only the lost ones.
 
     Example::
 
@@ -200,7 +201,7 @@ class RuedaTrainer(DataParallelTrainer):  # type: ignore[misc]
         )
 
     def fit(self) -> Any:
-        """As Ray Train's. Raises :class:`rueda.InvalidArgumentError` for a function that cannot be pickled."""
+        """Like Ray Train's. Raises :class:`rueda.InvalidArgumentError` if the function cannot be pickled."""
         scaling = self.scaling_config
         if self._check_resources and isinstance(scaling.num_workers, int):
             if not ray.is_initialized():
@@ -210,7 +211,7 @@ class RuedaTrainer(DataParallelTrainer):  # type: ignore[misc]
         try:
             return super().fit()
         except Exception:
-            # Not before: of references to Ray's objects Ray would keep for ever what is pickled outside its own calls.
+            # Not earlier: Ray never frees objects whose references are pickled outside its own calls.
             given = (self.train_loop_per_worker, self.train_loop_config)
             pickled(ray.cloudpickle.dumps, "the training function with its configuration", given)
             raise

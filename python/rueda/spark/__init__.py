@@ -1,6 +1,6 @@
-"""Ranks as tasks of Spark 4: fed by Spark itself, and run again together where a worker is lost.
+"""Ranks as tasks of Spark 4: Spark feeds them, and reruns all of them together if a worker is lost.
 
-Needs pyspark 4 with pyarrow, which ``import rueda`` does not. docs/spark.md has an example and tells what is promised.
+Needs pyspark 4 with pyarrow, which ``import rueda`` does not. docs/spark.md has an example and lists the guarantees.
 """
 
 from rueda.engines.versions import Needs as _Needs

@@ -1,4 +1,4 @@
-"""Columns of Arrow as arrays of NumPy."""
+"""Arrow columns as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["arrays", "is_list"]
 
 
 def arrays(batch: pa.RecordBatch) -> dict[str, npt.NDArray[Any]]:
-    """Each column of a batch as an array that can be written to: lists, also of lists, become further dimensions.
+    """Each column of a batch as a writable array; lists, nested ones too, become further dimensions.
 
-    Raises :class:`rueda.InvalidArgumentError` for a column whose lists have several lengths, or none.
+    Raises :class:`rueda.InvalidArgumentError` for a column whose lists differ in length or are null.
 
     Example::
 

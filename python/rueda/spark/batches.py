@@ -1,4 +1,4 @@
-"""What a rank trains on: the batches of its partition, again and again."""
+"""A rank's training data: the batches of its partition, once per epoch."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ __all__ = ["Batches", "InputStatistics"]
 
 @dataclass(frozen=True)
 class InputStatistics:
-    """What this rank has read, and how long it has waited for it.
+    """How much this rank has read, and how long it has waited for it.
 
-    ``rows``: of the partition; ``bytes_read``: of Arrow that Spark has fed; ``bytes_spilled``: written to disk for
-    later epochs; ``epochs``: that were iterated to their end. ``wait_seconds``: for how long training has waited for
-    batches, but for the first one; that, until which Spark reads and computes what comes before, took
-    ``first_wait_seconds``.
+    ``rows``: rows of the partition; ``bytes_read``: Arrow data that Spark has fed; ``bytes_spilled``: data written to
+    disk for later epochs; ``epochs``: completed epochs. ``wait_seconds``: time that training has waited for batches
+    except the first; ``first_wait_seconds``: the wait for the first, in which Spark computes the preceding stages.
     """
 
     rows: int
@@ -39,13 +38,13 @@ class InputStatistics:
 
 
 class Batches:
-    """Batches of Arrow (``pyarrow.RecordBatch``) of this rank's partition; each ``for`` is one epoch.
+    """The Arrow batches (``pyarrow.RecordBatch``) of this rank's partition; each ``for`` loop is one epoch.
 
-    In the first epoch Spark feeds them, and they are written to the local disk meanwhile, once; later epochs read them
-    there. Either is done ahead by a thread. At the end of an epoch the rank joins, so that others may have more
-    batches, or all of them.
+    In the first epoch Spark feeds them, and they are also spilled to the local disk; later epochs read them from there.
+    A thread reads ahead in both cases. At the end of an epoch the rank joins, so ranks may have different numbers of
+    batches, even none.
 
-    ``checkpoint``: what ``fit(checkpoint=)`` was given, see :class:`rueda.spark.Checkpoint`. ``summaries``: likewise of
+    ``checkpoint``: the one of ``fit(checkpoint=)``, see :class:`rueda.spark.Checkpoint`. ``summaries``: those of
     ``fit(tensorboard=)``, see :class:`rueda.spark.Summaries`.
     """
 
@@ -74,7 +73,7 @@ class Batches:
         self._rows = self._bytes = self._epochs = 0
         self._uneven = False
         self._source = source
-        self._readers: list[ReadAhead[pa.RecordBatch]] = []  # of each epoch
+        self._readers: list[ReadAhead[pa.RecordBatch]] = []  # one per epoch
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         source = self._begin()
@@ -92,7 +91,7 @@ class Batches:
             self.meet(count)
 
     def meet(self, count: int) -> None:
-        """Joins at the end of an epoch of ``count`` batches; collective. For ``join=False``, which leaves it out."""
+        """Joins at the end of an epoch of ``count`` batches; collective. Call it if ``join=False`` disables this."""
         if lifecycle.size() > 1:
             exchanges.join()
             counts = exchanges.allgather(np.array([count]), "rueda.spark.batches")
@@ -100,10 +99,10 @@ class Batches:
             self._uneven = bool(counts.min() != counts.max())
 
     def equalize(self, model: Any, optimizer: Any = None) -> None:
-        """After an epoch in which ranks had different numbers of batches: all get what the one with most has come to.
+        """After an epoch with uneven numbers of batches, copies the state of the rank with the most to all.
 
-        A rank that has joined adds nothing to the others' gradients, and takes no steps either. ``model`` and
-        ``optimizer`` are of torch. Collective; does nothing where all had as many.
+        A rank that has joined adds nothing to the others' gradients and takes no steps. ``model`` and ``optimizer`` are
+        torch's. Collective; does nothing if all ranks had equally many.
         """
         if not self._uneven:
             return
@@ -115,7 +114,7 @@ class Batches:
 
     @property
     def statistics(self) -> InputStatistics:
-        """As far as it has come."""
+        """The statistics so far."""
         first = (self._readers[0].first_wait or 0.0) if self._readers else 0.0
         waited = sum(reader.waited for reader in self._readers)
         spilled = self._spill.bytes_written if self._spill else 0
@@ -124,7 +123,7 @@ class Batches:
         )
 
     def close(self) -> None:
-        """Reads what Spark still feeds to its end: its worker can serve the next task only then."""
+        """Reads Spark's input to its end, without which the worker cannot serve the next task, and stops reading."""
         if self._readers:
             self._readers[0].drain()
             self._readers[-1].stop()
@@ -132,7 +131,7 @@ class Batches:
             self._spill.close()
 
     def _begin(self) -> ReadAhead[pa.RecordBatch]:
-        """What reads for the next epoch: what Spark feeds at first, later what was spilled."""
+        """Starts the next epoch's reader: of Spark's input in the first epoch, later of the spilled batches."""
         source: Iterable[pa.RecordBatch]
         if not self._readers:
             source = self._fed()
@@ -142,14 +141,14 @@ class Batches:
             )
         else:
             self._readers[-1].stop() if len(self._readers) > 1 else self._readers[0].drain()
-            for _ in self._readers[0]:  # which raises what has gone wrong there
+            for _ in self._readers[0]:  # raises an error of the first epoch's reader
                 pass
             source = self._spill.read()
         self._readers.append(ReadAhead(source, self._depth, "rueda-spark-input"))
         return self._readers[-1]
 
     def _fed(self) -> Iterator[pa.RecordBatch]:
-        """What Spark feeds, checked and spilled; in the thread that reads ahead."""
+        """Checks, spills and yields the batches from Spark; runs in the read-ahead thread."""
         for batch in self._source:
             if batch.num_rows == 0:
                 continue
@@ -180,7 +179,7 @@ class Batches:
 
 
 def _with_nulls(value: str, kind: pa.DataType, depth: int = 1) -> str:
-    """In Spark's SQL: whether a list has nulls, or one of the lists in it."""
+    """A Spark SQL condition: whether a list has nulls, at any depth."""
     item = "x" * depth
     inner = (
         f" or {_with_nulls(item, kind.value_type, depth + 1)}" if is_list(kind.value_type) else ""
@@ -189,7 +188,7 @@ def _with_nulls(value: str, kind: pa.DataType, depth: int = 1) -> str:
 
 
 def _nulls_within(column: pa.Array) -> int:
-    """How many nulls the values of lists have, also of lists of lists; in structs, Spark's vectors have some."""
+    """The number of nulls inside lists at any depth; not inside structs, as Spark's vectors have some by design."""
     found = 0
     while is_list(column.type):
         column = column.flatten()
@@ -198,7 +197,7 @@ def _nulls_within(column: pa.Array) -> int:
 
 
 def _of_size(batches: Iterator[pa.RecordBatch], size: int | None) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order, ``size`` at a time, but for the last."""
+    """The same rows in the same order, in batches of ``size``; the last may be smaller."""
     if size is None:
         yield from batches
         return

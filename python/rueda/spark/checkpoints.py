@@ -1,4 +1,4 @@
-"""What a training keeps over the loss of a worker, wherever Arrow can write."""
+"""Training checkpoints that survive the loss of a worker, on any file system that Arrow supports."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _FILE = "rueda-checkpoint.pickle"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The last state that was saved in a folder: ``file:///...``, ``s3://...``, ``hdfs://...`` or what Arrow knows.
+    """The last state saved in a folder: ``file:///...``, ``s3://...``, ``hdfs://...`` or any other Arrow supports.
 
-    Without a folder nothing is saved, and nothing is found, so that a script is the same with and without.
+    Without a folder, :meth:`save` does nothing and :meth:`load` finds nothing, so a script needs no special case.
     """
 
     folder: str | None
 
     def load(self) -> Any:
-        """What was saved last, the same on all ranks, or ``None``. Collective. It is unpickled: load what you trust."""
+        """The last saved state, the same on all ranks, or ``None``. Collective. Unpickles: load only trusted files."""
         found = None
         if self.folder is not None and lifecycle.rank() == 0:
             files, path = pyarrow.fs.FileSystem.from_uri(self.folder)
@@ -41,9 +41,9 @@ class Checkpoint:
         return broadcast_object(found, 0, "rueda.spark.checkpoint")
 
     def save(self, state: Any) -> None:
-        """Replaces what was saved by ``state`` of rank 0, anything that pickle takes; other ranks do nothing.
+        """Replaces the saved state by rank 0's ``state``, any object that can be pickled; other ranks do nothing.
 
-        Who is killed meanwhile leaves the former state there.
+        If the process is killed meanwhile, the previous state stays in place.
         """
         if self.folder is None or lifecycle.rank() != 0:
             return
@@ -56,7 +56,7 @@ class Checkpoint:
 
 
 def checkpoint_at(place: str | os.PathLike[str] | None) -> Checkpoint:
-    """Raises :class:`rueda.InvalidArgumentError` for a place that Arrow has no file system for."""
+    """A checkpoint there. Raises :class:`rueda.InvalidArgumentError` if Arrow has no file system for the place."""
     if place is None:
         return Checkpoint(None)
     text = place_of("checkpoint", place)

@@ -1,4 +1,4 @@
-"""``SparkModel`` as Elephas has it, over strategies of :func:`rueda.torch.wrap`."""
+"""Elephas' ``SparkModel``, based on the strategies of :func:`rueda.torch.wrap`."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _COLUMNS = ("features", "label")
 class SparkModel:
     """Trains a model on an RDD or a DataFrame, each rank on its partition.
 
-    - ``model``: a compiled model of Keras 3 on its backend torch, as Elephas has them, or a module of torch, with
-      ``optimizer``, which makes the optimizer of parameters, such as ``functools.partial(torch.optim.SGD, lr=0.1)``,
-      and ``loss``, of the model's output and the labels. ``custom_objects``: what Keras needs to load the model.
-    - ``mode`` and ``frequency``: ``"synchronous"`` with ``"batch"``, gradients are averaged in every step, or with
-      ``"epoch"``, parameters are averaged after every epoch; ``"asynchronous"``, Elephas' default, as far as
-      :func:`rueda.torch.wrap` has it. No parameters go through the driver but the result.
+    - ``model``: a compiled Keras 3 model on the torch backend, as in Elephas, or a torch module with ``optimizer``,
+      which creates the optimizer from the parameters, such as ``functools.partial(torch.optim.SGD, lr=0.1)``, and
+      ``loss``, a function of the model's output and the labels. ``custom_objects``: those Keras needs to load it.
+    - ``mode`` and ``frequency``: ``"synchronous"`` with ``"batch"`` averages gradients in every step, with ``"epoch"``
+      averages parameters after every epoch; ``"asynchronous"``, Elephas' default, works as in :func:`rueda.torch.wrap`.
+      Only the final parameters pass through the driver.
     - ``num_workers``: the number of ranks, by default ``spark.default.parallelism``.
-    - ``parameter_server_mode`` and ``port`` change nothing: ranks hold the parameters.
+    - ``parameter_server_mode`` and ``port`` have no effect: ranks hold the parameters.
 
-    ``training_histories`` has the mean loss of each epoch, and of Keras the metrics, for each call of :meth:`fit`.
+    ``training_histories`` has the mean loss of each epoch, with Keras also the metrics, for each call of :meth:`fit`.
 
-    Raises :class:`rueda.InvalidArgumentError` and :class:`rueda.UnsupportedError` here for what cannot work.
+    Raises :class:`rueda.InvalidArgumentError` and :class:`rueda.UnsupportedError` for arguments that cannot work.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SparkModel:
         self._learner = _learner_of(model, optimizer, loss, custom_objects)
         if frequency not in ("epoch", "batch"):
             raise InvalidArgumentError(f"frequency={frequency!r} is neither 'epoch' nor 'batch'")
-        strategy_of(None, mode, frequency)  # raises for what there is not, before a job starts
+        strategy_of(None, mode, frequency)  # rejects unknown modes before a job starts
         self.master_network = model
         self.training_histories: list[dict[str, list[float]]] = []
         self._mode, self._frequency = mode, frequency
@@ -78,7 +78,7 @@ class SparkModel:
     ) -> None:
         """Trains on pairs of features and labels: an RDD of tuples, or columns ``features`` and ``label``.
 
-        Raises what :func:`rueda.spark.fit` raises. ``verbose`` prints the losses on the driver.
+        Raises the errors of :func:`rueda.spark.fit`. ``verbose`` prints losses and metrics on the driver afterwards.
         """
         if validation_split:
             raise UnsupportedError(
@@ -105,7 +105,7 @@ class SparkModel:
             print(f"epoch {epoch + 1}: {told}")
 
     def predict(self, data: DataFrame | npt.NDArray[Any]) -> Any:
-        """Of an array the model's output as an array; of a DataFrame one with a column ``prediction``, lists."""
+        """For an array, the model's output; for a DataFrame, adds a column ``prediction`` of lists of floats."""
         if not isinstance(data, DataFrame):
             return self._learner.predict(np.array(data, np.float32))
         predict = predictor(self._learner.predicting(), then=_as_rows)
@@ -113,18 +113,18 @@ class SparkModel:
         return data.mapInArrow(predict, StructType([*data.schema.fields, added]))
 
     def evaluate(self, features: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Any:
-        """The loss on these, on the driver; of Keras what its ``evaluate()`` returns, with metrics a list."""
+        """The loss on this data, computed on the driver; with Keras the result of its ``evaluate()``."""
         return self._learner.evaluate(np.array(features, np.float32), np.asarray(labels))
 
     def save(self, file_name: str | os.PathLike[str]) -> None:
-        """Writes a model of Keras as that does, of a module of torch the ``state_dict()``."""
+        """Saves a Keras model with its own ``save()``, and the ``state_dict()`` of a torch module."""
         self._learner.save(file_name)
 
 
 def _learner_of(
     model: Any, optimizer: Any, loss: Any, custom_objects: Mapping[str, Any] | None
 ) -> Learner:
-    """Of a model of Keras that comes without ``optimizer`` and ``loss`` these are what it is compiled with."""
+    """The learner of a compiled Keras model, or of a torch module with ``optimizer`` and ``loss``."""
     if is_keras_model(model) and optimizer is None and loss is None:
         return KerasLearner(model, custom_objects)
     if not isinstance(model, torch.nn.Module):
@@ -142,7 +142,7 @@ def _learner_of(
 def to_simple_rdd(
     sc: SparkContext, features: npt.NDArray[Any], labels: npt.NDArray[Any]
 ) -> RDD[Any]:
-    """An RDD of pairs of features and label."""
+    """An RDD of (features, label) pairs."""
     return sc.parallelize(list(zip(features, labels, strict=True)))
 
 

@@ -1,4 +1,4 @@
-"""Training on a DataFrame, whose rows Spark feeds to the ranks."""
+"""Trains on a DataFrame, whose rows Spark feeds to the ranks."""
 
 from __future__ import annotations
 
@@ -44,25 +44,24 @@ def fit(
 ) -> Any:
     """Calls ``train(batches, *args, **kwargs)`` on ``num_proc`` ranks, each of which gets its share of the rows.
 
-    Returns what rank 0 returns; what others return stays where it is. Ranks are tasks of a barrier stage, as with
-    :func:`rueda.spark.run`, also when they fail or are lost. ``batches`` is a :class:`rueda.spark.Batches`: iterate it
-    once for each epoch. Rows go from Spark's executors to the ranks beside them, and gradients between the ranks,
-    neither through the driver.
+    Returns rank 0's result and discards the others. Ranks are tasks of a barrier stage, with the failure handling of
+    :func:`rueda.spark.run`. ``batches`` is a :class:`rueda.spark.Batches`: iterate over it once per epoch. Rows go from
+    Spark's executors to the ranks on the same hosts, and gradients directly between ranks, neither through the driver.
 
-    - ``num_proc``: the number of ranks, by default ``spark.default.parallelism``. Where the DataFrame has as many
-      partitions, these are the ranks' shares, as they are; otherwise Spark's ``repartition(num_proc)`` makes them.
-    - ``columns``: which to feed, all by default. ``batch_size``: rows of a batch, but for the last of an epoch; by
-      default batches are what Spark makes (``spark.sql.execution.arrow.maxRecordsPerBatch``, 10,000 rows).
-    - ``checkpoint``: a folder for ``batches.checkpoint``, which all executors reach: ``s3://``, ``hdfs://``, a path.
-    - ``tensorboard``: a folder for ``batches.summaries``, to which rank 0 writes through fsspec, and on which the user
-      starts TensorBoard.
-    - ``join``: whether a rank joins by itself at the end of each epoch, for training that averages in every step.
-    - ``nulls``: whether columns may hold nulls.
-    - ``spill``: whether batches are kept on the executor's disk for further epochs. ``prefetch``: how many of Spark's
+    - ``num_proc``: the number of ranks, by default ``spark.default.parallelism``. If the DataFrame has that many
+      partitions, each becomes a rank's share, unchanged; otherwise Spark's ``repartition(num_proc)`` makes the shares.
+    - ``columns``: the columns to feed, all by default. ``batch_size``: rows per batch, except for the last of an epoch;
+      by default Spark's own batches (``spark.sql.execution.arrow.maxRecordsPerBatch``, 10,000 rows).
+    - ``checkpoint``: a folder for ``batches.checkpoint`` that all executors reach: ``s3://``, ``hdfs://``, a path.
+    - ``tensorboard``: a folder for ``batches.summaries``, to which rank 0 writes through fsspec; the user starts
+      TensorBoard on it.
+    - ``join``: whether each rank joins automatically at the end of an epoch, for training that averages in every step.
+    - ``nulls``: whether columns may contain nulls.
+    - ``spill``: whether batches are kept on the executor's disk for later epochs. ``prefetch``: how many of Spark's
       batches are read ahead.
 
-    Raises before the job starts what :func:`rueda.spark.run` does, and :class:`rueda.InvalidArgumentError` for columns
-    that there are not. The same for nulls in a batch, once it is read, naming the column.
+    Before the job starts, raises the errors of :func:`rueda.spark.run`, and :class:`rueda.InvalidArgumentError` for
+    missing columns. Raises the latter too when it reads a batch with nulls, and names the column.
     """
     options = {
         "batch_size": None if batch_size is None else count_of("batch_size", batch_size, "rows"),
@@ -108,10 +107,10 @@ class _Training:
 
 
 def _has_partitions(frame: DataFrame, size: int) -> bool:
-    """Whether the DataFrame has as many partitions, and a barrier stage can be made of them.
+    """Whether the DataFrame has ``size`` partitions that can form a barrier stage.
 
-    Spark makes none where what a partition is computed from, up to the last exchange, has other numbers of them, as
-    after a union. Of a DataFrame with exchanges only running it would tell, as they are planned anew meanwhile.
+    Spark refuses a barrier stage if an RDD in it, back to the last exchange, has another number of partitions, as after
+    a union. False for adaptive plans, which have exchanges: their number of partitions is known only once they run.
     """
     execution: Any = frame._jdf.queryExecution()
     if execution.executedPlan().getClass().getSimpleName() == "AdaptiveSparkPlanExec":

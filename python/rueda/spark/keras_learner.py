@@ -1,4 +1,4 @@
-"""Compiled models of Keras 3 on its backend torch, for Elephas' interface."""
+"""Compiled Keras 3 models on the torch backend, for Elephas' interface."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from rueda.variables import set_variables
 
 __all__ = ["KerasLearner", "is_keras_model"]
 
-# Between the seeds of two ranks. Keras adds the number of each draw to a seed, so seeds that are close draw the same.
+# Distance between the seeds of two ranks. Keras adds the number of each draw to the seed, so close seeds would overlap.
 _FAR = 0x9E3779B1
 
 
 def is_keras_model(model: object) -> bool:
-    """Whether it is a model of Keras 3, which somebody has imported then."""
+    """Whether ``model`` is a Keras model. Does not import Keras."""
     keras = sys.modules.get("keras")
     return keras is not None and isinstance(model, getattr(keras, "Model", ()))
 
 
 class KerasLearner:
-    """A compiled model, whose optimizer, loss and metrics are what it was compiled with.
+    """A compiled model with the optimizer, loss and metrics it was compiled with.
 
     ``custom_objects``: classes and functions by name that Keras needs to load it on other ranks.
 
-    Raises :class:`rueda.UnsupportedError` for another backend than torch and for a model with a ``train_step()`` of its
-    own, and :class:`rueda.InvalidArgumentError` for a model that is not compiled or has no weights yet.
+    Raises :class:`rueda.UnsupportedError` for a backend other than torch and for a model with its own ``train_step()``,
+    and :class:`rueda.InvalidArgumentError` for a model that is not compiled or has no weights yet.
     """
 
     def __init__(self, model: Any, custom_objects: Mapping[str, Any] | None = None) -> None:
@@ -72,7 +72,7 @@ class KerasLearner:
         return self.model, _KerasOptimizer(self.model)
 
     def diverge(self, rank: int) -> None:
-        # What the model has beside its weights are the states of its random generators: a seed and a count.
+        # The model's variables besides its weights are states of its random generators: a seed and a count.
         weights = {id(each) for each in self.model.weights}
         for each in self.model.variables:
             if id(each) not in weights:
@@ -93,8 +93,8 @@ class KerasLearner:
         return self.model.optimizer.scale_loss(value), value, means
 
     def end_epoch(self) -> None:
-        """Moving statistics of normalisations, which no optimizer sees, become the mean of all ranks'."""
-        # Not of what is frozen, which is among the model's variables that are not trained, too.
+        """Averages the moving statistics of normalization layers, which no optimizer sees, over all ranks."""
+        # By layer: model.non_trainable_variables also contains the frozen weights.
         own = [
             each
             for layer in self.model._flatten_layers()
@@ -128,7 +128,7 @@ class KerasLearner:
         return np.asarray(self.model.predict_on_batch(features))
 
     def evaluate(self, features: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Any:
-        """The loss, or a list of the loss and the metrics, as Keras has it."""
+        """The loss, or a list of the loss and the metrics, as Keras returns it."""
         return self.model.evaluate(features, labels, verbose=0)
 
     def save(self, file_name: str | os.PathLike[str]) -> None:
@@ -136,7 +136,7 @@ class KerasLearner:
 
 
 def _restored(content: bytes, custom_objects: Mapping[str, Any]) -> KerasLearner:
-    """In a worker, whose environment may name no backend, or another."""
+    """Unpickles in a worker, whose environment may name no backend or another one."""
     with set_variables({"KERAS_BACKEND": "torch"}):
         import keras
     with keras.saving.custom_object_scope(custom_objects):
@@ -144,7 +144,7 @@ def _restored(content: bytes, custom_objects: Mapping[str, Any]) -> KerasLearner
 
 
 class _KerasOptimizer(torch.optim.Optimizer):
-    """A model's optimizer in the form of torch's; what it keeps stays in Keras' variables."""
+    """A model's Keras optimizer as a torch optimizer; its state stays in Keras' variables."""
 
     def __init__(self, model: Any) -> None:
         self._model = model

@@ -1,4 +1,4 @@
-"""What Elephas' interface trains: a model with what optimizes it, on ranks and on the driver."""
+"""The learners of Elephas' interface: a model with its optimizer, on ranks and on the driver."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ Logs = dict[str, float]
 
 
 class Learner(Protocol):
-    """A model that can be pickled, of whichever library."""
+    """A picklable model of any library."""
 
     def start(self) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """On a rank: the model's parameters, and what optimizes them."""
+        """On a rank: the model and its optimizer."""
 
     def diverge(self, rank: int) -> None:
-        """On a rank, where all have the same model: lets it draw random numbers of its own, but for rank 0."""
+        """On a rank, when all have the same model: gives each rank except 0 random numbers of its own."""
 
     def begin_epoch(self) -> None:
-        """On a rank."""
+        """On a rank, at the start of an epoch."""
 
     def loss(
         self, features: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, Logs]:
-        """On a rank: the loss as it is differentiated and as it is told, and means so far in this epoch of metrics."""
+        """On a rank: the loss to differentiate, the loss to report, and the metrics' means so far in this epoch."""
 
     def end_epoch(self) -> None:
-        """On a rank, where all are at the end of an epoch."""
+        """On all ranks, at the end of an epoch; may be collective."""
 
     def state_dict(self) -> dict[str, Any]:
-        """On a rank: tensors of the model, and of an optimizer that is not torch's own."""
+        """On a rank: the tensors of the model, and of an optimizer that is not torch's own."""
 
     def weights(self) -> Any:
-        """Of a rank, for :meth:`take` on the driver."""
+        """On a rank: the weights for :meth:`take` on the driver."""
 
     def take(self, weights: Any) -> None: ...
 
     def predict(self, features: npt.NDArray[Any]) -> npt.NDArray[Any]: ...
 
     def predicting(self) -> Callable[..., Any]:
-        """What :func:`rueda.spark.predictor` takes."""
+        """The model in the form that :func:`rueda.spark.predictor` takes."""
 
     def evaluate(self, features: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Any: ...
 
@@ -62,7 +62,7 @@ class Learner(Protocol):
 
 @dataclass
 class TorchLearner:
-    """A module of torch, with what makes its optimizer of parameters."""
+    """A torch module, with a function that creates its optimizer from the parameters."""
 
     model: torch.nn.Module
     optimizer: Callable[[Any], torch.optim.Optimizer]
@@ -73,7 +73,7 @@ class TorchLearner:
         return self.model, self.optimizer(self.model.parameters())
 
     def diverge(self, rank: int) -> None:
-        pass  # it draws from torch's generator
+        pass  # draws from torch's generator, which train() seeds by rank
 
     def begin_epoch(self) -> None:
         pass
@@ -115,9 +115,9 @@ class TorchLearner:
 def train(
     batches: Batches, learner: Learner, *, mode: str, frequency: str, epochs: int, seed: int
 ) -> tuple[Any, dict[str, list[float]]]:
-    """On each rank; returns the weights, and the means of each epoch over all ranks' batches.
+    """Trains on each rank; returns the weights, and the means of each epoch over all ranks' batches.
 
-    ``seed``: of the random numbers, such as dropout's, of which each rank draws its own.
+    ``seed``: the base seed of random numbers, such as dropout's, from which each rank derives its own.
     """
     model, own = learner.start()
     shared = rueda.torch.wrap(model, own, mode=mode, frequency=frequency)
@@ -147,7 +147,7 @@ def train(
 
 @dataclass
 class _Epoch:
-    """What a rank has seen of an epoch."""
+    """A rank's totals of an epoch."""
 
     count: int = 0
     loss: float = 0.0
@@ -158,7 +158,7 @@ class _Epoch:
 
 
 def _means(ranks: list[_Epoch]) -> Mapping[str, float]:
-    """Over the batches of all ranks."""
+    """The means over the batches of all ranks."""
     count = max(1, sum(each.count for each in ranks))
     names = dict.fromkeys(name for each in ranks for name in each.means)
     rest = {n: sum(e.count * e.means.get(n, 0.0) for e in ranks) / count for n in names}
@@ -166,6 +166,6 @@ def _means(ranks: list[_Epoch]) -> Mapping[str, float]:
 
 
 def tensor(values: npt.NDArray[Any]) -> torch.Tensor:
-    """Reals as float32, as models have them; whole numbers as they are."""
+    """Floats as float32, the usual dtype of models; other numbers as int64."""
     array = np.asarray(values)
     return torch.from_numpy(array.astype(np.float32 if array.dtype.kind == "f" else np.int64))

@@ -1,4 +1,4 @@
-"""Whose task has failed, where Spark ends a barrier stage: its own words have the number of a partition and no host."""
+"""Names the rank that made Spark end a barrier stage; Spark's message has only a partition number and no host."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FAILED = re.compile(r"barrier task \w+\((\d+), (\d+)\)")
 
 
 def note_rank(error: Exception, context: SparkContext) -> None:
-    """Adds a note with the rank and its host to an error of Spark's that tells of a stage's task (Python 3.11)."""
+    """Adds a note with the rank and its host to a Spark error that names a barrier task (Python 3.11)."""
     told = _FAILED.search(f"{error}")
     if told is None or not hasattr(error, "add_note"):
         return
     stage, partition = map(int, told.groups())
-    with suppress(Exception):  # what Spark does not know any more
+    with suppress(Exception):  # Spark may have dropped the stage's information
         scala: Any = context._jsc.sc()
         scala.listenerBus().waitUntilEmpty()
         store = scala.statusStore()

@@ -1,4 +1,4 @@
-"""What was trained, applied to a DataFrame: without a barrier, and without a world."""
+"""Applies a trained model to a DataFrame, without a barrier stage and without a world."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def predictor(
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For ``df.mapInArrow(predictor(model, state), schema)``: appends a column of predictions to each batch.
 
-    - ``model``: a module of torch, which is given ``state`` by ``load_state_dict()`` and evaluated without gradients,
-      in batches of Spark's size; or anything else that can be called with an array of NumPy and returns one.
-    - ``column``: what it gets, as float32. ``output``: the name of what is appended: a number for each row, or a list
-      of them where there are several. ``then``: makes that of what the model returns, such as
+    - ``model``: a torch module, which loads ``state`` with ``load_state_dict()`` and is evaluated without gradients, in
+      batches of Spark's size; or any other callable that takes and returns a NumPy array.
+    - ``column``: the input column, passed as float32. ``output``: the name of the appended column, with a number per
+      row, or a list if the model returns several. ``then``: converts the model's result to that, such as
       ``lambda scores: scores.argmax(1)``.
 
-    ``schema``: that of the DataFrame and the new column, such as ``"features array<double>, prediction bigint"``.
+    ``schema``: that of the DataFrame with the new column, such as ``"features array<double>, prediction bigint"``.
 
-    Raises :class:`rueda.InvalidArgumentError` here for a model that cannot be pickled, and in Spark's job for a column
-    that there is not, and for a model that does not return a row for each.
+    Raises :class:`rueda.InvalidArgumentError` here for a model that cannot be pickled, and in Spark's job for a missing
+    column and for a model that does not return one row per input row.
     """
     function_of("model", model)
     prediction = _Predictor(model, state, column, output, then)

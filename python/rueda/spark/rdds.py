@@ -1,4 +1,4 @@
-"""RDDs, which the interfaces of former libraries take, as DataFrames."""
+"""Converts RDDs, which older libraries' interfaces take, to DataFrames."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rueda.errors import InvalidArgumentError
 
 __all__ = ["as_frame"]
 
-_LOOKED_AT = 100  # tuples by which columns are typed: all would cost another pass over the data
+_LOOKED_AT = 100  # tuples that determine column types: all would take another pass over the data
 
 
 class _Column(NamedTuple):
-    """``depth``: 0 for numbers, 1 for arrays of one dimension, and so on."""
+    """A typed column. ``depth``: 0 for numbers, 1 for one-dimensional arrays, and so on."""
 
     name: str
     depth: int
@@ -31,10 +31,10 @@ class _Column(NamedTuple):
 
 
 def as_frame(data: RDD[Any] | DataFrame, names: Sequence[str] | None = None) -> DataFrame:
-    """A DataFrame as it is; of an RDD of tuples one with a column for each value, typed as in the first 100 tuples.
+    """Returns a DataFrame unchanged; converts an RDD of tuples, with column types from the first 100 tuples.
 
-    Values are numbers or arrays of them. ``names``: of the columns, ``_1``, ``_2`` and so on by default. Raises
-    :class:`rueda.InvalidArgumentError` for anything else; Spark tells of what comes after the first 100 while it reads.
+    Values are numbers or arrays of them. ``names``: the column names, by default ``_1``, ``_2`` and so on. Raises
+    :class:`rueda.InvalidArgumentError` for anything else; for later tuples, the error comes from Spark's job.
     """
     if isinstance(data, DataFrame):
         return data
@@ -56,7 +56,7 @@ def as_frame(data: RDD[Any] | DataFrame, names: Sequence[str] | None = None) -> 
             f"each element of the RDD must have {len(names)} values, {', '.join(names)}; the first has {len(first)}"
         )
     columns = [_Column(name, _numbers(x).ndim, False) for name, x in zip(names, first, strict=True)]
-    # Zeros are often written as whole numbers, where those that follow are none.
+    # The first values, such as zeros, are often integers although later ones are floats.
     for row in rows:
         _check_length(columns, row)
         columns = [
@@ -84,7 +84,7 @@ def _numbers(value: Any) -> npt.NDArray[Any]:
 
 
 def _row(columns: Sequence[_Column], row: Any) -> tuple[Any, ...]:
-    """With numbers of Python, which is all that Spark takes, of the columns' types."""
+    """The row as Python numbers of the columns' types; Spark takes no others."""
     _check_length(columns, row)
     return tuple(_value(column, value) for column, value in zip(columns, row, strict=True))
 

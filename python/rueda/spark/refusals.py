@@ -1,4 +1,4 @@
-"""What cannot work is told on the driver, in one sentence, before Spark starts a job."""
+"""Checks on the driver that reject impossible requests, in one sentence, before Spark starts a job."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rueda.errors import InvalidArgumentError, TimeoutError, UnsupportedError
 
 __all__ = ["active_session", "check_cluster", "checked_size", "chosen"]
 
-_LOOK = 0.2  # seconds after which is looked again at how many slots there are
+_LOOK = 0.2  # seconds between checks of the number of slots
 _ALLOCATION = "spark.dynamicAllocation.enabled"
 
 
 def active_session() -> SparkSession:
-    """The session of this process. Raises :class:`rueda.InvalidArgumentError` where there is none."""
+    """The session of this process. Raises :class:`rueda.InvalidArgumentError` if there is none."""
     if SparkContext._active_spark_context is None:
         raise InvalidArgumentError(
             "there is no active SparkContext in this process: create a SparkSession first"
@@ -29,7 +29,7 @@ def active_session() -> SparkSession:
 
 
 def checked_size(context: SparkContext, num_proc: int | None) -> int:
-    """``num_proc``, or as many ranks as Spark runs tasks by default."""
+    """``num_proc``, by default Spark's default parallelism."""
     size = context.defaultParallelism if num_proc is None else num_proc
     return count_of("num_proc", size, "ranks")
 
@@ -37,18 +37,18 @@ def checked_size(context: SparkContext, num_proc: int | None) -> int:
 def check_cluster(context: SparkContext, size: int, timeout: float) -> None:
     """Returns when there are slots for ``size`` tasks at once.
 
-    Raises :class:`rueda.UnsupportedError` where executors come and go, which barrier stages of Spark exclude, and
-    :class:`rueda.TimeoutError` where there are still too few slots after ``timeout`` seconds.
+    Raises :class:`rueda.UnsupportedError` with dynamic allocation, which Spark's barrier stages exclude, and
+    :class:`rueda.TimeoutError` if there are still too few slots after ``timeout`` seconds, in local mode at once.
     """
     if context.getConf().get(_ALLOCATION, "false").lower() == "true":
         raise UnsupportedError(
             f"{_ALLOCATION} is true, and Spark runs no barrier stage then: set it to false and ask for as many "
             "executors as there shall be ranks"
         )
-    # Spark's own check of a barrier stage, which it repeats for ten minutes before it gives up.
+    # Spark's own check for a barrier stage, which it repeats for ten minutes before it gives up.
     scala: Any = context._jsc.sc()
     profile = scala.resourceProfileManager().defaultResourceProfile()
-    waits = not scala.isLocal()  # there all slots are there from the beginning
+    waits = not scala.isLocal()  # in local mode all slots exist from the start
     deadline = time.monotonic() + timeout
     while (slots := scala.maxNumConcurrentTasks(profile)) < size:
         if not waits or time.monotonic() > deadline:
@@ -61,10 +61,10 @@ def check_cluster(context: SparkContext, size: int, timeout: float) -> None:
 
 
 def chosen(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
-    """The columns that are asked for, in that order; all by default.
+    """The requested columns, in that order; all by default.
 
-    Raises :class:`rueda.InvalidArgumentError` for anything else than a DataFrame, and with the names of columns that
-    there are not, or that several have.
+    Raises :class:`rueda.InvalidArgumentError` for anything but a DataFrame and for missing or ambiguous columns, which
+    it names, and :class:`rueda.UnsupportedError` for a DataFrame of Spark Connect.
     """
     if not isinstance(frame, DataFrame):
         raise InvalidArgumentError(
@@ -96,7 +96,7 @@ def chosen(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
 
 
 def _check_names(frame: DataFrame, wanted: Sequence[str]) -> None:
-    """Raises :class:`rueda.InvalidArgumentError` where Spark finds several columns by one of these names."""
+    """Raises :class:`rueda.InvalidArgumentError` if one of these names matches several columns."""
     exact = str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
     names = frame.columns if exact else [name.lower() for name in frame.columns]
     for name in wanted:

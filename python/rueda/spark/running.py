@@ -1,4 +1,4 @@
-"""``horovod.spark.run`` over a barrier stage."""
+"""``horovod.spark.run`` on a barrier stage."""
 
 from __future__ import annotations
 
@@ -44,24 +44,23 @@ def run(
     prefix_output_with_timestamp: bool = False,
     executable: str | None = None,
 ) -> list[Any]:
-    """Calls ``fn(*args, **kwargs)`` in ``num_proc`` tasks of Spark at once, which are a world; the results, by rank.
+    """Calls ``fn(*args, **kwargs)`` in ``num_proc`` Spark tasks at once, which form a world; returns results by rank.
 
     In ``fn`` the world exists already: ``rueda.rank()`` and the collectives work, ``rueda.init()`` does nothing. Ranks
-    of one host follow each other. The signature is that of ``horovod.spark.run``, and
+    on one host have consecutive numbers. The signature is that of ``horovod.spark.run``:
 
-    - ``num_proc`` is by default ``spark.default.parallelism``, mostly the number of all executors' cores;
-    - ``start_timeout`` is for how many seconds slots for the tasks may be missing, 60 by default;
-    - ``env`` are variables of the environment for ``fn``, ``nics`` names the network interface at which rank 0 listens;
-    - ``use_gloo``, ``verbose`` and ``prefix_output_with_timestamp`` change nothing: what ranks print is in Spark's
-      logs of the executors. ``use_mpi``, ``extra_mpi_args``, ``stdout``, ``stderr`` and ``executable`` are refused.
+    - ``num_proc`` is by default ``spark.default.parallelism``, usually the number of all executors' cores;
+    - ``start_timeout``: how many seconds to wait for free task slots, 60 by default;
+    - ``env``: environment variables for ``fn``; ``nics``: the network interface on which rank 0 listens;
+    - ``use_gloo``, ``verbose`` and ``prefix_output_with_timestamp`` have no effect: the ranks' output is in Spark's
+      executor logs. ``use_mpi``, ``extra_mpi_args``, ``stdout``, ``stderr`` and ``executable`` are refused.
 
-    What ``fn`` raises on a rank is raised here, with the rank and its traceback as cause, and is not tried again. Where
-    a worker is lost, Spark begins anew on all ranks, in another world, ``spark.stage.maxConsecutiveAttempts`` times in
-    all (4).
+    An exception of ``fn`` is raised here, with the rank and its traceback as cause, and not retried. If a worker is
+    lost, Spark restarts all ranks in a new world, up to ``spark.stage.maxConsecutiveAttempts`` (4) attempts in total.
 
-    Raises before the job starts :class:`rueda.InvalidArgumentError` for arguments that cannot work, such as a function
-    that cannot be pickled, :class:`rueda.UnsupportedError` with dynamic allocation, and :class:`rueda.TimeoutError`
-    where there are too few slots.
+    Before the job starts, raises :class:`rueda.InvalidArgumentError` for arguments that cannot work, such as a function
+    that cannot be pickled, :class:`rueda.UnsupportedError` for refused arguments and with dynamic allocation, and
+    :class:`rueda.TimeoutError` if there are too few slots.
     """
     refuse(
         use_mpi=use_mpi,
@@ -74,7 +73,7 @@ def run(
 
 
 def refuse(**given: Any) -> None:
-    """Raises :class:`rueda.UnsupportedError` for arguments of ``horovod.spark.run`` that can mean nothing here."""
+    """Raises :class:`rueda.UnsupportedError` for arguments of ``horovod.spark.run`` that have no meaning here."""
     for name, value in given.items():
         if value:
             raise UnsupportedError(
@@ -92,7 +91,7 @@ def run_formed(
     env: Any,
     nics: Any,
 ) -> list[Any]:
-    """:func:`run`, whose ranks form their world within ``forming``."""
+    """:func:`run`, with ranks that form their world within ``forming``."""
     act = partial(
         _call, function_of("fn", fn), positionals_of("args", args), keywords_of("kwargs", kwargs)
     )
@@ -113,6 +112,6 @@ def _call(
     batches: Iterator[pa.RecordBatch],
     at_end: ExitStack,
 ) -> Any:
-    for _ in batches:  # the number of the partition, which nobody needs
+    for _ in batches:  # consumes the partition number, which is not needed
         pass
     return fn(*args, **kwargs)

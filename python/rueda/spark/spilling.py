@@ -1,4 +1,4 @@
-"""Batches of Arrow on this host's disk, which are written once and read in each later epoch."""
+"""Arrow batches on this host's disk, written once and read in each later epoch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["Spill", "local_folder"]
 
 
 class Spill:
-    """A file in Arrow's stream format in ``folder``. It has no name, so that it ends with the process, however.
+    """An unnamed file in Arrow's stream format in ``folder``; it vanishes with the process, however that ends.
 
-    ``bytes_written``: what has been written. Raises :class:`rueda.RuedaError` where the disk takes no more.
+    ``bytes_written``: its size so far. Raises :class:`rueda.RuedaError` if writing fails, such as on a full disk.
     """
 
     def __init__(self, folder: str) -> None:
@@ -34,7 +34,7 @@ class Spill:
             self.bytes_written = self._file.tell()
 
     def finish(self) -> None:
-        """All has been written."""
+        """Completes the file after the last batch."""
         with self._telling():
             if self._writer is not None:
                 self._writer.close()
@@ -42,10 +42,10 @@ class Spill:
             self.bytes_written = self._file.tell()
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """All batches, in the order in which they were written; read from the disk as they are asked for."""
+        """All batches in the order they were written, read lazily from the disk."""
         if self._writer is None:
             return
-        # Opened anew: each reader has a position of its own.
+        # Reopens the file, so that each reader has its own position.
         with (
             pa.OSFile(f"/proc/self/fd/{self._file.fileno()}") as file,
             pa.ipc.open_stream(file) as stream,
@@ -53,7 +53,7 @@ class Spill:
             yield from stream
 
     def close(self) -> None:
-        # What the disk has not taken is tried once more here; that it fails has been told, and nobody needs it now.
+        # Closing retries buffered writes that failed. That failure was reported already, and the data is unneeded now.
         with contextlib.suppress(OSError):
             self._file.close()
 
@@ -69,7 +69,7 @@ class Spill:
 
 
 def local_folder(number: int) -> str:
-    """One of the folders that Spark gives to its workers for such files, those of ``spark.local.dir``."""
+    """One of the folders that Spark gives its workers for temporary files, those of ``spark.local.dir``."""
     folders = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")
     folder = folders[number % len(folders)]
     os.makedirs(folder, exist_ok=True)

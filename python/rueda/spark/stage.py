@@ -1,4 +1,4 @@
-"""A barrier stage of Spark whose tasks are the ranks of a world."""
+"""A Spark barrier stage whose tasks are the ranks of a world."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ __all__ = ["Stage", "run_stage"]
 
 _SCHEMA = "rank int, content binary"
 _ARROW = pa.schema([("rank", pa.int32()), ("content", pa.binary())])
-_PIECE = 64 << 20  # bytes of a result in one row: Spark's rows have less than 2 GiB
+_PIECE = 64 << 20  # bytes of a result in one row: Spark limits rows to less than 2 GiB
 
 
 @dataclass(frozen=True)
 class Stage:
-    """How its ranks run.
+    """How the ranks run.
 
-    ``interface``: at which rank 0 is reached.
-    ``variables``: of the environment, while it runs. ``timeout``: for how many seconds slots may be missing.
+    ``interface``: the one on which rank 0 listens. ``variables``: environment variables while the stage runs.
+    ``timeout``: how many seconds to wait for free slots.
     """
 
     size: int
@@ -49,23 +49,23 @@ class Stage:
     forming: Forming = plainly
 
 
-# What a rank does with its partition's batches of Arrow. What is put on the stack happens once the rank has left the
-# world, and so has told the others if it has failed.
+# Called on a rank with its partition's Arrow batches. Callbacks on the stack run after the rank has left the world and,
+# if it failed, told the others.
 Act = Callable[[Iterator[pa.RecordBatch], ExitStack], Any]
 
 
 @dataclass(frozen=True)
 class _Failed:
-    """What a rank tells of its failure. ``after``: how many seconds since all had the address at which to meet."""
+    """A rank's failure. ``after``: seconds since all ranks had the rendezvous address."""
 
     failure: Failure
     after: float
 
 
 def _cause_of(failed: list[_Failed]) -> Failure:
-    """That of the rank that has failed by itself; of those that could not meet, the one that was the first to say so.
+    """The failure that caused the others; if the ranks could not form a world, the first one reported.
 
-    The others have waited for it, and their errors tell of nothing else.
+    The other ranks waited for that one, and their errors say only so.
     """
     failures = {each.failure.rank: each.failure for each in sorted(failed, key=lambda e: e.after)}
     errors = {rank: failure.error for rank, failure in failures.items()}
@@ -74,15 +74,15 @@ def _cause_of(failed: list[_Failed]) -> Failure:
 
 
 def run_stage(frame: DataFrame, act: Act, stage: Stage) -> list[Any]:
-    """What ``act`` returns on each of the ranks, one for each partition of ``frame``, which has as many.
+    """Calls ``act`` on each rank; returns the results by rank. ``frame`` must have one partition per rank.
 
-    Where a rank raises, raises the same here, with the rank and its traceback as cause. That is no failure for Spark,
-    which would run all of it again, up to four times. Where a worker is lost, Spark does so.
+    A rank's exception is raised here, with the rank and its traceback as cause. For Spark the task succeeds then, or
+    it would rerun the stage, up to four times in total. If a worker is lost, Spark does so.
     """
     content = pickled(cloudpickle.dumps, "the function with its arguments", act)
     check_cluster(frame.sparkSession.sparkContext, stage.size, stage.timeout)
     ranks = frame.mapInArrow(partial(_be_a_rank, content, stage), _SCHEMA, barrier=True)
-    # Without this exchange the barrier stage would be the job's last, which Spark never runs again.
+    # Without this exchange the barrier stage would be the job's last, which Spark never reruns.
     pieces: dict[int, list[bytes]] = {rank: [] for rank in range(stage.size)}
     try:
         rows = ranks.repartition(1).collect()
@@ -101,22 +101,22 @@ def run_stage(frame: DataFrame, act: Act, stage: Stage) -> list[Any]:
 def _be_a_rank(
     content: bytes, stage: Stage, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """What a task of the stage does. Yields its outcome in pieces, in their order behind a number."""
+    """The body of a task of the stage. Yields its pickled outcome in pieces, each prefixed with its number."""
     context = BarrierTaskContext.get()
-    # The executors' hosts, of all tasks in the order of their partitions.
+    # The executor hosts of all tasks, in the order of their partitions.
     hosts = [info.address.rpartition(":")[0] for info in context.getTaskInfos()]
-    if len(hosts) != stage.size:  # where it keeps what some tasks of a failed attempt have returned
-        # For Spark, which then begins anew with all of them.
+    if len(hosts) != stage.size:  # Spark kept the results of some tasks of a failed attempt
+        # Fails the task, so that Spark reruns all of them.
         raise RuedaError(f"Spark has made {len(hosts)} tasks of {stage.size} partitions")
     rank = in_order_of_hosts(hosts).index(context.partitionId())
     begun = time.monotonic()
     try:
-        # Workers of Spark serve other tasks later.
+        # Undoes everything at the end: Spark's workers serve other tasks later.
         with ExitStack() as at_end, set_variables(stage.variables):
             network = options_at(hosts[context.partitionId()])
             address = _meet(context, rank, stage, network)
             begun = time.monotonic()  # at about the same moment on all hosts
-            # Not on the stack, which ends after the variables: it puts back some of those that it has found.
+            # Not on the stack, which unwinds after the variables: forming restores some variables as it found them.
             with (
                 stage.forming() as options,
                 lifecycle.world(rank, stage.size, address, **network, **options),
@@ -125,11 +125,11 @@ def _be_a_rank(
         result = pickled(cloudpickle.dumps, f"what rank {rank} returns", told)
     except (
         BaseException
-    ) as error:  # what is raised here ends the task for Spark, which tries it again
-        # As Spark's pickle takes them: also those of classes of the driver's main script or notebook.
+    ) as error:  # an exception from here would fail the task, which Spark would retry
+        # With Spark's pickle, which also takes classes of the driver's main script or notebook.
         failure = report(rank, as_exception(error), cloudpickle)
         result = cloudpickle.dumps(_Failed(failure, time.monotonic() - begun))
-    # Where a worker is lost, the tasks of the others must not succeed for Spark, which would run only the rest again.
+    # If a worker is lost, the other tasks must not succeed, or Spark would rerun only the lost ones.
     context.barrier()
     for number, start in enumerate(range(0, len(result), _PIECE)):
         piece = number.to_bytes(4, "big") + result[start : start + _PIECE]
@@ -141,7 +141,7 @@ def _be_a_rank(
 def _meet(
     context: BarrierTaskContext, rank: int, stage: Stage, network: Mapping[str, str]
 ) -> str | None:
-    """The address of a world for this attempt alone: rank 0 opens it, and its secret is new with each."""
+    """The rendezvous address, which rank 0 opens with a new secret for each attempt; ``None`` for a single rank."""
     if stage.size == 1:
         return None
     said = ""
@@ -149,7 +149,7 @@ def _meet(
         try:
             interface = stage.interface or network.get("interface", "")
             said = json.dumps({"address": rendezvous.open(stage.size, interface)})
-        except RuedaError as error:  # told to all, as others wait already
+        except RuedaError as error:  # sent to all ranks, which already wait
             said = json.dumps({"problem": f"rank 0 on {os.uname().nodename}: {error}"})
     heard = json.loads(next(filter(None, context.allGather(said))))
     if "problem" in heard:

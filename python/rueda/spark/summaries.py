@@ -1,4 +1,4 @@
-"""What rank 0 writes for TensorBoard, wherever fsspec can write."""
+"""Writes TensorBoard summaries on rank 0, to any file system that fsspec supports."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _needs = Needs(
 
 
 class Summaries:
-    """Scalars in a folder of event files, as TensorBoard reads them: ``s3://...``, ``hdfs://...``, a path.
+    """Scalars in a folder of TensorBoard event files: ``s3://...``, ``hdfs://...``, a path.
 
-    Without a folder nothing is written, so that a script is the same with and without. Each attempt of a stage has a
-    file of its own, and hides what an earlier one has written for the same and later steps.
+    Without a folder nothing is written, so a script needs no special case. Each attempt of a stage has its own file,
+    which hides what earlier attempts have written for the same and later steps.
     """
 
     def __init__(self, folder: str | None) -> None:
@@ -39,9 +39,9 @@ class Summaries:
         self._file: _EventFile | None = None
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds a point to each curve; rank 0's only, others do nothing: average first what is to be of all ranks.
+        """Adds a point to each curve on rank 0; other ranks do nothing. Average values over the ranks first.
 
-        Written every 30 seconds and at the end. Where it cannot be, a RuntimeWarning tells why, and it is tried again.
+        Writes every 30 seconds and at the end. If writing fails, issues a RuntimeWarning and retries the next time.
         """
         if self._folder is None or lifecycle.rank() != 0:
             return
@@ -50,7 +50,7 @@ class Summaries:
         self._file.add(step, {name: float(value) for name, value in values.items()})
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Writes the remaining points."""
         if self._file is not None:
             self._file.flush()
 
@@ -79,7 +79,7 @@ class _EventFile:
         import fsspec
 
         self._files, path = fsspec.core.url_to_fs(folder)
-        # By microseconds: attempts of one second are read in their order, and none is written over another.
+        # With microseconds: attempts within a second are read in order, and none overwrites another.
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}.0"
         self._folder, self._path = path, f"{path}/{name}"
         self._written = b""  # kept for stores that cannot append
@@ -102,7 +102,7 @@ class _EventFile:
         try:
             self._files.makedirs(self._folder, exist_ok=True)
             self._files.pipe_file(self._path, content)
-        except Exception as error:  # of any file system: training is worth more than its curves
+        except Exception as error:  # from any file system: training matters more than its curves
             warnings.warn(
                 f"nothing could be written for TensorBoard to {self._path}: {error}",
                 RuntimeWarning,

@@ -1,4 +1,4 @@
-"""``TFCluster`` as TensorFlowOnSpark has it: ``run()``, ``train()`` and ``shutdown()``."""
+"""TensorFlowOnSpark's ``TFCluster``: ``run()``, ``train()`` and ``shutdown()``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["InputMode", "TFCluster", "TFNodeContext", "run"]
 
 
 class InputMode(enum.IntEnum):
-    """Whether the function reads its data by itself, or Spark feeds them."""
+    """Whether the function reads its data by itself or Spark feeds it."""
 
     TENSORFLOW = 0
     SPARK = 1
@@ -30,7 +30,7 @@ class InputMode(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Feeding:
-    """What :class:`rueda.spark.tfnode.DataFeed` reads. ``feeds``: those that the function has made."""
+    """The input of :class:`rueda.spark.tfnode.DataFeed`. ``feeds``: the feeds that the function has created."""
 
     batches: Batches
     epochs: int
@@ -39,7 +39,7 @@ class Feeding:
 
 @dataclass(frozen=True)
 class TFNodeContext:
-    """What ``map_fun(args, ctx)`` is told of its rank: it is in a world already, and what averages is Rueda."""
+    """The ``ctx`` of ``map_fun(args, ctx)``, which describes the rank. It is already in a Rueda world."""
 
     executor_id: int
     num_workers: int
@@ -48,12 +48,12 @@ class TFNodeContext:
     mgr: Feeding | None
 
     def get_data_feed(self, train_mode: bool = True, input_mapping: Any = None) -> DataFeed:
-        """The rows of this rank."""
+        """A feed of this rank's rows."""
         return DataFeed(self.mgr, train_mode, input_mapping=input_mapping)
 
 
 class TFCluster:
-    """What :func:`run` returns. ``result``: what ``map_fun`` has returned on rank 0."""
+    """The object that :func:`run` returns. ``result``: rank 0's return value of ``map_fun``."""
 
     def __init__(self, map_fun: Any, tf_args: Any, size: int, master: str | None) -> None:
         self._given = (map_fun, tf_args, master)
@@ -61,7 +61,7 @@ class TFCluster:
         self.result: Any = None
 
     def train(self, data: RDD[Any] | DataFrame, num_epochs: int = 1) -> None:
-        """Runs ``map_fun`` on all ranks, fed with ``data`` as often; returns when it has ended."""
+        """Runs ``map_fun`` on all ranks, fed with ``num_epochs`` passes over ``data``; returns when it has ended."""
         if isinstance(num_epochs, bool) or not isinstance(num_epochs, int) or num_epochs < 1:
             raise InvalidArgumentError(f"num_epochs={num_epochs!r}: how often is told by 1 or more")
         self.result = fit(
@@ -69,13 +69,13 @@ class TFCluster:
         )
 
     def inference(self, data: RDD[Any] | DataFrame) -> RDD[Any]:
-        """Is refused: no world is needed for it."""
+        """Raises :class:`rueda.UnsupportedError`: inference needs no world."""
         raise UnsupportedError(
             "inference() is not available: use df.mapInArrow(rueda.spark.predictor(model, state), schema)"
         )
 
     def shutdown(self, grace_secs: float = 0) -> None:
-        """Does nothing: nothing is left running."""
+        """Does nothing, as nothing is left running."""
 
 
 def run(
@@ -90,10 +90,10 @@ def run(
     driver_ps_nodes: bool = False,
     master_node: str | None = None,
 ) -> TFCluster:
-    """``map_fun(tf_args, ctx)`` on ``num_executors`` ranks: at once, or with ``InputMode.SPARK`` by ``train()``.
+    """Runs ``map_fun(tf_args, ctx)`` on ``num_executors`` ranks: now, or with ``InputMode.SPARK`` in ``train()``.
 
-    Raises :class:`rueda.UnsupportedError` for servers of parameters and for TensorBoard, which is started by hand on
-    the folder into which rank 0 writes, and what :func:`rueda.spark.run` raises.
+    Raises :class:`rueda.UnsupportedError` for parameter servers and for TensorBoard, which the user starts on the
+    folder that rank 0 writes, and the errors of :func:`rueda.spark.run`.
     """
     for name, value in (
         ("num_ps", num_ps),

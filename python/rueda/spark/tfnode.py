@@ -1,4 +1,4 @@
-"""``TFNode.DataFeed`` as TensorFlowOnSpark has it: rows of this rank's partition, a batch at a time."""
+"""TensorFlowOnSpark's ``TFNode.DataFeed``: the rows of this rank's partition, a batch at a time."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["DataFeed"]
 
 
 class DataFeed:
-    """All epochs' rows in one go. In :meth:`terminate` the rank joins, so that others may have more.
+    """The rows of all epochs in one sequence. In :meth:`terminate` the rank joins, so that others may have more rows.
 
-    Not where the rows end: who reads ahead, as Keras does, has not trained the last of them then. The end of
-    ``map_fun`` terminates what it has not. ``mgr``: the context's. ``input_mapping``: columns and the names under which
-    batches have them; batches are then dictionaries of arrays, otherwise lists of rows. ``train_mode`` changes nothing.
-    One thread may read while others terminate.
+    It does not join when the rows end: a reader that prefetches, as Keras does, has not trained on the last rows yet.
+    After ``map_fun`` returns, remaining feeds are terminated. ``mgr``: the context's. ``input_mapping``: maps columns
+    to names in the batches, which are then dictionaries of arrays; without it they are lists of rows. ``train_mode``
+    has no effect. One thread may read while others terminate.
     """
 
     def __init__(
@@ -33,17 +33,17 @@ class DataFeed:
         self._count = 0
         self._ended = False
         self._ending = threading.Lock()
-        self._reading = threading.Lock()  # no generator may be closed while another thread is in it
+        self._reading = threading.Lock()  # no generator may be closed while another thread runs it
         self._columns = self._read()
         self._held: dict[str, npt.NDArray[Any]] | None = next(self._columns, None)
         mgr.feeds.append(self)
 
     def should_stop(self) -> bool:
-        """Whether there are no more rows. After the loop, :meth:`terminate` comes before any collective operation."""
+        """Whether there are no more rows. After the loop, call :meth:`terminate` before any collective operation."""
         return self._ended or self._held is None
 
     def next_batch(self, batch_size: int) -> Any:
-        """The next ``batch_size`` rows; fewer at the end, and then none."""
+        """The next ``batch_size`` rows: fewer at the end, then none."""
         with self._reading:
             parts = self._take(batch_size)
             self._count += 1 if parts else 0
@@ -54,18 +54,18 @@ class DataFeed:
         return list(zip(*columns.values(), strict=True))
 
     def terminate(self) -> None:
-        """After the last step: takes no more rows, and waits until all ranks have come so far. Collective."""
-        with self._ending:  # a second thread returns when the first has met the others
+        """After the last step: stops reading, and waits until all ranks have done the same. Collective."""
+        with self._ending:  # a second thread returns when the first has joined the others
             if self._ended:
                 return
-            self._ended = True  # who is reading takes no more than it waits for
+            self._ended = True  # a concurrent reader takes only the batch it is waiting for
             with self._reading:
                 self._held = None
                 self._columns.close()
             self._batches.meet(self._count)
 
     def equalize(self, model: Any, optimizer: Any = None) -> None:
-        """At the end: all ranks get what the one with most batches has come to; see :meth:`rueda.spark.Batches`."""
+        """At the end: copies the state of the rank with the most batches to all; see :class:`rueda.spark.Batches`."""
         self.terminate()
         self._batches.equalize(model, optimizer)
 

@@ -1,4 +1,4 @@
-"""Lets ``import horovod`` mean ``rueda.horovod``, for scripts that are not to be edited."""
+"""Aliases ``import horovod`` to ``rueda.horovod``, for unmodified scripts."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from types import ModuleType
 __all__ = ["FOLDER", "install", "is_installed"]
 
 FOLDER = Path(__file__).parent / "path"
-"""On ``PYTHONPATH`` it makes every Python process know ``horovod``; its package there calls install()."""
+"""Directory that provides ``horovod`` to every Python process if on ``PYTHONPATH``; its package calls install()."""
 
 NAME = "horovod"
 TARGET = "rueda.horovod"
-# What is elsewhere than the rest would make one expect. horovod.common.x is rueda.horovod.x otherwise.
+# Exceptions to the rule that horovod.common.x is rueda.horovod.x.
 _MOVED = {
     "horovod.common": "rueda.horovod",
     "horovod.common.elastic": "rueda.horovod.elastic_state",
 }
 _HINT = "'horovod' means 'rueda.horovod' here, which has the API for PyTorch, TensorFlow and Keras, see docs/horovod.md"
-# What to use for what is not there, by the beginning of its name.
+# Alternatives for missing modules, by name prefix.
 _HINTS = {
     "horovod.spark.": "of horovod.spark run() is there; for estimators and stores take rueda.spark.fit(), which trains "
     "on a DataFrame, see docs/spark.md",
@@ -34,12 +34,12 @@ _HINTS = {
 
 
 def _target_of(name: str) -> str:
-    """The module of Rueda for one of Horovod."""
+    """Returns the Rueda module for a Horovod module."""
     return _MOVED.get(name) or TARGET + name.replace(".common.", ".")[len(NAME) :]
 
 
 class _Loader(importlib.abc.Loader):
-    """Puts the module of Rueda where that of Horovod would be."""
+    """Puts the Rueda module in ``sys.modules`` under Horovod's name."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return None
@@ -50,7 +50,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds ``horovod`` and what is under it."""
+    """Finds ``horovod`` and its submodules."""
 
     def find_spec(
         self,
@@ -85,9 +85,9 @@ def is_installed() -> bool:
 
 
 def install() -> None:
-    """From now on ``import horovod`` imports ``rueda.horovod`` in this process. Does nothing the second time.
+    """Aliases ``import horovod`` to ``rueda.horovod`` in this process from now on. Repeated calls do nothing.
 
-    A Horovod that was imported before stays where it is: raises ``ImportError`` then.
+    Raises ``ImportError`` if the real Horovod is imported already.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""Horovod's API for Keras, on Rueda: that of ``rueda.horovod.tensorflow.keras``, and ``PartialDistributedOptimizer``.
+"""Horovod's API for Keras, on Rueda: ``rueda.horovod.tensorflow.keras`` plus ``PartialDistributedOptimizer``.
 
 Example::
 
@@ -8,7 +8,7 @@ Example::
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.01 * hvd.size())), loss="mse")
     model.fit(x, y, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 
-``docs/horovod.md`` compares the two. TensorFlow must be there, whichever backend Keras has.
+``docs/horovod.md`` compares it with Horovod. TensorFlow must be installed, whatever the Keras backend.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Adasum", "PartialDistributedOptimizer", "callbacks", "elastic"]
 __all__ += _keras.__all__
 
 
-def DistributedOptimizer(  # type: ignore[no-redef]  # noqa: N802 - instead of the one with more arguments
+def DistributedOptimizer(  # type: ignore[no-redef]  # noqa: N802 - replaces the one with more arguments
     optimizer: Any,
     name: str | None = None,
     device_dense: str = "",
@@ -46,9 +46,9 @@ def DistributedOptimizer(  # type: ignore[no-redef]  # noqa: N802 - instead of t
     num_groups: int = 0,
     groups: Any = None,
 ) -> Any:
-    """Makes an optimizer of Keras 3 reduce its gradients over the ranks first, and returns it.
+    """Makes a Keras 3 optimizer reduce its gradients over the ranks first, and returns it.
 
-    As :func:`rueda.horovod.tensorflow.keras.DistributedOptimizer`.
+    Like :func:`rueda.horovod.tensorflow.keras.DistributedOptimizer`, with fewer arguments.
 
     Example::
 
@@ -83,8 +83,8 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name, used like a cla
 ) -> Any:
     """:func:`DistributedOptimizer` that leaves the gradients of ``local_layers`` on their rank.
 
-    The layers must have been built. ``scale_local_gradients``: whether those gradients are divided by the number of
-    ranks, as by default. Raises ``ValueError`` for what is no layer of Keras.
+    The layers must be built. ``scale_local_gradients``: whether to divide those gradients by the number of ranks, true
+    by default. Raises ``ValueError`` if ``local_layers`` contains anything but Keras layers.
     """
     variables = _local_variables(local_layers)
     result = _of_keras(
@@ -105,7 +105,7 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name, used like a cla
     return result
 
 
-def allreduce(  # type: ignore[no-redef]  # instead of the one without an average by default
+def allreduce(  # type: ignore[no-redef]  # replaces the one whose average is None by default
     value: Any,
     name: str | None = None,
     average: bool | None = True,
@@ -114,6 +114,6 @@ def allreduce(  # type: ignore[no-redef]  # instead of the one without an averag
     op: Any = None,
     compression: Any = Compression.none,
 ) -> Any:
-    """The value as a tensor of TensorFlow, reduced over the ranks: averaged, unless the arguments say otherwise."""
+    """Returns the value as a TensorFlow tensor, reduced over the ranks; averaged by default."""
     wanted = op if op is not None else (Average if average else _keras.Sum)
     return _allreduce(value, name, None, prescale_factor, postscale_factor, wanted, compression)

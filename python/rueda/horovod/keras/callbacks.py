@@ -1,4 +1,4 @@
-"""The callbacks of :mod:`rueda.horovod.tensorflow.keras`, where Horovod has them for Keras."""
+"""The callbacks of :mod:`rueda.horovod.tensorflow.keras` under Horovod's module name for Keras."""
 
 from rueda.horovod.tensorflow.keras import callbacks
 from rueda.horovod.tensorflow.keras.callbacks import (
@@ -18,7 +18,7 @@ __all__ = [
 
 
 class BestModelCheckpoint(callbacks.BestModelCheckpoint):
-    """Keeps the best model only, as a whole. ``filepath`` is an attribute that the caller sets before ``fit()``."""
+    """Saves only the best model, as a whole. Set the attribute ``filepath`` before ``fit()``."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The elastic training of :mod:`rueda.horovod.tensorflow.keras`, where Horovod has it for Keras."""
+"""The elastic training of :mod:`rueda.horovod.tensorflow.keras` under Horovod's module name for Keras."""
 
 from rueda.horovod.tensorflow.keras.elastic import (
     CommitStateCallback,

@@ -1,4 +1,4 @@
-"""Callbacks of the driver, called with what rank 0 logs."""
+"""Driver callbacks, called with the values that rank 0 logs."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["Logged", "calling"]
 
 
 class _End:
-    """Comes after all that is logged, which may be anything else."""
+    """Marks the end of the queue; logged values may be of any other type."""
 
 
 class _Silent:
-    """Takes what other ranks log."""
+    """Discards what ranks other than 0 log."""
 
     def put(self, info: Any) -> None:
         pass
 
 
 class Logged:
-    """A function, on whose ranks ``ray_logger.log()`` puts into the queue of the driver's while it runs."""
+    """Wraps a function so that ``ray_logger.log()`` on rank 0 feeds the driver's queue while it runs."""
 
     def __init__(self, fn: Callable[..., Any], queue: Queue) -> None:
         self._fn = fn
@@ -46,10 +46,10 @@ class Logged:
 
 @contextmanager
 def calling(callbacks: Sequence[Callable[[Any], Any]]) -> Iterator[Queue]:
-    """Calls them with all that comes into the queue, in a thread, until the block has ended and the queue is empty.
+    """Calls ``callbacks`` from a thread with each queued value until the block has ended and the queue is empty.
 
-    What a callback raises is raised at the end of the block, also where a value cannot be unpickled here; no other is
-    called then.
+    If a callback raises, or a value cannot be unpickled here, no further callback is called, and the first error is
+    raised at the end of the block.
     """
     functions = [function_of("callbacks", each) for each in callbacks]
     queue = Queue(actor_options={"num_cpus": 0})
@@ -63,7 +63,7 @@ def calling(callbacks: Sequence[Callable[[Any], Any]]) -> Iterator[Queue]:
                     return
                 for function in [] if errors else functions:
                     function(info)
-            except ray.exceptions.RayActorError:  # the queue is lost, and with it what was in it
+            except ray.exceptions.RayActorError:  # the queue and its contents are lost
                 return
             except BaseException as error:  # such as sys.exit()
                 errors.append(error)

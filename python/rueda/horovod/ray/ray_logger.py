@@ -1,4 +1,4 @@
-"""What a function of ``RayExecutor.run()`` tells the driver while it runs."""
+"""Sends values from a function under ``RayExecutor.run()`` to the driver while it runs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _has_warned = False
 
 
 def configure(queue: Any) -> None:
-    """Where :func:`log` puts what it is given, from now on; ``None`` for nowhere. ``run()`` calls it."""
+    """Sets the queue that :func:`log` writes to, ``None`` for none. ``run()`` calls this."""
     global _queue
     _queue = queue
 
 
 def log(info_dict: Any) -> None:
-    """Has the driver call its callbacks with ``info_dict``, on rank 0; those of other ranks are not called.
+    """On rank 0, makes the driver call its callbacks with ``info_dict``; on other ranks, does nothing.
 
-    Warns once where no ``callbacks`` were given to ``run()`` or ``execute()``.
+    Warns once if ``run()`` or ``execute()`` was given no ``callbacks``.
 
     Example::
 

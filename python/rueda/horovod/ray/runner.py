@@ -29,17 +29,17 @@ _ELASTIC = (
 class RayExecutor(rueda.ray.RayExecutor):
     """:class:`rueda.ray.RayExecutor` with Horovod's arguments.
 
-    ``settings``: those of :meth:`create_settings`. Give either ``num_workers``, which Ray places on as few nodes as it
-    can, or ``num_hosts`` with ``num_workers_per_host`` on each. ``use_current_placement_group``: whether the workers
-    are placed in the group in which this runs, if it does, which then decides on which nodes they are.
-    ``min_workers``, ``max_workers``, ``reset_limit`` and ``cooldown_range`` are refused, and so are other values than
-    the default of ``elastic_timeout`` and ``override_discovery``.
+    ``settings``: from :meth:`create_settings`. Give either ``num_workers``, which Ray places on as few nodes as it can,
+    or ``num_hosts`` with ``num_workers_per_host`` on each. ``use_current_placement_group``: if this code runs in a
+    placement group, place the workers in it; the group then determines their nodes. ``min_workers``, ``max_workers``,
+    ``reset_limit``, ``cooldown_range`` and non-default values of ``elastic_timeout`` and ``override_discovery`` are
+    refused.
 
-    An average after ``join()`` divides by all ranks, and ``import horovod`` on the workers is Rueda where it is so in
-    this process. The world exists before a function runs: ``hvd.init()`` does nothing there.
+    An average after ``join()`` divides by all ranks, and ``import horovod`` on the workers means Rueda if it does so in
+    this process. The world exists before a function runs, so ``hvd.init()`` forms none there.
 
-    Raises :class:`rueda.InvalidArgumentError` for numbers that cannot be meant, :class:`rueda.UnsupportedError` for
-    what is refused.
+    Raises :class:`rueda.InvalidArgumentError` for invalid numbers, :class:`rueda.UnsupportedError` for refused
+    arguments.
 
     Example::
 
@@ -56,12 +56,12 @@ class RayExecutor(rueda.ray.RayExecutor):
         placement_group_timeout_s: float = 100,
         nics: Iterable[str] | None = None,
     ) -> MiniSettings:
-        """Settings for the constructor.
+        """Returns settings for the constructor.
 
-        ``timeout_s``: for how many seconds ranks may take to meet, and to notice that another has failed.
-        ``placement_group_timeout_s``: for how long others may use the room. ``nics``: the network interfaces of the
-        ranks, of which the first counts. ``ssh_identity_file`` and ``ssh_str`` mean nothing, as Ray starts the workers:
-        a warning says so, and no key is written.
+        ``timeout_s``: how many seconds ranks may take to meet, and to detect another rank's failure.
+        ``placement_group_timeout_s``: how many seconds to wait for resources that others hold. ``nics``: the ranks'
+        network interfaces; only the first is used. ``ssh_identity_file`` and ``ssh_str`` only cause a warning, since
+        Ray starts the workers; no key is written.
 
         Example::
 
@@ -123,7 +123,7 @@ class RayExecutor(rueda.ray.RayExecutor):
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, Any] | None = None,
     ) -> None:
-        """As that of :class:`rueda.ray.RayExecutor`. ``extra_env_vars`` may also be numbers."""
+        """Like :meth:`rueda.ray.RayExecutor.start`; values of ``extra_env_vars`` may also be numbers."""
         variables = {name: str(value) for name, value in dict(extra_env_vars or {}).items()}
         if self._settings.nics and "RUEDA_INTERFACE" not in variables:
             variables["RUEDA_INTERFACE"] = next(iter(self._settings.nics))
@@ -139,10 +139,10 @@ class RayExecutor(rueda.ray.RayExecutor):
         kwargs: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callable[[Any], Any]] | None = None,
     ) -> list[Any]:
-        """As that of :class:`rueda.ray.RayExecutor`.
+        """Like :meth:`rueda.ray.RayExecutor.run`, with callbacks.
 
-        ``callbacks`` are called here, in another thread, with each value that rank 0 gives to ``ray_logger.log()``
-        while ``fn`` runs; what one raises is raised here once all ranks have ended.
+        ``callbacks`` are called in a thread of this process with each value that rank 0 passes to ``ray_logger.log()``
+        while ``fn`` runs; an exception in one is raised here once all ranks have ended.
         """
         if not callbacks:
             return super().run(fn, args, kwargs)
@@ -152,7 +152,7 @@ class RayExecutor(rueda.ray.RayExecutor):
     def execute(
         self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None
     ) -> list[Any]:
-        """Calls ``fn`` with each rank's executable; otherwise as :meth:`run`."""
+        """Calls ``fn`` with each rank's executable; otherwise like :meth:`run`."""
         if not callbacks:
             return super().execute(fn)
         with calling(callbacks) as queue:
@@ -160,7 +160,7 @@ class RayExecutor(rueda.ray.RayExecutor):
 
 
 def _size_of(num_workers: Any, num_hosts: Any, num_workers_per_host: Any) -> tuple[int, int | None]:
-    """How many workers, and how many of them on a host where that is asked for."""
+    """Returns the number of workers, and the number per host or ``None``."""
     if num_hosts is None:
         if num_workers is None:
             raise InvalidArgumentError("pass num_workers, or num_hosts and num_workers_per_host")
@@ -180,5 +180,5 @@ class ElasticRayExecutor:
 
     @staticmethod
     def create_settings(*_: Any, **__: Any) -> NoReturn:
-        """Raises the same."""
+        """Raises :class:`rueda.UnsupportedError`."""
         raise UnsupportedError(_ELASTIC)

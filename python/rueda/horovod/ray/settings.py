@@ -16,8 +16,9 @@ __all__ = ["MiniSettings", "checked"]
 class MiniSettings:
     """The settings of an executor.
 
-    ``timeout_s``: for how many seconds ranks may take to meet, and to notice that another has failed.
-    ``placement_group_timeout_s``: for how long others may use the room. ``nics``: the network interfaces of the ranks.
+    ``timeout_s``: how many seconds ranks may take to meet, and to detect another rank's failure.
+    ``placement_group_timeout_s``: how many seconds to wait for resources that others hold. ``nics``: the ranks' network
+    interfaces.
     """
 
     nics: Iterable[str] | None = None
@@ -28,7 +29,7 @@ class MiniSettings:
 
 
 def checked(settings: Any) -> MiniSettings:
-    """Of whatever has the same attributes; what has none is no such object. ``None`` for those by default."""
+    """Validates any object with these attributes; ``None`` gives the defaults."""
     if settings is None:
         return MiniSettings()
     names = ("timeout_s", "placement_group_timeout_s")

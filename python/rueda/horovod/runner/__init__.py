@@ -1,4 +1,4 @@
-"""``horovod.run``: calls a function on ranks that ``rueda run`` starts."""
+"""``horovod.run``: calls a function on ranks started by ``rueda run``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rueda.horovod.runner.desk import DESK, Desk
 
 __all__ = ["run"]
 
-# What Horovod's users search for where ranks have failed.
+# The phrase that Horovod's users search for when ranks have failed.
 _PHRASE = "Horovod detected that one or more processes exited with non-zero status"
 _STDLIB_ARCHIVE = f"/python{sys.version_info[0]}{sys.version_info[1]}.zip"
 _ELASTIC = "horovod.run() starts as many ranks as it is asked for: start an elastic script by `rueda run --min-np`"
@@ -66,26 +66,28 @@ def run(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Any]:
-    """Calls ``func(*args, **kwargs)`` on ``num_proc`` ranks, new processes of this host or others; results by rank.
+    """Calls ``func(*args, **kwargs)`` on ``num_proc`` ranks, all new processes, and returns the results by rank.
 
-    ``func`` calls ``hvd.init()`` itself. It goes to the ranks by cloudpickle, and so do the results; they need what
-    this process has on ``sys.path``. Arguments are those of ``horovod.run``, and what :doc:`rueda run` makes of them:
+    ``func`` must call ``hvd.init()`` itself. cloudpickle carries it to the ranks and the results back. The ranks get
+    this process's ``sys.path``, whose files other hosts need, too. The arguments are those of ``horovod.run``,
+    with the meaning that :doc:`rueda run` gives them:
 
-    - ``hosts`` is as ``"host1:2,host2:4"``, by default this host; ``hostfile`` a file of such lines. Other hosts are
-      reached by ssh, with ``ssh_port`` and ``ssh_identity_file``, and fetch the function from this process.
-    - ``use_gloo`` starts the ranks directly, ``use_mpi`` by mpirun, with ``mpi_args``; by default as the launcher does.
-      ``mpi_args`` go with mpirun only, ``ssh_port`` and ``ssh_identity_file`` only without it.
-    - ``start_timeout``: seconds for which ranks wait for each other. ``network_interfaces``: at which ranks listen,
-      and this process for them. ``executable``: the ranks' Python. ``output_filename``, ``verbose``: the launcher's.
-    - ``disable_cache`` changes nothing, since nothing is cached.
+    - ``hosts``: such as ``"host1:2,host2:4"``, by default this host; ``hostfile``: a file of such lines. Other hosts
+      are reached by ssh, with ``ssh_port`` and ``ssh_identity_file``, and fetch the function from this process.
+    - ``use_gloo`` starts the ranks directly, ``use_mpi`` by mpirun, with ``mpi_args``; the launcher chooses by default.
+      ``mpi_args`` requires mpirun; ``ssh_port`` and ``ssh_identity_file`` exclude it.
+    - ``start_timeout``: seconds for which ranks wait for each other. ``network_interfaces``: the interfaces on which
+      the ranks and this process listen. ``executable``: the ranks' Python. ``output_filename``, ``verbose``: the
+      launcher's.
+    - ``disable_cache`` has no effect, since nothing is cached.
     - ``min_num_proc``, ``max_num_proc``, ``slots``, ``reset_limit``, ``cooldown_range`` and ``host_discovery_script``
-      are refused. ``np`` and ``network_interface`` are old names that warn.
+      raise :class:`rueda.UnsupportedError`. ``np`` and ``network_interface`` are old names that warn.
 
     The ranks end with this process, and before an exception such as ``KeyboardInterrupt`` leaves this function.
 
-    Raises ``RuntimeError`` where ranks have failed, whose ``__cause__`` is what one that failed by itself has raised;
-    :class:`rueda.InvalidArgumentError`, a ``ValueError``, for arguments that cannot work, before anything is started;
-    and ``ImportError`` without cloudpickle.
+    Raises ``RuntimeError`` if ranks have failed; its ``__cause__`` is the error of one that failed on its own. Raises
+    :class:`rueda.InvalidArgumentError`, a ``ValueError``, for invalid arguments, before it starts anything, and
+    ``ImportError`` without cloudpickle.
 
     Example::
 
@@ -155,7 +157,7 @@ def run(
 
 
 def _check_ways(gloo: Any, mpi: Any, mpi_args: Any, ssh_port: Any, identity: Any) -> None:
-    """Raises ``InvalidArgumentError`` for what would have no effect on the way in which ranks are started."""
+    """Raises ``InvalidArgumentError`` for arguments that the chosen way to start ranks would ignore."""
     if gloo and mpi_args is not None:
         raise InvalidArgumentError(
             "mpi_args and use_gloo are given: mpi_args go with mpirun, which use_gloo leaves out"
@@ -206,7 +208,7 @@ def _pickled(given: tuple[Any, ...]) -> bytes:
 
 
 def _address_for(hosts: str | None, hostfile: Any, interfaces: Sequence[str]) -> str:
-    """Where the ranks of all hosts find this process; raises ``InvalidArgumentError`` for hosts that are none."""
+    """Returns this process's address for all ranks; raises ``InvalidArgumentError`` for an invalid host list."""
     from rueda import door
     from rueda.launcher.errors import LaunchError
     from rueda.launcher.hosts import parse_hostfile, parse_hosts
@@ -231,7 +233,7 @@ def _address_for(hosts: str | None, hostfile: Any, interfaces: Sequence[str]) ->
 
 
 def _search_path() -> str:
-    """What ranks are to find on ``sys.path`` beside what their own Python puts there."""
+    """Returns the ``sys.path`` entries that the ranks' own Python does not add by itself."""
     schemes = ("stdlib", "platstdlib", "purelib", "platlib")
     own = {sysconfig.get_path(each) for each in schemes}
     own |= {f"{folder}/lib-dynload" for folder in own}
@@ -239,16 +241,16 @@ def _search_path() -> str:
     own |= {path for path in sys.path if isinstance(path, str) and path.endswith(_STDLIB_ARCHIVE)}
     named = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     own -= {os.path.abspath(path) for path in named}
-    # Python skips whatever is no text.
+    # Python skips entries that are not strings.
     paths = [path or os.getcwd() for path in sys.path if isinstance(path, str)]
     return os.pathsep.join(path for path in paths if path not in own)
 
 
 def _launch(arguments: Sequence[str], told: str) -> tuple[int, str]:
-    """Runs the launcher to its end; its exit code, and the last line that it has written."""
+    """Runs the launcher to completion; returns its exit code and its last line on stderr."""
     from rueda.launcher import companion
 
-    # Not on the command line, which every user sees.
+    # In the environment: every user can read a command line.
     variables = {**os.environ, DESK: told, "PYTHONPATH": _search_path()}
     last = ""
     launcher: subprocess.Popen[Any] = companion.start(
@@ -262,7 +264,7 @@ def _launch(arguments: Sequence[str], told: str) -> tuple[int, str]:
             code = launcher.wait()
         except BaseException:
             launcher.terminate()  # it ends its ranks first
-            launcher.communicate()  # it may have more to say before it ends
+            launcher.communicate()  # drain its output until it ends
             raise
     return code, last
 

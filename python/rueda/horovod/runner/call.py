@@ -11,12 +11,12 @@ from rueda.engines.pickling import pickled
 from rueda.failures import report
 from rueda.horovod.runner.desk import deliver, fetch, take_address
 
-# Of Rueda's own launch, Open MPI's and MPICH's.
+# Set by Rueda's own launcher, Open MPI and MPICH.
 _RANK_VARIABLES = ("RUEDA_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 
 
 def main() -> None:
-    """Fetches the function, calls it, and leaves what it returns or raises; then raises that, too."""
+    """Fetches the function, calls it, and delivers its result or its exception, which it also re-raises."""
     told = take_address()
     rank = int(next(filter(None, map(os.environ.get, _RANK_VARIABLES))) or 0)
     content = fetch(told)

@@ -1,4 +1,4 @@
-"""``horovod.spark`` on :mod:`rueda.spark`: ``run()``. Estimators and stores are not there, see docs/spark.md."""
+"""``horovod.spark`` on :mod:`rueda.spark`: ``run()``, without estimators and stores, see docs/spark.md."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def run(
     prefix_output_with_timestamp: bool = False,
     executable: str | None = None,
 ) -> list[Any]:
-    """:func:`rueda.spark.run`, with what Horovod's users expect beside.
+    """:func:`rueda.spark.run` with Horovod's arguments and defaults.
 
-    Slots for the tasks may be missing for ``start_timeout`` seconds, or those of ``HOROVOD_SPARK_START_TIMEOUT``,
-    by default 600. An average after ``join()`` divides by all ranks, and ``import horovod`` in ``fn`` is Rueda where it
-    is so in this process. In ``fn`` the world exists already: ``hvd.init()`` does nothing.
+    ``start_timeout``: how many seconds to wait for task slots, by default ``HOROVOD_SPARK_START_TIMEOUT`` or 600. An
+    average after ``join()`` divides by all ranks, and ``import horovod`` in ``fn`` means Rueda if it does so in this
+    process. In ``fn`` the world exists already, so ``hvd.init()`` forms none.
 
     Raises as :func:`rueda.spark.run`.
 

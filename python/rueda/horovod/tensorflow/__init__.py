@@ -10,7 +10,7 @@ Example::
     tape = hvd.DistributedGradientTape(tape)
     optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
 
-``rueda run --horovod`` makes ``import horovod.tensorflow as hvd`` mean this. ``docs/horovod.md`` compares the two.
+``rueda run --horovod`` makes ``import horovod.tensorflow`` import this. ``docs/horovod.md`` compares it with Horovod.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _needs = _Needs(
     "rueda.horovod.tensorflow",
     "TensorFlow",
     "tensorflow",
-    (2, 16),  # whose tf.keras is Keras 3
+    (2, 16),  # the first version whose tf.keras is Keras 3
     "pip install 'tensorflow>=2.16,<3'",
     below=3,
 )
 _needs.require()
 
-# After the check, whose sentence is clearer than what else would fail.
+# After the check, whose message is clearer than an ImportError.
 from rueda.horovod.basics import (  # noqa: E402
     ccl_built,
     cross_rank,
@@ -188,10 +188,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Makes an optimizer of Keras 3 reduce its gradients over the ranks first, and returns it.
+    """Makes a Keras 3 optimizer reduce its gradients over the ranks first, and returns it.
 
-    ``use_locking``, ``device_dense``, ``device_sparse`` and ``groups`` have no effect; gradients of embeddings become
-    tensors, whatever ``sparse_as_dense`` says. Optimizers of TensorFlow 1 are refused.
+    ``use_locking``, ``device_dense``, ``device_sparse`` and ``groups`` have no effect; embedding gradients become
+    dense tensors, whatever ``sparse_as_dense`` says. TensorFlow 1 optimizers are refused.
 
     Example::
 

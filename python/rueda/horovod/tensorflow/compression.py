@@ -1,4 +1,4 @@
-"""How tensors of TensorFlow are made smaller before they are sent."""
+"""Compression of TensorFlow tensors before they are sent."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
 class Compressor:
-    """What compresses a tensor and undoes it. ``allreduce`` takes any class with these two methods."""
+    """Compresses and decompresses a tensor. ``allreduce`` accepts any class with these two methods."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """The tensor to send, and what ``decompress`` needs."""
+        """Returns the tensor to send and the context for ``decompress``."""
         raise NotImplementedError
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """The tensor as it was."""
+        """Restores the tensor."""
         raise NotImplementedError
 
 
@@ -42,12 +42,12 @@ class FP16Compressor(Compressor):
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """The tensor as float16, if it has floating-point numbers, and its type."""
+        """Returns the tensor, as float16 if it is floating-point, and its dtype."""
         return (tf.cast(tensor, tf.float16) if tensor.dtype.is_floating else tensor), tensor.dtype
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """The tensor in the type it had."""
+        """Returns the tensor in its original dtype."""
         return tf.cast(tensor, ctx) if ctx.is_floating else tensor
 
 
@@ -55,7 +55,7 @@ class Compression:
     """The choices for ``compression=``."""
 
     none = NoneCompressor
-    """Nothing is converted: the default."""
+    """No conversion: the default."""
 
     fp16 = FP16Compressor
-    """Floating-point numbers travel as float16."""
+    """Floating-point numbers are sent as float16."""

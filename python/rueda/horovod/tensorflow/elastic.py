@@ -1,4 +1,4 @@
-"""Elastic training for TensorFlow and Keras: states that survive a failed step, and the loop that begins anew."""
+"""Elastic training for TensorFlow and Keras: states that survive a failed step, and the loop that restarts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ T = TypeVar("T")
 
 
 def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Decorator of the training function, whose first argument is a state: as ``rueda.horovod.torch.elastic.run``.
+    """Decorates a training function, whose first argument is a state; see ``rueda.horovod.torch.elastic.run``.
 
-    Failures of collectives within ``tf.function`` and ``model.fit()`` count as well.
+    Failed collectives within ``tf.function`` and ``model.fit()`` also cause a restart.
     """
     return run_again(recovered(func))
 
 
 class TensorFlowState(ObjectState):
-    """Variables of TensorFlow and, by keyword, Python objects. ``session`` has no effect.
+    """TensorFlow variables and, as keyword arguments, Python objects. ``session`` has no effect.
 
     Example::
 
@@ -44,18 +44,18 @@ class TensorFlowState(ObjectState):
         super().__init__(broadcast_object, rank, **kwargs)
 
     def save(self) -> None:
-        """Keeps the values of variables and objects."""
+        """Saves the values of variables and objects."""
         self._save_variables()
         super().save()
 
     def restore(self) -> None:
-        """Brings back what was saved last."""
+        """Restores the last saved values."""
         for variable, value in zip(self._watched(), self._values, strict=False):
             variable.assign(value)
         super().restore()
 
     def sync(self) -> None:
-        """Gives every rank what rank 0 has."""
+        """Broadcasts the values of rank 0 to every rank."""
         broadcast_variables(self._watched(), root_rank=0)
         self._save_variables()
         super().sync()
@@ -68,10 +68,9 @@ class TensorFlowState(ObjectState):
 
 
 class TensorFlowKerasState(TensorFlowState):
-    """A model of Keras, its optimizer and, by keyword, Python objects.
+    """A Keras model, its optimizer and, as keyword arguments, Python objects.
 
-    ``optimizer``: the model's by default. ``backend`` has no effect. Raises ``ValueError`` for a model that has not
-    been built.
+    ``optimizer``: the model's by default. ``backend`` has no effect. Raises ``ValueError`` if the model is not built.
 
     Example::
 
@@ -90,6 +89,6 @@ class TensorFlowKerasState(TensorFlowState):
         super().__init__((), **kwargs)
 
     def _watched(self) -> list[Any]:
-        # Not the model's variables, to which states of random generators belong: each rank keeps its own.
+        # Not model.variables: they include random generator states, which each rank keeps.
         optimizer = [] if self.optimizer is None else self.optimizer.variables
         return [*self.model.weights, *optimizer]

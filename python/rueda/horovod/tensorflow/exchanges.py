@@ -1,6 +1,6 @@
-"""allgather, broadcast, alltoall and what has no tensor, for TensorFlow, with Horovod's signatures and gradients.
+"""allgather, broadcast, alltoall, join and rank queries for TensorFlow, with Horovod's signatures and gradients.
 
-``ignore_name_scope`` is accepted and has no effect: operations without a name are numbered. Every rank of
+``ignore_name_scope`` is accepted and has no effect: unnamed operations are numbered. Every rank of
 ``process_set`` must take part.
 """
 
@@ -50,9 +50,9 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Concatenates the ranks' tensors along the first dimension, whose extent may differ, also be 0.
+    """Concatenates the ranks' tensors along the first dimension, whose extent may differ between ranks and be 0.
 
-    The gradient is the average of all ranks' gradients, of which each gets its rows.
+    The gradient is this rank's rows of the average of all ranks' gradients.
     """
 
     def forwards(given: Any) -> Any:
@@ -103,7 +103,7 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The tensor of the rank ``root_rank`` (a world rank). The gradient there is the average of all; elsewhere 0."""
+    """Returns the tensor of rank ``root_rank`` (a world rank); its gradient is the ranks' average, 0 on other ranks."""
 
     def forwards(given: Any) -> Any:
         (result,) = call(
@@ -129,7 +129,7 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Overwrites the variables of every rank with those of the rank ``root_rank``; returns their values."""
+    """Overwrites the variables of every rank with those of rank ``root_rank``; returns their values."""
     kept = list(variables)
     values = [tf.convert_to_tensor(variable) for variable in kept]
 
@@ -154,7 +154,7 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Sends ``splits[r]`` rows to each rank r and returns what came; with ``splits`` also how many came from whom."""
+    """Sends ``splits[r]`` rows to each rank r; returns the received rows and, with ``splits``, the number per rank."""
     given = tf.convert_to_tensor(tensor)
     if splits is None:
         ranks = process_set.size() or 1
@@ -163,7 +163,7 @@ def alltoall(
 
         def checked(array: Any, parts: Any) -> list[Any]:
             if array.shape[0] % ranks:
-                parts = None  # Rueda's own text tells every rank
+                parts = None  # Rueda reports the error on every rank
             return _exchanged(array, parts, name, process_set)
 
         return _alltoall(checked, given, equal, process_set)[0]
@@ -203,7 +203,7 @@ def _alltoall(on_host: Any, given: Any, parts: Any, process_set: ProcessSet) -> 
 
 @translated
 def join() -> Any:
-    """This rank has no more data; returns the rank that joined last, once all have."""
+    """Announces that this rank has no more data; once all ranks have joined, returns the last one to join."""
     (result,) = call(lambda: [np.int32(rueda.join())], [], [tf.int32], [[]])
     return result
 
@@ -215,31 +215,31 @@ def _number(function: Any) -> Any:
 
 @translated
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """The number of ranks of a set when it is asked for, also within a ``tf.function`` that was traced before."""
+    """Returns the size of a set at run time, even in a ``tf.function`` that was traced before."""
     return _number(lambda: len(_native.ranks_of(process_set_id)))
 
 
 @translated
 def local_size_op(name: str | None = None) -> Any:
-    """:func:`local_size` when it is asked for."""
+    """Returns :func:`local_size` at run time."""
     return _number(rueda.local_size)
 
 
 @translated
 def rank_op(name: str | None = None) -> Any:
-    """:func:`rank` when it is asked for."""
+    """Returns :func:`rank` at run time."""
     return _number(rueda.rank)
 
 
 @translated
 def local_rank_op(name: str | None = None) -> Any:
-    """:func:`local_rank` when it is asked for."""
+    """Returns :func:`local_rank` at run time."""
     return _number(rueda.local_rank)
 
 
 @translated
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """1 where this rank is in that set and 0 elsewhere; -1 where there is no world, -2 for an unknown set."""
+    """Returns 1 if this rank is in the set, 0 if not, -1 if there is no world, -2 if the set is unknown."""
 
     def included() -> int:
         if not rueda.is_initialized():

@@ -1,4 +1,4 @@
-"""Variables and objects that become the same on every rank, with Horovod's signatures for TensorFlow."""
+"""Broadcast of variables and objects, and allgather of objects, with Horovod's signatures for TensorFlow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> None:
-    """Overwrites variables of TensorFlow or Keras with those of the rank ``root_rank``. ``inplace`` has no effect.
+    """Overwrites TensorFlow or Keras variables with those of rank ``root_rank``. ``inplace`` has no effect.
 
     Example::
 
@@ -35,7 +35,7 @@ def broadcast_variables(
 
 
 def broadcast_global_variables(root_rank: int) -> None:
-    """Raises RuntimeError: TensorFlow 2 knows no global variables."""
+    """Raises RuntimeError: TensorFlow 2 has no global variables."""
     raise RuntimeError(
         "hvd.broadcast_global_variables() does not support eager execution: "
         "use hvd.broadcast_variables(<model/optimizer variables>) instead"
@@ -50,7 +50,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Returns the ``obj`` of the rank ``root_rank`` on every rank of the set. ``session`` has no effect."""
+    """Returns the ``obj`` of rank ``root_rank`` on every rank of the set. ``session`` has no effect."""
     return rueda.objects.broadcast_object(obj, root_rank, name, process_set)
 
 
@@ -60,7 +60,7 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """The function of an object that :func:`broadcast_object` is with these arguments."""
+    """Returns a function that calls :func:`broadcast_object` with its argument and these options."""
 
     def broadcast(obj: Any) -> Any:
         return broadcast_object(obj, root_rank, session, name, process_set)

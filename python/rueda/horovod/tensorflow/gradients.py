@@ -1,4 +1,4 @@
-"""What Horovod's optimizers and tapes do with gradients, on top of :mod:`rueda.keras`."""
+"""Gradient reduction for Horovod's optimizers and tapes, on top of :mod:`rueda.keras`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Gradients", "check_groups"]
 
 
 def check_groups(num_groups: int, groups: Any) -> None:
-    """Raises ``ValueError`` for what is neither a positive number nor lists; groups have no effect here.
+    """Raises ``ValueError`` if the groups are neither a positive number nor a list; otherwise they have no effect.
 
     All gradients are reduced as one group.
     """
@@ -26,11 +26,11 @@ def check_groups(num_groups: int, groups: Any) -> None:
 
 
 class Gradients:
-    """Reduces lists of gradients over the ranks of ``process_set``; elsewhere, and of local variables, it leaves them.
+    """Reduces lists of gradients over ``process_set``; only scales those of local variables and of other ranks.
 
-    ``predivide``: gradients are divided by it before they are averaged, and multiplied afterwards. ``factor``: by
-    which the result is multiplied. ``scale_local``: whether gradients of local variables are divided by the number of
-    ranks. ``agree``: as in :class:`rueda.keras.reduction.Reduction`.
+    ``predivide``: divides gradients before they are averaged, and multiplies them afterwards. ``factor``: multiplies
+    every result. ``scale_local``: whether to divide gradients of local variables by the number of ranks. ``agree``: as
+    in :class:`rueda.keras.reduction.Reduction`.
     """
 
     def __init__(
@@ -60,17 +60,17 @@ class Gradients:
         self._local: dict[int, Any] = {}
 
     def register(self, variable: Any) -> None:
-        """From now on this variable's gradients stay on their rank."""
+        """Keeps this variable's gradients on their rank from now on."""
         self._local[id(variable)] = variable
 
     def is_local(self, variable: Any) -> bool:
-        """Whether its gradients stay on their rank."""
+        """Whether the variable's gradients stay on their rank."""
         return id(variable) in self._local
 
     def __call__(
         self, backend: str, gradients: Sequence[Any], variables: Sequence[Any]
     ) -> list[Any]:
-        """The gradients, reduced, for ``variables``; ``backend``: Keras' name of it."""
+        """Returns the reduced gradients of ``variables``; ``backend``: Keras' name for the backend."""
         results = [None if g is None else g for g in gradients]
         ranks = self._process_set.size() or 1
         if not self._process_set.included():
@@ -91,7 +91,7 @@ class Gradients:
     def _scaled(gradient: Any, factor: float) -> Any:
         if gradient is None or factor == 1.0:
             return gradient
-        # By its class's name: a tensor of torch has indices and values, too.
+        # Test the class name: a torch tensor has indices and values, too.
         if type(gradient).__name__ == "IndexedSlices":
             kind, values = type(gradient), gradient.values * factor
             return kind(values, gradient.indices, gradient.dense_shape)

@@ -1,4 +1,4 @@
-"""Calls of Rueda out of TensorFlow, eagerly and within ``tf.function``, and the errors that come of them."""
+"""Calls Rueda from TensorFlow, eagerly and within ``tf.function``, and converts its errors."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-# A collective has failed on this rank within a tf.function, whose error does not say so.
+# Set when a collective fails on this rank within a tf.function, whose error does not say so.
 _failed = threading.Event()
 
 
 class _Internal(HorovodInternalError, tf.errors.UnknownError):  # type: ignore[misc]
-    """What Horovod's operations of TensorFlow raise when ranks are lost, and what is raised elsewhere."""
+    """A failed collective, also as the error that Horovod's TensorFlow operations raise when ranks are lost."""
 
     def __init__(self, message: str) -> None:
         tf.errors.UnknownError.__init__(self, None, None, message)
 
 
-# A ValueError: in tf.function TensorFlow makes its InvalidArgumentError of it, which recovered() leaves alone.
+# A ValueError: tf.function converts it to InvalidArgumentError, which recovered() passes through.
 class _Mismatch(HorovodInternalError, tf.errors.FailedPreconditionError, ValueError):  # type: ignore[misc]
-    """What ranks disagree on."""
+    """A mismatch between ranks."""
 
     def __init__(self, message: str) -> None:
         tf.errors.FailedPreconditionError.__init__(self, None, None, message)
 
 
 class _Invalid(HorovodInvalidArgumentError, tf.errors.InvalidArgumentError):  # type: ignore[misc]
-    """What can never work."""
+    """A call that can never work."""
 
     def __init__(self, message: str) -> None:
         tf.errors.InvalidArgumentError.__init__(self, None, None, message)
 
 
 def in_place_of_tensorflow(error: RuedaError) -> Exception:
-    """The error of Horovod's API that TensorFlow's users catch, too: a ``tf.errors.OpError`` of the fitting kind."""
+    """Returns Horovod's error for a Rueda error; for failed or invalid calls it is also a ``tf.errors.OpError``."""
     found = translation_of(error)
     if isinstance(found, HorovodInvalidArgumentError):
         return _Invalid(str(found))
@@ -62,7 +62,7 @@ def in_place_of_tensorflow(error: RuedaError) -> Exception:
 
 
 def in_graph(error: RuedaError) -> Exception:
-    """The same for a failure in a ``tf.function``, of which :func:`recovered` is to know."""
+    """Like :func:`in_place_of_tensorflow`, and records a failure in a ``tf.function`` for :func:`recovered`."""
     found = in_place_of_tensorflow(error)
     if isinstance(found, _Internal):
         _failed.set()
@@ -70,12 +70,12 @@ def in_graph(error: RuedaError) -> Exception:
 
 
 def translated(function: Callable[P, T]) -> Callable[P, T]:
-    """A function whose errors are those of Horovod's API for TensorFlow."""
+    """Decorator that converts Rueda's errors to those of Horovod's TensorFlow API."""
     return translated_by(in_place_of_tensorflow)(function)
 
 
 def recovered(function: Callable[P, T]) -> Callable[P, T]:
-    """A function whose failed collectives are HorovodInternalError, also where a ``tf.function`` has hidden them."""
+    """Decorator that raises HorovodInternalError for failed collectives, even if a ``tf.function`` has hidden them."""
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -96,12 +96,12 @@ def call(
     dtypes: Sequence[Any],
     shapes: Sequence[Any] | None = None,
 ) -> list[Any]:
-    """The results of ``function`` as tensors; it gets arrays of NumPy, which it must not write, and returns such.
+    """Returns the results of ``function`` as tensors; it gets read-only NumPy arrays and returns NumPy arrays.
 
-    Eagerly it is called at once. In ``tf.function`` it becomes one operation, which TensorFlow runs in the order of
-    the program, as it has effects. ``shapes``: of the results, where they are known.
+    In eager mode it is called at once. In ``tf.function`` it becomes one stateful operation, which TensorFlow runs in
+    program order. ``shapes``: the results' shapes, if known.
 
-    Raises NotImplementedError for graphs of TensorFlow 1, which have no such order: ranks would wait for each other.
+    Raises NotImplementedError in TensorFlow 1 graphs, which guarantee no order: ranks would deadlock.
     """
     if tf.executing_eagerly():
         arrays = translated(function)(*[np.asarray(tensor.numpy()) for tensor in tensors])

@@ -1,4 +1,4 @@
-"""Optimizers of Keras 3 that reduce gradients over the ranks, with Horovod's signatures."""
+"""Keras 3 optimizers that reduce gradients over the ranks, with Horovod's signatures."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def of_keras(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Makes an optimizer of Keras reduce its gradients first and returns it, as rueda.keras.DistributedOptimizer does.
+    """Makes a Keras optimizer reduce its gradients first and returns it, like rueda.keras.DistributedOptimizer.
 
     ``backward_passes_per_step``: Keras accumulates that many reduced gradients (``gradient_accumulation_steps``) and
-    takes one step by their sum, or by their average with ``average_aggregated_gradients``.
+    takes one step with their sum, or with their average if ``average_aggregated_gradients``.
 
-    Raises ``ValueError`` for an ``op`` that is neither Average nor Sum and where Keras cannot accumulate;
-    :class:`HorovodInternalError`, which is one as well, for what is no optimizer of Keras 3.
+    Raises ``ValueError`` if ``op`` is neither Average nor Sum or Keras cannot accumulate, and
+    :class:`HorovodInternalError`, here also a ``ValueError``, if ``optimizer`` is not a Keras 3 optimizer.
     """
     if op not in (Average, Sum):
         raise ValueError("op currently only supports Average and Sum")
@@ -63,7 +63,7 @@ def of_keras(
         process_set,
         compression,
         gradient_predivide_factor,
-        # Keras averages what it accumulates.
+        # Keras averages the accumulated gradients.
         factor=1.0 if average_aggregated_gradients or passes == 1 else float(passes),
         scale_local=scale_local_gradients,
     )

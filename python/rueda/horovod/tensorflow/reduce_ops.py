@@ -1,4 +1,4 @@
-"""The reductions by Horovod's names, without torch, and averages of whole numbers as Horovod forms them."""
+"""The reductions under Horovod's names, without torch, and integer averages with Horovod's rounding."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ __all__ = [
 
 
 class _AdasumOp:
-    """The type of :data:`Adasum`, which is no reduction of single elements."""
+    """The type of :data:`Adasum`, which is not an element-wise reduction."""
 
     def __repr__(self) -> str:
         return "Adasum"
 
 
 Adasum = _AdasumOp()
-"""The adaptive sum. It is there for PyTorch only; operations of TensorFlow refuse it."""
+"""The adaptive sum. Only PyTorch supports it; TensorFlow operations refuse it."""
 
 
 def chosen(op: Any, average: bool | None) -> ReduceOp:
-    """The reduction that ``op`` and the deprecated ``average`` ask for together; by default the average.
+    """Returns the reduction that ``op`` or the deprecated ``average`` selects; by default the average.
 
-    Raises ``ValueError`` where both are given, NotImplementedError for Adasum.
+    Raises ``ValueError`` if both are given, NotImplementedError for Adasum.
     """
     if average is not None:
         if op is not None:
@@ -52,7 +52,7 @@ def chosen(op: Any, average: bool | None) -> ReduceOp:
 
 
 def element_wise(op: Any) -> ReduceOp:
-    """``op`` itself; raises NotImplementedError for Adasum."""
+    """Returns ``op``; raises NotImplementedError for Adasum, UnsupportedError for anything but a reduction."""
     if isinstance(op, _AdasumOp):
         raise NotImplementedError(
             "Adasum is there for PyTorch only (rueda.horovod.torch): give Average or Sum"
@@ -70,7 +70,7 @@ def reduced(
     postscale_factor: float,
     process_set: ProcessSet,
 ) -> list[Any]:
-    """The arrays, reduced over the ranks, as one operation for each kind; averages of whole numbers are cut off."""
+    """Reduces the arrays, with one operation for integer averages, which are truncated, and one for the rest."""
     is_whole = [op == Average and np.issubdtype(a.dtype, np.integer) for a in arrays]
     whole = [index for index, cut_off in enumerate(is_whole) if cut_off]
     others = [index for index, cut_off in enumerate(is_whole) if not cut_off]
@@ -90,7 +90,7 @@ def reduced(
 
 
 def divided(total: Any, postscale: float, ranks: int) -> Any:
-    """The average of a sum of whole numbers over that many ranks, rounded towards zero.
+    """Divides a sum of integers by the number of ranks, rounded towards zero.
 
     Example::
 
@@ -99,6 +99,6 @@ def divided(total: Any, postscale: float, ranks: int) -> Any:
     """
     if postscale != 1.0:
         return (total.astype(np.float64) * (postscale / ranks)).astype(total.dtype)
-    # np.fix(total / ranks) would lose digits of 64-bit numbers.
+    # np.fix(total / ranks) would lose precision for 64-bit integers.
     downwards = total // ranks
     return (downwards + ((downwards < 0) & (downwards * ranks != total))).astype(total.dtype)

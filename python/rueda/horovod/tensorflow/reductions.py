@@ -1,7 +1,7 @@
-"""allreduce and reducescatter of tensors of TensorFlow, with Horovod's signatures and gradients.
+"""allreduce and reducescatter of TensorFlow tensors, with Horovod's signatures and gradients.
 
-``device_dense``, ``device_sparse`` and ``ignore_name_scope`` are accepted and have no effect: everything passes through
-the host's memory, and operations without a name are numbered. Every rank of ``process_set`` must take part.
+``device_dense``, ``device_sparse`` and ``ignore_name_scope`` are accepted and have no effect: all data passes through
+host memory, and unnamed operations are numbered. Every rank of ``process_set`` must take part.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """The tensor, reduced over the ranks; its gradient is reduced alike. ``tf.IndexedSlices`` are gathered.
+    """Reduces the tensor over the ranks, and its gradient in the same way; ``tf.IndexedSlices`` are gathered.
 
-    ``op``: Average (the default; whole numbers are rounded towards zero), Sum, Min, Max or Product. Slices can be
-    averaged and summed, without factors. Raises :class:`HorovodInternalError`, which is a ``tf.errors.OpError``, on
-    every rank where shapes, types or arguments differ.
+    ``op``: Average (the default; integers are rounded towards zero), Sum, Min, Max or Product. Slices can only be
+    averaged or summed, without factors. Raises :class:`HorovodInternalError`, which is a ``tf.errors.OpError``, on
+    every rank if shapes, dtypes or arguments differ.
 
     Example::
 
@@ -76,7 +76,7 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """:func:`allreduce` of each tensor, all at once."""
+    """:func:`allreduce` of several tensors together; ``tf.IndexedSlices`` are gathered one by one."""
     wanted = chosen(op, average)
     options = {
         "compression": compression,
@@ -109,7 +109,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """The reduced tensor's rows are divided over the ranks, the first ones getting those that are left over."""
+    """Reduces the tensor and leaves each rank its share of the rows; the first ranks get any extra rows."""
     sent, context = compression.compress(tf.convert_to_tensor(tensor))
     factors = prescale_factor, postscale_factor
     return compression.decompress(
@@ -203,7 +203,7 @@ def _scattered(
 ) -> Any:
     prescale, postscale = factors
     ranks = process_set.size()
-    assert ranks is not None  # a set that has not been added was refused before
+    assert ranks is not None  # a set that is not added was refused before
     whole = op == Average and tensor.dtype.is_integer
 
     def on_host(array: Any) -> list[Any]:

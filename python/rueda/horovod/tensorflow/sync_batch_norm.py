@@ -1,4 +1,4 @@
-"""Batch normalisation by the statistics of all ranks' batches."""
+"""Batch normalisation with the statistics of all ranks' batches."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["SyncBatchNormalization"]
 
 
 class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
-    """Keras' layer for the TensorFlow backend, whose moments in training are those of all ranks' batches together.
+    """Keras' layer, for the TensorFlow backend, with the moments of all ranks' batches during training.
 
-    Batches count alike, so they should be of one size. Every rank must call the layer as often. ``fused``: False;
-    anything else raises ``ValueError``.
+    Batches are weighted equally, so they should have equal sizes. Every rank must call the layer equally often.
+    ``fused`` must be False: ``True`` and ``None`` raise ``ValueError``, and so do other backends.
     """
 
     def __init__(self, fused: bool | None = False, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Gradient tapes of TensorFlow whose gradients are reduced over the ranks, with Horovod's signatures."""
+"""TensorFlow gradient tapes that reduce their gradients over the ranks, with Horovod's signatures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
 
 class _Tape:
-    """A ``tf.GradientTape`` with another ``gradient()``."""
+    """A ``tf.GradientTape`` whose ``gradient()`` reduces over the ranks."""
 
     def __init__(self, tape: Any, gradients: Gradients, sparse: Any) -> None:
         self._tape = tape
@@ -35,7 +35,7 @@ class _Tape:
         self._tape.__exit__(*error)
 
     def register_local_source(self, source: Any) -> None:
-        """From now on this variable's gradients stay on their rank."""
+        """Keeps this variable's gradients on their rank from now on."""
         self._gradients.register(source)
 
     @translated
@@ -46,7 +46,7 @@ class _Tape:
         output_gradients: Any = None,
         use_generic_names: bool = False,
     ) -> Any:
-        """As ``tf.GradientTape.gradient()``, then reduced; those that are ``None`` must be so on every rank."""
+        """Like ``tf.GradientTape.gradient()``, then reduced; a gradient must be ``None`` on all ranks or on none."""
         found = self._tape.gradient(target, sources, output_gradients)
         variables = tf.nest.flatten(sources)
         results = tf.nest.flatten(found)
@@ -74,7 +74,7 @@ class _Tape:
         output_gradients: Any = None,
         use_generic_names: bool = False,
     ) -> tuple[list[Any], list[Any]]:
-        """Pairs of variable and gradient: those that stayed on their rank, and the others."""
+        """Returns two lists of (variable, gradient) pairs: local ones, which stay on their rank, and reduced ones."""
         found = self.gradient(target, sources, output_gradients)
         pairs = list(zip(sources, found, strict=True))
         local = [pair for pair in pairs if self._gradients.is_local(pair[0])]
@@ -94,9 +94,9 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name, used like a class
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A tape whose ``gradient()`` gives what is reduced over the ranks, eagerly and in ``tf.function``.
+    """Returns a tape whose ``gradient()`` reduces over the ranks, eagerly and in ``tf.function``.
 
-    ``sparse_as_dense``: ``tf.IndexedSlices`` become tensors, instead of being gathered. All dense gradients are
+    ``sparse_as_dense``: converts ``tf.IndexedSlices`` to tensors instead of gathering them. All dense gradients are
     reduced as one group, whatever ``groups`` says.
 
     Example::
@@ -158,7 +158,7 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name, used like a 
 
 
 def local_variables(layers: Any) -> list[Any]:
-    """What a layer, or several, train. Raises ``ValueError`` for what is no layer of Keras."""
+    """Returns the trainable variables of one or more layers. Raises ``ValueError`` for anything but Keras layers."""
     if layers is None:
         return []
     several = list(layers) if isinstance(layers, list | tuple | set) else [layers]

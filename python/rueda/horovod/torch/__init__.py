@@ -10,7 +10,7 @@ Example::
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-``rueda run --horovod`` makes ``import horovod.torch as hvd`` mean this. ``docs/horovod.md`` compares the two.
+``rueda run --horovod`` makes ``import horovod.torch`` import this. ``docs/horovod.md`` compares it with Horovod.
 """
 
 from rueda.horovod.exceptions import HostsUpdatedInterrupt

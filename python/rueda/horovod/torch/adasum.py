@@ -1,16 +1,15 @@
-"""Adasum: a sum in which gradients that point the same way are averaged and orthogonal ones are added.
+"""Adasum: a sum that averages parallel gradients and adds orthogonal ones.
 
 Two gradients a and b become
 
     (1 - a.b / (2 |a|^2)) a + (1 - a.b / (2 |b|^2)) b
 
-which is a itself where a = b, and a + b where they are orthogonal. More than two are combined in a binary tree over
-the ranks, neighbours first; where a level has an odd number, the last goes up alone. So any number of ranks works.
-The method is that of S. Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021
-(arXiv:2006.02924).
+which is a if a = b, and a + b if they are orthogonal. More than two are combined in a binary tree over the ranks,
+neighbours first; at a level with an odd count the last moves up unchanged, so any number of ranks works. Source:
+S. Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021 (arXiv:2006.02924).
 
-Each rank gathers all ranks' tensors and combines them itself, so all hold the same bits. It costs
-memory for as many copies of the tensor as there are ranks.
+Each rank gathers all ranks' tensors and combines them itself, so all ranks get the same bits. The memory cost is one
+copy of the tensor per rank.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ __all__ = ["adasum_async", "combined", "without_gradient"]
 
 _adapter = TorchAdapter(gpus=True)
 _collectives = Collectives(_adapter)
-# Below this a square may have lost its digits; such a gradient is as good as zero.
+# A smaller squared norm may have lost its precision; such a gradient is effectively zero.
 _SMALLEST = math.sqrt(sys.float_info.min)
 
 
@@ -45,10 +44,10 @@ def adasum_async(
     process_set: ProcessSet,
     target: torch.Tensor | None = None,
 ) -> Handle[torch.Tensor]:
-    """A handle whose result is the adaptive sum of the ranks' tensors, written into ``target`` if given.
+    """Returns a handle whose result is the adaptive sum of the ranks' tensors, written into ``target`` if given.
 
     ``tensor``: any shape, the same on every rank, of a floating-point dtype. 16-bit floats are combined as float32.
-    Where a rank's tensor cannot be used, every rank raises :class:`rueda.UnsupportedError`.
+    If any rank's tensor is unusable, every rank raises :class:`rueda.UnsupportedError`.
 
     Example::
 
@@ -77,7 +76,7 @@ def adasum_async(
 
 
 class _WithoutGradient(torch.autograd.Function):
-    """What its results are in the eyes of backward(): no constants, and nothing that has a derivative."""
+    """Makes its results depend on its inputs in autograd, but without a derivative."""
 
     @staticmethod
     def forward(
@@ -97,9 +96,9 @@ class _WithoutGradient(torch.autograd.Function):
 def without_gradient(
     reduce: Callable[[], list[torch.Tensor]], tensors: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """What ``reduce`` makes of ``tensors``: where one of them needs a gradient backward() raises, at these results.
+    """Returns what ``reduce`` makes of ``tensors``; backward() raises at these results if a tensor needs a gradient.
 
-    Otherwise they would pass for constants, and training would go on without a part of its gradient.
+    Otherwise autograd would treat them as constants, and training would silently lose part of its gradient.
 
     Example::
 
@@ -110,7 +109,7 @@ def without_gradient(
 
 
 def combined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The adaptive sum of tensors of one shape, at least one; what every rank computes.
+    """Returns the adaptive sum of one or more tensors of the same shape, as every rank computes it.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""An optimizer whose ranks take steps of their own, which Adasum combines."""
+"""An optimizer whose ranks take their own steps, which Adasum combines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["distribute_by_adasum"]
 
 
 class _Adasum(torch.optim.Optimizer):
-    """The methods that are laid over the class of the optimizer."""
+    """The methods mixed into the optimizer's class."""
 
     _adasum_names: dict[torch.Tensor, str]
     _adasum_compression: Any
@@ -28,9 +28,9 @@ class _Adasum(torch.optim.Optimizer):
     _adasum_counts: dict[torch.Tensor, int]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Takes this rank's own step, then replaces what it changed by the Adasum of all ranks' changes.
+        """Takes this rank's own step, then replaces its changes with the Adasum of all ranks' changes.
 
-        ``closure``: its loss is this rank's.
+        Returns the loss of ``closure`` on this rank.
         """
         self._adasum_counts.clear()
         if not takes_part(self._adasum_process_set):
@@ -52,21 +52,21 @@ class _Adasum(torch.optim.Optimizer):
 
     def _own_step(self, closure: Callable[[], Any] | None) -> Any:
         loss = super().step(closure)
-        self._adasum_counts.clear()  # what the closure has counted
+        self._adasum_counts.clear()  # drop the closure's counts
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads a state. Backward passes are counted anew, as after a step that failed."""
+        """Loads a state and resets the count of backward passes, for example after a failed step."""
         self._adasum_counts.clear()
         super().load_state_dict(state_dict)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clears gradients, of which nothing is on its way; backward passes are counted anew."""
+        """Clears gradients, none of which is in flight, and resets the count of backward passes."""
         self._adasum_counts.clear()
         super().zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group; its parameters are named by their position."""
+        """Adds a group and names its parameters by position."""
         super().add_param_group(param_group)
         positions = names_of(self, None)
         for parameter in self.param_groups[-1]["params"]:
@@ -74,17 +74,17 @@ class _Adasum(torch.optim.Optimizer):
             self._watch(parameter)
 
     def synchronize(self) -> None:
-        """Does nothing: what is combined is known only after the step."""
+        """Does nothing: the changes to combine exist only after the step."""
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Cannot be: raises HorovodUsageError, an AssertionError."""
+        """Is not supported: raises HorovodUsageError, an AssertionError."""
         raise HorovodUsageError("skip_synchronize() does not work with op=hvd.Adasum")
         yield
 
     @property
     def backward_passes_per_step(self) -> int:
-        """How many backward passes make a step; setting it is set_backward_passes_per_step()."""
+        """Number of backward passes per step; setting it calls set_backward_passes_per_step()."""
         return self._adasum_passes
 
     @backward_passes_per_step.setter
@@ -92,13 +92,13 @@ class _Adasum(torch.optim.Optimizer):
         self.set_backward_passes_per_step(passes)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Changes the number of backward passes that make a step."""
+        """Sets the number of backward passes per step."""
         if passes < 1:
             raise ValueError(f"backward_passes_per_step={passes} is less than 1")
         self._adasum_passes = passes
 
     def _watch(self, parameter: torch.Tensor) -> None:
-        """Counts the parameter's gradients. A model outlives its optimizers, so its hooks must not keep them."""
+        """Counts the parameter's gradients. The model may outlive its optimizers, so its hooks hold weak references."""
         if not parameter.requires_grad:
             return
         reference = weakref.ref(self)
@@ -120,7 +120,7 @@ class _Adasum(torch.optim.Optimizer):
         self._adasum_counts[parameter] = count
 
 
-# torch wraps each class's step() so that hooks of the application run; the class below has been wrapped already.
+# torch wraps each class's step() to run the application's hooks; the optimizer's own class is wrapped already.
 _Adasum.step.hooked = True  # type: ignore[attr-defined]
 
 
@@ -131,10 +131,10 @@ def distribute_by_adasum(
     passes: int,
     process_set: ProcessSet,
 ) -> Any:
-    """``optimizer`` with Adasum over its steps; state and param_groups are shared with it.
+    """Returns ``optimizer`` with Adasum applied to its steps; they share state and param_groups.
 
-    Unlike Horovod's, it works for any number of ranks, any process set and any optimizer, since each takes its whole
-    step at once.
+    Unlike Horovod's, it works for any number of ranks, any process set and any optimizer, since each rank takes its
+    whole step at once.
     """
     if passes < 1:
         raise ValueError(f"backward_passes_per_step={passes} is less than 1")

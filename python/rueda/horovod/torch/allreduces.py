@@ -1,8 +1,8 @@
 """allreduce with Horovod's signatures.
 
-``average`` is Horovod's older way to say ``op``. A function with ``_async`` returns a handle for :func:`synchronize`
-and :func:`poll` at once; one with a trailing underscore works in place. Every rank of ``process_set`` must take part.
-Where ranks disagree, or one of them cannot take part, every rank raises :class:`HorovodInternalError`.
+``average`` is Horovod's older form of ``op``. ``_async`` functions return a handle for :func:`synchronize` and
+:func:`poll` immediately; those with a trailing underscore work in place. Every rank of ``process_set`` must take part.
+If ranks disagree, or one of them cannot take part, every rank raises :class:`HorovodInternalError`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _collectives = Collectives(TorchAdapter(gpus=True))
 
 
 def _narrows(tensor: Tensor, op: Op, compression: Any) -> bool:
-    """Whether elements are converted while they are packed, which spares two tensors."""
+    """Whether elements can be converted while they are packed, which saves two temporary tensors."""
     return (
         wire_of(compression) != NO_WIRE
         and isinstance(tensor, torch.Tensor)
@@ -55,12 +55,12 @@ def allreduce(
 ) -> Tensor:
     """Reduces ``tensor`` over the ranks into a new one, with gradients for Average and Sum.
 
-    ``tensor``: any shape, the same on every rank, of any of Rueda's dtypes, in the CPU's memory. ``compression``: how
-    it is sent. ``op``: Average (the default; integers are rounded towards zero), Sum, Min, Max, Product or
-    Adasum. ``prescale_factor`` multiplies each rank's tensor, ``postscale_factor`` the result.
+    ``tensor``: any shape, the same on every rank, of any Rueda dtype, on the CPU or an NVIDIA GPU. ``compression``: the
+    format in which it is sent. ``op``: Average (the default; integers are rounded towards zero), Sum, Min, Max, Product
+    or Adasum. ``prescale_factor`` multiplies each rank's tensor, ``postscale_factor`` the result.
 
-    Raises :class:`HorovodInternalError`; at once, and on this rank alone, ``ValueError`` before ``init()``, for ``op``
-    together with ``average``, outside of ``process_set``, and while another tensor of this ``name`` is pending.
+    Raises :class:`HorovodInternalError`. Immediately raises ``ValueError`` on this rank only before ``init()``, for
+    ``op`` together with ``average``, outside ``process_set``, and while another tensor of this ``name`` is pending.
 
     Example::
 
@@ -99,7 +99,7 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Tensor]:
-    """:func:`allreduce` that returns a handle at once. ``tensor`` must not be written meanwhile.
+    """:func:`allreduce` that returns a handle immediately. ``tensor`` must not be written meanwhile.
 
     Example::
 
@@ -121,7 +121,7 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """:func:`allreduce` into ``tensor`` itself, which is returned. It must be contiguous.
+    """:func:`allreduce` in place: overwrites ``tensor``, which must be contiguous, and returns it.
 
     Example::
 
@@ -149,7 +149,7 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Tensor]:
-    """:func:`allreduce_` that returns a handle at once. ``tensor`` must be neither read nor written meanwhile.
+    """:func:`allreduce_` that returns a handle immediately. ``tensor`` must be neither read nor written meanwhile.
 
     Example::
 

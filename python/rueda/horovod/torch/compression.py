@@ -1,6 +1,6 @@
-"""What gradients look like on the wire, under the names that Horovod has for it.
+"""The wire formats of gradients, under Horovod's names.
 
-An own compressor is a class with two static methods, given as ``compression=``; no instance is needed.
+A custom compressor is a class with two static methods, passed as ``compression=``; no instance is needed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor", "com
 
 
 def compressed(tensor: Any, compression: Any) -> tuple[Any, Any]:
-    """What ``compression`` sends, and what it has to know afterwards. What is no tensor is left to be refused.
+    """Returns the tensor to send and the context for decompress(); a non-tensor passes through, to be refused later.
 
     Example::
 
@@ -26,7 +26,7 @@ def compressed(tensor: Any, compression: Any) -> tuple[Any, Any]:
 
 
 class Compressor:
-    """Base of compressors.
+    """Base class of compressors.
 
     Example::
 
@@ -44,12 +44,12 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """The tensor to reduce, and what decompress() has to know."""
+        """Returns the tensor to reduce and the context for decompress()."""
         raise NotImplementedError
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The reduced tensor as it was before compress()."""
+        """Converts the reduced tensor back to the format before compress()."""
         raise NotImplementedError
 
 
@@ -72,10 +72,10 @@ class FP16Compressor(Compressor):
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """The tensor as float16."""
+        """Returns the tensor, as float16 if it is floating-point, and its dtype."""
         return Compression.fp16.compress(tensor)
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The tensor as what it was."""
+        """Returns the tensor in its original dtype."""
         return Compression.fp16.decompress(tensor, ctx)

@@ -1,8 +1,8 @@
-"""allgather, broadcast, alltoall, and what has no tensor, with Horovod's signatures.
+"""allgather, broadcast, alltoall, join, barrier, poll and synchronize, with Horovod's signatures.
 
-A function with ``_async`` returns a handle for :func:`synchronize` and :func:`poll` at once; one with a trailing
-underscore works in place. Every rank of ``process_set`` must take part. Where ranks disagree, or one of them cannot
-take part, every rank raises :class:`HorovodInternalError`.
+``_async`` functions return a handle for :func:`synchronize` and :func:`poll` immediately; those with a trailing
+underscore work in place. Every rank of ``process_set`` must take part. If ranks disagree, or one of them cannot take
+part, every rank raises :class:`HorovodInternalError`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def allgather(
 ) -> Tensor:
     """Concatenates the ranks' tensors along the first dimension, in rank order, with gradients.
 
-    ``tensor``: at least one dimension; the first extent may differ between ranks, also be 0.
+    ``tensor``: at least one dimension; the first extent may differ between ranks and be 0.
 
     Example::
 
@@ -61,7 +61,7 @@ def allgather(
 def allgather_async(
     tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle[Tensor]:
-    """:func:`allgather` that returns a handle at once. ``tensor`` must not be written meanwhile.
+    """:func:`allgather` that returns a handle immediately. ``tensor`` must not be written meanwhile.
 
     Example::
 
@@ -92,7 +92,7 @@ def grouped_allgather(
 def grouped_allgather_async(
     tensors: Iterable[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle[list[Tensor]]:
-    """:func:`grouped_allgather` that returns one handle for all tensors at once.
+    """:func:`grouped_allgather` that immediately returns one handle for all tensors.
 
     Example::
 
@@ -116,7 +116,7 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """Returns a copy of the tensor of the rank ``root_rank`` (a world rank) on every rank, with gradients.
+    """Returns a copy of the tensor of rank ``root_rank`` (a world rank) on every rank, with gradients.
 
     ``tensor``: the same shape and dtype on every rank.
 
@@ -136,7 +136,7 @@ def broadcast_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Tensor]:
-    """:func:`broadcast` that returns a handle at once.
+    """:func:`broadcast` that returns a handle immediately.
 
     Example::
 
@@ -156,7 +156,7 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """:func:`broadcast` into ``tensor`` itself, which is returned. It must be contiguous.
+    """:func:`broadcast` in place: overwrites ``tensor``, which must be contiguous, and returns it.
 
     Example::
 
@@ -175,7 +175,7 @@ def broadcast_async_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Tensor]:
-    """:func:`broadcast_` that returns a handle at once. ``tensor`` must be neither read nor written meanwhile.
+    """:func:`broadcast_` that returns a handle immediately. ``tensor`` must be neither read nor written meanwhile.
 
     Example::
 
@@ -194,7 +194,7 @@ def _rows(splits: Any) -> Any:
 
 
 def _like(splits: Any, counts: Tensor) -> Tensor:
-    """The received splits, of the dtype and on the device of the splits; otherwise as Horovod has them."""
+    """Returns the received splits in the dtype and on the device of ``splits``, or as int32, as in Horovod."""
     if isinstance(splits, Tensor):
         return counts.to(device=splits.device, dtype=splits.dtype)
     return counts.to(torch.int32)
@@ -209,8 +209,8 @@ def alltoall(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Sends ``splits[r]`` rows of ``tensor`` to rank r of the set and concatenates what arrives, with gradients.
 
-    ``splits``: a tensor or list of whole numbers that add up to the first extent; by default even.
-    Returns the new tensor and, where splits are given, a tensor of the rows received from each rank.
+    ``splits``: a tensor or list of integers that add up to the first extent; by default even.
+    Returns the new tensor and, if ``splits`` is given, a tensor with the number of rows received from each rank.
 
     Example::
 
@@ -233,7 +233,7 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[tuple[Tensor, Tensor]]:
-    """:func:`alltoall` that returns a handle at once; its result always has the received splits.
+    """:func:`alltoall` that returns a handle immediately; its result always has the received splits.
 
     Example::
 
@@ -252,17 +252,17 @@ def alltoall_async(
 
 @translated
 def join(device: int = -1) -> int:
-    """Says that this rank has no more data; returns, when all ranks have joined, the rank that was last.
+    """Announces that this rank has no more data; once all ranks have joined, returns the last one to join.
 
-    Until then this rank takes part in the others' operations with nothing. An average divides by all ranks of the set
-    (unless ``RUEDA_JOIN_AVERAGE`` says otherwise, or the world was formed by ``rueda.init()``). ``device`` is ignored:
-    a rank that has joined goes on using the GPU that it has used before.
+    Until then this rank takes part in the others' operations without contributing. An average divides by all ranks of
+    the set (unless ``RUEDA_JOIN_AVERAGE`` is set otherwise, or ``rueda.init()`` formed the world). ``device`` is
+    ignored: a joined rank continues to use its previous GPU.
 
     Example::
 
         >>> for batch in range(hvd.rank() + 1):  # more on some ranks than on others
         ...     gradient = hvd.allreduce(torch.ones(2), name="gradient")
-        >>> hvd.join()  # the rank that was last
+        >>> hvd.join()  # the last rank to join
         0
     """
     return rueda.exchanges.join()
@@ -270,7 +270,7 @@ def join(device: int = -1) -> int:
 
 @translated
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Returns when every rank of the set has called it.
+    """Returns once every rank of the set has called it.
 
     Example::
 

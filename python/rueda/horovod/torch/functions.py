@@ -1,4 +1,4 @@
-"""The same model, optimizer and objects on every rank, with Horovod's signatures."""
+"""Broadcast of models, optimizers and objects, and allgather of objects, with Horovod's signatures."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = [
 
 @translated
 def broadcast_parameters(params: Any, root_rank: int) -> None:
-    """Overwrites the tensors of every rank with those of the rank ``root_rank``.
+    """Overwrites the tensors of every rank with those of rank ``root_rank``.
 
-    ``params``: ``model.state_dict()``, ``model.named_parameters()`` or ``model.parameters()``; any strides. Values that
-    are no tensors are left alone if they are ``None``; for others every rank raises.
+    ``params``: ``model.state_dict()``, ``model.named_parameters()`` or ``model.parameters()``; any strides. ``None`` in
+    a ``dict`` is skipped; for any other value that is not a tensor every rank raises.
 
     Example::
 
@@ -42,10 +42,10 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
-    """Gives the optimizers of all ranks the state and hyperparameters of the one at ``root_rank``.
+    """Gives the optimizers of all ranks the state and hyperparameters of the one on rank ``root_rank``.
 
-    Works for every optimizer, LBFGS too, also before the first step; the root's is only read. ``model`` is ignored:
-    Horovod needs it for steps that it takes to create the state.
+    Works for every optimizer, including LBFGS, even before the first step; the root's is only read. ``model`` is
+    ignored: Horovod needs it for the steps with which it creates the state.
 
     Example::
 
@@ -62,7 +62,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Returns the ``obj`` of the rank ``root_rank`` (a world rank) on every rank of the set. It travels by pickle.
+    """Returns the ``obj`` of rank ``root_rank`` (a world rank) on every rank of the set. It is sent by pickle.
 
     Example::
 
@@ -74,7 +74,7 @@ def broadcast_object(
 
 @translated
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Returns the list of every rank's ``obj``, in rank order. They travel by pickle.
+    """Returns the list of every rank's ``obj``, in rank order. They are sent by pickle.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""allreduce of several tensors together, with Horovod's signatures. What holds for each stands at allreduce."""
+"""allreduce of several tensors together, with Horovod's signatures. For each tensor, see allreduce."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[list[Tensor]]:
-    """:func:`grouped_allreduce` that returns one handle for all tensors at once.
+    """:func:`grouped_allreduce` that immediately returns one handle for all tensors.
 
     Example::
 
@@ -100,7 +100,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """:func:`grouped_allreduce` into the tensors themselves, which are returned. They must be contiguous.
+    """:func:`grouped_allreduce` in place: overwrites the tensors, which must be contiguous, and returns them.
 
     Example::
 
@@ -126,7 +126,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[list[Tensor]]:
-    """:func:`grouped_allreduce_` that returns one handle for all tensors at once.
+    """:func:`grouped_allreduce_` that immediately returns one handle for all tensors.
 
     Example::
 
@@ -174,7 +174,7 @@ def _grouped_averages(
     postscale: float,
     process_set: ProcessSet,
 ) -> Handle[list[Tensor]]:
-    """Of tensors some of which hold whole numbers: these are a group of their own."""
+    """Averages tensors some of which hold integers; the integer tensors form a separate group."""
     parts = _Parts(tensors, name)
     totals = begin(parts.whole, name, Sum, prescale, 1.0, process_set)
     ranks = ranks_of(process_set)
@@ -194,7 +194,7 @@ def _averages_now(
     postscale: float,
     process_set: ProcessSet,
 ) -> list[Tensor]:
-    """The same as new tensors; gradients flow through those that do not hold whole numbers."""
+    """Like :func:`_grouped_averages`, into new tensors; gradients flow through the non-integer tensors."""
     parts = _Parts(tensors, name)
     totals = reductions.grouped_allreduce_async(parts.whole, name, Sum, prescale, 1.0, process_set)
     ranks = ranks_of(process_set)
@@ -212,7 +212,7 @@ def _divided(totals: Iterable[Tensor], postscale: float, ranks: int) -> list[Ten
 
 
 class _Parts:
-    """Tensors that are averaged as a group, those that hold whole numbers and the others."""
+    """Splits a group of tensors to average into integer tensors and others."""
 
     def __init__(self, tensors: Sequence[Tensor], name: str | None) -> None:
         numbers: dict[bool, list[int]] = {True: [], False: []}
@@ -224,7 +224,7 @@ class _Parts:
         self._order = numbers[True] + numbers[False]
 
     def in_order(self, whole: list[Tensor], others: list[Tensor]) -> list[Tensor]:
-        """What has become of them, in the order of the tensors."""
+        """Returns the results in the order of the tensors."""
         found = dict(zip(self._order, whole + others, strict=True))
         return [found[number] for number in range(len(found))]
 

@@ -1,4 +1,4 @@
-"""All operations, under the name of the module in which Horovod has them."""
+"""All operations, under Horovod's module name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DistributedOptimizer with Horovod's signature, on rueda.torch's."""
+"""DistributedOptimizer with Horovod's signature, based on rueda.torch's."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = ["DistributedOptimizer", "HorovodDistributed"]
 
 @never_compiled
 class HorovodDistributed(Distributed):
-    """The methods that DistributedOptimizer() lays over the class of the optimizer that it is given."""
+    """The methods that DistributedOptimizer() mixes into the optimizer's class."""
 
     @property
     def backward_passes_per_step(self) -> int:
-        """How many backward passes make a step; setting it is set_backward_passes_per_step()."""
+        """Number of backward passes per step; setting it calls set_backward_passes_per_step()."""
         return self._rueda.passes
 
     @backward_passes_per_step.setter
@@ -58,7 +58,7 @@ class HorovodDistributed(Distributed):
         return self._rueda.options.process_set
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """See rueda.torch.DistributedOptimizer. Warns, as Horovod's, where synchronize() was called before it."""
+        """See rueda.torch.DistributedOptimizer. Warns, like Horovod, if synchronize() was called before it."""
         if closure is None and self._rueda_synchronizes and self._rueda.synchronized:
             warnings.warn(
                 "optimizer.step() called without optimizer.skip_synchronize() context after "
@@ -75,14 +75,14 @@ class HorovodDistributed(Distributed):
             super().synchronize()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """See rueda.torch.DistributedOptimizer. Where it raises, it is an AssertionError, too, as Horovod's."""
+        """See rueda.torch.DistributedOptimizer. Its error is also an AssertionError, as in Horovod."""
         try:
             super().zero_grad(set_to_none)
         except InvalidArgumentError as error:
             raise HorovodUsageError(str(error)) from error
 
 
-# torch wraps each class's step() so that hooks of the application run; the class below has been wrapped already.
+# torch wraps each class's step() to run the application's hooks; the optimizer's own class is wrapped already.
 HorovodDistributed.step.hooked = True  # type: ignore[attr-defined]
 
 
@@ -101,21 +101,21 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
 ) -> Any:
     """Returns an optimizer like ``optimizer`` whose step() uses the gradients of all ranks.
 
-    Each gradient is reduced as soon as backward() has computed it. ``optimizer.synchronize()`` waits for them, so that
-    they can be clipped; step() belongs into ``with optimizer.skip_synchronize():`` then, and warns outside of it.
+    Each gradient is reduced as soon as backward() has computed it. To clip gradients, wait for them by
+    ``optimizer.synchronize()``, then call step() within ``with optimizer.skip_synchronize():``; outside it warns.
 
     - ``named_parameters``: usually ``model.named_parameters()``; the same names on every rank.
     - ``compression``: how gradients are sent, such as ``hvd.Compression.fp16``.
-    - ``backward_passes_per_step``: gradients of that many passes are summed up, then reduced.
+    - ``backward_passes_per_step``: sums the gradients of that many passes, then reduces them.
     - ``op``: Average, Sum or Adasum. With Adasum each rank takes its own step, and the steps are combined.
     - ``gradient_predivide_factor`` f: with Average, divides by f before the sum and by size/f after it.
     - ``groups``: gradients to reduce together: a number of groups, or lists of parameters. ``num_groups`` is the older
       name for the number.
-    - ``sparse_as_dense``: reduces sparse gradients as dense ones; by default only rows that some rank has travel.
-    - ``process_set``: whose gradients are reduced; on other ranks the optimizer works alone.
+    - ``sparse_as_dense``: reduces sparse gradients as dense ones; by default only rows that some rank has are sent.
+    - ``process_set``: the ranks that reduce gradients; on other ranks the optimizer works alone.
 
-    A parameter without a gradient on this rank contributes zeros. Raises ``ValueError`` for what makes no sense, and,
-    from backward() and step(), :class:`HorovodInternalError` or its cause.
+    A parameter without a gradient on this rank contributes zeros. Raises ``ValueError`` for invalid arguments;
+    backward() and step() raise :class:`HorovodInternalError` or its cause.
 
     Example::
 
@@ -144,7 +144,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
             return distribute_by_adasum(
                 optimizer, named_parameters, compression, backward_passes_per_step, process_set
             )
-        op = Sum  # of one
+        op = Sum  # over one rank
     return _DistributedOptimizer(
         optimizer,
         named_parameters,

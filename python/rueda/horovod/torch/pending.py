@@ -1,4 +1,4 @@
-"""Names that are being processed: Horovod refuses a second submission of one at the call, on the rank that makes it."""
+"""Pending names: like Horovod, the submitting rank refuses a second submission of a pending name at the call."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["begun", "require_usable"]
 
 H = TypeVar("H", bound=Handle[Any])
 
-# The newest operation of each set and name that this API has begun on this rank. It looks at the two oldest whenever
-# one is begun, so that it shrinks.
+# The newest operation that this API has started on this rank for each set and name. Each new operation checks the two
+# oldest entries and removes completed ones, so that the table shrinks.
 _newest: dict[tuple[int, str], Handle[Any]] = {}
 
 
 def require_usable(name: str | None, process_set: ProcessSet, parts: int | None = None) -> None:
-    """Raises where Horovod does at the call: this rank is no member, or an operation of that name is pending.
+    """Raises at the call, like Horovod, if this rank is not a member or an operation of that name is pending.
 
-    ``parts``: how many tensors are submitted under the name, for a group. What is pending is not harmed.
+    ``parts``: for a group, the number of tensors submitted under the name. Pending operations are not affected.
     """
     set_id = identify(process_set)
     if set_id and _native.rank_in(set_id) < 0:
@@ -42,7 +42,7 @@ def require_usable(name: str | None, process_set: ProcessSet, parts: int | None 
 def begun(
     submit: Callable[[], H], name: str | None, process_set: ProcessSet, parts: int | None = None
 ) -> H:
-    """Begins an operation; raises as :func:`require_usable`."""
+    """Starts an operation; raises like :func:`require_usable`."""
     require_usable(name, process_set, parts)
     handle = submit()
     for key in _keys(name, identify(process_set), parts):

@@ -1,4 +1,4 @@
-"""The reductions by Horovod's names, and its older argument ``average``."""
+"""The reductions under Horovod's names, and its older argument ``average``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class AdasumOp:
-    """The type of :data:`Adasum`, which is no reduction of single elements."""
+    """The type of :data:`Adasum`, which is not an element-wise reduction."""
 
     def __repr__(self) -> str:
         return "Adasum"
@@ -39,9 +39,9 @@ Op = ReduceOp | AdasumOp
 
 
 def chosen(op: Op | None, average: bool | None) -> Op:
-    """The reduction that ``op`` and the deprecated ``average`` ask for together; by default the average.
+    """Returns the reduction that ``op`` or the deprecated ``average`` selects; by default the average.
 
-    Raises ``ValueError`` where both are given.
+    Raises ``ValueError`` if both are given.
 
     Example::
 
@@ -57,7 +57,7 @@ def chosen(op: Op | None, average: bool | None) -> Op:
 
 
 def element_wise(op: Op) -> ReduceOp:
-    """The reduction for what Adasum does not exist for; raises :class:`rueda.UnsupportedError` for it.
+    """Returns ``op`` for operations without Adasum; raises :class:`rueda.UnsupportedError` for Adasum.
 
     Example::
 

@@ -39,9 +39,9 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Tensor:
-    """Reduces as :func:`allreduce`, then leaves each rank its rows of the first dimension, with gradients.
+    """Reduces like :func:`allreduce`, then leaves each rank its rows of the first dimension, with gradients.
 
-    ``tensor``: at least one dimension. The rows are dealt out as evenly as possible, earlier ranks get one more.
+    ``tensor``: at least one dimension. Rows are split as evenly as possible; the first ranks get one more.
 
     Example::
 
@@ -71,7 +71,7 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle[Tensor]:
-    """:func:`reducescatter` that returns a handle at once. ``tensor`` must not be written meanwhile.
+    """:func:`reducescatter` that returns a handle immediately. ``tensor`` must not be written meanwhile.
 
     Example::
 
@@ -97,9 +97,9 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
-    """:func:`reducescatter` of several tensors, of which number i is called ``name.i``.
+    """:func:`reducescatter` of several tensors; tensor i is named ``name.i``.
 
-    All are on their way at once, but for floats beside whole numbers, which come one by one.
+    All are in flight together, except that averages of floats in a group with integers are reduced one by one.
 
     Example::
 
@@ -131,7 +131,7 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle[list[Tensor]]:
-    """:func:`grouped_reducescatter` that returns one handle for all tensors at once.
+    """:func:`grouped_reducescatter` that immediately returns one handle for all tensors.
 
     Example::
 
@@ -173,7 +173,7 @@ def _mixed(
     postscale: float,
     process_set: ProcessSet,
 ) -> list[Tensor]:
-    """The parts of tensors some of which hold whole numbers; gradients flow through the others, one by one."""
+    """Reduces tensors some of which hold integers; gradients flow through the others, reduced one by one."""
 
     def begin(number: int) -> Handle[Tensor]:
         part = part_name(name, number)
@@ -191,7 +191,7 @@ def _mixed(
                 tensors[number], part, op, prescale, postscale, process_set
             )
     finally:
-        # After a failure, too, other ranks wait for all parts.
+        # Even after a failure, other ranks wait for all parts.
         handles |= {number: begin(number) for number in floats}
         for handle in handles.values():
             handle.wait()

@@ -17,7 +17,7 @@ Tensor = torch.Tensor
 
 
 class SparseHandle:
-    """What :func:`sparse_allreduce_async` returns: to be called, as Horovod's, or given to :func:`synchronize`."""
+    """The result of :func:`sparse_allreduce_async`: call it, as in Horovod, or pass it to :func:`synchronize`."""
 
     def __init__(self, handle: Handle[Tensor]) -> None:
         self.handle = handle
@@ -31,9 +31,9 @@ class SparseHandle:
 def sparse_allreduce_async(
     tensor: Tensor, name: str | None, op: Op, process_set: ProcessSet = global_process_set
 ) -> SparseHandle:
-    """The sum or average of sparse tensors; call what is returned for the result, which is coalesced.
+    """Sums or averages sparse tensors; call the returned handle for the result, which is coalesced.
 
-    ``tensor``: of layout ``torch.sparse_coo``; how many values it has may differ between ranks, also be 0.
+    ``tensor``: of layout ``torch.sparse_coo``; its number of values may differ between ranks and be 0.
 
     Example::
 

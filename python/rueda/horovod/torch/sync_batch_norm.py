@@ -22,13 +22,14 @@ Gradient = torch.Tensor | None
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Like ``torch.nn.BatchNorm1d`` to ``3d``, with mean and variance of the batches of all ranks while training.
+    """Like ``torch.nn.BatchNorm1d`` to ``3d``, with the mean and variance of all ranks' batches during training.
 
     The arguments are those of ``torch.nn.BatchNorm2d``. Input: ``[batch, num_features, ...]`` on the CPU or a
-    GPU (Horovod's needs one); the ranks' batches may differ in size, one may even be empty. Every rank must run the
+    GPU (Horovod's needs one); batch sizes may differ between ranks, and some may be 0. Every rank must run the
     module's forward and backward passes in the same order.
 
-    Raises ``ValueError`` for input of less than two dimensions, and :class:`HorovodInternalError`.
+    Raises ``ValueError`` for input of less than two dimensions or if all batches are empty, and
+    :class:`HorovodInternalError`.
 
     Example::
 
@@ -64,7 +65,7 @@ class SyncBatchNorm(_BatchNorm):
         if self.weight is not None:
             shape = (1, -1) + (1,) * (input.dim() - 2)
             result = result * self.weight.view(shape) + self.bias.view(shape)
-        return result.to(input.dtype)  # also where the weights are wider
+        return result.to(input.dtype)  # even if the weights are wider
 
     def _update(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:
         assert self.num_batches_tracked is not None
@@ -80,15 +81,15 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def _channels(tensor: torch.Tensor) -> torch.Tensor:
-    """``[features, everything else]``, in at least single precision."""
+    """Returns ``[features, everything else]`` in at least single precision."""
     flat = tensor.transpose(0, 1).reshape(tensor.shape[1], tensor[:, 0].numel())
     return flat if flat.dtype == torch.float64 else flat.float()
 
 
 def _statistics(input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Mean and variance of each feature over all ranks, and the number of values that they are of.
+    """Returns each feature's mean and variance over all ranks, and the number of values per feature.
 
-    Each rank sends its own mean and sum of squared deviations, and not sums of squares, which would cancel.
+    Each rank sends its mean and sum of squared deviations; raw sums of squares would suffer from cancellation.
     """
     values = _channels(input)
     count = values.shape[1]
@@ -129,7 +130,7 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> tuple[Gradient, ...]:
-        """The gradient of all ranks' losses, since each x has changed the mean and variance of all."""
+        """Returns the gradient of all ranks' losses, since each x affects the mean and variance on every rank."""
         normal, scale = ctx.saved_tensors
         gradient = gradients[0].to(normal.dtype)
         sums = torch.stack([_channels(gradient).sum(1), _channels(gradient * normal).sum(1)])

@@ -1,6 +1,6 @@
-"""Averages of whole numbers as Horovod forms them: rounded towards zero, the factor applied before that.
+"""Integer averages with Horovod's rounding: towards zero, after the factor is applied.
 
-Rueda's own round towards negative infinity, as NumPy does. So these are sums, divided afterwards.
+Rueda's own averages round towards negative infinity, like NumPy. So these are computed as sums and then divided.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def is_of_whole_numbers(tensor: object, op: Op) -> bool:
-    """Whether a tensor is to be averaged and the quotient to be rounded."""
+    """Whether this is an average of integers, which must be rounded."""
     return op == Average and isinstance(tensor, torch.Tensor) and tensor.dtype in _WHOLE
 
 
 def ranks_of(process_set: ProcessSet) -> int:
-    """How many ranks take part in what has just begun. Later the set may be gone, or another world there."""
+    """Returns the number of ranks in an operation just started; the set or the world may change later."""
     ranks = process_set.size()
-    assert ranks is not None  # one that has not been added was refused before
+    assert ranks is not None  # a set that is not added was refused before
     return ranks
 
 
 def divided(total: torch.Tensor, postscale: float, ranks: int) -> torch.Tensor:
-    """Makes the average of a sum over so many ranks, in its place.
+    """Divides a sum over ``ranks`` in place.
 
     Example::
 

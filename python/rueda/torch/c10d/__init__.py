@@ -8,7 +8,7 @@ Example::
     dist.init_process_group("rueda")
     model = torch.nn.parallel.DistributedDataParallel(model)
 
-Works under ``torchrun``, ``mpirun`` and ``rueda run``; ``docs/torch-distributed.md`` says what is there
+Works under ``torchrun``, ``mpirun`` and ``rueda run``; ``docs/torch-distributed.md`` lists what is supported
 and what is not.
 """
 

@@ -1,4 +1,4 @@
-"""The collectives of a process group that bring something else to every rank."""
+"""The collectives of a process group that give each rank a different result."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ __all__ = ["AllToAll"]
 
 @never_compiled
 class AllToAll(Operations):
-    """gather, scatter and alltoall in all their forms: each is an all-to-all of Rueda's.
+    """gather, scatter and alltoall in all their forms, each implemented as a Rueda all-to-all.
 
-    Sizes may differ, but every two ranks must agree on what one gives the other.
+    Sizes may differ, but each pair of ranks must agree on how much one sends the other.
     """
 
     def gather(
@@ -46,7 +46,7 @@ class AllToAll(Operations):
         opts: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        """Gives the rank ``opts.rootRank`` the tensors of all; the others pass no output."""
+        """Gathers the tensors of all ranks on rank ``opts.rootRank``; the others pass no output."""
         if isinstance(input_tensors, torch.Tensor):
             outputs, source = list(output_tensors), input_tensors
         else:
@@ -68,7 +68,7 @@ class AllToAll(Operations):
         opts: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        """Gives each rank one of the tensors of ``opts.rootRank``; the others pass no input."""
+        """Sends each rank one of the tensors of rank ``opts.rootRank``; the others pass no input."""
         if isinstance(output_tensors, torch.Tensor):
             output, inputs = output_tensors, list(input_tensors)
         else:
@@ -103,7 +103,7 @@ class AllToAll(Operations):
         input_tensors: Sequence[torch.Tensor],
         opts: Any = None,
     ) -> Work:
-        """Gives rank r the r-th of the inputs and takes its into the r-th of the outputs."""
+        """Sends the r-th input to rank r and receives that rank's tensor into the r-th output."""
         rows = [tensor.numel() for tensor in input_tensors]
         expected = [tensor.numel() for tensor in output_tensors]
         return self._alltoall(
@@ -124,7 +124,7 @@ class AllToAll(Operations):
         opts: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        """Gives rank r the next ``input_split_sizes[r]`` rows of the input, by default equally many."""
+        """Sends the next ``input_split_sizes[r]`` rows of the input to rank r; by default splits them equally."""
         size = self.size()
 
         def rows(tensor: torch.Tensor, splits: Sequence[int], what: str) -> list[int]:
@@ -163,7 +163,7 @@ class AllToAll(Operations):
         sent: list[int],
         options: Any,
     ) -> Work:
-        """For a caller that would wait at once, of tensors that can be used as they lie."""
+        """For a caller that would wait immediately, on tensors that can be used in place."""
         pointer, count, code = source
         shape, set_id = input.shape, self._membership.set_id
         item = dtypes.item_size(code)
@@ -198,7 +198,7 @@ class AllToAll(Operations):
         expected: list[int],
         options: Any,
     ) -> Work:
-        """Sends ``rows[r]`` rows to rank r; ``expected[r]`` come from it, into the outputs one after the other."""
+        """Sends ``rows[r]`` rows to rank r and receives ``expected[r]`` from it, into consecutive outputs."""
         set_id = self._membership.set_id
         try:
             source, view = source_of()

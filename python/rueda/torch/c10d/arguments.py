@@ -1,4 +1,4 @@
-"""What the functions of a process group are given: tensors, options, reductions."""
+"""Arguments of a process group's functions: tensors, options, reductions."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ _reductions: dict[Any, ReduceOp] = {
 
 
 def reduction_of(op: Any) -> tuple[ReduceOp, float]:
-    """Rueda's reduction and the factor for each input. Raises Refusal for one that Rueda has not."""
-    # ReduceOp.SUM is an enumerator, an option's reduceOp an object that compares equal to it.
+    """Rueda's reduction and the factor for each input. Raises Refusal for a reduction that Rueda lacks."""
+    # ReduceOp.SUM is an enumerator; an option's reduceOp is an object that compares equal to it.
     for known, reduction in _reductions.items():
         if op == known:
             return reduction, 1.0
@@ -69,30 +69,30 @@ def reduction_of(op: Any) -> tuple[ReduceOp, float]:
 
 
 def root_of(opts: Any) -> int:
-    """The root that torch's options name, or that stands in their place: a rank of the group, by default 0."""
+    """The root rank within the group: ``opts.rootRank``, or ``opts`` itself if it is an int; by default 0."""
     root: int = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
     return root
 
 
 def as_refusal(error: Refusal | ValueError) -> Refusal:
-    """What every rank is told of an error that one rank's arguments have raised."""
+    """The refusal that tells every rank about an error in one rank's arguments."""
     return error if isinstance(error, Refusal) else Refusal(str(error))
 
 
 def seconds_of(options: Any, default: float) -> float:
-    """The time-out of an operation in seconds: the options', or the group's."""
+    """An operation's timeout in seconds: that of ``options`` if positive, else ``default``."""
     timeout = options if isinstance(options, timedelta) else getattr(options, "timeout", None)
     seconds = 0.0 if timeout is None else timeout.total_seconds()
     return seconds if seconds > 0 else default
 
 
 def read(tensor: object) -> tuple[torch.Tensor, View]:
-    """A contiguous tensor with the elements of ``tensor``, itself where possible. Raises Refusal."""
+    """A contiguous tensor with the elements of ``tensor``: itself if possible, else a copy. Raises Refusal."""
     return _adapter.read(tensor)
 
 
 class Target:
-    """Where a result belongs: contiguous memory to write to, and how it gets from there to ``tensor``."""
+    """The destination of a result: contiguous memory to write to, and how it gets from there to ``tensor``."""
 
     def __init__(self, tensor: torch.Tensor, keep_elements: bool, written: bool = True) -> None:
         self._given = tensor
@@ -114,35 +114,35 @@ class Target:
         elif keep_elements:
             self.memory, self.view = _adapter.write(_adapter.copy(tensor))
         else:
-            read(tensor)  # refuses what has no elements of its own
+            read(tensor)  # refuses tensors without elements of their own
             self.memory, self.view = _adapter.write(_adapter.empty_like(tensor))
 
     def is_in_place(self) -> bool:
-        """Whether what is written is the tensor's own memory."""
+        """Whether results are written directly to the tensor's own memory."""
         return self.memory is self.tensor
 
     def give(self) -> None:
-        """Brings what was written to the tensor. Raises where that was resized or given other memory meanwhile."""
+        """Copies the result to the tensor, unless in place: then raises if it was resized or its memory replaced."""
         if not self.is_in_place():
             overwrite(self.tensor, self.memory)
         elif (change := _adapter.change_of(self._given, self.view)) is not None:
             raise changed_in_flight("the tensor", change)
 
     def fill(self, flat: torch.Tensor) -> None:
-        """The same with the elements of ``flat`` in its place."""
+        """Copies the elements of ``flat`` to the tensor."""
         overwrite(self.tensor, flat.view(self.tensor.shape))
 
 
 def overwrite(target: torch.Tensor, values: torch.Tensor) -> None:
-    """Copies into a tensor, whether or not it was made in inference mode."""
+    """Copies ``values`` into a tensor, even one created in inference mode."""
     with torch.inference_mode() if target.is_inference() else nullcontext():
         target.copy_(values)
 
 
 def target_of(tensor: torch.Tensor, keep_elements: bool = False, written: bool = True) -> Target:
-    """See Target. Raises Refusal.
+    """Creates a Target. Raises Refusal.
 
-    ``keep_elements``: the memory begins with the tensor's elements. ``written``: they are not only read.
+    ``keep_elements``: the memory initially holds the tensor's elements. ``written``: it is written, not only read.
     """
     try:
         return Target(tensor, keep_elements, written)
@@ -151,7 +151,7 @@ def target_of(tensor: torch.Tensor, keep_elements: bool = False, written: bool =
 
 
 def _shares_elements(tensor: torch.Tensor) -> bool:
-    """Whether it is one that ``expand()`` has made, to which torch would not copy."""
+    """Whether the tensor has expanded dimensions, as from ``expand()``; torch refuses to copy into it."""
     return any(
         stride == 0 and extent > 1
         for stride, extent in zip(tensor.stride(), tensor.shape, strict=True)
@@ -159,7 +159,7 @@ def _shares_elements(tensor: torch.Tensor) -> bool:
 
 
 def flatten(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """All elements in one row, without a copy where there is one contiguous tensor. Raises Refusal."""
+    """All elements as one flat tensor, without a copy for a single contiguous tensor. Raises Refusal."""
     pairs = [read(tensor) for tensor in tensors]
     placement_of(*(view for _, view in pairs))
     parts = [part.reshape(-1) for part, _ in pairs]
@@ -169,7 +169,7 @@ def flatten(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def read_flat(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, View]:
-    """What has the elements of :func:`flatten`, and them in one row. Raises Refusal."""
+    """A tensor that holds the elements of :func:`flatten`, and a flat view of them. Raises Refusal."""
     if len(tensors) != 1:
         return read(flatten(tensors))
     tensor, view = read(tensors[0])
@@ -182,7 +182,7 @@ def reshaped(view: View, shape: tuple[int, ...]) -> View:
 
 
 def tensors_in(references: object) -> Iterator[torch.Tensor]:
-    """The tensors among what an operation refers to: tensors, targets, and sequences of these."""
+    """All tensors that an operation references, which may be tensors, targets, or nested lists and tuples of these."""
     if isinstance(references, torch.Tensor):
         yield references
     elif isinstance(references, Target):
@@ -195,7 +195,7 @@ def tensors_in(references: object) -> Iterator[torch.Tensor]:
 
 
 def require_like(target: Target, view: View) -> None:
-    """Raises Refusal where a result would have another dtype than its target, or be on another device."""
+    """Raises Refusal if a result would differ from its target in dtype or device."""
     if target.view.device != view.device:
         placement_of(target.view, view)  # raises
     if target.view.dtype != view.dtype:
@@ -207,11 +207,10 @@ def require_like(target: Target, view: View) -> None:
 def result_memory(
     targets: Sequence[Target], source: View, in_place_at: int | None = None
 ) -> tuple[int, int]:
-    """Address and bytes of memory into which a result may be written at once; zeros where there is none.
+    """Address and bytes of memory into which the engine may write the result directly; zeros if there is none.
 
-    There is none for several targets, and where the source overlaps the target, unless it begins
-    ``in_place_at`` bytes after it, as collectives in place have it. Whether the engine has written there, its output
-    tells, see :func:`is_in_place`.
+    There is none for several targets, or if the source overlaps the target, unless it begins ``in_place_at`` bytes
+    after the target's start, as in an in-place collective. :func:`is_in_place` tells whether the engine wrote there.
     """
     if len(targets) != 1:
         return 0, 0
@@ -228,7 +227,7 @@ def result_memory(
 def usual_result_memory(
     target: int, length: int, source: int, source_length: int, in_place_at: int | None = None
 ) -> tuple[int, int]:
-    """:func:`result_memory` of one target, by addresses and bytes."""
+    """:func:`result_memory` of one target, given addresses and bytes."""
     distance = source - target
     if -source_length < distance < length and distance != in_place_at:
         return 0, 0
@@ -236,12 +235,12 @@ def usual_result_memory(
 
 
 def is_in_place(memory: _native.Memory, shape: Sequence[int]) -> bool:
-    """Whether a result lies where :func:`result_memory` said."""
+    """Whether the engine wrote the result to the memory from :func:`result_memory`."""
     return len(memory) == 0 and math.prod(shape) > 0
 
 
 def hand_out(native: _native.Handle, targets: Sequence[Target], what: str) -> None:
-    """Copies a result to where it belongs, piece after piece."""
+    """Copies a result to its targets, one piece after another, unless the engine wrote it there."""
     if not targets:
         return
     memory, shape = native.output(dtypes.item_size(targets[0].view.dtype))
@@ -261,7 +260,7 @@ def hand_out(native: _native.Handle, targets: Sequence[Target], what: str) -> No
 
 
 def hand_out_usual(native: _native.Handle, target: torch.Tensor, code: int, what: str) -> None:
-    """The same for one tensor of that element type which can be used as it lies, where it does not lie there yet."""
+    """:func:`hand_out` for one tensor that can be used in place, of dtype ``code``."""
     memory, shape = native.output(dtypes.item_size(code))
     if not is_in_place(memory, shape):
         hand_out(native, [target_of(target)], what)

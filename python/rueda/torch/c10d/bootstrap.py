@@ -1,4 +1,4 @@
-"""How the ranks of a process group become a world or a process set of Rueda."""
+"""Turns the ranks of a torch process group into a Rueda world or process set."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from rueda.variables import set_variables
 
 __all__ = ["register"]
 
-# By any of these Rueda finds the other ranks itself.
+# With any of these, Rueda finds the other ranks by itself.
 LAUNCHER_VARIABLES = ("RUEDA_RENDEZVOUS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
 TORCH_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# Within which a store answers that listens already.
+# Timeout for connecting to a store that is already listening.
 _REACHED = timedelta(seconds=60)
 
 
 def register() -> None:
-    """Makes ``"rueda"`` known to torch.distributed, once."""
+    """Registers ``"rueda"`` with torch.distributed; further calls have no effect."""
     if "RUEDA" in dist.Backend._plugins:
         return
     dist.Backend.register_backend(
@@ -44,7 +44,7 @@ def register() -> None:
     )
     _refuse_several_backends()
     register_rendezvous_handler("rueda", _rendezvous)  # type: ignore[no-untyped-call]
-    # So that init_process_group("rueda") needs no more under mpirun and `rueda run` than under torchrun.
+    # So that init_process_group("rueda") needs no extra arguments under mpirun and `rueda run`, as under torchrun.
     handlers = getattr(
         sys.modules[register_rendezvous_handler.__module__], "_rendezvous_handlers", {}
     )
@@ -53,10 +53,10 @@ def register() -> None:
 
 
 def _refuse_several_backends() -> None:
-    """Has torch.distributed refuse a group with Rueda as one of several backends, such as ``"cpu:gloo,cuda:rueda"``.
+    """Makes torch.distributed refuse a group with Rueda as one of several backends, such as ``"cpu:gloo,cuda:rueda"``.
 
-    A backend in Python takes the place of all others, and is not told that there were any. So the names are checked
-    where torch reads them: the first that it does for a new group, before any rank has met another.
+    A Python backend replaces all others without being told about them. So the names are checked when torch parses
+    them, the first step of creating a group, before any ranks communicate.
     """
     read: Callable[[type[dist.Backend], str], dist.Backend] = dist.Backend.__new__
 
@@ -76,7 +76,7 @@ def _refuse_several_backends() -> None:
 def _environment_or_rueda(
     original: Callable[..., Iterator[tuple[Store, int, int]]],
 ) -> Callable[..., Iterator[tuple[Store, int, int]]]:
-    """``env://`` where torch's variables are set, otherwise ``rueda://`` where a launcher of Rueda's is at work."""
+    """``env://`` if torch's variables are set; else ``rueda://`` under a launcher or in a world; else ``env://``."""
 
     def handler(
         url: str, timeout: timedelta = timedelta(minutes=30), **others: object
@@ -105,18 +105,18 @@ def _rendezvous(
         host = "127.0.0.1" if one_host else socket.gethostname()
         store = _serve_store(host, size, timeout, one_host)
         address = (host, store.port)
-    # Newcomers have made fewer groups than the others, of which rank 0 is one.
+    # Newcomers have created fewer groups than the other ranks; rank 0 is no newcomer.
     (host, port), _generation = broadcast_object((address, _generation), 0, name="c10d.store")
     if store is None:
         store = _reach_store(host, port, size, timeout)
-    barrier(name="c10d.store")  # rank 0 may end it as soon as all have reached it
+    barrier(name="c10d.store")  # once all ranks are connected, rank 0 may end the store
     _met = weakref.ref(store)
     yield store, rank, size
     raise RuntimeError("rueda:// does not rendezvous again")
 
 
 def _reach_store(host: str, port: int, size: int, timeout: timedelta) -> TCPStore:
-    """Rank 0's, which listens already; where rank 0 is lost by now it is not waited for as long as ``timeout``."""
+    """Connects to rank 0's store, which already listens, within 60 s: rank 0 may have been lost meanwhile."""
     try:
         store = TCPStore(host, port, size, False, min(timeout, _REACHED), wait_for_workers=False)
     except (RuntimeError, dist.DistError) as error:
@@ -128,12 +128,12 @@ def _reach_store(host: str, port: int, size: int, timeout: timedelta) -> TCPStor
 
 
 def _serve_store(host: str, size: int, timeout: timedelta, one_host: bool) -> TCPStore:
-    """Rank 0's store. For ranks of one host it listens on the loopback alone."""
+    """Rank 0's store. If all ranks are on one host, it listens only on the loopback."""
     if not one_host:
         return TCPStore(host, 0, size, True, timeout, wait_for_workers=False)
     with socket.create_server((host, 0), backlog=socket.SOMAXCONN) as listener:
         port = listener.getsockname()[1]
-        # The store closes the descriptor that it is given.
+        # The store takes ownership of the descriptor and closes it.
         return TCPStore(
             host,
             port,
@@ -146,12 +146,12 @@ def _serve_store(host: str, size: int, timeout: timedelta, one_host: bool) -> TC
 
 
 def _create(options: Any, given: object) -> RuedaProcessGroup:
-    """What init_process_group() and new_group() call on the members of a new group."""
+    """Called by init_process_group() and new_group() on each member of a new group."""
     global _limited
     is_world = not options.global_ranks_in_group
     is_met = is_world and _take_met(options.store)
     if getattr(options, "enable_reconfigure", False) or getattr(given, "enable_reconfigure", False):
-        # Nobody is met yet, nor is Rueda's world.
+        # Neither a rendezvous nor Rueda's world is needed yet.
         return ReconfigurableGroup(
             options.store, options.group_rank, options.group_size, options.timeout
         )
@@ -174,18 +174,18 @@ def _create(options: Any, given: object) -> RuedaProcessGroup:
     return RuedaProcessGroup(store, rank, size, options.timeout, membership)
 
 
-# How many default groups this process has made over stores that may outlive them.
+# How many default groups this process has created over stores that may outlive them.
 _generation = 0
-# Under which the present default group and those beside it have their keys.
+# Prefix of the store keys of the current default group and its subgroups.
 _prefix = ""
-# Whether somebody has given the world a limit that those of groups may not exceed.
+# Whether the user has chosen the world's stall_error, which the groups' timeouts then do not raise.
 _limited = False
-# The store that Rueda's ranks have made together last, so that torch's are the same; of one group.
+# The last store from `rueda://`, over which torch's ranks are the same as Rueda's; for one default group.
 _met: weakref.ref[TCPStore] | None = None
 
 
 def _take_met(store: Store) -> bool:
-    """Whether a default group has this store, of all that torch has been given, from Rueda's ranks."""
+    """Whether the store of a default group is the one that `rueda://` created last; forgets that one."""
     global _met
     met, _met = _met, None
     while isinstance(store, PrefixStore):
@@ -194,9 +194,9 @@ def _take_met(store: Store) -> bool:
 
 
 def _begin_generation(is_met: bool) -> None:
-    """What an earlier group has left in a store that outlives it must not be met.
+    """Gives a default group a key prefix of its own, as the store may still hold keys of an earlier group.
 
-    One that the ranks have made together serves one group.
+    A store from ``rueda://`` serves only one default group.
     """
     global _generation, _prefix
     _generation += not is_met
@@ -204,7 +204,7 @@ def _begin_generation(is_met: bool) -> None:
 
 
 def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool:
-    """Forms Rueda's world out of the ranks of the store; false where there is one already."""
+    """Forms Rueda's world from the ranks of the store; returns false if there is a world already."""
     if lifecycle.is_initialized():
         return False
     with arranged(store, rank, size, stall_options(timeout)) as meeting:
@@ -216,14 +216,14 @@ def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool
         }
         if meeting.listener >= 0:
             variables["RUEDA_RENDEZVOUS_LISTENER"] = str(meeting.listener)
-        # Processes started later are no ranks of this world.
+        # Unset afterwards: processes started later are not ranks of this world.
         with set_variables(variables):
             lifecycle.init((), bootstrap="rendezvous", **meeting.options)
     return True
 
 
 def _require_world(store: WatchedStore, is_world: bool, ranks: list[int], rank: int) -> None:
-    """Raises, on every rank alike, where torch's ranks are not those of Rueda's world."""
+    """Raises, on all ranks alike, if torch's rank numbers differ from those of Rueda's world."""
     if not lifecycle.is_initialized():
         raise InitializationError(
             "new_group() with the backend rueda needs init_process_group('rueda') before"
@@ -243,7 +243,7 @@ def _require_world(store: WatchedStore, is_world: bool, ranks: list[int], rank: 
 
 
 def _form_set(store: WatchedStore, rank: int, ranks: list[int]) -> int:
-    """A process set that only its members know, under a number that they agree on through the store."""
+    """Forms a process set known only to its members; returns its number, agreed on through the store."""
     limit = _native.process_set_limit
     store.set(f"sets/{rank}", json.dumps({"taken": groups.taken_slots(), "ranks": ranks}))
     if rank == 0:
@@ -272,7 +272,7 @@ def _form_set(store: WatchedStore, rank: int, ranks: list[int]) -> int:
 
 
 def _form_everywhere(store: WatchedStore, rank: int, number: int, ranks: list[int]) -> None:
-    """Forms the set on every rank, or on none: a rank of its own can lack the memory for it."""
+    """Forms the set on all ranks or on none: a single rank can run out of memory for it."""
     failed: RuedaError | None = None
     try:
         _native.create_group(number, ranks)
@@ -291,7 +291,7 @@ def _form_everywhere(store: WatchedStore, rank: int, number: int, ranks: list[in
 
 
 def _number_in(slot: int) -> dict[str, object]:
-    """A number for a set in this slot, or why there is none."""
+    """A number for a set in this slot, or the error if none is left."""
     try:
         return {"number": groups.number_in(slot)}
     except InvalidArgumentError as error:

@@ -1,4 +1,4 @@
-"""Several operations that torch.distributed begins one by one and waits for together."""
+"""Operations that torch.distributed starts one by one and waits for together."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["JointWork"]
 
 @never_compiled
 class JointWork(Work):
-    """What all of several operations come to."""
+    """The joint future of several operations."""
 
     def __init__(self, works: Sequence[RuedaWork]) -> None:
         super().__init__()
         self._works = works
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Waits for each, then raises the first error, if there is one."""
+        """Waits for all operations, then raises the first error, if any."""
         errors = []
         for work in self._works:
             try:
@@ -35,25 +35,25 @@ class JointWork(Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether all are."""
+        """Whether all operations are completed."""
         return all(work.is_completed() for work in self._works)
 
     def is_success(self) -> bool:
-        """Whether all are."""
+        """Whether all operations are completed without an error."""
         return all(work.is_success() for work in self._works)
 
     def exception(self) -> Exception | None:
-        """The first one that there is."""
+        """The first operation's error, if any."""
         errors = [work.exception() for work in self._works]
         return next((error for error in errors if error is not None), None)
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors that all have written."""
+        """The output tensors of all operations."""
         self.wait()
         return [tensor for work in self._works for tensor in work.result()]
 
     def devices(self) -> list[torch.device]:
-        """Which GPUs the tensors are on."""
+        """The GPUs that hold the tensors."""
         return list(dict.fromkeys(device for work in self._works for device in work.devices()))
 
     def synchronize(self) -> None:
@@ -61,9 +61,9 @@ class JointWork(Work):
         self.wait()
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """A future of the tensors that all have written."""
+        """A future of the output tensors of all operations."""
         done: torch.futures.Future[None] = torch.futures.Future(devices=[*self.devices()])
         together = torch.futures.collect_all([work.get_future() for work in self._works])
         together.add_done_callback(lambda _: done.set_result(None))
-        # Of torch's future of several, no stream waits for anything; this one's callback waits for each.
+        # Waiting for torch's collected future makes no stream wait; this future's callback waits for each operation.
         return done.then(lambda _: self.result())

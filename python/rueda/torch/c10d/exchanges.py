@@ -1,4 +1,4 @@
-"""The collectives of a process group that bring the same to every rank."""
+"""The collectives of a process group that give all ranks the same result without reducing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["Exchanges"]
 
 @never_compiled
 class Exchanges(Operations):
-    """broadcast and allgather in all their forms. The sizes of what ranks contribute to a list may differ."""
+    """broadcast and allgather in all their forms. If allgather fills a list, sizes may differ between ranks."""
 
     def broadcast(
         self,
@@ -43,7 +43,7 @@ class Exchanges(Operations):
         opts: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        """Gives every rank the tensor of ``opts.rootRank``, a rank of the group."""
+        """Sends every rank the tensor of ``opts.rootRank``, a rank of the group."""
         tensor = tensors if isinstance(tensors, torch.Tensor) else tensors[0]
         root = root_of(opts)
         options = timeout if timeout is not None else opts
@@ -90,7 +90,7 @@ class Exchanges(Operations):
     def _broadcast_usual(
         self, tensor: torch.Tensor, usual: tuple[int, int, int], root: int, options: Any
     ) -> Work:
-        """For a caller that would wait at once, of a tensor that can be used as it lies."""
+        """For a caller that would wait immediately, on a tensor that can be used in place."""
         pointer, _, code = usual
         shape = tensor.shape
         world_root, set_id = self._membership.ranks[root], self._membership.set_id
@@ -114,7 +114,7 @@ class Exchanges(Operations):
         opts: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        """Gives every rank the tensors of all."""
+        """Gathers the tensors of all ranks on every rank."""
         if isinstance(input_tensors, torch.Tensor):
             outputs, source = list(output_tensors), input_tensors
         else:
@@ -124,7 +124,7 @@ class Exchanges(Operations):
     def all_gather_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> Work:
-        """Gives every rank the tensors of all, one after the other in ``output``."""
+        """Gathers the tensors of all ranks on every rank, concatenated in ``output``."""
         if self._waits_at_once(opts):
             source, target = usual_memory_of(input), usual_memory_of(output)
             if source is not None and target is not None:
@@ -143,7 +143,7 @@ class Exchanges(Operations):
         source: tuple[int, int, int],
         options: Any,
     ) -> Work:
-        """For a caller that would wait at once, of tensors that fit each other and can be used as they lie."""
+        """For a caller that would wait immediately, on tensors of matching size that can be used in place."""
         pointer, count, code = source
         length = count * dtypes.item_size(code)
         set_id = self._membership.set_id
@@ -171,7 +171,7 @@ class Exchanges(Operations):
     def all_gather_single_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> Work:
-        """:meth:`all_gather_single` of several tensors."""
+        """:meth:`all_gather_single` for several tensors."""
         return self._allgather([[output] for output in outputs], list(inputs), opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
@@ -182,7 +182,7 @@ class Exchanges(Operations):
         input_list: Sequence[torch.Tensor],
         opts: Any = None,
     ) -> Work:
-        """:meth:`allgather` of several tensors; ``output_lists[r]`` takes those of rank r."""
+        """:meth:`allgather` for several tensors; ``output_lists[r]`` receives those of rank r."""
         by_tensor = [list(tensors) for tensors in zip(*output_lists, strict=True)]
         return self._allgather(by_tensor, list(input_list), opts)
 
@@ -240,7 +240,7 @@ class Exchanges(Operations):
 
 
 def _gathered(view: View, targets: list[Target], size: int) -> View:
-    """What a rank gives to an all-gather, in a shape by which ranks see that they agree."""
+    """A rank's contribution to an all-gather, in the shape that lets the engine check that ranks agree."""
     for target in targets:
         require_like(target, view)
     count = math.prod(view.shape)
@@ -253,5 +253,5 @@ def _gathered(view: View, targets: list[Target], size: int) -> View:
     elif len(targets) != size:
         raise Refusal(f"there are {len(targets)} tensors for {size} ranks")
     elif numbers.count(count) != size:
-        return reshaped(view, (count,))  # each rank has a size of its own
+        return reshaped(view, (count,))  # sizes differ between ranks
     return reshaped(view, (1, count))

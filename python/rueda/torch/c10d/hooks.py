@@ -11,7 +11,7 @@ from rueda.torch.compression import Compression, Compressor
 
 __all__ = ["compression_hook"]
 
-# Annotations are no text here: DistributedDataParallel looks at those of its hooks.
+# No `from __future__ import annotations`: DistributedDataParallel checks the annotations of its hooks.
 
 
 def compression_hook(
@@ -36,7 +36,7 @@ def compression_hook(
         used = group if group is not None else dist.group.WORLD
         assert used is not None, "there is no process group"
         flat = bucket.buffer()
-        # Divided first: a sum of 16-bit floats could overflow where the average does not.
+        # Divide first: a sum of 16-bit floats could overflow even if the average does not.
         compressed, dtype = compressor.compress(flat.div_(used.size()))
         work = dist.all_reduce(compressed, group=used, async_op=True)
         assert work is not None

@@ -1,4 +1,4 @@
-"""Where the ranks of a new world find each other: they agree on it through torch's store."""
+"""The rendezvous of a new world, which the ranks agree on through torch's store."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from rueda.torch.c10d.watched_store import WatchedStore
 
 __all__ = ["Meeting", "arranged", "is_limited", "stall_options", "wait_for_the_others"]
 
-# How long an error waits for the others to read it, in seconds.
+# How long rank 0 delays an error until the others have read it, in seconds.
 GRACE = 10.0
-# Where nobody chooses another, in seconds; see docs/options.md.
+# The default of stall_error in seconds; see docs/options.md.
 DEFAULT_STALL_ERROR = 600.0
 
 
 class Meeting(NamedTuple):
-    """A rendezvous of Rueda's, which rank 0 serves. ``options``: of the world, the same on all ranks."""
+    """A Rueda rendezvous served by rank 0. ``options``: those of the world, the same on all ranks."""
 
     address: str
     secret: str
-    listener: int  # a descriptor that listens there already, on rank 0; -1 on others
+    listener: int  # on rank 0 a descriptor already listening at the address; -1 on others
     options: dict[str, Any]
 
 
 @contextmanager
 def arranged(store: Store, rank: int, size: int, options: Mapping[str, float]) -> Iterator[Meeting]:
-    """What rank 0 offers to the ranks of a store that has not been used for it before, with its ``options``.
+    """The rendezvous that rank 0 offers, with its ``options``, through a store that was not used for this before.
 
-    Raises :class:`rueda.InitializationError` on all of them where it can offer nothing.
+    Raises :class:`rueda.InitializationError` on all ranks if rank 0 cannot listen.
     """
-    # Of processes that can reach each other's abstract sockets.
+    # Equal for processes that can reach each other's abstract sockets.
     host = _native.host_identity()
     store.set(f"host/{rank}", host)
     listener = -1
@@ -50,7 +50,7 @@ def arranged(store: Store, rank: int, size: int, options: Mapping[str, float]) -
         if rank == 0:
             one_host = all(store.get(f"host/{peer}").decode() == host for peer in range(1, size))
             answer, listener = _listen_on_one_host(stack) if one_host else _listen_to_hosts(stack)
-            # Whoever can reach the store can read the secret; on one host the user is checked as well.
+            # Anyone who can reach the store can read the secret; on one host the user is checked as well.
             answer |= {"secret": secrets.token_hex(32), "options": dict(options)}
             store.set("world", json.dumps(answer))
         said = json.loads(store.get("world"))
@@ -63,7 +63,7 @@ def arranged(store: Store, rank: int, size: int, options: Mapping[str, float]) -
 
 
 def stall_options(timeout: timedelta) -> dict[str, Any]:
-    """What a group's timeout means for the world: then an operation fails, and names the ranks that are missing."""
+    """World options that make operations fail after a group's timeout, unless a variable sets ``stall_error``."""
     return {} if _is_set() else {"stall_error": timeout.total_seconds()}
 
 
@@ -73,25 +73,25 @@ def _is_set() -> bool:
 
 
 def is_limited(timeout: timedelta) -> bool:
-    """Whether the present world has a ``stall_error`` by somebody's choice.
+    """Whether the user has chosen the current world's ``stall_error``.
 
-    Otherwise it is the default, or that of :func:`stall_options`. ``timeout``: of the default group.
+    Otherwise it is the default, or that of :func:`stall_options`. ``timeout``: that of the default group.
     """
     limit = float(_native.options()["stall_error"])
     return _is_set() or limit not in (DEFAULT_STALL_ERROR, timeout.total_seconds())
 
 
 def wait_for_the_others(store: Store | WatchedStore, rank: int, size: int) -> None:
-    """Before all ranks raise what they have read: rank 0 most often serves the store, which ends with it."""
+    """Called before all ranks raise what they have read: rank 0 usually serves the store, which ends with it."""
     store.set(f"read/{rank}", "")
     if rank == 0:
         with suppress(
             RuntimeError, dist.DistError
-        ):  # one that does not come must not hide the error
+        ):  # a rank that does not come must not hide the error
             store.wait([f"read/{peer}" for peer in range(size)], timedelta(seconds=GRACE))
 
 
-# Both listen before any rank is told of it: nobody else can take the address, and nobody comes too early.
+# Both listen before any rank learns the address: nobody else can take it, and no rank connects too early.
 
 
 def _listen_on_one_host(stack: ExitStack) -> tuple[dict[str, object], int]:

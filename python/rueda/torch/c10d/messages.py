@@ -1,4 +1,4 @@
-"""Messages between two ranks of a process group."""
+"""Point-to-point messages between ranks of a process group."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["Messages"]
 
 @never_compiled
 class Messages(Operations):
-    """send and recv. Messages of one sender and tag arrive in their order; others do not wait for them.
+    """send and recv. Messages with the same sender and tag arrive in order and do not delay others.
 
-    Those on tensors of a GPU travel through memory of the host: a send waits until the GPU has written the tensor, a
-    receive is brought to the GPU once it is there.
+    Messages of GPU tensors are staged through host memory: a send first waits until the GPU has written the tensor; a
+    received message is then copied to the GPU.
     """
 
     def send(self, tensors: Sequence[torch.Tensor], target_rank: int, tag: int = 0) -> RuedaWork:
-        """Sends one tensor to a rank of the group. Done when the tensor may be written again."""
+        """Sends one tensor to a rank of the group; completes when the tensor may be overwritten."""
         tensor, view = self._message(tensors, "send")
         placement = placement_of(view)
         if placement is not ON_HOST:
@@ -50,7 +50,7 @@ class Messages(Operations):
         return self._receive(tensors, self._world_rank(source_rank), f"rank {source_rank}", tag)
 
     def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> RuedaWork:
-        """:meth:`recv` from whoever sends first; ``work.source_rank()`` tells who did."""
+        """:meth:`recv` from whichever rank sends first; ``work.source_rank()`` returns that rank."""
         return self._receive(tensors, -1, "any rank", tag)
 
     def _receive(
@@ -90,7 +90,7 @@ class Messages(Operations):
         try:
             tensor, view = read(tensors[0])
         except Refusal as refusal:
-            # Nobody else can be told: the message is never offered.
+            # The peer cannot be told: the message is never sent or matched.
             kind = UnsupportedError if refusal.unsupported else InvalidArgumentError
             raise kind(f"{what}: {refusal}") from None
         return tensor, view

@@ -1,4 +1,4 @@
-"""A barrier that tells who is missing, over the store that the ranks have met through."""
+"""A barrier over the group's store that names the missing ranks."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rueda.torch.c10d.work import DEADLINE, timed_out
 
 __all__ = ["monitored_barrier"]
 
-# How much longer than rank 0 the others wait, in seconds: for its answer, which names who is missing.
+# How much longer than rank 0 the others wait, in seconds: for its answer, which names the missing ranks.
 GRACE = 10.0
-# The least that a store is asked to wait.
+# The shortest timeout passed to a store, in seconds.
 SHORTEST = 0.01
 
 
 def monitored_barrier(
     store: Store, rank: int, ranks: list[int], seconds: float, wait_all_ranks: bool
 ) -> None:
-    """Returns when all ``ranks`` (of the world) have come. ``rank``: of this process, within them.
+    """Returns when all ``ranks`` (world ranks) have arrived. ``rank``: this process's index in them.
 
-    The store must be empty before the first has come. Raises :class:`rueda.TimeoutError`.
+    The store must be empty before the first rank arrives. Raises :class:`rueda.TimeoutError`.
     """
     if rank != 0:
         store.set(str(rank), "here")
@@ -43,7 +43,7 @@ def monitored_barrier(
         missing = _missing(store, ranks, seconds, wait_all_ranks)
         store.set("answer", json.dumps(missing))
     if missing:
-        # The words of torch's own barrier, which users and tests search for.
+        # The wording of torch's own barrier, which users and tests search for.
         who = ", ".join(map(str, missing))
         several = len(missing) > 1
         failed = f"{'Ranks' if several else 'Rank'} {who} failed to pass monitoredBarrier"

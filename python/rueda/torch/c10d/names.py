@@ -1,4 +1,4 @@
-"""What the collectives of a process group are called, so that repeated ones are recognised."""
+"""Names for the collectives of a process group, so that Rueda recognizes repeated ones."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Hashable
 
 __all__ = ["Names"]
 
-# So many preceding collectives tell where in its loop a program is.
+# How many preceding collectives identify the program's place in its loop.
 CONTEXT = 32
-# Collectives of one place that may be on their way at once.
+# How many collectives of one place may be in flight at once.
 IN_FLIGHT = 4
-# When so many contexts are known, all are forgotten.
+# All contexts are forgotten when there are this many.
 MAX_CONTEXTS = 8192
 
 
 class Names:
-    """Names the collectives of a group by what came before.
+    """Names the collectives of a group by the collectives that preceded them.
 
-    torch.distributed matches collectives by their order, Rueda by their names, and Rueda is fastest where an operation
-    comes again under the name it had. So the name of the next collective is a function of the preceding ones: in a
-    training loop each gets the name that it had in the last step. The collective itself has no influence on its name.
-    So ranks that disagree about it use the same name, and are told what differs.
+    torch.distributed matches collectives by order, Rueda by name, and Rueda is fastest if an operation recurs under the
+    same name. So the name of the next collective is a function of the preceding ones: in a training loop each gets the
+    name that it had in the last step. The collective itself does not influence its own name, so ranks that disagree
+    about it use the same name and get an error that says what differs.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -30,9 +30,9 @@ class Names:
         self._forget()
 
     def next(self, signature: Hashable) -> str:
-        """The name for a collective that ``signature`` describes: what all ranks must agree on, and nothing else.
+        """The name of a collective. ``signature``: exactly what all ranks must agree on.
 
-        Ranks go through the same contexts only if two collectives have one signature on all of them or on none.
+        Contexts stay the same on all ranks only if any two collectives have equal signatures on all ranks or on none.
         """
         context = tuple(self._recent)
         place = self._places.get(context)
@@ -49,7 +49,7 @@ class Names:
         return f"{self._prefix}.{self._round}.{place}.{uses % IN_FLIGHT}"
 
     def restart(self) -> None:
-        """Begins anew after an error that every rank has seen, since each may have submitted something else."""
+        """Starts over after an error that every rank has seen, as ranks may have submitted different collectives."""
         self._round += 1
         self._forget()
 

@@ -1,4 +1,4 @@
-"""Where the tensors of an operation are, and in what order a GPU's streams come to see its results."""
+"""Where an operation's tensors are, and how a GPU's streams are ordered with its results."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = [
 
 
 class Event(Protocol):
-    """A point in a stream; what is used of ``torch.cuda.Event``."""
+    """A point in a stream: the part of ``torch.cuda.Event`` that is used."""
 
     def record(self, stream: Any) -> None: ...
     def query(self) -> bool: ...
 
 
 class Stream(Protocol):
-    """What is used of ``torch.cuda.Stream``."""
+    """The part of ``torch.cuda.Stream`` that is used."""
 
     @property
     def cuda_stream(self) -> int: ...
@@ -41,7 +41,7 @@ class Stream(Protocol):
 
 
 class Cuda(Protocol):
-    """What is used of ``torch.cuda``."""
+    """The part of ``torch.cuda`` that is used."""
 
     def __hash__(self) -> int: ...
     def current_stream(self, device: Any) -> Stream: ...
@@ -52,29 +52,29 @@ class Cuda(Protocol):
 
 
 class Placement(Protocol):
-    """What an operation on tensors in one place needs of that place."""
+    """How an operation synchronizes with the place where its tensors are."""
 
     devices: Sequence[torch.device]
-    """What a future of its tensors has to be told."""
+    """The devices argument of a future of its tensors."""
 
     def settling(
         self, natives: Iterable[_native.Handle], tensors: Iterable[torch.Tensor], aside: bool
     ) -> AbstractContextManager[None]:
-        """A block in which results are brought to their places, once all ``natives`` are done. Entered once.
+        """A context in which results are copied to their places, after all ``natives`` are done. Entered once.
 
-        ``tensors``: what the operation touches, which may be let go of afterwards. ``aside``: leave the current stream
-        alone.
+        ``tensors``: those that the operation touches; they may be freed afterwards. ``aside``: do not use the current
+        stream.
         """
 
     def join(self) -> None:
-        """What the current stream does from now on finds the results."""
+        """Orders later work on the current stream after the results."""
 
     def is_over(self) -> bool:
-        """Whether nothing is at work on the results any more. After settling."""
+        """Whether all work on the results has finished. Called after settling."""
 
 
 class _OnHost:
-    """In the host's memory, where an operation that is done is done."""
+    """In host memory: an operation that is done has written its results."""
 
     devices: Sequence[torch.device] = ()
 
@@ -94,14 +94,14 @@ ON_HOST: Placement = _OnHost()
 
 
 class OnGpu:
-    """On a GPU, where an operation that is done has only been enqueued. Made when the operation is submitted.
+    """On a GPU: an operation that is done has only been enqueued. Created when the operation is submitted.
 
-    Results are brought to their places once, on one stream: that of whoever waits first, or one of its own where
-    nobody does. An event after that is what all others wait for. No stream is made to wait but the one that asks, so
-    that a program which waits on a stream of its own goes on computing on the one that submitted.
+    Results are copied to their places once, on one stream: the stream of the first waiter, or a side stream if nobody
+    waits. All others wait for an event recorded after that. Only streams that ask are made to wait, so a program that
+    waits on another stream keeps computing on the submitting one.
 
-    ``after_submission``: the results are not written before the submitting stream has got to where it was at the
-    submission. Of the engine's collectives that is true in any case.
+    ``after_submission``: results are not written before the submitting stream has finished the work enqueued before
+    the submission. The engine's collectives guarantee this anyway.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class OnGpu:
         self, natives: Iterable[_native.Handle], tensors: Iterable[torch.Tensor], aside: bool
     ) -> Iterator[None]:
         """See Placement."""
-        # Not an empty stream where none is needed: whoever waits first is most often the submitting one.
+        # Uses a side stream only if needed: the first waiter is usually the submitting stream.
         stream = (
             _side_stream(self._cuda, self._device)
             if aside
@@ -136,16 +136,16 @@ class OnGpu:
             finally:
                 self._settled_on, self._settled = stream, self._mark(stream)
                 if stream != self._submitted_on:
-                    # The submitting stream knows nothing of this one. Memory that is let go of now is not given out
-                    # again before this one has got here.
+                    # The allocator orders reuse of the memory only on the submitting stream. Recording this stream
+                    # keeps freed memory from being reused before this stream has got here.
                     for tensor in tensors:
                         if tensor.is_cuda:
                             tensor.record_stream(cast(torch.Stream, stream))
 
     @contextmanager
     def _made_current(self, stream: Stream) -> Iterator[None]:
-        # Without the first, torch would go back to this thread's own device, GPU 0 where it has none yet, and make a
-        # context there.
+        # Without the first, torch would return to this thread's own device, by default GPU 0, and create a context
+        # there.
         with self._cuda.device(self._device), self._cuda.stream(stream):
             yield
 
@@ -168,10 +168,10 @@ class OnGpu:
 
 
 class InPlaceOnGpu:
-    """On a GPU, where the engine writes the results to their places and nothing is left to be brought there.
+    """On a GPU, if the engine writes the results in place and nothing is left to copy.
 
-    As :class:`OnGpu`, but the handles themselves tell streams what to wait for: no event is made, and no stream made
-    current, which together take longer than all the rest of an operation.
+    Like :class:`OnGpu`, but the handles make streams wait: no event is created and no stream made current, which
+    together take longer than the rest of an operation.
     """
 
     def __init__(
@@ -195,8 +195,8 @@ class InPlaceOnGpu:
         self._natives = tuple(natives)
         current = self._current_stream(self._device.index)
         if aside or current != self._submitted_on:
-            # The submitting stream knows nothing of this one. Memory that is let go of now is not given out again
-            # before this one has got here.
+            # The allocator orders reuse of the memory only on the submitting stream. Recording this stream keeps freed
+            # memory from being reused before this stream has got here.
             stream = (
                 _side_stream(self._cuda, self._device)
                 if aside
@@ -225,14 +225,14 @@ class InPlaceOnGpu:
 
 @cache
 def _side_stream(cuda: Cuda, device: torch.device) -> Stream:
-    """For what is done while nobody waits; what comes here is short, and others wait for it."""
+    """The stream for results that nobody waits for yet; high priority, as its work is short and others depend on it."""
     return cuda.Stream(device, priority=-1)
 
 
 def placement_of(*views: View, in_place: bool = False) -> Placement:
-    """Where all of ``views`` are. Raises Refusal where they are not in one place.
+    """The placement of all ``views``. Raises Refusal if they are on different devices.
 
-    ``in_place``: the engine writes the results where they belong.
+    ``in_place``: the engine writes the results directly to their targets.
     """
     device = views[0].device if views else -1
     for view in views:

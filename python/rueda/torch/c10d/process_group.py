@@ -1,4 +1,4 @@
-"""The process group of torch.distributed that the backend "rueda" makes."""
+"""The torch.distributed process group of the backend "rueda"."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["RuedaProcessGroup"]
 class RuedaProcessGroup(Reductions, Exchanges, AllToAll, Messages):
     """The backend ``"rueda"``: collectives and messages for tensors on the CPU and on NVIDIA GPUs.
 
-    Made by ``dist.init_process_group("rueda")`` and ``dist.new_group()``; used through the functions of
-    ``torch.distributed``, whose documentation says what each does. What holds for all here: any of Rueda's 15 dtypes,
-    any strides, zero sizes; where ranks disagree about dtype, shape, operation or reduction, or one of them cannot take
-    part, all raise the same :class:`rueda.RuedaError`, and the group can be used further. After a time-out
-    (:class:`rueda.TimeoutError`) or the loss of a rank (:class:`rueda.PeerLostError`) it cannot.
+    Created by ``dist.init_process_group("rueda")`` and ``dist.new_group()``; used through the functions of
+    ``torch.distributed``, whose documentation describes each. All functions accept any of Rueda's 15 dtypes, any
+    strides and zero sizes. If ranks disagree about dtype, shape, operation or reduction, or a rank cannot take part,
+    all raise the same :class:`rueda.RuedaError`, and the group stays usable. After a timeout
+    (:class:`rueda.TimeoutError`) or the loss of a rank (:class:`rueda.PeerLostError`) it does not.
 
     Example::
 
@@ -40,12 +40,12 @@ class RuedaProcessGroup(Reductions, Exchanges, AllToAll, Messages):
         >>> dist.destroy_process_group()
     """
 
-    _barriers = 0  # monitored ones so far
+    _barriers = 0  # number of monitored barriers so far
 
     def barrier(  # type: ignore[override]  # both overloads in one
         self, opts: Any = None, timeout: timedelta | None = None
     ) -> Work:
-        """Done when every rank of the group has called it."""
+        """Completes when every rank of the group has called it."""
         set_id = self._membership.set_id
         return self._collective(
             "barrier",
@@ -59,10 +59,10 @@ class RuedaProcessGroup(Reductions, Exchanges, AllToAll, Messages):
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """A barrier over the store whose error names the ranks that have not come. Blocks.
+        """A barrier over the store whose error names the missing ranks. Blocks.
 
-        ``timeout``: the group's by default. ``wait_all_ranks``: rank 0 waits the whole time to name all that are
-        missing, not only the first. Raises :class:`rueda.TimeoutError` on every rank that has come.
+        ``timeout``: the group's by default. ``wait_all_ranks``: rank 0 names all missing ranks in its error, not only
+        the first. Raises :class:`rueda.TimeoutError` on every rank that has arrived.
         """
         self._require_open()
         number = self._barriers

@@ -1,7 +1,7 @@
-"""Process groups whose members the program chooses, again and again: torch's contract for fault tolerance.
+"""Process groups whose members the program can change repeatedly: torch's interface for fault tolerance.
 
-``dist.init_process_group(..., enable_reconfigure=True)`` is torch's from 2.14 on; on older ones :class:`Options` asks
-for it. ``docs/torch-distributed.md`` has an example.
+torch has ``dist.init_process_group(..., enable_reconfigure=True)`` since 2.14; on older versions use :class:`Options`.
+``docs/torch-distributed.md`` has an example.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ class ReconfigureOptions:
     """
 
     uuid: int
-    handles: Collection[str] = field(repr=False)  # there are secrets in them
+    handles: Collection[str] = field(repr=False)  # they contain secrets
     timeout: timedelta | None = None
     hints: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Member(NamedTuple):
-    """What a handle says: which group it is of, and where the group's process serves others as the first of them."""
+    """The content of a handle: whose group it is, and where its process accepts the others if it is the first."""
 
     id: str
     host: str
     within_host: str
-    across_hosts: str  # or nothing, where no network can be listened at
+    across_hosts: str  # empty if the process cannot listen on any network
     secret: str
 
     @classmethod
@@ -90,16 +90,16 @@ class _Member(NamedTuple):
                 raise ValueError
             return cls(**said)
         except (ValueError, TypeError):
-            # Without its text, in which there may be a secret.
+            # Omits the handle's text, which may contain a secret.
             raise InvalidArgumentError(
                 "what was given is no handle that get_reconfigure_handle() of this version of Rueda has returned"
             ) from None
 
 
 class _Door:
-    """Where others find this process for one world, if it is the first of them: it listens from the beginning.
+    """Where others reach this process to form one world, if it is the first member; it listens from the start.
 
-    ``group``: whose it is, through all of its worlds.
+    ``group``: the id of the process's group, the same in all of the group's worlds.
     """
 
     def __init__(self, group: str) -> None:
@@ -109,7 +109,7 @@ class _Door:
         self._within_host.listen(socket.SOMAXCONN)
         self._across_hosts: socket.socket | None = None
         address = ""
-        with suppress(RuedaError, OSError):  # there is no network
+        with suppress(RuedaError, OSError):  # no network
             self._across_hosts, address = listen()
         self.member = _Member(
             group,
@@ -124,7 +124,7 @@ class _Door:
         return json.dumps({"rueda": _FORM, **self.member._asdict()})
 
     def enter(self, uuid: int, members: list[_Member], timeout: timedelta) -> int:
-        """Meets them in a new world, whose number this returns."""
+        """Forms a new world with the members; returns its number."""
         first = members[0]
         rank = members.index(self.member)
         one_host = all(member.host == first.host for member in members)
@@ -134,7 +134,7 @@ class _Door:
         listener = self._within_host if one_host else self._across_hosts
         descriptor = listener.fileno() if rank == 0 and listener is not None else -1
         text = json.dumps([uuid, *(member.id for member in members)])
-        # Of this world alone: who has other members in mind is a stranger.
+        # Specific to this world: processes that expect other members are rejected.
         secret = hmac.new(first.secret.encode(), text.encode(), hashlib.sha256).hexdigest()
         return open_world(rank, len(members), address, secret, descriptor, private_options(timeout))
 
@@ -148,13 +148,13 @@ class _Door:
 class ReconfigurableGroup(PrivateWorld):
     """The backend ``"rueda"`` with torch's interface for fault tolerance: a group whose members can change.
 
-    It has no members at first: :meth:`rank` and :meth:`size` are -1. The program hands the handles of those that are
-    to be members to each of them, by whatever means, and each calls :meth:`reconfigure`; again where a member is lost,
-    or others are to join. Each time the members form a world of their own: on one host in shared memory, between hosts
-    over TCP. They meet at the first of them, not at a store, so that no process must outlive the others.
+    It has no members at first: :meth:`rank` and :meth:`size` are -1. The program passes the handles of all future
+    members to each of them, by any means, and each calls :meth:`reconfigure`; again if a member is lost or others are
+    to join. Each time the members form a world of their own: on one host in shared memory, between hosts over TCP.
+    They meet at the first member, not at a store, so no process has to outlive the others.
 
-    A handle contains a secret: who knows it can become a member. It is good for one world: after each
-    :meth:`reconfigure` all tell each other new ones, best at once, so that they are at hand when a member is lost.
+    A handle contains a secret: anyone who knows it can become a member. It is valid for one world: after each
+    :meth:`reconfigure` the members exchange new handles, ideally at once, to have them when a member is lost.
 
     Example::
 
@@ -181,9 +181,9 @@ class ReconfigurableGroup(PrivateWorld):
         self._is_destroyed = False
 
     def get_reconfigure_handle(self) -> str:
-        """By which others can name this group's process in their next :meth:`reconfigure`; another one after that.
+        """The handle of this group's process for the next :meth:`reconfigure`, after which there is a new one.
 
-        Raises :class:`rueda.ShutdownError` once it has been destroyed, ``OSError`` where nothing can be listened at.
+        Raises :class:`rueda.ShutdownError` if the group has been destroyed, ``OSError`` if the process cannot listen.
         """
         self._require_not_destroyed()
         if self._door is None:
@@ -191,15 +191,15 @@ class ReconfigurableGroup(PrivateWorld):
         return self._door.handle
 
     def reconfigure(self, opts: Any) -> DoneWork:
-        """Leaves the world that there is, and forms one of the processes with these handles. Collective over them.
+        """Leaves the current world and forms one of the processes with these handles. Collective over them.
 
-        ``opts``: torch's ``ReconfigureOptions``, or Rueda's. ``uuid``: a number that this group has not been given
-        before, the same on all members. ``handles``: in a list, in the order of the new ranks; in a set, in whichever
-        order. ``timeout``: the group's by default; ``hints`` are ignored. Blocks until the world is there.
+        ``opts``: torch's ``ReconfigureOptions``, or Rueda's. ``uuid``: a number not yet used with this group, the same
+        on all members. ``handles``: a list in the order of the new ranks, or a set, which is sorted. ``timeout``: the
+        group's by default. ``hints`` are ignored. Blocks until the world is formed.
 
         Raises :class:`rueda.InvalidArgumentError`, before anything has changed, for a ``uuid`` that was already used,
-        for what is no handle, and where this process's is not among them, or an old one;
-        :class:`rueda.InitializationError` where the members have not met in time: the group has none then, and may be
+        for an invalid handle, for a process listed twice, and if this process's handle is missing or outdated;
+        :class:`rueda.InitializationError` if the members do not meet in time: the group then has no members, and can be
         reconfigured with another ``uuid``.
         """
         self.get_reconfigure_handle()
@@ -241,14 +241,14 @@ class ReconfigurableGroup(PrivateWorld):
         self._rank = self._size = -1
 
     def get_error(self) -> ErrorType:
-        """Of which kind is what has ended the world, until it is formed anew."""
+        """The kind of error that has ended the current world, or ``SUCCESS``."""
         if self.fatal_error is None:
             return ErrorType.SUCCESS
         is_late = isinstance(self.fatal_error, RuedaTimeoutError | StalledError)
         return ErrorType.TIMEOUT if is_late else ErrorType.COMM_ERROR
 
     def shutdown(self) -> None:
-        """Ends the group, which cannot be reconfigured any more."""
+        """Ends the group; it can no longer be reconfigured."""
         super().shutdown()
         self._is_destroyed = True
         if self._door is not None:

@@ -1,4 +1,4 @@
-"""Tensors that come again where they were, as the buckets of DistributedDataParallel do."""
+"""Tensors that recur at the same address, such as the buckets of DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _MAX_TENSORS = 1024
 
 
 class RecurringTensors:
-    """Has large tensors put onto huge pages when they come for the third time, once each.
+    """Has tensors of 1 MiB or more moved to huge pages when they recur for the third time, once each.
 
-    Their memory is ordinary, so that other ranks reach it through the kernel, which takes hold of each page. Memory
-    that is freed and taken anew in between costs that once for nothing, so only reductions in place are looked at.
+    Their memory is ordinary, so other ranks access it through the kernel, which pins each page. The move is wasted on
+    memory that is freed and reallocated between operations, so only in-place reductions are tracked.
     """
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, int], int] = {}
 
     def note(self, tensor: torch.Tensor, set_id: int) -> None:
-        """``tensor`` is being reduced in place by that process set."""
+        """Records that the process set reduces ``tensor`` in place."""
         if not tensor.is_cpu or tensor.nbytes < _MIN_BYTES or not tensor.is_contiguous():
             return
         place = tensor.data_ptr(), tensor.nbytes
@@ -35,6 +35,6 @@ class RecurringTensors:
             self._seen.clear()
         times = self._seen[place] = self._seen.get(place, 0) + 1
         if times == _OFTEN:
-            # Where the world has just gone, the operation tells.
+            # If the world is gone, the operation itself reports it.
             with suppress(NotInitializedError, ShutdownError):
                 _native.settle_tensor(*place, set_id)

@@ -1,4 +1,4 @@
-"""The collectives of a process group that reduce."""
+"""The reducing collectives of a process group."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _recurring = RecurringTensors()
 
 @dataclass(frozen=True)
 class _Members:
-    """Of an allreduce of several tensors: what the engine is told, by columns."""
+    """The engine's arguments for an allreduce of several tensors, by column."""
 
     pointers: list[int]
     shapes: Sequence[Sequence[int]]
@@ -65,13 +65,13 @@ class _Members:
 
 
 def _members(tensors: Sequence[torch.Tensor]) -> _Members:
-    """Of whatever tensors. Raises Refusal."""
+    """The arguments for arbitrary tensors. Raises Refusal."""
     targets = [target_of(tensor, keep_elements=True) for tensor in tensors]
     views = [target.view for target in targets]
     pointers = [view.pointer for view in views]
     spares = []
     for number in repeated(views):
-        # Reduced by itself, and forgotten: its result is that of the first in this memory.
+        # Reduces a copy and drops it: the result is that of the first tensor in this memory.
         spares.append(_adapter.copy(targets[number].tensor))
         pointers[number] = spares[-1].data_ptr()
 
@@ -92,7 +92,7 @@ def _members(tensors: Sequence[torch.Tensor]) -> _Members:
 
 
 def _usual_members(tensors: Sequence[torch.Tensor]) -> _Members | None:
-    """Of tensors that can be used as they lie, and lie apart; ``None`` to look at each."""
+    """The arguments for tensors that can be used in place and do not overlap; ``None`` if any cannot."""
     views = _adapter.usual_views(tensors, to_write=True)
     if views is None or not are_apart(views.pointers, views.sizes):
         return None
@@ -118,7 +118,7 @@ def _usual_members(tensors: Sequence[torch.Tensor]) -> _Members | None:
 class Reductions(Operations):
     """allreduce, reduce and reduce_scatter in all their forms.
 
-    ``opts`` is what torch.distributed passes; where it is left out, ``op`` and ``timeout`` count.
+    ``opts`` is what torch.distributed passes; without it, ``op`` and ``timeout`` apply.
     """
 
     def allreduce(  # type: ignore[override]  # all overloads in one
@@ -128,7 +128,7 @@ class Reductions(Operations):
         op: Any = dist.ReduceOp.SUM,
         timeout: timedelta | None = None,
     ) -> Work:
-        """Reduces one tensor in place. A sparse one of the CPU is summed or averaged, and coalesced then."""
+        """Reduces one tensor in place. A sparse one must be on the CPU, is summed or averaged, and then coalesced."""
         tensor = tensors if isinstance(tensors, torch.Tensor) else _only(tensors)
         options, op = _options(opts, op, timeout)
         if tensor.layout is torch.sparse_coo:
@@ -178,7 +178,7 @@ class Reductions(Operations):
         return work
 
     def _allreduce_sparse(self, tensor: torch.Tensor, op: Any, options: Any) -> Work:
-        """Adds up what all ranks have, which may differ in how much that is. The result is coalesced."""
+        """Sums or averages sparse tensors, whose number of values may differ by rank. The result is coalesced."""
         try:
             reduction, factor = reduction_of(op)
             if reduction not in (Sum, Average):
@@ -215,7 +215,7 @@ class Reductions(Operations):
     def _allreduce_now(
         self, tensor: torch.Tensor, reduction: ReduceOp, factor: float, options: Any
     ) -> Work | None:
-        """For a caller that would wait at once, who does all the work then; nothing where the tensor is unusual."""
+        """For a caller that would wait immediately: runs the allreduce here; ``None`` if not usable in place."""
         usual = usual_memory_of(tensor)
         if usual is None:
             return None
@@ -302,7 +302,7 @@ class Reductions(Operations):
         op: Any = dist.ReduceOp.SUM,
         timeout: timedelta | None = None,
     ) -> Work:
-        """Reduces one tensor, in place on the rank ``opts.rootRank`` only; the others' stay as they are."""
+        """Reduces one tensor in place on rank ``opts.rootRank`` only; the other ranks' tensors do not change."""
         tensor = tensors if isinstance(tensors, torch.Tensor) else _only(tensors)
         root = root_of(opts)
         options, op = _options(opts, op, timeout)
@@ -352,7 +352,7 @@ class Reductions(Operations):
         input_tensors: Sequence[Sequence[torch.Tensor]],
         opts: Any = None,
     ) -> Work:
-        """Reduces one list of tensors, of which each rank gets its own. Their sizes may differ."""
+        """Reduces a list with one tensor per rank; rank r gets the r-th result. Sizes may differ."""
         return self._reduce_scatter(
             [_only(output_tensors)], [list(_only(input_tensors))], opts, "reduce-scatter"
         )
@@ -360,7 +360,7 @@ class Reductions(Operations):
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> Work:
-        """Reduces ``input``, of which each rank gets as many elements as ``output`` has."""
+        """Reduces ``input`` and scatters it in rank order; each rank gets ``output.numel()`` elements."""
         if self._waits_at_once(opts):
             source, target = usual_memory_of(input), usual_memory_of(output)
             if source is not None and target is not None:
@@ -379,7 +379,7 @@ class Reductions(Operations):
         source: int,
         options: Any,
     ) -> Work:
-        """For a caller that would wait at once, of tensors that fit each other and can be used as they lie."""
+        """For a caller that would wait immediately, on tensors of matching size that can be used in place."""
         pointer, count, code = target
         size, set_id = self._size, self._membership.set_id
         try:
@@ -423,7 +423,7 @@ class Reductions(Operations):
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> Work:
-        """:meth:`reduce_scatter_single` of several tensors."""
+        """:meth:`reduce_scatter_single` for several tensors."""
         return self._reduce_scatter(
             list(outputs),
             [[tensor] for tensor in inputs],
@@ -517,12 +517,12 @@ def _splits(
 
 
 def _options(opts: Any, op: Any, timeout: timedelta | None) -> tuple[Any, Any]:
-    """The time-out's bearer and the reduction, out of the forms in which they are given."""
+    """The object that carries the timeout, and the reduction, from any form in which torch passes them."""
     if opts is None or isinstance(opts, int):
         return timeout, op
     if hasattr(opts, "reduceOp"):
         return opts, opts.reduceOp
-    return timeout, opts  # the reduction in the place of the options
+    return timeout, opts  # the reduction instead of options
 
 
 def _only(items: Sequence[Any]) -> Any:

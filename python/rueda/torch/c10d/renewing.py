@@ -1,4 +1,4 @@
-"""Going on with torch.distributed after the world has been formed anew, by :func:`rueda.recover` or a change."""
+"""Continues with torch.distributed in a new world, after :func:`rueda.recover` or an elastic change."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ __all__ = ["renew_process_group", "typed_errors"]
 
 
 class _Gone(NamedTuple):
-    """What the group that takes the place of one that was destroyed has of it."""
+    """Properties of a destroyed group that its replacement inherits."""
 
     timeout: timedelta
     owns_world: bool
 
 
-# Until it is renewed, which a rank that is lost meanwhile puts off.
+# Kept until the group is renewed; a rank lost meanwhile delays that.
 _gone: _Gone | None = None
 
 
 def renew_process_group(timeout: timedelta | None = None) -> None:
     """Creates the default process group for the current world, or recreates it if the world has changed.
 
-    Where there is none it is made; where the world has been formed anew since, by :func:`rueda.recover`,
-    :func:`rueda.elastic.update` or :func:`rueda.elastic.run`, it is destroyed, with all other groups, and made anew;
-    otherwise it stays. Collective over the world, newcomers included. What holds a group is to be made anew as well:
-    ``DistributedDataParallel(model.module)``, optimizers that divide their state, further groups and meshes.
+    If the world has changed since the group was created, by :func:`rueda.recover`, :func:`rueda.elastic.update` or
+    :func:`rueda.elastic.run`, all groups are destroyed; other groups are not recreated. Otherwise the group stays.
+    Collective over the world, newcomers included. Recreate objects that hold a group as well:
+    ``DistributedDataParallel(model.module)``, optimizers with sharded state, further groups and meshes.
 
-    ``timeout``: by default that of the group before, or torch's.
+    ``timeout``: by default that of the previous group, or torch's.
 
-    Raises :class:`rueda.NotInitializedError` outside a world, :class:`rueda.UnsupportedError` where the default group
-    is of another backend, and :class:`rueda.PeerLostError` where a rank is lost meanwhile: call it again after
-    :func:`rueda.recover`.
+    Raises :class:`rueda.NotInitializedError` outside a world, :class:`rueda.UnsupportedError` if the default group is
+    reconfigurable or has another backend, and :class:`rueda.PeerLostError` if a rank is lost meanwhile: call it again
+    after :func:`rueda.recover`.
 
     Example::
 
@@ -79,7 +79,7 @@ def renew_process_group(timeout: timedelta | None = None) -> None:
         sys.excepthook = _before_torch(sys.excepthook)
     if timeout is None and _gone is not None:
         timeout = _gone.timeout
-    # By name, since torch's variables may be set, which tell of the first world.
+    # Explicit, since torch's variables may be set and would describe the first world.
     dist.init_process_group("rueda", init_method="rueda://", timeout=timeout)
     renewed = dist.group.WORLD
     assert isinstance(renewed, Operations)
@@ -93,7 +93,7 @@ def _forget() -> None:
 
 
 def _before_torch(hook: Callable[..., object]) -> Callable[..., object]:
-    """What was called for exceptions before torch put the rank in front of each line, which it does once more."""
+    """The excepthook below torch's, which prefixes each line with the rank and which torch is about to add again."""
     while getattr(hook, "__name__", "") == "_distributed_excepthook":
         before = inspect.getclosurevars(hook).nonlocals.get("old_hook")
         if before is None:
@@ -104,11 +104,11 @@ def _before_torch(hook: Callable[..., object]) -> Callable[..., object]:
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """A context that raises Rueda's own errors in place of the ``RuntimeError`` that torch's C++ makes of them.
+    """A context that raises Rueda's own errors instead of the ``RuntimeError`` into which torch's C++ converts them.
 
-    DistributedDataParallel and others take errors from futures, where only text is left of them. In this block they
-    are raised as what they were, such as :class:`rueda.PeerLostError`, if the process group is of no use any more for
-    them; other errors stay what they are.
+    DistributedDataParallel and others take errors from futures, which keep only their text. This context raises the
+    original error, such as :class:`rueda.PeerLostError`, if it has made the process group unusable; other errors stay
+    unchanged.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""A sparse allreduce, which is several operations, as one of a process group."""
+"""A sparse allreduce, which consists of several operations, as one operation of a process group."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ __all__ = ["SparseExchange", "SparseWork"]
 
 
 class SparseExchange:
-    """Has of a native handle what :class:`RuedaWork` and its handle ask for.
+    """Implements the part of a native handle that :class:`RuedaWork` and its handle use.
 
     Raises Refusal for a tensor that cannot be used.
     """
 
     def __init__(self, wanted: SparseAllreduce, tensor: torch.Tensor) -> None:
         wanted.check(tensor)
-        keys_of(tensor._indices(), tensor.shape[: tensor.sparse_dim()])  # for what it refuses
+        keys_of(tensor._indices(), tensor.shape[: tensor.sparse_dim()])  # only for its checks
         self._wanted = wanted
         self._tensor = tensor
         self._handle: SparseHandle | None = None
 
     def begin(self, name: str) -> Sequence[_native.Handle]:
-        """Begins it under the group's name for it, and returns this in the place of natives."""
+        """Begins the allreduce under the name from the group; returns this object in place of native handles."""
         self._handle = begun(replace(self._wanted, name=name), self._tensor)
         return (cast(_native.Handle, self),)
 
     def when_ended(self, call: Callable[[], object]) -> None:
-        """Calls it once this has ended."""
+        """Calls ``call`` once the allreduce has ended."""
         self._begun().when_ended(call)
 
     def result(self) -> torch.Tensor:
-        """Waits; raises the error that it ended with."""
+        """Waits for the result; raises the allreduce's error."""
         return self._begun().result()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -53,11 +53,11 @@ class SparseExchange:
         return self._begun().done()
 
     def finished(self) -> bool:
-        """See Handle. Begins nothing, since it is asked while another phase is being begun."""
+        """See Handle. Starts no further phase, as it may be called while one is being started."""
         return self._begun()._is_over()
 
     def check(self) -> None:
-        """Raises the error that it ended with."""
+        """Raises the allreduce's error, if any."""
         self.result()
 
     def _begun(self) -> SparseHandle:

@@ -1,4 +1,4 @@
-"""Torch's store, as ranks of Rueda's world wait at it: a store does not notice that one of them is lost."""
+"""Waiting at torch's store among ranks of a Rueda world: the store itself does not notice that a rank is lost."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ __all__ = ["WatchedStore"]
 
 Answer = TypeVar("Answer")
 
-# Between two looks, at first and at most, and the least that a store is asked to wait; seconds.
+# The first and the longest pause between polls, and the shortest timeout passed to a store; seconds.
 _FIRST_PAUSE = 0.001
 _MAX_PAUSE = 0.2
 _SHORTEST = 0.01
-# Within which the world notices a loss that has taken the store along; seconds.
+# How long to wait until the world notices the loss of the rank that served the store; seconds.
 _NEWS = 5.0
 
 
 class WatchedStore:
     """Waits for keys until ``timeout``, or until a rank is lost, which raises :class:`rueda.PeerLostError`.
 
-    At a store that cannot be asked without a wait, as one that is written in Python, only until ``timeout``.
-    ``ranks``: who writes there; :meth:`get` raises :class:`rueda.ShutdownError` where one of them leaves the world, and
-    all do where one leaves that has served the store.
+    A store without a nonblocking ``check()``, such as one written in Python, is only waited for until ``timeout``.
+    ``ranks``: the world ranks that write to the store. :meth:`get` raises :class:`rueda.ShutdownError` if one of them
+    leaves the world; every method does if the rank that serves the store leaves.
     """
 
     def __init__(self, store: Store, timeout: timedelta, ranks: Sequence[int]) -> None:
@@ -40,33 +40,33 @@ class WatchedStore:
         self._can_be_asked = _can_be_asked(store)
 
     def set(self, key: str, value: str) -> None:
-        """As the store's."""
+        """Like the store's ``set()``."""
         self._ask(lambda: self._store.set(key, value))
 
     def get(self, key: str) -> bytes:
-        """As the store's, but for the wait."""
+        """Like the store's ``get()``, except for how it waits."""
         self._wait([key], self._timeout, self._throw_if_one_has_left)
         return self._ask(lambda: self._store.get(key))
 
     def wait(self, keys: list[str], timeout: timedelta) -> None:
-        """As the store's, but for how; who has left has done its part."""
+        """Like the store's ``wait()``, except for how it waits. Ignores ranks that have left the world cleanly."""
         self._wait(keys, timeout, lambda: None)
 
     def _wait(self, keys: list[str], timeout: timedelta, look: Callable[[], None]) -> None:
         if not self._can_be_asked:
             self._store.wait(keys, timeout)
         elif not self._look_until(keys, time.monotonic() + timeout.total_seconds(), look):
-            self._store.wait(keys, timedelta(seconds=_SHORTEST))  # raises what it does too late
+            self._store.wait(keys, timedelta(seconds=_SHORTEST))  # raises its timeout error
 
     def _look_until(self, keys: list[str], deadline: float, look: Callable[[], None]) -> bool:
-        """Whether they were there by then. ``look``: raises where they will not come any more."""
+        """Whether the keys exist by the deadline. ``look``: raises if they can no longer come."""
         pause = _FIRST_PAUSE
         while not self._are_there(keys):
             _native.throw_if_rank_is_lost()
             try:
                 look()
             except ShutdownError:
-                if self._are_there(keys):  # written before it left
+                if self._are_there(keys):  # written before the rank left
                     return True
                 raise
             rest = deadline - time.monotonic()
@@ -83,7 +83,7 @@ class WatchedStore:
         _native.throw_if_rank_has_left(self._ranks)
 
     def _ask(self, question: Callable[[], Answer]) -> Answer:
-        """What the store says to what it answers at once; where it has gone with a rank, raises what became of that."""
+        """Calls the store without waiting; if the store is gone, raises the error of the rank that served it."""
         try:
             return question()
         except (RuntimeError, dist.DistError):
@@ -91,7 +91,7 @@ class WatchedStore:
             raise
 
     def _await_loss(self) -> None:
-        """Raises where the store has ended because its rank has."""
+        """Raises if the store has ended because its rank was lost or has left."""
         deadline = time.monotonic() + _NEWS
         while time.monotonic() < deadline:
             _native.throw_if_rank_is_lost()

@@ -1,4 +1,4 @@
-"""An operation on its way, as torch.distributed sees it."""
+"""An operation in flight, as torch.distributed sees it."""
 
 from __future__ import annotations
 
@@ -37,30 +37,30 @@ __all__ = [
 
 E = TypeVar("E", bound=Exception)
 
-# Errors after which the world, and every group in it, is of no use any more.
+# Errors that make the world and every group in it unusable.
 FATAL = (PeerLostError, ShutdownError, RuedaTimeoutError)
-# The reason of errors whose text tells the time limit.
+# The reason of errors whose text gives the timeout.
 DEADLINE = "deadline"
-# Bytes of a tensor.
+# The most elements, and bytes of storage, of a tensor that is cheap to keep.
 SMALL = 512
-# Seconds after which results that nobody asks for are brought to their places where a further operation begins.
+# Age in seconds at which a completed operation that nobody asks for is settled when another one begins.
 OLD = 1.0
-# As the engine says it.
+# The engine's wording.
 _WAITED = re.compile(r" has waited for ([0-9.]+) s: ")
 
 completions = Completions("rueda-c10d")
-"""Completes futures."""
+"""The threads that complete futures."""
 
 
 def timed_out(seconds: float) -> str:
-    """How torch's own backends begin, which users and tests search for."""
+    """The wording of torch's own backends, which users and tests search for."""
     return f"Timed out waiting {round(seconds * 1000)}ms"
 
 
 def say_timed_out(error: Exception, seconds: float) -> None:
-    """Adds these words to an error that says so in others: ranks were waited for in vain.
+    """Adds this wording to a stall or timeout error of the engine.
 
-    ``seconds``: the operation's own limit. Another one of the world's may have struck before.
+    ``seconds``: the operation's own timeout. A shorter limit of the world may have been hit first.
     """
     if isinstance(error, StalledError | RuedaTimeoutError) and error.reason != DEADLINE:
         waited = _WAITED.search(str(error))
@@ -79,14 +79,13 @@ def say_timed_out(error: Exception, seconds: float) -> None:
 class RuedaWork(Work):
     """The future of one operation of a process group.
 
-    ``what`` describes it in errors, ``timeout`` is how many seconds it may take from now on, ``on_longer`` is called
-    with the seconds where somebody is about to wait for longer, ``on_settled`` is called
-    with this once it is done, ``on_error`` once :meth:`wait` is about to raise an error that all ranks have been told,
-    ``on_fatal`` with an error after which the group is of no use, before anybody else is told of that: it may be called
-    several times, from any thread.
+    ``what`` describes it in errors; ``timeout`` is the number of seconds it may take from now on; ``on_longer`` is
+    called with the seconds if a caller is about to wait for longer; ``on_settled`` is called with the work once it is
+    settled; ``on_error`` before :meth:`wait` raises an error that all ranks get; ``on_fatal`` with an error that makes
+    the group unusable, before callers see it: possibly several times, from any thread.
 
-    On tensors of a GPU an operation is done once all its work has been enqueued there. The host waits for that alone;
-    streams wait for the results: the current one of :meth:`wait`, and those of whoever waits for the future.
+    On GPU tensors an operation is done once all its work is enqueued. The host waits only for that; streams wait for
+    the results: the current stream in :meth:`wait`, and the streams of code that waits for the future.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class RuedaWork(Work):
         self._error: Exception | None = None
         self._outputs: list[torch.Tensor] = []
         self._is_known_to_all = (
-            True  # the error, so that all ranks can begin anew with the same names
+            True  # whether all ranks get the error, so that all can restart with the same names
         )
         self._settled = False
         self._done: torch.futures.Future[None] | None = None
@@ -129,10 +128,10 @@ class RuedaWork(Work):
     # --- What torch.distributed calls
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Blocks until the operation is done; raises its error. The current stream of a GPU waits for the results.
+        """Blocks until the operation is done; raises its error. A GPU's current stream waits for the results.
 
-        ``timeout``: instead of the operation's own, zero for that. Raises :class:`rueda.TimeoutError` when it has
-        passed; the operation goes on then and keeps its tensors, and the group should not be used any more.
+        ``timeout``: replaces the operation's own, unless zero. When it expires, raises :class:`rueda.TimeoutError`; the
+        operation then continues and keeps its tensors, and the group should no longer be used.
         """
         self._outlast(timeout.total_seconds(), aside=False)
         if self._error is not None:
@@ -144,7 +143,7 @@ class RuedaWork(Work):
         return True
 
     def outlast(self) -> None:
-        """Blocks until the operation is done, well or with an error, which is left to :meth:`wait`.
+        """Blocks until the operation is done; leaves its error, if any, to :meth:`wait`.
 
         Raises :class:`rueda.TimeoutError`.
         """
@@ -153,7 +152,7 @@ class RuedaWork(Work):
     def _outlast(self, seconds: float, aside: bool) -> None:
         if self._settled:
             return
-        on_longer = self._on_longer  # which another thread drops
+        on_longer = self._on_longer  # another thread may clear it
         if seconds > self._timeout and on_longer is not None:
             on_longer(seconds)
         now = time.monotonic()
@@ -164,9 +163,9 @@ class RuedaWork(Work):
         self._settle(aside)
 
     def is_completed(self) -> bool:
-        """Whether the operation is done, well or with an error, and its results are where they belong.
+        """Whether the operation is done, with results in place or with an error.
 
-        On a GPU: whether it has been at work on them, so that any stream may use them.
+        On a GPU: whether the GPU has finished the results, so that any stream may use them.
         """
         return self._is_settled() and (self._error is not None or self._placement.is_over())
 
@@ -184,9 +183,9 @@ class RuedaWork(Work):
         return self._settled
 
     def settle_if_old(self) -> None:
-        """Brings the results to their places where nobody has asked for them in a while, and lets go of the rest.
+        """Settles a completed operation that began more than a second ago and has no future, to release its memory.
 
-        Works with a future are settled in any case, and call what waits for it in a thread of its own.
+        The completion threads settle works with a future, so that its callbacks run there.
         """
         if self._done is not None or self._begun + OLD >= time.monotonic():
             return
@@ -194,19 +193,19 @@ class RuedaWork(Work):
             self._settle(aside=True)
 
     def is_small(self) -> bool:
-        """Whether the memory that this keeps, now that it is done, is not worth mentioning."""
-        if self._error is not None:  # with its traceback go the variables of whoever has caught it
+        """Whether the settled work keeps only negligible memory alive."""
+        if self._error is not None:  # its traceback keeps the variables of its callers alive
             return False
         try:
             return all(
                 output.numel() <= SMALL and output.untyped_storage().nbytes() <= SMALL
                 for output in self._outputs
             )
-        except RuntimeError:  # it has no storage of its own
+        except RuntimeError:  # a tensor without storage of its own
             return False
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors that the operation has written, once it is done."""
+        """Waits; returns the tensors that the operation has written."""
         self.wait()
         return self._outputs
 
@@ -215,29 +214,29 @@ class RuedaWork(Work):
         self.wait()
 
     def devices(self) -> list[torch.device]:
-        """Which GPUs the tensors are on, for a future of them."""
+        """The GPUs that hold the tensors, for a future of them."""
         return [*self._placement.devices]
 
     def source_rank(self) -> int:
-        """The rank within the group from which a receive from any source has received."""
+        """The group rank that a receive has received from."""
         self.wait()
         return self._source
 
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """A future that completes with the operation, though nobody waits for it.
+        """A future that completes with the operation, even if nobody waits.
 
-        Its value is the list of tensors that the operation has written. On a GPU, streams of callbacks and of whoever
-        waits for it find the results. Its error is a ``RuntimeError`` with the class
-        and the words of the operation's, which :meth:`exception` returns.
+        Its value is the list of tensors that the operation has written. On a GPU, the streams of callbacks and of
+        waiters are ordered after the results. Its error is a ``RuntimeError`` with the class name and the message of
+        the operation's error, which :meth:`exception` returns.
         """
         with self._lock:
             if self._future is not None:
                 return self._future
             self._done = torch.futures.Future(devices=[*self._placement.devices])
-            # set_exception() would keep an error where C++ does not see it: DistributedDataParallel would take the
-            # exception for gradients. What a callback raises is an error for both.
+            # C++ does not see an error from set_exception(): DistributedDataParallel would take the exception for
+            # gradients. An exception raised in a callback is an error for both.
             self._future = self._done.then(self._outcome)
             settled = self._settled
         if settled:
@@ -247,17 +246,17 @@ class RuedaWork(Work):
         return self._future
 
     def _be_completed(self) -> None:
-        """Has :meth:`on_done` called by another thread."""
+        """Arranges for another thread to call :meth:`on_done`."""
         completions.add(self)
 
     def _outcome(self, _: object) -> list[torch.Tensor]:
-        """What the future comes to. On a GPU it is asked on a stream of torch's, which whoever waits then waits for."""
+        """The future's value. On a GPU, called on a stream of torch's for which the future's waiters then wait."""
         if self._error is not None:
             raise self._error
         self._placement.join()
         return self._outputs
 
-    # --- What the threads of completions call
+    # --- Called by the completion threads
 
     def natives(self) -> tuple[_native.Handle, ...]:
         """See Completable."""
@@ -290,9 +289,9 @@ class RuedaWork(Work):
     # --- Completion
 
     def _settle(self, aside: bool) -> None:
-        """Brings the results to their places; once, whoever comes first.
+        """Puts the results in place; only the first call has an effect.
 
-        ``aside``: on a GPU, without the current stream, which does not wait for them.
+        ``aside``: on a GPU, uses a side stream; the current stream does not wait for the results.
         """
         with self._lock:
             if self._settled:
@@ -302,21 +301,21 @@ class RuedaWork(Work):
                 with self._placement.settling(self._natives, tensors_in(touched), aside):
                     for native in self._natives:
                         native.check()
-                    self._is_known_to_all = False  # what goes wrong from now on
+                    self._is_known_to_all = False  # errors from here on are this rank's alone
                     self._outputs = self._handle.result()
             except Exception as error:
                 say_timed_out(error, self._timeout)
                 self._error = error
                 self._is_known_to_all = self._is_known_to_all and not isinstance(error, FATAL)
             self._settled = True
-            self._natives = ()  # with them goes the memory of results, which may be large
+            self._natives = ()  # releases the memory of results, which may be large
             done = self._done
         if isinstance(self._error, (*FATAL, StalledError)):
             self._tell_fatal(self._error)
         on_settled, self._on_settled = self._on_settled, None
         if on_settled is not None:
             on_settled(self)
-        if self._error is None:  # they hold the group, which may keep this
+        if self._error is None:  # they reference the group, which may keep this work
             self._on_longer = self._on_error = self._on_fatal = None
         if done is not None:
             done.set_result(None)
@@ -337,7 +336,7 @@ class RuedaWork(Work):
 
 @never_compiled
 class DoneWork(Work):
-    """An operation that was over when its caller got this."""
+    """An operation that completed before its caller got this work."""
 
     def __init__(self, outputs: list[torch.Tensor]) -> None:
         super().__init__()
@@ -348,11 +347,11 @@ class DoneWork(Work):
         return True
 
     def is_completed(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     def is_success(self) -> bool:
-        """Always: an error was raised instead."""
+        """Always true: an error is raised instead of returning a work."""
         return True
 
     def result(self) -> list[torch.Tensor]:
@@ -363,14 +362,14 @@ class DoneWork(Work):
         """Does not block."""
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """A future that is completed."""
+        """A completed future."""
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         future.set_result(self._outputs)
         return future
 
 
 class MessageWork(RuedaWork):
-    """A receive, which knows afterwards from whom. ``group_rank`` turns a rank of the world into one of the group."""
+    """A receive, which then knows its source. ``group_rank`` converts a world rank to a group rank."""
 
     def __init__(
         self,

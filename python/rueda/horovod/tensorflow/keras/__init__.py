@@ -8,7 +8,7 @@ Example::
     model.compile(optimizer=hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.01 * hvd.size())), loss="mse")
     model.fit(x, y, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 
-``docs/horovod.md`` compares the two. The optimizer and the callbacks work on Keras' backends torch and JAX as well.
+``docs/horovod.md`` compares it with Horovod. Optimizer and callbacks also work on the torch and JAX backends of Keras.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Makes an optimizer of Keras 3 reduce its gradients over the ranks first, and returns it.
+    """Makes a Keras 3 optimizer reduce its gradients over the ranks first, and returns it.
 
-    ``device_dense``, ``device_sparse`` and ``groups`` have no effect; gradients of embeddings become tensors, whatever
-    ``sparse_as_dense`` says. Raises ``ValueError`` for an ``op`` other than Average and Sum.
+    ``device_dense``, ``device_sparse`` and ``groups`` have no effect; embedding gradients become dense tensors,
+    whatever ``sparse_as_dense`` says. Raises ``ValueError`` if ``op`` is neither Average nor Sum.
 
     Example::
 

@@ -1,6 +1,6 @@
-"""Callbacks of ``model.fit()`` with Horovod's signatures, on those of :mod:`rueda.keras`.
+"""``model.fit()`` callbacks with Horovod's signatures, based on :mod:`rueda.keras`.
 
-``momentum_correction`` is accepted and has no effect: Keras 3 puts an optimizer's momentum into the compiled step.
+``momentum_correction`` is accepted and has no effect: Keras 3 compiles the optimizer's momentum into the step.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = [
 
 
 class BroadcastGlobalVariablesCallback(callbacks.BroadcastCallback):
-    """Gives every rank the model's and optimizer's variables of ``root_rank`` when training begins.
+    """Broadcasts the weights and optimizer variables of ``root_rank`` when training begins.
 
-    ``local_variables``: those that each rank keeps. ``device`` has no effect.
+    ``local_variables``: variables that each rank keeps. ``device`` has no effect.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
@@ -38,7 +38,7 @@ class BroadcastGlobalVariablesCallback(callbacks.BroadcastCallback):
             self.register_local_var(variable)
 
     def register_local_var(self, var: Any) -> None:
-        """This variable is not broadcast."""
+        """Excludes this variable from the broadcast."""
         self._local[id(var)] = var
 
     def _chosen(self, variables: list[Any]) -> list[Any]:
@@ -46,18 +46,18 @@ class BroadcastGlobalVariablesCallback(callbacks.BroadcastCallback):
 
 
 class MetricAverageCallback(callbacks.MetricAverageCallback):
-    """Replaces an epoch's metrics by their averages over the ranks. ``device`` has no effect."""
+    """Replaces an epoch's metrics with their averages over the ranks. ``device`` has no effect."""
 
     def __init__(self, device: str = "") -> None:
         super().__init__()
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Sets the learning rate to ``initial_lr * multiplier`` from ``start_epoch`` on, up to ``end_epoch``.
+    """Sets the learning rate to ``initial_lr * multiplier`` from ``start_epoch`` until before ``end_epoch``.
 
     ``multiplier``: a function of the epoch, or a number, which is raised to the power of the epochs since
-    ``start_epoch``. ``staircase``: once in an epoch, the default, or at every step, where the function gets fractions
-    of epochs. ``steps_per_epoch``: by default what ``fit()`` knows; ``ValueError`` where that is needed and unknown.
+    ``start_epoch``. ``staircase``: update once per epoch, the default, or else at every step, with fractional epochs.
+    ``steps_per_epoch``: by default the number that ``fit()`` knows; raises ``ValueError`` if needed and unknown.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
             if batch == 0:
                 callbacks.set_learning_rate(self.model, self.initial_lr * self.multiplier(epoch))
             return
-        assert self.steps_per_epoch is not None  # on_train_begin() has seen to it
+        assert self.steps_per_epoch is not None  # set by on_train_begin()
         at = epoch + batch / self.steps_per_epoch
         callbacks.set_learning_rate(self.model, self.initial_lr * self.multiplier(at))
 
@@ -116,7 +116,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raises the learning rate from ``initial_lr / hvd.size()`` to ``initial_lr`` during the first epochs, each step.
 
-    ``verbose``: 1 to have rank 0 say when it is done.
+    ``verbose``: if above 0, rank 0 prints a message at the end.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     ) -> None:
         def multiplier(epoch: float) -> float:
             assert self.steps_per_epoch is not None
-            # So that an epoch ends with a round number, as in Horovod.
+            # As in Horovod, so that an epoch ends at a round number.
             ranks, done = rueda.size(), epoch + 1.0 / self.steps_per_epoch
             return 1.0 / ranks * (done * (ranks - 1) / warmup_epochs + 1)
 
@@ -151,7 +151,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
-    """Keeps the best model only. ``filepath`` is an attribute that the caller sets before ``fit()``."""
+    """Saves only the best model. Set the attribute ``filepath`` before ``fit()``."""
 
     def __init__(
         self,
@@ -161,6 +161,6 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
         mode: str = "auto",
         save_freq: str | int = "epoch",
     ) -> None:
-        # Keras 3 wants to know the suffix at once.
+        # Keras 3 checks the suffix in the constructor.
         suffix = "best.weights.h5" if save_weights_only else "best.keras"
         super().__init__(suffix, monitor, verbose, True, save_weights_only, mode, save_freq)

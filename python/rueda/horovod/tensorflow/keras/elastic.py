@@ -1,4 +1,4 @@
-"""Elastic training for Keras: the state of a model, and callbacks that keep it up to date."""
+"""Elastic training for Keras: a model's state, and callbacks that keep it up to date."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 
 
 class KerasState(TensorFlowKerasState):
-    """A model of Keras, its optimizer and, by keyword, Python objects.
+    """A Keras model, its optimizer and, as keyword arguments, Python objects.
 
     Example::
 
@@ -52,7 +52,7 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Keeps the number of the current batch in ``state.batch``; 0 between epochs."""
+    """Keeps the last finished batch's index in ``state.batch``, 0 between epochs; restarts shorten the epoch by it."""
 
     def __init__(self, state: Any) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Keeps the number of epochs that are done in ``state.epoch``, over all beginnings."""
+    """Keeps the number of finished epochs in ``state.epoch``, across restarts."""
 
     def __init__(self, state: Any) -> None:
         super().__init__()

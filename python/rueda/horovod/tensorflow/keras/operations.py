@@ -1,4 +1,4 @@
-"""Operations on values that become tensors, and models that are loaded, with Horovod's signatures for Keras."""
+"""Collectives on values converted to tensors, and load_model(), with Horovod's signatures for Keras."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def allreduce(
     op: Any = None,
     compression: Any = Compression.none,
 ) -> Any:
-    """The value as a tensor of TensorFlow, reduced over the ranks; by default averaged."""
+    """Returns the value as a TensorFlow tensor, reduced over the ranks; averaged by default."""
     return reductions.allreduce(
         tf.convert_to_tensor(value),
         average,
@@ -39,17 +39,17 @@ def allreduce(
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
-    """The ranks' values, concatenated along the first dimension."""
+    """Concatenates the ranks' values along the first dimension."""
     return exchanges.allgather(tf.convert_to_tensor(value), name)
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """The value of the rank ``root_rank``."""
+    """Returns the value of rank ``root_rank``."""
     return exchanges.broadcast(tf.convert_to_tensor(value), root_rank, name)
 
 
 def reducescatter(value: Any, name: str | None = None, op: Any = Average) -> Any:
-    """This rank's rows of the reduced value."""
+    """Returns this rank's rows of the reduced value."""
     return reductions.reducescatter(tf.convert_to_tensor(value), op=op, name=name)
 
 
@@ -60,10 +60,10 @@ def load_model(
     compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """Loads a model of Keras, whose optimizer is distributed and keeps its state.
+    """Loads a Keras model and distributes its optimizer, which keeps its state.
 
-    ``custom_optimizers``: classes, which are added to ``custom_objects`` under their names. ``legacy_opts`` has no
-    effect: Keras 3 has no legacy optimizers.
+    ``custom_optimizers``: classes to add to ``custom_objects`` under their names. ``legacy_opts`` has no effect: Keras
+    3 has no legacy optimizers.
     """
     known = {each.__name__: each for each in custom_optimizers or ()}
     model = keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})

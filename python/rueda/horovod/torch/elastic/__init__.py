@@ -1,4 +1,4 @@
-"""Elastic training for torch: a state that survives a failed step, and the loop that begins anew.
+"""Elastic training for torch: a state that survives a failed step, and the loop that restarts.
 
 Example::
 
@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 
 def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Decorator of the training function, whose first argument is a :class:`State`.
+    """Decorates a training function, whose first argument is a :class:`State`.
 
-    The function begins anew, from the last commit, when a collective fails on any rank. Where the job was started with
-    ``rueda run --min-np`` (``RUEDA_RECOVERY=on``) it also goes on without ranks that are lost, and with ``--max-np``
-    commit() lets in the processes that the launcher has started to join; see ``docs/horovod.md``.
+    The function restarts from the last commit if a collective fails on any rank. If the job was started by
+    ``rueda run --min-np`` (``RUEDA_RECOVERY=on``), it also continues without lost ranks, and with ``--max-np`` commit()
+    admits processes that the launcher has started to join; see ``docs/horovod.md``.
 
     Example::
 

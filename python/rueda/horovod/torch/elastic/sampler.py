@@ -1,4 +1,4 @@
-"""A sampler that knows which samples of the epoch are done."""
+"""A sampler that tracks which samples of the epoch are processed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["ElasticSampler"]
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
-    """Deals the samples of a dataset out to the ranks, and those that are left anew when the world changes.
+    """Distributes a dataset's samples over the ranks, and redistributes the remaining ones when the world changes.
 
     Put it into the :class:`TorchState`, call :meth:`record_batch` after each batch, and :meth:`set_epoch` at the end
-    of each epoch. ``dataset``: anything with a length, the same on every rank. ``shuffle``: whether samples come in an
-    order of chance, another one each epoch. ``seed``: the same on every rank.
+    of each epoch. ``dataset``: anything with a length, the same on every rank. ``shuffle``: whether samples come in a
+    random order, a different one each epoch. ``seed``: the same on every rank.
 
-    Every rank gets the same number of samples; where they do not divide evenly, some are given out twice.
+    Every rank gets the same number of samples; if they do not divide evenly, some are repeated.
 
     Example::
 
@@ -40,27 +40,27 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins an epoch with all samples; to be called at the end of the one before."""
+        """Starts an epoch with all samples; call it at the end of the previous epoch."""
         self.epoch = epoch
         self.processed_num = 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Notes that every rank has processed ``batch_size`` samples."""
+        """Records that every rank has processed ``batch_size`` samples."""
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the epoch is."""
+        """Returns the epoch and the number of its processed samples."""
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from what state_dict() has given."""
+        """Continues from a state_dict()."""
         self.epoch = state_dict["epoch"]
         self.processed_num = state_dict["processed_num"]
         self.reset()
 
     def reset(self) -> None:
-        """Deals out what is left to the ranks that there are."""
+        """Distributes the remaining samples over the current ranks."""
         self.num_replicas = size()
         self.rank = rank()
         indices = list(range(len(self.dataset)))
@@ -72,7 +72,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         indices = self.remaining_indices
-        if indices:  # again from the start where ranks would get fewer than others
+        if indices:  # repeat from the start so that all ranks get equally many
             indices = (indices * (1 + self.total_size // len(indices)))[: self.total_size]
         return iter(indices[self.rank :: self.num_replicas])
 

@@ -30,7 +30,7 @@ __all__ = [
 
 
 class ObjectState(elastic_state.ObjectState):
-    """Python objects as attributes, by keyword; ``bcast_object`` and ``get_rank`` are hvd's by default.
+    """Python objects, given by keyword and kept as attributes; ``bcast_object`` and ``get_rank`` default to hvd's.
 
     Example::
 
@@ -51,7 +51,7 @@ class ObjectState(elastic_state.ObjectState):
 
 
 class StateHandler:
-    """How one value is saved, restored and synchronised: the base of an application's own."""
+    """Saves, restores and synchronises one value; base class of custom handlers."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -65,17 +65,17 @@ class StateHandler:
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Makes it what rank 0 has."""
+        """Broadcasts the value of rank 0."""
         raise NotImplementedError
 
     def set_value(self, value: Any) -> None:
-        """Handles another value from now on."""
+        """Replaces the value and saves the new one."""
         self.value = value
         self.save()
 
 
 class _StateDictHandler(StateHandler):
-    """For values with ``state_dict()``, which is saved when the handler is made."""
+    """For values with ``state_dict()``, which is first saved at construction."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
@@ -113,7 +113,7 @@ class SamplerStateHandler(_StateDictHandler):
     """For :class:`ElasticSampler`."""
 
     def sync(self) -> None:
-        """Broadcasts how far rank 0 is."""
+        """Broadcasts the progress of rank 0."""
         self.value.load_state_dict(broadcast_object(self.value.state_dict()))
         self.save()
 
@@ -126,7 +126,7 @@ _registry: list[tuple[type, type[StateHandler]]] = [
 
 
 def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
-    """Which class handles values of which type; the first that fits counts.
+    """Returns pairs of value type and handler class; the first match applies.
 
     Example::
 
@@ -136,7 +136,7 @@ def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
 
 
 def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> None:
-    """Replaces what get_handler_registry() returns."""
+    """Replaces the handler registry."""
     global _registry
     _registry = registry
 
@@ -148,7 +148,7 @@ def _handler_of(value: Any) -> StateHandler | None:
 class TorchState(ObjectState):
     """A model, an optimizer, samplers and other objects, each as an attribute of its name.
 
-    What has a handler (see :func:`get_handler_registry`) is saved by its ``state_dict()``; other values as they are.
+    Values with a handler (see :func:`get_handler_registry`) are saved by it; other values are saved by reference.
 
     Example::
 
@@ -177,25 +177,25 @@ class TorchState(ObjectState):
         super().__init__(**plain)
 
     def save(self) -> None:
-        """Keeps copies of everything."""
+        """Saves everything: copies of handled values, references to others."""
         for handler in self._handlers.values():
             handler.save()
         super().save()
 
     def restore(self) -> None:
-        """Brings back what was saved last. Gradients that are being reduced are forgotten."""
+        """Restores the last saved values. Gradients that are still being reduced are discarded."""
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
 
     def sync(self) -> None:
-        """Makes everything what rank 0 has."""
+        """Broadcasts everything from rank 0."""
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
 
     def reset(self) -> None:
-        """Deals samples out to the ranks of the new world."""
+        """Redistributes samples over the ranks of the new world."""
         for handler in self._handlers.values():
             if isinstance(handler.value, ElasticSampler):
                 handler.value.reset()

@@ -1,4 +1,4 @@
-"""Stands for Horovod where this folder is on the path; replaced by rueda.horovod when imported."""
+"""Stands in for Horovod if this directory is on the path; on import, rueda.horovod replaces it."""
 
 from rueda.horovod.alias import install
 
