@@ -1,4 +1,4 @@
-"""Optuna's studies with trials that several ranks train together, side by side.
+"""Optuna studies whose trials run in parallel, each on several ranks.
 
 Example::
 
@@ -12,7 +12,7 @@ Example::
     rueda.optuna.optimize(study, objective, n_trials=30, ranks_per_trial=2)
     print(study.best_params)
 
-docs/optuna.md has a whole one.
+docs/optuna.md has a complete example.
 """
 
 from rueda.engines.versions import Needs as _Needs
@@ -21,7 +21,7 @@ _needs = _Needs(
     "rueda.optuna",
     "Optuna",
     "optuna",
-    (5,),  # whose trials have constraints
+    (5,),  # the first whose trials have constraints
     "pip install 'optuna>=5'",
     newest=(5, 0),
 )

@@ -1,4 +1,4 @@
-"""What ranks make sure of before the first trial: the same arguments, and one study."""
+"""The ranks' checks before the first trial: the same arguments, and one study."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rueda.objects import allgather_object, broadcast_object
 __all__ = ["agree_on_arguments", "agree_on_study"]
 
 MARK = "rueda.optuna"
-"""The study's attribute by which ranks see that it is one."""
+"""The study's attribute by which ranks recognize that they share it."""
 
-# How often it is tried, and how long, at most, is waited before the second and before any attempt; seconds.
+# The number of attempts, and the longest wait before the second attempt and before any attempt, in seconds.
 _ATTEMPTS = 20
 _FIRST_BACKOFF = 0.02
 _MAX_BACKOFF = 1.0
@@ -31,7 +31,7 @@ _SHARE = (
 def agree_on_arguments(
     n_trials: object, timeout: object, ranks_per_trial: object, problem: str
 ) -> None:
-    """Raises :class:`rueda.InvalidArgumentError` on every rank where some rank's arguments cannot work or differ."""
+    """Raises :class:`rueda.InvalidArgumentError` on every rank if arguments are invalid on a rank or differ."""
     problem = problem or _wrong(n_trials, timeout, ranks_per_trial)
     shown = f"n_trials={n_trials!r}, timeout={timeout!r}, ranks_per_trial={ranks_per_trial!r}"
     everyone = allgather_object((problem, shown), "rueda.optuna.arguments")
@@ -71,12 +71,12 @@ def _wrong(n_trials: Any, timeout: Any, ranks_per_trial: Any) -> str:
 
 
 def agree_on_study(study: Any, ranks_per_trial: int) -> tuple[bool, bool]:
-    """Whether this rank's study is not that of rank 0 and must get its trials; whether that holds for some rank.
+    """Returns whether this rank's study is not rank 0's and needs its trials, and whether any rank's study is not.
 
-    A random word that rank 0 writes to its study must be read on every rank. Raises
-    :class:`rueda.InvalidArgumentError` on every rank where a study cannot be read or written, where directions differ,
-    and where there are several trials at a time, but not one study; :class:`rueda.TimeoutError` on every rank where
-    other jobs begin on the study all the time, so that nobody can tell.
+    Ranks share a study if each reads the random word that rank 0 writes to it. Raises
+    :class:`rueda.InvalidArgumentError` on every rank if a study cannot be read or written, if directions differ, or if
+    several trials run at a time without a common study; :class:`rueda.TimeoutError` on every rank if other jobs keep
+    starting on the study, so that the ranks cannot tell.
     """
     name = getattr(study, "study_name", "")
     everyone = _compare(study)
@@ -104,14 +104,14 @@ def agree_on_study(study: Any, ranks_per_trial: int) -> tuple[bool, bool]:
 
 
 def _compare(study: Any) -> list[tuple[str, bool, Any]] | None:
-    """Of each rank, why it cannot use its study, whether that is rank 0's, and its directions.
+    """For each rank, why it cannot use its study, whether the study is rank 0's, and its directions.
 
-    Of jobs that begin at once on one study, each may write over the other's word before that is read on all ranks.
-    ``None`` where that has happened in every attempt.
+    If several jobs start on one study at once, one may overwrite another's word before all ranks have read it. ``None``
+    if that has happened in every attempt.
     """
     for attempt in range(_ATTEMPTS):
         if rank() == 0 and attempt > 0:
-            # Not of the generator that a program may have seeded.
+            # Not from the generator that a program may have seeded.
             longest = min(_FIRST_BACKOFF * 2 ** (attempt - 1), _MAX_BACKOFF)
             time.sleep(SystemRandom().uniform(0, longest))
         word, everyone = _compare_once(study)
@@ -124,12 +124,12 @@ def _compare(study: Any) -> list[tuple[str, bool, Any]] | None:
 
 
 def _compare_once(study: Any) -> tuple[str, list[tuple[str, bool, Any]]]:
-    """The word that was written, and what :func:`_compare` returns."""
+    """The word that rank 0 wrote, and the result for :func:`_compare`."""
     word, problem = uuid.uuid4().hex, ""
     if rank() == 0:
         try:
             study.set_user_attr(MARK, word)
-        except Exception as error:  # whatever its storage raises
+        except Exception as error:  # anything that the storage raises
             problem = f"{type(error).__name__}: {error}"
     word, problem = broadcast_object((word, problem), 0, "rueda.optuna.word")
     found, directions = None, None
@@ -143,8 +143,8 @@ def _compare_once(study: Any) -> tuple[str, list[tuple[str, bool, Any]]]:
 
 
 def _is_overwritten(study: Any, word: str) -> bool:
-    """Whether rank 0's study has another word by now; also where it cannot be read, which another attempt tells."""
+    """Whether rank 0's study now has another word; also true if it is unreadable, which the next attempt reports."""
     try:
         return bool(study.user_attrs.get(MARK) != word)
-    except Exception:  # whatever its storage raises
+    except Exception:  # anything that the storage raises
         return True

@@ -1,4 +1,4 @@
-"""The loop of trials: each team's leader asks the study, tells it, and takes the team along."""
+"""The loop of trials: each team's leader asks and tells the study, and directs its team."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ def optimize(
     """Runs trials in parallel on all ranks of the world, each trial on ``ranks_per_trial`` of them.
 
     Every rank calls this, after :func:`rueda.init`, with the same arguments and with the same study, opened from a
-    storage that all reach. Where all ranks train one trial at a time, each may have a study in its own memory: all then
-    get the trials. Which ranks train together: 0 to ``ranks_per_trial`` - 1, and so on; the first of them leads, and
-    alone asks and tells. On the others nothing of Optuna runs.
+    storage that all ranks reach. If all ranks train one trial at a time, each may have a study in its own memory, to
+    which the trials are then copied. Ranks 0 to ``ranks_per_trial`` - 1 form a team, and so on. The first rank of a
+    team is its leader and alone asks and tells the study; the other ranks run no trial of Optuna's.
 
-    - ``n_trials``: of all ranks together; ``None``: until ``timeout`` or ``study.stop()``. Whoever has finished a
-      trial, or has pruned it, begins the next at once.
-    - ``timeout``: in seconds, after which no trial is begun; ``None``: no limit.
+    - ``n_trials``: the total over all ranks; ``None``: until ``timeout`` or ``study.stop()``. A team that has finished
+      or pruned a trial begins the next at once.
+    - ``timeout``: the seconds after which no trial begins; ``None``: no limit.
     - ``catch``, ``callbacks``, ``gc_after_trial``: as in ``optuna.Study.optimize``, on leaders. ``study.stop()`` in a
-      callback ends the work of all.
+      callback stops all teams.
 
-    An objective gets a :class:`rueda.optuna.Trial`; what the lowest rank of a trial returns is recorded. What it raises
-    on one rank, all ranks of the trial raise; the trial is told FAIL. If ``catch`` does not have it, no trial is begun
-    any more, and when all have ended, every rank of the world raises it. With several trials at a time, samplers
-    beyond the first are seeded anew, as by ``n_jobs`` in Optuna: their trials would else be the same.
+    An objective gets a :class:`rueda.optuna.Trial`; the value that the trial's lowest rank returns is recorded. If it
+    raises on one rank, all ranks of the trial raise the same error, and the trial's state is FAIL. For an error not in
+    ``catch``, no further trial begins, and when all trials have ended, every rank of the world raises it. With several
+    trials at a time, samplers beyond the first are reseeded, as by ``n_jobs`` in Optuna, so that their trials differ.
 
-    Raises :class:`rueda.InvalidArgumentError` on every rank, before anything begins, for arguments that cannot work or
-    differ, and where the ranks do not have one study; :class:`rueda.TimeoutError` where other jobs begin on the study
-    all the time, so that nobody can tell. Raises :class:`rueda.PeerLostError` where a rank is lost; the trial that it
-    has led stays RUNNING in storages without heartbeat. It may be called again after :func:`rueda.recover`.
+    Raises :class:`rueda.InvalidArgumentError` on every rank, before any trial, if arguments are invalid or differ, or
+    if the ranks do not share one study; :class:`rueda.TimeoutError` if other jobs keep starting on the study, so that
+    the ranks cannot tell; :class:`rueda.PeerLostError` if a rank is lost, whose trial, if it led one, stays RUNNING in
+    storages without heartbeat. It can be called again after :func:`rueda.recover`.
     """
-    # More than one look is taken at them.
+    # They are iterated more than once.
     catch = tuple(catch) if isinstance(catch, Iterable) else catch
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else callbacks
     problem = _wrong(study, objective, catch, callbacks)
@@ -80,7 +80,7 @@ def optimize(
             new = broadcast_object(study.get_trials()[known:] if rank() == 0 else None, 0)
             if is_copy:
                 study.add_trials(new)
-        # All have come to the end before any of them gives up the sets.
+        # All ranks reach the end before any of them gives up its process sets.
         failures = [each for each in allgather_object(failure, "rueda.optuna.end") if each]
     if failures:
         first: Failure = first_cause(failures)
@@ -88,7 +88,7 @@ def optimize(
 
 
 def _wrong(study: Any, objective: Any, catch: Any, callbacks: Any) -> str:
-    """What is of another kind than it must be, on this rank."""
+    """Why an argument on this rank has the wrong type; empty if none has."""
     if not isinstance(study, optuna.Study):
         return f"study is an optuna.Study, not {shown(study)}"
     caught = catch if isinstance(catch, tuple) else (catch,)
@@ -112,14 +112,14 @@ def _lead(
     callbacks: Iterable[Callback],
     options: dict[str, Any],
 ) -> Failure | None:
-    """The leader's part; returns what ends the work before its time. Raises what ends the world."""
+    """The leader's part; returns the failure that ends the work early. Raises an error that breaks the world."""
     tickets = Tickets(leaders, n_trials)
 
     def train(real: Any) -> Any:
         team.signal(_TRIAL)
         return Trial(team, team.form_group(), real).run(objective)
 
-    # Not subject to `catch`: in a world that has failed it raises, and so ends the loop.
+    # Optuna does not apply `catch` to callbacks: in a broken world, this raises and so ends the loop.
     def go_on(_: Any, __: Any) -> None:
         if not tickets.take():
             study.stop()
@@ -141,7 +141,7 @@ def _lead(
 
 
 def _uncovered(error: Exception) -> Exception:
-    """What a storage has raised when a trial was told its end, which what Optuna then does about that end covers."""
+    """``error``, or the storage's error in telling a trial's end, if ``error`` is Optuna's later one that hides it."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     of_optuna = frame.f_globals.get("__name__") == "optuna.study._optimize"
     covered = error.__context__
@@ -155,11 +155,11 @@ def _uncovered(error: Exception) -> Exception:
 
 
 def _follow(team: Team, objective: Callable[[Trial], Any]) -> None:
-    """The part of the others: they train what the leader begins, and leave errors to it."""
+    """The other ranks' part: they train the leader's trials and leave errors to it."""
     while team.wait_for_signal() == _TRIAL:
         try:
             Trial(team, team.form_group(), None).run(objective)
         except Exception:
             if team.broken:
                 raise team.broken from None
-    team.wait_for_signal()  # that all teams have ended
+    team.wait_for_signal()  # all teams have ended

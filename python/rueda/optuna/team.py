@@ -1,4 +1,4 @@
-"""The ranks that train one trial at a time together, and how they talk to each other."""
+"""The ranks that train one trial at a time together, and their communication."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _NO_ROOM = f"there are {_native.process_set_limit} such sets already"
 
 @contextmanager
 def open_teams(per_team: int) -> Iterator[tuple[ProcessSet, ProcessSet]]:
-    """The sets of this rank's team and of all teams' leaders, for as long as the block runs; all ranks begin it.
+    """The process sets of this rank's team and of all leaders, which last as long as the block. Collective to enter.
 
-    Only their members know them, so that each rank ends them by itself, also where the world has broken: nothing is
-    left of them in the world that may follow.
+    Only their members know them, so each rank ends them on its own, even in a broken world: the next world has no
+    trace of them.
 
-    Raises :class:`rueda.UnsupportedError` on every rank where there is no room for them.
+    Raises :class:`rueda.UnsupportedError` on every rank if there is no room for them.
     """
     taken = {
         slot for slots in allgather_object(taken_slots(), "rueda.optuna.slots") for slot in slots
@@ -68,16 +68,16 @@ def open_teams(per_team: int) -> Iterator[tuple[ProcessSet, ProcessSet]]:
 
 
 def leave(group: ProcessSet) -> None:
-    """Ends a set that only its members know on this rank; what others still wait for in it fails."""
+    """Ends, on this rank, a set that only its members know; operations in which others still wait fail."""
     if group.process_set_id is not None:
         _native.destroy_group(group.process_set_id)
 
 
 class Team:
-    """Ranks with a process set of their own, the first of which, the leader, talks to the study.
+    """Ranks with their own process set; the first, the leader, talks to the study.
 
-    What trials reduce goes over another set, :meth:`form_group`, which can be given up: a rank that fails ends it, so
-    that the others do not wait in it.
+    Each trial's collectives use another set, see :meth:`form_group`: a rank that fails ends it, so that the others do
+    not wait in it.
     """
 
     def __init__(self, members: ProcessSet) -> None:
@@ -86,29 +86,29 @@ class Team:
         self.leader = self.ranks[0]
         self.rank = rank()
         self.is_leader = self.rank == self.leader
-        self.broken: BaseException | None = None  # why the members cannot talk any more
-        self.failure: Failure | None = None  # of the last trial that one of them has failed
+        self.broken: BaseException | None = None  # why the members can no longer communicate
+        self.failure: Failure | None = None  # of the last trial in which a member failed
 
     def signal(self, word: int) -> None:
-        """Sends a number to all others; the leader does. They may wait for it as long as the leader lives."""
+        """Sends a number from the leader to all others, which may wait for it as long as the leader lives."""
         with self._talking():
             for other in self.ranks[1:]:
                 send(np.array([word], np.int64), other, process_set=self._members)
 
     def wait_for_signal(self) -> int:
-        """The number that the leader sends next."""
+        """Receives the leader's next number."""
         word = np.zeros(1, np.int64)
         with self._talking():
             recv(word, self.leader, process_set=self._members)
         return int(word[0])
 
     def gather(self, mine: Any) -> list[Any]:
-        """What all members say, in the order of their ranks."""
+        """The values of all members, in rank order."""
         with self._talking():
             return allgather_object(mine, "rueda.optuna.gather", self._members)
 
     def tell(self, told: Any) -> Any:
-        """What the leader says; the others' ``told`` is ignored."""
+        """The leader's value; the others' ``told`` is ignored."""
         with self._talking():
             return broadcast_object(told, self.leader, "rueda.optuna.tell", self._members)
 
@@ -121,9 +121,9 @@ class Team:
             raise
 
     def form_group(self) -> ProcessSet:
-        """A process set of the members for one trial.
+        """Forms a process set of the members for one trial.
 
-        Raises :class:`rueda.UnsupportedError` on every rank where one has no room for it, in words of that rank.
+        Raises :class:`rueda.UnsupportedError` on every member if one cannot form it, with that rank's reason.
         """
         taken = {slot for slots in self.gather(taken_slots()) for slot in slots}
         free = next((s for s in range(_native.process_set_limit) if s not in taken), None)
@@ -148,7 +148,7 @@ class Team:
 
 
 def _number(slot: int | None) -> tuple[int | None, str]:
-    """A number for a set in this slot, or why there is none."""
+    """A number for a process set in this slot, or why there is none."""
     if slot is None:
         return None, _NO_ROOM
     try:

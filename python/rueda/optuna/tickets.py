@@ -1,4 +1,4 @@
-"""How many trials there still are to begin, for leaders that take them at their own pace."""
+"""A counter of the trials still to begin, from which leaders draw at their own pace."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _REQUESTS, _ANSWERS = 0, 1  # tags
 
 
 class Tickets:
-    """One ticket for each trial, which the first of the leaders hands out, in a thread of its own.
+    """One ticket per trial, which the first leader hands out in a separate thread.
 
-    Leaders wait by messages, for as long as it takes: in a collective, who waits for another's long trial would stall.
+    Leaders wait in point-to-point messages, without a time limit: a collective would be reported as stalled while
+    another leader runs a long trial.
     """
 
     def __init__(self, leaders: ProcessSet, count: int | None) -> None:
@@ -39,11 +40,11 @@ class Tickets:
         return self._answer() == 1
 
     def stop(self) -> None:
-        """No leader gets any more."""
+        """Ends the tickets for all leaders."""
         self._request(_STOP)
 
     def wait_for_all(self) -> None:
-        """Returns when all leaders have come here."""
+        """Returns when all leaders have called this."""
         self._request(_DONE)
         self._answer()
         if self._thread is not None:
@@ -61,7 +62,7 @@ class Tickets:
         send(np.array([word], np.int64), leader, _ANSWERS, self._leaders)
 
     def _work(self, count: int | None) -> None:
-        # Of a world that has failed the leaders learn by themselves, this one's included.
+        # All leaders, including this rank's, notice a broken world themselves.
         with contextlib.suppress(RuedaError):
             self._serve(count)
 

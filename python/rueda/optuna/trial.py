@@ -1,4 +1,4 @@
-"""A trial of Optuna that several ranks train together."""
+"""An Optuna trial that several ranks train together."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Trial(optuna.trial.BaseTrial):  # type: ignore[misc]
     """The trial that an objective gets on each rank: Optuna's trial, with the same values on all of them.
 
     All ranks of the trial call the same methods in the same order. The leader's Optuna answers, and every rank gets
-    the bits that the study records, or the same exception. Of what :meth:`report` and :meth:`set_user_attr` are given,
-    the leader's value counts, which is that of the lowest rank.
+    bitwise the values that the study records, or the same exception. :meth:`report`, :meth:`set_user_attr` and
+    :meth:`set_constraint` use the value of the leader, the lowest rank.
 
-    Where a rank raises, leaves the objective early or asks for something else, all ranks of the trial raise at their
-    next call: the error of the rank that failed, or :class:`rueda.MismatchError`, which tells what each has called.
+    If a rank raises, leaves the objective early or makes another call, all ranks of the trial raise at their next
+    call: the error of the rank that failed, or :class:`rueda.MismatchError`, which lists each rank's call.
     """
 
     def __init__(self, team: Team, process_set: ProcessSet, real: Any) -> None:
@@ -103,9 +103,9 @@ class Trial(optuna.trial.BaseTrial):  # type: ignore[misc]
         return start
 
     def run(self, objective: Callable[[Trial], Any]) -> Any:
-        """Runs the objective on this rank, ends the trial's process set, and returns what the objective has returned.
+        """Runs the objective on this rank, ends the trial's process set, and returns the objective's value.
 
-        Raises, on all ranks of the trial, what one of them has raised; ``optuna.TrialPruned`` where all have raised it.
+        If a rank raises an error, all ranks of the trial raise it; ``optuna.TrialPruned`` if all have raised that.
         """
         value: Any = None
         raised: Exception | None = None
@@ -122,7 +122,7 @@ class Trial(optuna.trial.BaseTrial):  # type: ignore[misc]
             leave(self._process_set)
         if self._failure is None:
             self._meet(said)
-        # An objective that has kept an error of this trial to itself has failed all the same.
+        # An objective that swallowed an error of this trial has failed nonetheless.
         if self._failure is not None:
             raise self._failure
         if raised is not None:
@@ -132,7 +132,7 @@ class Trial(optuna.trial.BaseTrial):  # type: ignore[misc]
     def _ask(
         self, method: str, arguments: tuple[Any, ...], options: dict[str, Any], agreed: Any = None
     ) -> Any:
-        """Lets the leader call a method of Optuna's trial, and returns or raises the same on all ranks."""
+        """Calls a method of Optuna's trial on the leader, and returns or raises the same on all ranks."""
         if self._failure is None:
             shown = ", ".join(repr(each) for each in (arguments if agreed is None else agreed))
             self._meet(
@@ -150,7 +150,7 @@ class Trial(optuna.trial.BaseTrial):  # type: ignore[misc]
         return value
 
     def _answer(self, call: Callable[[], Any]) -> tuple[Any, Failure | None, dict[str, Any]] | None:
-        """What the leader gets from the study, and how the trial is then; nothing on other ranks."""
+        """The leader's result from the study and the trial's state after it; None on other ranks."""
         if self._real is None:
             return None
         try:
@@ -171,13 +171,13 @@ class Trial(optuna.trial.BaseTrial):  # type: ignore[misc]
         return value, failed.error if failed else None
 
     def _meet(self, said: str | Failure) -> None:
-        """Compares what the ranks do. Sets the trial's failure where one has failed or they differ."""
+        """Compares what the ranks do. Sets the trial's failure if one has failed or they differ."""
         everyone = self._team.gather(said)
         failures = [each for each in everyone if isinstance(each, Failure)]
         if failures:
             first = first_cause(failures)
             mine = said.error if isinstance(said, Failure) else None
-            # What all have got from the study alike is nobody's fault in particular.
+            # An error that all ranks got alike from the study belongs to no rank in particular.
             alike = {(type(each.error), f"{each.error}") for each in failures}
             together = len(failures) == len(everyone) and len(alike) == 1
             is_mine = together or first.rank == self._team.rank

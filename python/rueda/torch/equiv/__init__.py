@@ -1,6 +1,6 @@
-"""What a training tells `rueda equiv`, which compares it with the training on one process.
+"""Records a training for `rueda equiv`, which compares it with the same training on one process.
 
-Two or three lines in the script; in a run that `rueda equiv` has not started they do nothing::
+It takes two or three lines in the script, which do nothing in a run that `rueda equiv` has not started::
 
     import rueda.torch as rueda
 
@@ -14,7 +14,7 @@ Two or three lines in the script; in a run that `rueda equiv` has not started th
     rueda.equiv.result(accuracy=accuracy)
 
 ``wrap()`` records the model's state after every step by itself; a script with another optimizer calls
-:func:`watch` once. docs/equivalence.md tells what is compared, and how.
+:func:`watch` once. docs/equivalence.md explains what is compared, and how.
 """
 
 from rueda.torch.equiv.recorder import is_active, record, result, seed, strategy, watch

@@ -42,7 +42,7 @@ def _float(value: Number, name: str) -> float:
 
 
 def _sent() -> float:
-    """Bytes of tensors that this rank has sent so far; where there is no world, 0."""
+    """Bytes of tensors that this rank has sent so far; 0 without a world."""
     import rueda
 
     try:
@@ -69,9 +69,9 @@ def _rank() -> int:
 
 
 class Recorder:
-    """One rank's. A row is a step: what the state was after it, the loss in it, time and bytes up to it.
+    """Records one rank. A row is a step: the state after it, its loss, and the time and bytes so far.
 
-    Time and what the recorder itself takes are kept apart.
+    The time does not include the recorder's own work.
     """
 
     def __init__(self, folder: os.PathLike[str], settings: RunSettings) -> None:
@@ -81,17 +81,17 @@ class Recorder:
         self._writer: Writer | None = None
         self._signs: dict[str, Signs] = {}
         self._pending: np.ndarray[Any, np.dtype[np.float64]] | None = None
-        self._has_loss = False  # the pending row has been given one
+        self._has_loss = False  # record() has been called for the pending row
         self._step = 0
         self._began = 0.0
         self._own_time = 0.0
         self._sent_before = 0.0
         self._ended = False
-        self.used: set[str] = set()  # what the script has asked for: "seed", "strategy"
+        self.used: set[str] = set()  # settings that the script asked for: "seed", "strategy"
         atexit.register(self.end)
 
     def watch(self, model: Model, *, by_default: bool = False) -> None:
-        """What is recorded from now on; the present state is step 0. By default the first that there is."""
+        """Records ``model`` from now on; its current state is step 0. ``by_default``: keeps a model watched earlier."""
         if by_default and self._model is not None and (self._step or self._model is not model):
             return
         if self._step:
@@ -110,7 +110,7 @@ class Recorder:
         self._sent_before = _sent()
 
     def end_step(self) -> None:
-        """After an optimizer's step: opens a row."""
+        """Called after an optimizer's step: completes the pending row and opens the next one."""
         if self._ended:
             return
         entered = time.perf_counter()
@@ -127,7 +127,7 @@ class Recorder:
         self._own_time += time.perf_counter() - entered
 
     def record(self, loss: Number | None, metrics: Mapping[str, Number]) -> None:
-        """The numbers of the step that has just ended."""
+        """Records the loss and metrics of the step that has just ended."""
         if self._ended:
             return
         if self._pending is None or self._has_loss:
@@ -142,7 +142,7 @@ class Recorder:
         self._own_time += time.perf_counter() - entered
 
     def result(self, metrics: Mapping[str, Number]) -> None:
-        """What the training has come to: the state as it now is, and numbers."""
+        """Records the training's result: the current state, and metrics."""
         if self._ended:
             raise InvalidArgumentError("rueda.torch.equiv.result() is for the end: call it once")
         if self._model is None:
@@ -156,7 +156,7 @@ class Recorder:
         self._write_end()
 
     def end(self) -> None:
-        """At the end of the process, the state at its end unless result() has written it."""
+        """Records the final state at the end of the process, unless result() has done so."""
         if self._model is not None:
             self._write_end()
 
@@ -232,11 +232,11 @@ class Recorder:
 
 
 def _eps_of(dtype: torch.dtype) -> float:
-    """0 for whole numbers, which are not rounded."""
+    """The dtype's machine epsilon; 0 for integers, which are not rounded."""
     return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
 
 
-# The process's recorder, from the first call on: None within where `rueda equiv` has not started this run.
+# The process's recorder, from the first call on; its entry is None if `rueda equiv` has not started this run.
 _recorders: list[Recorder | None] = []
 
 
@@ -259,10 +259,10 @@ def is_active() -> bool:
 
 
 def seed(default: int = 0) -> int:
-    """The seed of this run, from 0 on; outside of `rueda equiv` ``default``.
+    """The seed of this run, from 0 on; ``default`` outside of `rueda equiv`.
 
-    Everything random is to follow from it: the initial model and the order of samples. Runs of the same seed are
-    compared with each other, and differences between seeds tell what chance alone does.
+    Derive everything random from it: the initial model and the order of samples. Runs of the same seed are compared
+    with each other; differences between seeds show the effect of chance alone.
 
     Example::
 
@@ -277,9 +277,9 @@ def seed(default: int = 0) -> int:
 
 
 def strategy(default: str = "sync") -> str:
-    """The strategy of this run as a text, as :func:`rueda.torch.wrap` takes it; outside of `rueda equiv` ``default``.
+    """The strategy of this run as a text for :func:`rueda.torch.wrap`; ``default`` outside of `rueda equiv`.
 
-    ``wrap()`` without a strategy asks for it by itself. Call it where the script passes one, or has its own:
+    ``wrap()`` without a strategy calls this itself. Call it if the script passes a strategy or implements its own:
     ``wrap(model, optimizer, strategy=rueda.torch.equiv.strategy("local:8"))``.
 
     Example::
@@ -295,9 +295,9 @@ def strategy(default: str = "sync") -> str:
 
 
 def watch(model: Model) -> None:
-    """Tells what to record: the state of ``model``, or tensors and arrays by their names. Before the first step.
+    """Sets what to record, before the first step: the state of ``model``, or tensors and arrays by name.
 
-    Not needed with :func:`rueda.torch.wrap`, which does it. Call it once the model has its initial state on all
+    Not needed with :func:`rueda.torch.wrap`, which calls it. Call it once the model has its initial state on all
     ranks; then call :func:`record` once after each step.
 
     Example::
@@ -310,24 +310,24 @@ def watch(model: Model) -> None:
 
 
 def watch_wrapped(model: torch.nn.Module) -> None:
-    """wrap() has given this model an optimizer."""
+    """Called by wrap() for the model of its optimizer."""
     recorder = _recorder()
     if recorder is not None:
         recorder.watch(model, by_default=True)
 
 
 def note_step() -> None:
-    """A step of an optimizer of wrap() is over."""
+    """Called after a step of an optimizer of wrap()."""
     recorder = _recorder()
     if recorder is not None:
         recorder.end_step()
 
 
 def record(loss: Number | None = None, **metrics: Number) -> None:
-    """Once after each step: this rank's loss in it, and other numbers by their names.
+    """Records this rank's loss, and other numbers by name; call it once after each step.
 
-    Raises :class:`rueda.InvalidArgumentError` where there is no model to record, see :func:`watch`, or what is given
-    is not one number. Costs a pass over the model's state in each step.
+    Raises :class:`rueda.InvalidArgumentError` if there is no model to record, see :func:`watch`, or if a value is not a
+    single number. Costs a pass over the model's state in each step that is recorded in full.
 
     Example::
 
@@ -339,10 +339,10 @@ def record(loss: Number | None = None, **metrics: Number) -> None:
 
 
 def result(**metrics: Number) -> None:
-    """What the training has come to: numbers such as ``accuracy=0.97``, by which quality is judged.
+    """Records the training's result: numbers such as ``accuracy=0.97`` that measure quality.
 
-    Once, at the end, after ``consolidate()``: the model's state now is the one that counts as its last. Raises as
-    :func:`record`.
+    Call it once, at the end, after ``consolidate()``: the model's current state counts as the final one. Raises as
+    :func:`record`, and :class:`rueda.InvalidArgumentError` if called again.
 
     Example::
 

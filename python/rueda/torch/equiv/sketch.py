@@ -1,8 +1,8 @@
-"""A tensor in a few numbers: equal bits are seen by one, and the distance of two tensors from the rest.
+"""Summarizes a tensor: a hash shows whether bits are equal, and a sketch gives the distance of two tensors.
 
-The sketch of a tensor of n elements are k sums: element i counts in sum i mod k, with a sign drawn at random for i,
-the same in all runs. The sum of the squared differences of two sketches is the squared distance of the tensors in the
-mean over signs, with a standard deviation of about sqrt(2/k) of it where differences are spread (Charikar, Chen,
+The sketch of a tensor of n elements consists of k sums: element i is added to sum i mod k, with a random sign for i,
+the same in all runs. The sum of the squared differences of two sketches equals the squared distance of the tensors in
+expectation over signs, with a relative standard deviation of about sqrt(2/k) if differences are spread (Charikar, Chen,
 Farach-Colton, "Finding frequent items in data streams", 2002; Thorup, Zhang, "Tabulation based 4-universal hashing",
 2004). A tensor of at most k elements is its own sketch. All sums are in float64.
 """
@@ -19,12 +19,12 @@ from rueda.torch.fingerprints import number_of
 
 __all__ = ["SKETCH", "Signs", "hash_of", "norm_of", "perturb", "values_of"]
 
-# k: a distance is within 13% of the estimate, in one standard deviation.
+# k: the estimate of a distance has a relative standard deviation of about 13%.
 SKETCH = MAX_SKETCH
 
 
 def hash_of(tensor: torch.Tensor) -> int:
-    """64 bits that differ where any bit of the tensor does, but for one case in about 2^63."""
+    """64 bits that differ if any bit of the tensor does, except with a probability of about 2^-63."""
     return number_of(tensor)
 
 
@@ -37,7 +37,7 @@ def values_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def norm_of(values: torch.Tensor) -> float:
-    """Of :func:`values_of` a tensor, of which what is not finite does not count: a mask has no size."""
+    """The norm of a tensor's :func:`values_of`, without elements that are not finite, such as those of a mask."""
     norm = float(torch.linalg.vector_norm(values))
     if math.isfinite(norm):
         return norm
@@ -51,7 +51,7 @@ def _generator(*words: object) -> torch.Generator:
 
 
 class Signs:
-    """Of one tensor, by its name."""
+    """The random signs of one tensor, derived from its name."""
 
     def __init__(self, name: str, numel: int) -> None:
         self._numel = numel
@@ -68,7 +68,7 @@ class Signs:
             self._signs = drawn * 2 - 1
 
     def sketch(self, values: torch.Tensor) -> torch.Tensor:
-        """Of :func:`values_of` a tensor."""
+        """The sketch of a tensor's :func:`values_of`."""
         if self._signs is None:
             return values
         rest = -self._numel % SKETCH
@@ -77,9 +77,10 @@ class Signs:
 
 
 def perturb(tensor: torch.Tensor, *words: object) -> None:
-    """Moves each element by one unit in the last place or none, as ``words`` decide: alike on all ranks.
+    """Changes each element by -1, 0 or 1 times eps of itself, as ``words`` determine, alike on all ranks.
 
-    Of complex numbers both parts. What is not finite, as in a mask, stays as it is.
+    That is at most 2 units in the last place. Both parts of a complex number change. Elements that are not finite, as
+    in a mask, do not.
     """
     if tensor.is_complex():
         plain = tensor.detach()

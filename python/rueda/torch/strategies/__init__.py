@@ -1,6 +1,6 @@
-"""Strategies: what ranks exchange in training, and when, see :func:`rueda.torch.wrap`.
+"""Strategies: what ranks exchange during training, and when, see :func:`rueda.torch.wrap`.
 
-Each is a small class over what :class:`Replica` offers; docs/strategies.md compares them.
+Each is a small class on top of :class:`Replica`; docs/strategies.md compares them.
 """
 
 from rueda.torch.strategies.accumulation import GradientAccumulation

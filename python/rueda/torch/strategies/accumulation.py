@@ -1,4 +1,4 @@
-"""One step for several batches."""
+"""Gradient accumulation: one step for several batches."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class GradientAccumulation(Strategy):
 
     x_{t+1} = x_t - η/(P·k) Σ_i Σ_j ∇f_ij(x_t), k being ``batches``: synchronous training with a batch k times as
     large, at 1/k of its bytes. Ott et al., "Scaling neural machine translation", WMT 2018, on training with large
-    batches. The loop stays as it is, with zero_grad(), backward() and step() for every batch: all but each k-th step()
-    only take in the gradients, into memory of their own, as large as the parameters. All ranks keep the same bits.
+    batches. The loop keeps its zero_grad(), backward() and step() for every batch: all but each k-th step() only add
+    the gradients to a separate buffer as large as the parameters. All ranks stay bitwise equal.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""Ranks that are tied to a centre by springs, each in its own time."""
+"""Asynchronous elastic averaging: springs tie the ranks to a centre."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class AEASGD(Served):
 
     With z the centre and e = a (x_i - z): x_i ← x_i - e and z ← z + e, a = β/P; in the steps between, and after it,
     x_i ← x_i - η ∇f_i(x_i). Zhang, Choromanska and LeCun, "Deep learning with elastic averaging SGD", NIPS 2015,
-    section 3.1, algorithm 1; β = 0.9 as in their experiments. Each rank looks for itself, and does not fall apart at
-    long periods, where :class:`Downpour` does. consolidate() gives all ranks the centre.
+    section 3.1, algorithm 1; β = 0.9 as in their experiments. Each rank explores on its own, and training is stable at
+    long periods at which :class:`Downpour` diverges. consolidate() sets all ranks' parameters to the centre.
 
     Example::
 
@@ -42,11 +42,11 @@ class AEASGD(Served):
         within(self, 0, 1, "beta")
 
     def position(self) -> torch.Tensor:
-        """Where this rank is: what the spring is tied to."""
+        """This rank's position, to which the spring is tied."""
         return self.parameters()
 
     def rebase(self) -> None:
-        """This rank stays where it is."""
+        """Keeps this rank's parameters; only ``pulled`` is read anew."""
         self.pull()
 
     def before_step(self) -> bool:
@@ -69,8 +69,8 @@ class EAMSGD(AEASGD):
 
     v ← δ v - η ∇f_i(x_i + δ v); x_i ← x_i + v; every ``period`` steps e = a (x_i - z), x_i ← x_i - e, z ← z + e. Zhang,
     Choromanska and LeCun, NIPS 2015, section 3.2, algorithm 2. Needs ``torch.optim.SGD(..., momentum=δ,
-    nesterov=True)``, whose parameters are x_i + δ v, with v = -η times what it keeps: look-ahead and step have the
-    same sign. The spring is tied to x_i.
+    nesterov=True)``, whose parameters are x_i + δ v, with v = -η times its momentum buffer: look-ahead and step have
+    the same sign. The spring is tied to x_i.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""That all ranks mean the same, before anything begins."""
+"""Checks that all ranks have the same settings before they start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 class _Told:
     """What a rank tells the others."""
 
-    settings: tuple[tuple[str, str], ...] = ()  # what must be the same, with what it is here
+    settings: tuple[tuple[str, str], ...] = ()  # what must agree, with this rank's value
     problem: str = ""
     unsupported: bool = False
 
@@ -31,17 +31,17 @@ def agree(
     process_set: ProcessSet,
     prepare: Callable[[], tuple[T, Mapping[str, str]]],
 ) -> T:
-    """What ``prepare`` returns on this rank, if it has succeeded on all and its settings are the same there.
+    """Returns the first result of ``prepare``, if it succeeds on all ranks and its settings are the same there.
 
-    Collective. Whatever ``prepare`` raises on one rank is raised on all, as :class:`rueda.InvalidArgumentError` or
-    :class:`rueda.UnsupportedError`, with the ranks; :class:`rueda.MismatchError` is, where settings differ.
+    Collective. If ``prepare`` raises on one rank, all raise :class:`rueda.InvalidArgumentError` or
+    :class:`rueda.UnsupportedError`, with the ranks concerned; if settings differ, :class:`rueda.MismatchError`.
     """
     result: T | None = None
     cause: Exception | None = None
     try:
         result, settings = prepare()
         told = _Told(tuple(settings.items()))
-    except Exception as error:  # told to every rank
+    except Exception as error:  # reported to every rank
         cause = error
         known = isinstance(error, InvalidArgumentError | UnsupportedError)
         text = str(error) if known else f"{type(error).__name__}: {error}"
@@ -75,7 +75,7 @@ def layout_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 
 def _by_rank(told: Sequence[tuple[int, str]]) -> str:
-    """Each text once, with the ranks that have it."""
+    """Lists each text once, with the ranks that reported it."""
     ranks: dict[str, list[int]] = {}
     for rank, text in told:
         ranks.setdefault(text, []).append(rank)

@@ -1,4 +1,4 @@
-"""What a wrapped optimizer has in place of a strategy once it is closed."""
+"""The strategy of a wrapped optimizer that is closed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Closed"]
 
 @dataclass
 class Closed(Strategy):
-    """Refuses to go on."""
+    """Raises InvalidArgumentError for every use."""
 
     def before_step(self) -> NoReturn:
         self._refuse()

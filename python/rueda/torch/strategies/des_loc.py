@@ -1,4 +1,4 @@
-"""Local steps, with parameters and moments averaged at periods of their own."""
+"""Local steps; parameters and moments are averaged with separate periods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rueda.torch.strategies.strategy import Strategy, at_least
 
 __all__ = ["DESLOC"]
 
-# As torch's optimizers call them.
+# The names in torch's optimizers.
 FIRST_MOMENTS = ("exp_avg", "momentum_buffer")
 SECOND_MOMENTS = ("exp_avg_sq", "square_avg", "max_exp_avg_sq")
 
@@ -21,19 +21,19 @@ SECOND_MOMENTS = ("exp_avg_sq", "square_avg", "max_exp_avg_sq")
 class DESLOC(Strategy):
     """``"desloc:16,48,96"``: local steps; averages the parameters and both moments, each with its own period.
 
-    With Adam inside, after step t: x_i ← 1/P Σ_j x_j where ``period`` divides t, the first moments likewise where
-    ``first`` divides it, the second moments where ``second`` does. Iacob et al., "DES-LOC: desynced low communication
-    adaptive optimizers for training foundation models", 2025, algorithm 1: moments change the more slowly the closer
-    to 1 their decay is, so they can be averaged more seldom than parameters; that they are averaged at all keeps the
-    ranks from going apart. With three equal periods it is Local Adam (Cheng and Glasgow, "Convergence of
-    distributed adaptive optimization with local updates", 2024), at three times the bytes of ``local``; with periods
-    in the proportion 1 : 3 : 6 at half of those. The optimizer must keep moments: Adam, AdamW, NAdam, RAdam.
+    With Adam inside, after step t: x_i ← 1/P Σ_j x_j if ``period`` divides t, likewise the first moments if ``first``
+    divides t and the second moments if ``second`` does. Iacob et al., "DES-LOC: desynced low communication adaptive
+    optimizers for training foundation models", 2025, algorithm 1: the closer a moment's decay is to 1, the more slowly
+    it changes, so moments can be averaged less often than parameters; averaging them at all keeps ranks from
+    diverging. With three equal periods it is Local Adam (Cheng and Glasgow, "Convergence of distributed adaptive
+    optimization with local updates", 2024), at three times the bytes of ``local``; periods in the ratio 1 : 3 : 6
+    halve that. The optimizer must keep moments: Adam, AdamW, NAdam, RAdam.
 
-    An element whose gradient has been exactly 0 on a rank so far, as for a pixel or a token that it has not seen, has a
-    second moment of 0 there. Where the first moments are averaged before the second ones have been, its step is the
-    mean first moment divided by Adam's ``eps`` alone, and the model is lost: let ``second`` divide ``first`` then,
-    or make ``eps`` larger (docs/strategies.md has figures). A parameter that has had no gradient at all on some rank,
-    such as another rank's expert, counts as moments of 0 there, and that rank keeps none of it afterwards either.
+    An element whose gradient has always been exactly 0 on a rank, such as that of a pixel or token that the rank has
+    not seen, has a second moment of 0 there. If the first moments are averaged before the second ones, its step is the
+    mean first moment divided by Adam's ``eps`` alone, which ruins the model: let ``second`` divide ``first`` then, or
+    increase ``eps`` (docs/strategies.md has figures). A parameter without any gradient on some rank, such as another
+    rank's expert, counts there as moments of 0, and that rank still keeps no state for it.
 
     Example::
 

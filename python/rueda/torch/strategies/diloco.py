@@ -1,4 +1,4 @@
-"""Local steps, and an outer optimizer over what they add up to."""
+"""Local steps, and an outer optimizer that applies their sum."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ __all__ = ["DiLoCo"]
 
 @dataclass
 class DiLoCo(Strategy):
-    """``"diloco:16"``: takes ``period`` local steps; their mean is the gradient of an outer Nesterov step.
+    """``"diloco:16"``: takes ``period`` local steps; the mean over ranks of their sum is an outer Nesterov gradient.
 
-    After every H-th local step, with x̃ the parameters that all ranks had last: Δ = 1/P Σ_i (x̃ - x_i);
-    m ← μ m + Δ; x̃ ← x̃ - λ (Δ + μ m); x_i ← x̃. H is ``period``, λ ``outer_lr``, μ ``outer_momentum``. Douillard et
-    al., "DiLoCo: distributed low-communication training of language models", 2023, algorithm 1, whose authors take
-    λ = 0.7 and μ = 0.9. 1/H of the bytes of synchronous training; memory for the parameters twice more. All ranks
-    have the same x̃, to the bit.
+    After every H-th local step, with x̃ the last common parameters: Δ = 1/P Σ_i (x̃ - x_i); m ← μ m + Δ;
+    x̃ ← x̃ - λ (Δ + μ m); x_i ← x̃. H is ``period``, λ ``outer_lr``, μ ``outer_momentum``. Douillard et al., "DiLoCo:
+    distributed low-communication training of language models", 2023, algorithm 1, with the authors' λ = 0.7 and
+    μ = 0.9. It sends 1/H of the bytes of synchronous training and keeps two more copies of the parameters. x̃ is
+    bitwise equal on all ranks.
 
     Streaming, of Douillard et al., "Streaming DiLoCo with overlapping communication", 2025, algorithm 2:
 
-    - ``fragments``: the parameters are cut into so many runs of about equal size, which take turns within the period:
-      as many bytes in all, and 1/fragments of them at a time (section 2.2).
-    - ``delay`` τ: the mean is used τ local steps after it was asked for, and travels meanwhile; several fragments may
-      be on their way. Less than the period (section 2.3).
-    - ``mixing`` a: x_i ← a x_i + (1 - a) x̃, so that of the local steps that were taken meanwhile something stays
-      (section 2.3, which has 0.5 with a delay). With more than 0 ranks differ by it.
-    - ``codec``: how Δ travels, such as ``"int8"``, see docs/compression.md (section 2.4 has 4 bits). Without error
+    - ``fragments``: splits the parameters into this many runs of about equal size, which take turns within the period:
+      the same number of bytes in total, 1/fragments of them at a time (section 2.2).
+    - ``delay`` τ: the mean is applied τ local steps after its exchange began, which overlaps them; several fragments
+      can be in flight. Less than the period (section 2.3).
+    - ``mixing`` a: x_i ← a x_i + (1 - a) x̃, which keeps part of the local steps taken meanwhile (section 2.3, which
+      uses 0.5 with a delay). With more than 0, parameters differ between ranks.
+    - ``codec``: compresses Δ, for example ``"int8"``, see docs/compression.md (section 2.4 uses 4 bits). Without error
       feedback.
 
     Example::

@@ -1,4 +1,4 @@
-"""Ranks that push what they have learnt to common parameters, and pull these, without waiting for each other."""
+"""Asynchronous strategies: ranks push updates to shared parameters and pull these, without waiting for each other."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Downpour(Served):
 
     With z the centre and x_i = z when it was pulled: x_i ← x_i - η ∇f_i(x_i), H times; then z ← z + (x_i - pulled) and
     x_i ← z, H being ``window``. Dean et al., "Large scale distributed deep networks", NIPS 2012, section 4.1 and
-    algorithm 4.1 with n_fetch = n_push = H, with the parameters' difference in the place of accumulated gradients, as
-    dist-keras has it. What P ranks have found from nearly the same z is added up, not averaged: it is like a learning
-    rate P·H times as large with a delay of P - 1, and falls apart where that is too much. ``guard="scale"`` measures
-    that and pushes less, ``"warn"`` tells; see :class:`Guard`. ``server="adagrad"``: gradients of the window are
-    pushed, and the centre takes Adagrad's step with ``rate`` (section 4.1, equation 1), which tames it likewise.
+    algorithm 4.1 with n_fetch = n_push = H, with the difference of parameters in place of accumulated gradients, as in
+    dist-keras. Updates that P ranks compute from nearly the same z are added, not averaged: this acts like a learning
+    rate P·H times as large with a delay of P - 1, and diverges if that is too much. ``guard="scale"`` measures this
+    and scales pushes down, ``"warn"`` only warns; see :class:`Guard`. ``server="adagrad"``: ranks push the window's
+    gradients, and the centre takes an Adagrad step with ``rate`` (section 4.1, equation 1), which also stabilizes it.
 
-    ``window="epoch"``: once in an epoch, see wrap() for ``steps_per_epoch``; ``mode="asynchronous"`` of Elephas.
+    ``window="epoch"``: once per epoch, see wrap() for ``steps_per_epoch``; Elephas' ``mode="asynchronous"``.
 
     Example::
 
@@ -87,9 +87,8 @@ class Downpour(Served):
 
     @torch.no_grad()
     def _accumulate(self, gradients: torch.Tensor) -> None:
-        """Takes in what the optimizer is going to use, before that writes over it, as SGD with momentum may do."""
-        # Of a fused one a gradient scaler leaves to the optimizer what it otherwise does before: to scale, and to leave
-        # out a step whose gradients are not finite.
+        """Adds the gradients before the optimizer overwrites them, as SGD with momentum may do."""
+        # A gradient scaler leaves it to a fused optimizer to unscale, and to skip steps with non-finite gradients.
         optimizer = self.replica.optimizer
         scale, not_finite = (getattr(optimizer, of, None) for of in ("grad_scale", "found_inf"))
         if not_finite is not None and float(not_finite):
@@ -105,11 +104,11 @@ class Downpour(Served):
             self.attempt(self.exchange)
 
     def unpushed(self) -> torch.Tensor:
-        """What the next push is about."""
+        """The change that the next push sends."""
         return self.parameters() - self.pulled if self._gradients is None else self._gradients
 
     def factor(self) -> float:
-        """By what is multiplied what is pushed."""
+        """The factor that multiplies a push."""
         return 1.0
 
     def _guarded(self, delta: torch.Tensor) -> float:
@@ -121,7 +120,7 @@ class Downpour(Served):
         counted = sum(seen) / len(seen)
         damped = factor
         if self.pushes_by_staleness and staleness:
-            # What the owners make of it, on average.
+            # The mean factor that the owners apply.
             shares = sum(count / (1 + delay) for delay, count in staleness.items())
             damped *= shares / sum(staleness.values())
         advised = self.stability.advise(self.pulled, delta, staleness, damped, counted)
@@ -129,7 +128,7 @@ class Downpour(Served):
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Pushes, then pulls; nobody is waited for but the owners, who serve while they compute."""
+        """Pushes, then pulls; waits only for the owners, which serve while they compute."""
         delta = self.unpushed()
         factor = self._guarded(delta)
         pushed = self.push(delta, factor=factor, by_staleness=self.pushes_by_staleness)
@@ -138,13 +137,13 @@ class Downpour(Served):
         self.has_pushed()
 
     def has_pushed(self) -> None:
-        """What comes from now on belongs to the next push."""
+        """Later changes belong to the next push."""
         if self._gradients is not None:
             self._gradients.zero_()
 
     def rebase(self) -> None:
         super().rebase()
-        self.has_pushed()  # some owners may have taken it, and what they hold goes on
+        self.has_pushed()  # some owners may have applied the push, and their parts survive
         self.stability = self._new_guard()
 
     def consolidate(self) -> None:
@@ -168,7 +167,7 @@ class ADAG(Downpour):
     """``"adag:5"``: like Downpour, but divides a window's change by its steps: accumulated gradient normalization.
 
     z ← z + (x_i - pulled)/H. Hermans, Spanakis and Möckel, "Accumulated gradient normalization", ACML 2017, section 3,
-    equation 5, AGN, or ADAG in dist-keras. Long windows do no more harm than short ones, and a push is worth one step.
+    equation 5, AGN, or ADAG in dist-keras. Long windows are as stable as short ones, and a push is worth one step.
 
     Example::
 
@@ -204,9 +203,9 @@ class ADAG(Downpour):
 class DynSGD(Downpour):
     """``"dynsgd:5"``: like Downpour, but the centre divides each push by 1 + its staleness as it adds it.
 
-    z ← z + (x_i - pulled)/(1 + τ), τ being how many pushes the owner has counted since this rank pulled. Jiang et al.,
-    "Heterogeneity-aware distributed parameter servers", SIGMOD 2017, section 5, as dist-keras has it. What comes late
-    counts less.
+    z ← z + (x_i - pulled)/(1 + τ), τ being the number of pushes that the owner counted since this rank pulled. Jiang et
+    al., "Heterogeneity-aware distributed parameter servers", SIGMOD 2017, section 5, as in dist-keras. Stale pushes
+    count less.
 
     Example::
 
@@ -223,12 +222,12 @@ class DynSGD(Downpour):
 
 @dataclass
 class Hogwild(Downpour):
-    """``"hogwild"``: like Downpour, but waits for nothing, not even for its own push to arrive.
+    """``"hogwild"``: like Downpour, but continues before its own push has arrived.
 
-    z ← z - η ∇f_i(x_i), where x_i is the centre as it was read while others, and this rank's last push, were on their
-    way. Niu et al., "Hogwild!: a lock-free approach to parallelizing stochastic gradient descent", NIPS 2011,
-    algorithm 1, with parts of ranks in the place of single elements: what is read of different parts may be of
-    different moments. ``mode="hogwild"`` of Elephas.
+    z ← z - η ∇f_i(x_i), x_i being the centre as read while other ranks' pushes, and this rank's last one, were in
+    flight. Niu et al., "Hogwild!: a lock-free approach to parallelizing stochastic gradient descent", NIPS 2011,
+    algorithm 1, with the ranks' parts in place of single elements: parts may be read at different times. Elephas'
+    ``mode="hogwild"``.
 
     Example::
 
@@ -266,19 +265,19 @@ class Hogwild(Downpour):
         self._coming = self.pull_async()
 
     def _finish_push(self) -> None:
-        """What failed is raised; usually it has long been done."""
+        """Waits for the last push, usually long done, and raises its error."""
         gone, self._gone = self._gone, None
         if gone is not None:
             gone.result()
 
     def _go_on(self) -> None:
-        self._coming = self._gone = None  # of the world that has broken
+        self._coming = self._gone = None  # they belong to the broken world
         super()._go_on()
 
     def consolidate(self) -> None:
         super().consolidate()
         self._finish_push()
-        self._coming = None  # it is from before
+        self._coming = None  # it was read before
 
     def state_dict(self) -> dict[str, Any]:
         self._finish_push()

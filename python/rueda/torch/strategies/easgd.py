@@ -1,4 +1,4 @@
-"""Ranks that are tied to a centre by springs."""
+"""Elastic averaging: springs tie the ranks to a centre."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class EASGD(Strategy):
     """``"easgd:4"``: elastic averaging: pulls ranks and their centre together every ``period`` steps.
 
     With z the centre: x_i ← x_i - η ∇f_i(x_i) - a (x_i - z) and z ← z + a Σ_i (x_i - z), which is
-    (1 - β) z + β/P Σ_i x_i with β = P a; in the steps between, x_i ← x_i - η ∇f_i(x_i). All on the right are the old
-    ones. Zhang, Choromanska and LeCun, "Deep learning with elastic averaging SGD", NIPS 2015, section 3, equations 3 to
-    6, the synchronous form, with the communication period of section 3.1; β = 0.9 as in their experiments. Each rank
-    keeps the centre, which has the same bits on all; consolidate() gives it to all as their parameters.
+    (1 - β) z + β/P Σ_i x_i with β = P a; in the steps between, x_i ← x_i - η ∇f_i(x_i). Right-hand sides use the old
+    values. Zhang, Choromanska and LeCun, "Deep learning with elastic averaging SGD", NIPS 2015, section 3, equations 3
+    to 6, the synchronous form, with the communication period of section 3.1; β = 0.9 as in their experiments. Each rank
+    keeps the centre, bitwise equal on all; consolidate() sets every rank's parameters to it.
 
     Example::
 

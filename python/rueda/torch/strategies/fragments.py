@@ -1,4 +1,4 @@
-"""A part of a model that DiLoCo keeps, averages and steps by itself."""
+"""A part of a model that DiLoCo averages and steps separately."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Fragment", "split"]
 
 
 def split(parameters: Mapping[str, torch.Tensor], count: int) -> list[dict[str, torch.Tensor]]:
-    """Parameters that follow each other, in so many runs of about as many elements; none is empty."""
+    """Splits parameters, in order, into ``count`` non-empty runs of about equal numbers of elements."""
     rest = list(parameters.items())
     runs = []
     for left in range(count, 0, -1):
@@ -31,7 +31,7 @@ def split(parameters: Mapping[str, torch.Tensor], count: int) -> list[dict[str, 
 
 
 class Fragment:
-    """Some parameters, the values that all ranks have agreed on last, and the outer optimizer of those."""
+    """Some parameters, the last values common to all ranks, and the outer optimizer of these values."""
 
     def __init__(
         self,
@@ -52,23 +52,23 @@ class Fragment:
 
     @property
     def in_flight(self) -> bool:
-        """Whether a mean is on its way."""
+        """Whether a mean is in flight."""
         return self._in_flight is not None
 
     def send(self) -> None:
-        """Begins to average what all ranks' local steps have added up to."""
+        """Begins to average the sums of all ranks' local steps."""
         self.sent_at = self._replica.steps
-        # The mean lies in the same memory, and is written by the outer optimizer in another mode.
+        # The mean's tensors are created here, and the outer optimizer may write them in another mode.
         with torch.inference_mode(False), torch.no_grad():
             self._in_flight = self._replica.average_async(
                 difference(self.agreed, self._parameters), f"fragment{self._number}", self._codec
             )
 
     def receive(self, mixing: float) -> None:
-        """Waits for the mean, takes the outer step, and moves the parameters to its result, but for ``mixing``."""
+        """Waits for the mean, takes the outer step, and mixes its result into the parameters."""
         assert self._in_flight is not None
         averaging, self._in_flight = self._in_flight, None
-        # What the outer optimizer keeps is written by later steps, in whatever mode these are.
+        # Later steps write the outer optimizer's state, whatever their mode.
         with torch.inference_mode(False), torch.no_grad():
             for name, mean in averaging.result().items():
                 self.agreed[name].grad = mean
@@ -81,10 +81,10 @@ class Fragment:
                     parameter.copy_(self.agreed[name])
 
     def settle(self) -> None:
-        """Sends and receives whatever is left, so that all ranks have the same parameters."""
+        """Completes all exchanges, so that all ranks have the same parameters."""
         if self.in_flight:
             self.receive(0.0)
-            # What was trained while the mean was on its way is dropped, as it is without mixing.
+            # Steps taken while the mean was in flight are dropped, as without mixing.
             self.sent_at = self._replica.steps
         elif self.sent_at != self._replica.steps:
             self.send()
@@ -93,13 +93,13 @@ class Fragment:
             assign(self._parameters, self.agreed)
 
     def drop(self) -> None:
-        """Waits for a mean that is on its way, whose name is free then, and forgets it."""
+        """Waits for a mean in flight, which frees its name, and discards it."""
         if self._in_flight is not None:
             self._in_flight.wait()
             self._in_flight = None
 
     def state_dict(self) -> dict[str, Any]:
-        """With a mean that is on its way, for which this waits."""
+        """The state, including a mean in flight, for which this waits."""
         if self._in_flight is not None:
             ready = self._in_flight.result()
         return {
@@ -124,13 +124,13 @@ class Fragment:
 
 
 class _Arrived(Averaging):
-    """A mean that has come before it was saved."""
+    """A mean that had completed before it was saved."""
 
     def __init__(self, mean: dict[str, torch.Tensor]) -> None:
         self._mean = mean
 
     def wait(self) -> None:
-        """It is there."""
+        """Nothing to wait for."""
 
     def result(self) -> dict[str, torch.Tensor]:
         return self._mean

@@ -1,4 +1,4 @@
-"""Ranks that meet in pairs, without an allreduce."""
+"""Gossip: ranks exchange in pairs, without an allreduce."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["ADPSGD", "NoLoCo"]
 class ADPSGD(Strategy):
     """``"adpsgd:1"``: every ``period`` steps each rank averages its parameters with those of another rank.
 
-    With j the partner of i: x_i ← (x_i + x_j)/2, then x_i ← x_i - η ∇f_i, the gradient being that of x_i before the
-    mean. Lian et al., "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018, algorithm 1.
-    There ranks meet as they come; here the pairs of each round are drawn beforehand, the same on all ranks
-    (``seed``), so that a run can be repeated, and a rank waits for its partner alone, not for a third. A rank sends
-    its parameters once per exchange, however many ranks there are. Both of a pair get the same bits.
+    With j the partner of i: x_i ← (x_i + x_j)/2, then x_i ← x_i - η ∇f_i, with the gradient at x_i before the mean.
+    Lian et al., "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018, algorithm 1. There,
+    ranks pair up as they arrive; here, the pairs of each round are drawn in advance, the same on all ranks (``seed``),
+    so that runs are reproducible and a rank waits only for its partner. A rank sends its parameters once per exchange,
+    whatever the number of ranks. Both partners get the same bits from the mean.
 
     Example::
 
@@ -69,17 +69,17 @@ class NoLoCo(Strategy):
     Every ``period`` steps, with x_i the parameters, y_i the outer ones, j the partner of i, Δ = x - y and ȳ the mean of
     y_i and y_j: δ_i ← a δ_i + b (Δ_i + Δ_j)/2 - c (y_i - ȳ); y_i ← y_i + δ_i; x_i ← y_i. Kolehmainen et al.,
     "NoLoCo: no-all-reduce low communication training method for large models", 2025, section 3, with groups of two.
-    a is ``outer_momentum``, b ``outer_lr``, c ``pull``: that draws the ranks' models together, which no allreduce does.
-    Who is left of an odd number steps by itself. Pairs as for :class:`ADPSGD`. A rank sends x and y once in a period;
-    memory for the parameters twice more.
+    a is ``outer_momentum``, b ``outer_lr``, c ``pull``, which draws the ranks' models together in place of an
+    allreduce. The unpaired rank of an odd number steps alone. Pairs are drawn as for :class:`ADPSGD`. A rank sends Δ
+    and y once per period and keeps two more copies of the parameters.
 
-    ``timeout``: a partner that does not come within so many seconds is left out of the round, and of later ones
-    without waiting for it, until it has come; a warning tells. What is sent to it is kept for it, four times the
-    parameters at most for each such rank. A rank that was away for a while, such as one that was stopped, goes on with
-    the round in which the others are, though it has taken fewer steps. Until it has met one that waits for it, it may
-    be a round or two behind, and what it sends is left out: choose no less than a round takes. With 0 a rank waits for
-    its partner, and a run can be repeated to the bit. With more than 0 the others go on where a rank is lost, after
-    :func:`rueda.recover`, be they in other rounds.
+    ``timeout``: a partner that does not arrive within this many seconds is left out of the round, with a warning, and
+    of later rounds without a wait, until it arrives. Its pending messages use at most four times the memory of the
+    parameters. A rank that was away, for example stopped, continues with the others' round, though it has taken fewer
+    steps. Until it has met a rank that waits for it, it may be a round or two behind and its messages are ignored:
+    choose a timeout of at least the duration of a round. With 0, a rank waits for its partner without this limit, and
+    runs are bitwise reproducible. With more than 0, the remaining ranks can continue after a loss and
+    :func:`rueda.recover`, even from different rounds.
 
     Example::
 
@@ -112,7 +112,7 @@ class NoLoCo(Strategy):
         self._step = {name: torch.zeros_like(each) for name, each in self._outer.items()}
         if not self.timeout:
             replica.agree_on_beginning()
-        self._settle()  # where a state is loaded, messages of before may still be on their way
+        self._settle()  # when a state is loaded, earlier messages may still be in flight
 
     def before_step(self) -> bool:
         if not self.timeout:

@@ -1,4 +1,4 @@
-"""Whether asynchronous training is stable, from what it does itself."""
+"""Detects from an asynchronous training itself whether it is stable."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ __all__ = ["Guard"]
 
 _log = logging.getLogger("rueda")
 
-_KEPT = 0.8  # of what was measured before, at each push
-_SAFETY = 0.8  # of the limit is advised
-_STEPS = 4_000  # of the limit's simulation, which is within some percent
-_FEW = 5  # pushes do not tell yet whether ranks take turns,
-_SOME = 20  # and what delays are like by chance counts as much as so many
-_CHANCE = 0.25  # of the variance of delays by chance, which is μ(1 + μ): less means that they follow a rule
-_CLOSE = 4.5  # of few counts, so many more are asked to be close to each other
-_MOVED = 0.1  # of pushes that are staler or less stale than before: the limit is found anew
-_RECENT = 400  # pushes to one owner that tell how stale pushes are now
+_KEPT = 0.8  # weight that earlier measurements keep at each push
+_SAFETY = 0.8  # fraction of the limit that is advised
+_STEPS = 4_000  # of the limit's simulation, accurate to some percent
+_FEW = 5  # fewer pushes than this do not show how ranks are delayed
+_SOME = 20  # pushes that the assumed random delays are worth in the estimate
+_CHANCE = 0.25  # fraction of the variance of random delays, μ(1 + μ), below which a rule is assumed
+_CLOSE = 4.5  # lowers that fraction while few pushes are counted
+_MOVED = 0.1  # fraction of pushes whose staleness must change before the limit is computed again
+_RECENT = 400  # pushes to one owner after which counts restart, to follow the current staleness
 
 
 class Guard:
     """Measures how much pushes overcorrect and how stale they are; advises smaller pushes if training is unstable.
 
-    What a rank pushes, d(x), depends on the parameters x that it began with. Its *gain* is by how much d changes
-    against x: for plain gradients η·L, L being the curvature along the way, for windows of steps what they come to. It
-    is measured between one push and the next, g = -⟨d₂ - d₁, x₂ - x₁⟩/|x₂ - x₁|², over some pushes. With the delays
-    that owners have counted the training is stable where g is below :func:`stability_limit`. Where the others push n
-    times between two pushes of this rank, and their delays are clearly less than n, they come upon the same parameters
-    after it, and add up: the limit is that of a constant n then. Delays that are spread as where ranks come in any
-    order are taken for such, of which few are counted at first; others count as they are. Noise of batches alone makes
-    g 1/P at most, which is below that, so the guard keeps silent there.
+    A rank's push d(x) depends on the parameters x that it started from. The *gain* is how much d changes against x:
+    η·L for plain gradients, L being the curvature along the path, and the combined effect for windows of steps. It is
+    measured between consecutive pushes, g = -⟨d₂ - d₁, x₂ - x₁⟩/|x₂ - x₁|², with decaying weights. The training is
+    stable if g is below :func:`stability_limit` for the delays that the owners count. If other ranks push n times
+    between two pushes of this rank, but its delays are clearly below n, they start from the same parameters after its
+    push, and their pushes add up: the limit is then that of a constant delay n. Delays that spread as if ranks came in
+    random order are blended with that distribution, since few are counted at first; others are used as counted. Batch
+    noise alone makes g at most 1/P, which is below the limit, so the guard stays silent.
 
-    That gain is the mean over the directions in which the parameters have moved. A ``window`` of H steps moves by
-    1 - (1 - ηL)^H of the way to the minimum, which is all of it in the steepest directions, however little the others
-    have come: for windows of several steps the gain is taken to be 1 at least. Until the first pushes have told how
-    late they are, these are shrunk as if ranks took turns, which allows least; that is not counted as advice.
+    The gain is a mean over the directions in which the parameters moved. A ``window`` of H steps covers
+    1 - (1 - ηL)^H of the way to the minimum: all of it in the steepest directions, however little in others. So the
+    gain of windows of several steps is at least 1. Until enough pushes show the delays, these pushes are shrunk as if
+    ranks took turns, which is the strictest limit; this does not count as advice.
 
-    ``gain`` and ``limit`` are what was found last; ``None`` before. ``advised`` counts the pushes that it advised to
-    shrink.
+    ``gain`` and ``limit`` are the latest values, ``None`` before the first. ``advised`` counts the pushes that the
+    guard advised to shrink.
 
     Example::
 
@@ -57,7 +57,7 @@ class Guard:
     """
 
     def __init__(self, ranks: int, window: int | str = 1) -> None:
-        """``window``: local steps of a push, or ``"epoch"``."""
+        """``window``: local steps per push, or ``"epoch"``."""
         self.gain: float | None = None
         self.limit: float | None = None
         self.advised = 0
@@ -66,10 +66,10 @@ class Guard:
         self._pushes = 0
         self._last: tuple[torch.Tensor, torch.Tensor] | None = None
         self._change = self._distance = 0.0
-        self._counted: dict[int, int] = {}  # when the recent pushes began
+        self._counted: dict[int, int] = {}  # the staleness counts when the recent pushes began
         self._counted_before = 0.0
         self._knows_delays = False
-        self._delays: dict[int, float] = {}  # of which the limit is
+        self._delays: dict[int, float] = {}  # from which the limit was computed
         self._has_warned = False
 
     @torch.no_grad()
@@ -83,9 +83,9 @@ class Guard:
     ) -> float:
         """What to multiply ``factor`` by, at most 1, when ``factor`` times ``delta`` is pushed.
 
-        ``begun_with``: the parameters that were pulled before ``delta`` was found. ``staleness``: how many pushes so
-        far met which, as :meth:`rueda.server.Table.staleness` counts. ``counted``: how many pushes of all ranks were in
-        ``begun_with``, on average over its owners.
+        ``begun_with``: the parameters pulled before ``delta`` was computed. ``staleness``: how many pushes so far had
+        which staleness, see :meth:`rueda.server.Table.staleness`. ``counted``: the number of pushes, of all ranks, in
+        ``begun_with``, averaged over its owners.
         """
         if self._last is not None:
             moved = begun_with - self._last[0]
@@ -95,7 +95,7 @@ class Guard:
         self._last = begun_with.clone(), delta.clone()
         self._pushes += 1
         if self._pushes == 2:
-            # The first push of each rank met none, or those of ranks that began earlier: that does not come again.
+            # Exclude each rank's first push, whose staleness depends on the start: 0, or pushes of earlier starters.
             self._counted, self._counted_before = dict(staleness), counted
         self._find_limit(staleness, counted)
         if self._distance > 0:
@@ -138,9 +138,9 @@ class Guard:
         take_turns = mean + 2 * math.sqrt(spread / own) < 0.9 * others
         by_rule = (
             _CHANCE * (1 - _CLOSE / (own + 1)) * mean * (1 + mean)
-        )  # few may be close by chance
+        )  # few counts may be close by chance
         if spread > by_rule:
-            # So few pushes have a delay here and there, which allows less than delays of all sizes do.
+            # Few pushes give gaps between delays, which have a lower limit than delays of all sizes.
             delays = _mixed(delays, _spread_by_chance(mean), _SOME / (own + _SOME))
         known = set(delays) | set(self._delays)
         apart = sum(abs(delays.get(each, 0) - self._delays.get(each, 0)) for each in known) / 2
@@ -159,12 +159,11 @@ class Guard:
 
 
 def _of_all(delays: Mapping[int, float], mean: float, share: float, ranks: int) -> dict[int, float]:
-    """The delays of all ranks' pushes, as far as a rank whose pushes are ``share`` of them can know.
+    """Estimates the delays of all ranks' pushes from those of a rank that makes ``share`` of the pushes.
 
-    They are what its own are, unless it is much slower than the others: then its own pushes tell of few. While a rank
-    works on a push, each of the others' delays grows by what is pushed; so over all pushes the mean delay is the number
-    of the other ranks, however quick each is. The others' are taken to be spread as by chance, with the mean that
-    leaves.
+    They equal its own, unless it is much slower than the others, so that it makes few of the pushes. Every push adds 1
+    to the delay of each other rank's current push, so the mean delay over all pushes is the number of other ranks,
+    whatever their speeds. The others' delays are assumed to be random, with the mean that this leaves.
     """
     if share > 0.5 / ranks:
         return dict(delays)
@@ -175,7 +174,7 @@ def _of_all(delays: Mapping[int, float], mean: float, share: float, ranks: int) 
 def _mixed(
     delays: Mapping[int, float], others: Mapping[int, float], share: float
 ) -> dict[int, float]:
-    """``others`` for that share, ``delays`` for the rest."""
+    """A mixture of both: ``others`` with weight ``share``, ``delays`` with the rest."""
     return {
         each: (1 - share) * delays.get(each, 0.0) + share * others.get(each, 0.0)
         for each in {**delays, **others}
@@ -183,6 +182,6 @@ def _mixed(
 
 
 def _spread_by_chance(mean: float) -> dict[int, float]:
-    """Delays, from 0 on, each as often as by chance, with this mean."""
+    """The geometric distribution of delays from 0 on, with this mean."""
     again = mean / (1 + mean)
     return {delay: (1 - again) * again**delay for delay in range(int(8 * (1 + mean)) + 1)}

@@ -1,4 +1,4 @@
-"""Steps of each rank by itself, with the mean of the parameters now and then."""
+"""Local steps on each rank, with the parameters averaged from time to time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class LocalSGD(Strategy):
 
     x_i ← x_i - η ∇f_i(x_i); after every H-th step x_i ← 1/P Σ_j x_j, H being ``period``. Stich, "Local SGD converges
     fast and communicates little", ICLR 2019, algorithm 1; Lin et al., "Don't use large mini-batches, use local SGD",
-    ICLR 2020, section 2, algorithm 1. 1/H of the bytes of synchronous training. The optimizer's state stays each
-    rank's own. All ranks have the same bits after every H-th step.
+    ICLR 2020, section 2, algorithm 1. It sends 1/H of the bytes of synchronous training. Each rank keeps its own
+    optimizer state. The parameters are bitwise equal on all ranks after every H-th step.
 
     Example::
 
@@ -49,10 +49,10 @@ class LocalSGD(Strategy):
 class PostLocalSGD(Strategy):
     """``"postlocal:8,after=500"``: synchronous for ``after`` steps, then :class:`LocalSGD`.
 
-    H(t) = 1 for t ≤ t', H for t > t', with t' being ``after`` and H ``period``; in the first phase gradients are
-    averaged. Lin et al., "Don't use large mini-batches, use local SGD", ICLR 2020, section 3, equation 3: while the
-    learning rate is high, ranks that go apart lose accuracy, and afterwards they gain some. t' is usually where
-    the learning rate first falls.
+    H(t) = 1 for t ≤ t', H for t > t', with t' being ``after`` and H ``period``; the first phase averages gradients.
+    Lin et al., "Don't use large mini-batches, use local SGD", ICLR 2020, section 3, equation 3: divergence between
+    ranks costs accuracy while the learning rate is high, and gains some afterwards. t' is usually the step of the first
+    learning rate decay.
 
     Example::
 
@@ -77,7 +77,7 @@ class PostLocalSGD(Strategy):
         self._begin_phase()
 
     def _begin_phase(self) -> None:
-        """The first phase has what reduces gradients, the second has not."""
+        """Starts the reduction of gradients in the first phase, and stops it in the second."""
         if self.replica.steps < self.after:
             self._first = self._first or Synchronous()
             self._first.start(self.replica)
@@ -122,8 +122,8 @@ class EpochAveraging(Strategy):
 
     x_i ← x_i - η ∇f_i(x_i); at the end of each epoch x_i ← 1/P Σ_j x_j. Zinkevich et al., "Parallelized stochastic
     gradient descent", NIPS 2010, algorithm 3, average once, at the end of the training; McDonald et al.,
-    "Distributed training strategies for the structured perceptron", NAACL 2010, section 4.2, once per epoch. For
-    comparison: the fewest bytes, and the greatest loss of accuracy. An epoch ends after ``steps_per_epoch`` calls of
+    "Distributed training strategies for the structured perceptron", NAACL 2010, section 4.2, once per epoch. Useful as
+    a baseline: it sends the fewest bytes and loses the most accuracy. An epoch ends after ``steps_per_epoch`` calls of
     step(), see wrap(), or with ``end_epoch()``; ranks may take different numbers of steps in it.
 
     Example::

@@ -1,4 +1,4 @@
-"""Exchanges in pairs of ranks, of which one may be late."""
+"""Exchanges in pairs of ranks that tolerate a late partner."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ __all__ = ["Meetings"]
 
 _log = logging.getLogger("rueda")
 
-# The name of a message's own number among the tensors that travel with it.
+# The name of the round number among the tensors of a message.
 _ROUND = "round"
 
 
 class Meetings:
-    """What this rank swaps with others; who does not come in time is left alone until it has come.
+    """This rank's swaps with others; a partner that misses the timeout is skipped until it has caught up.
 
-    Two ranks swap one message of each at a time: the k-th of one is for the k-th of the other, whenever they come to
-    it. So what a rank has sent to one that was away is there once that one is back, and nothing is in between. A rank
-    that was away is told with each message in which round the other is, and goes on with that round: who meets whom
-    follows from the round, so it would miss the others for good otherwise.
+    Two ranks swap one message at a time: the k-th message of one matches the k-th of the other, whenever each sends
+    it. So a rank that was away finds the message sent to it when it is back, and no other before it. Each message
+    carries its sender's round, and a rank that was away continues from that round: partners depend on the round, so it
+    would otherwise miss them forever.
 
-    All of that is of one world. Where another follows, with other numbers of the ranks, what was on its way is gone,
-    and meetings are counted anew; rounds go on.
+    This state belongs to one world. In the next world, which renumbers ranks, messages in flight are gone and meetings
+    are counted from zero; rounds continue.
     """
 
     def __init__(self) -> None:
         self._world = world_number()
-        self._begun: Counter[int] = Counter()  # meetings, by partner
-        self._missed: dict[int, Meeting] = {}  # that the partner has not come to yet
-        self.ahead = 0  # rounds that others had done while this rank was away
+        self._begun: Counter[int] = Counter()  # meetings begun, by partner
+        self._missed: dict[int, Meeting] = {}  # meetings yet to be joined, by partner
+        self.ahead = 0  # rounds that others had completed while this rank was away
 
     def swap(
         self, replica: Replica, tensors: Named, partner: int, number: int, timeout: float
     ) -> dict[str, torch.Tensor] | None:
-        """The partner's tensors of the same names; ``None`` where it does not come. ``number``: of the round."""
+        """The partner's tensors of the same names, or ``None`` if it is late. ``number``: the round's number."""
         self._follow_world()
         missed = self._missed.get(partner)
         if missed is not None:
             if not missed.wait(0):
                 return None
             behind = self.ahead
-            self._take(self._missed.pop(partner), number)  # of a round that is over
+            self._take(self._missed.pop(partner), number)  # that round is over
             number += self.ahead - behind
         meeting = self._begin(replica, tensors, partner, number)
         if meeting.wait(timeout):
@@ -63,10 +63,10 @@ class Meetings:
         return None
 
     def settle(self, replica: Replica, tensors: Named) -> None:
-        """Ends all meetings, so that no message is on its way, and rounds are counted alike from now on.
+        """Completes all meetings, so that no message is in flight, and resets the count of rounds.
 
-        Collective; all ranks then have taken as many steps, or take them up from the same state. ``tensors`` as for
-        swap().
+        Collective. All ranks must have taken the same number of steps, or continue from the same state. ``tensors``: as
+        for swap().
         """
         self._follow_world()
         ranks = replica.process_set.ranks
@@ -82,14 +82,14 @@ class Meetings:
         self.ahead = 0
 
     def _follow_world(self) -> None:
-        """Forgets what was on its way in a world that is gone: it has ended with that, by the error that told so."""
+        """Discards the messages in flight of a world that has ended: they failed with it."""
         if self._world != world_number():
             self._world = world_number()
             self._begun.clear()
             self._missed.clear()
 
     def _take(self, meeting: Meeting, number: int) -> dict[str, torch.Tensor] | None:
-        """What has come; ``None`` where that is of an earlier round, since its sender is late."""
+        """The partner's tensors; ``None`` if they are of an earlier round, since the partner is late."""
         theirs = meeting.result()
         further = int(theirs.pop(_ROUND)) - number
         self.ahead += max(0, further)
@@ -97,6 +97,6 @@ class Meetings:
 
     def _begin(self, replica: Replica, tensors: Named, partner: int, number: int) -> Meeting:
         self._begun[partner] += 1
-        # Copies: the tensors change before a partner that is late has fetched them.
+        # Copies, since the tensors may change before a late partner fetches them.
         ours = copied(tensors) | {_ROUND: torch.tensor(number, device="cpu")}
         return replica.meet(ours, partner, "meetings")

@@ -13,7 +13,7 @@ Named = Mapping[str, torch.Tensor]
 
 @torch.no_grad()
 def copied(tensors: Named) -> dict[str, torch.Tensor]:
-    """Contiguous copies that no graph knows."""
+    """Contiguous copies, detached from the autograd graph."""
     return {
         name: each.detach().clone(memory_format=torch.contiguous_format)
         for name, each in tensors.items()
@@ -22,7 +22,7 @@ def copied(tensors: Named) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def difference(left: Named, right: Named) -> dict[str, torch.Tensor]:
-    """What ``left`` has more than ``right``, of the names in ``right``."""
+    """``left`` minus ``right``, for the names in ``right``."""
     return {name: left[name].detach() - each.detach() for name, each in right.items()}
 
 
@@ -34,7 +34,7 @@ def assign(targets: Named, values: Named) -> None:
 
 
 def load(targets: Named, values: Named) -> None:
-    """assign() of what was saved; raises ValueError where it has other names or shapes."""
+    """assign() of saved values; raises ValueError if their names or shapes differ."""
     kept = {name: each.shape for name, each in targets.items()}
     if {name: each.shape for name, each in values.items()} != kept:
         raise ValueError(f"the state is that of other parameters than {', '.join(kept)}")

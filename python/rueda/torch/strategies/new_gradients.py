@@ -1,4 +1,4 @@
-"""Whether backward() has gone on."""
+"""Detects that backward() has produced new gradients."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["NewGradients"]
 
 
 class NewGradients:
-    """Notes that a gradient of one of the parameters was made or added to."""
+    """Sets ``have_come`` when a gradient of one of the parameters is created or accumulated."""
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
         self.have_come = False
-        # A model outlives its optimizers, so its hooks must not keep them.
+        # A model outlives its optimizers, so its hooks must not keep them alive.
         reference = weakref.ref(self)
 
         @never_traced
@@ -33,6 +33,6 @@ class NewGradients:
         ]
 
     def close(self) -> None:
-        """Notes nothing any more."""
+        """Removes the hooks."""
         for hook in self._hooks:
             hook.remove()

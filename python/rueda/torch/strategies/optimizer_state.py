@@ -1,4 +1,4 @@
-"""What an optimizer keeps for its parameters."""
+"""The state that an optimizer keeps for its parameters."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["average_state", "entries", "entries_or_zeros", "entry_names", "take_
 
 
 def entry_names(replica: Replica) -> set[str]:
-    """Under which names the optimizer keeps something for a parameter.
+    """The names of the state entries that the optimizer keeps for a parameter.
 
-    Optimizers make their state with their first step, so this lets a copy of it take one, on a parameter of one
-    element, and looks.
+    Optimizers create their state in their first step. Before it, this inspects a copy after one step on a parameter of
+    one element.
     """
     optimizer = replica.optimizer
     if optimizer.state:
@@ -30,9 +30,9 @@ def entry_names(replica: Replica) -> set[str]:
 
 
 def _kept_after_a_step(replica: Replica, options: Mapping[str, Any]) -> set[str]:
-    """Under which names the optimizer keeps something for a parameter of a group with these options."""
+    """The names of the state entries that the optimizer keeps for a parameter of a group with these options."""
     optimizer, kind = replica.optimizer, replica.optimizer_class
-    device = next(iter(replica.parameters.values())).device  # some optimizers know no other
+    device = next(iter(replica.parameters.values())).device  # some optimizers support no other
     parameter = torch.zeros(1, device=device, requires_grad=True)
     parameter.grad = torch.zeros_like(parameter)
     group = {**options, "params": [parameter], "fused": None, "capturable": False}
@@ -44,9 +44,9 @@ def _kept_after_a_step(replica: Replica, options: Mapping[str, Any]) -> set[str]
 
 
 def entries(replica: Replica, names: Collection[str] | None = None) -> dict[str, torch.Tensor]:
-    """The optimizer's tensors of floating-point or complex numbers, of all names or of these.
+    """The optimizer's floating-point or complex state tensors, of all names or of these.
 
-    Numbers by themselves are left out. By parameter and name, as ``"fc.weight.exp_avg"``.
+    Without scalars, unless the parameter is one. Keys are parameter and name, such as ``"fc.weight.exp_avg"``.
     """
     found = {}
     for parameter_name, parameter in replica.parameters.items():
@@ -63,10 +63,10 @@ def entries(replica: Replica, names: Collection[str] | None = None) -> dict[str,
 
 
 def entries_or_zeros(replica: Replica, names: Collection[str]) -> dict[str, torch.Tensor]:
-    """entries() of these names for every parameter that takes gradients, the same on all ranks.
+    """entries() of these names for every parameter that requires gradients; the same entries on all ranks.
 
-    With zeros where this rank keeps none, since it has had no gradient of that parameter so far; these are not the
-    optimizer's. They have the parameter's shape.
+    If this rank has no state for a parameter, as it has had no gradient of it so far, the entry is a tensor of zeros,
+    of the parameter's shape, that is not part of the optimizer's state.
     """
     found, parameters, made = entries(replica, names), replica.parameters, {}
     for group in replica.optimizer.param_groups:
@@ -84,10 +84,10 @@ def entries_or_zeros(replica: Replica, names: Collection[str]) -> dict[str, torc
 
 
 def average_state(replica: Replica) -> int:
-    """Gives all ranks the mean of their optimizers' state; returns the first rank that keeps any, or the first.
+    """Gives all ranks the mean of their optimizers' state; returns the first rank that has any, or the first rank.
 
-    A rank that has taken no step yet keeps nothing, which is as good as zeros. Raises :class:`rueda.MismatchError` on
-    every rank where others do not keep the same.
+    A rank without state, which has taken no step yet, counts as zeros. Raises :class:`rueda.MismatchError` on every
+    rank if ranks with state have different entries.
     """
     mine = entries(replica)
     told: list[dict[str, tuple[tuple[int, ...], torch.dtype]]] = allgather_object(
@@ -115,7 +115,7 @@ def average_state(replica: Replica) -> int:
 def _zeros(
     replica: Replica, kept: dict[str, tuple[tuple[int, ...], torch.dtype]]
 ) -> dict[str, torch.Tensor]:
-    """These entries, in the optimizer's state from now on."""
+    """Adds these entries, as zeros, to the optimizer's state and returns them."""
     made = {}
     for name, (shape, dtype) in kept.items():
         parameter_name, _, key = name.rpartition(".")
@@ -126,9 +126,9 @@ def _zeros(
 
 
 def take_rest(replica: Replica, root: int) -> None:
-    """Gives all ranks what ``root`` has besides: numbers by themselves, such as counts of steps, and options.
+    """Gives all ranks the rest of ``root``'s state: scalars, such as step counts, and the groups' options.
 
-    After average_state(), so that all keep the same entries.
+    Call it after average_state(), so that all ranks have the same entries.
     """
     optimizer = replica.optimizer
     averaged = {id(each) for each in entries(replica).values()}
@@ -148,7 +148,7 @@ def take_rest(replica: Replica, root: int) -> None:
         (rest, options), root, f"{replica.prefix}/rest", replica.process_set
     )
     for name, entries_of_root in rest.items():
-        if entries_of_root:  # what an optimizer has no state for has none afterwards either
+        if entries_of_root:  # a parameter without state remains without
             device = replica.originals[name].device
             replica.set_optimizer_state(name, _brought(entries_of_root, device))
     device = next(iter(replica.parameters.values())).device
@@ -158,7 +158,7 @@ def take_rest(replica: Replica, root: int) -> None:
 
 @dataclass(frozen=True)
 class _OfGpu:
-    """A tensor of a GPU on its way to another rank, whose GPU may have another number."""
+    """A GPU tensor in transit to another rank, whose GPU may have another number."""
 
     value: torch.Tensor  # on the CPU
 

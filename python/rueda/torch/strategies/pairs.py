@@ -1,4 +1,4 @@
-"""Who meets whom, where ranks exchange in pairs."""
+"""The choice of partners for exchanges in pairs of ranks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["partner_in"]
 
 
 def partner_in(round_number: int, ranks: Sequence[int], rank: int, seed: int) -> int | None:
-    """With whom a rank swaps in a round; ``None`` where it is the one that is left of an odd number.
+    """The partner of a rank in a round; ``None`` for the unpaired rank of an odd number.
 
-    Every rank computes the same pairs, drawn at random for each round, and each is in one pair at most. So no rank
-    ever waits for one that waits for a third: there is no cycle, and no deadlock.
+    Every rank computes the same pairs, drawn at random for each round, and is in at most one of them. So no rank waits
+    for one that waits for a third: there is no cycle, and no deadlock.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""Strategies by name: as texts, and as users of Elephas know them."""
+"""Strategies by name: from texts, and from Elephas' ``mode`` and ``frequency``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _KINDS: tuple[type[Strategy], ...] = (
     DynSGD,
     Hogwild,
 )
-# What Elephas calls them.
+# Elephas' names.
 _SYNONYMS: dict[str, type[Strategy]] = {
     "synchronous": Synchronous,
     "asynchronous": Downpour,
@@ -53,8 +53,8 @@ _SYNONYMS: dict[str, type[Strategy]] = {
 def parse_strategy(text: str) -> Strategy:
     """Returns the strategy that a text such as ``"local:8"`` or ``"diloco:16,codec=int8"`` describes.
 
-    Behind the name and a colon its parameters, with commas between them: ``name=value``, or values alone in the order
-    in which the class has them. Raises :class:`rueda.InvalidArgumentError` for a name or parameter that there is not.
+    After the name and a colon follow its parameters, separated by commas: ``name=value``, or plain values in the order
+    of the class's fields. Raises :class:`rueda.InvalidArgumentError` for an unknown name or parameter.
 
     Example::
 
@@ -111,7 +111,7 @@ def _value(text: str, key: str, value: str, kind: str) -> object:
 def strategy_of(
     strategy: Strategy | str | None, mode: str | None, frequency: str | int | None
 ) -> Strategy:
-    """What wrap() was told to do. Raises InvalidArgumentError."""
+    """The strategy that wrap()'s arguments select. Raises InvalidArgumentError."""
     if strategy is not None and (mode is not None or frequency is not None):
         raise InvalidArgumentError("strategy= excludes mode= and frequency=, which name one, too")
     if isinstance(strategy, Strategy):
@@ -136,7 +136,7 @@ def strategy_of(
 
 
 def _batches(frequency: str | int | None) -> int | None:
-    """After how many batches ranks exchange; ``None`` after an epoch."""
+    """The number of batches between exchanges; ``None`` for an epoch."""
     if frequency in (None, "batch"):
         return 1
     if frequency == "epoch":

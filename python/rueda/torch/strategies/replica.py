@@ -1,4 +1,4 @@
-"""One rank's model in training, and what moves its tensors between ranks."""
+"""One rank's model in training, and the exchange of its tensors with other ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rueda.torch.strategies.named import Named, assign
 
 __all__ = ["Averaging", "Meeting", "Replica"]
 
-# Far from what programs number their own messages with.
+# Far from the tags that programs use for their own messages.
 _FIRST_TAG = 0x5275_6564 << 31
 
 
@@ -45,17 +45,17 @@ class Averaging:
         self._handle = handle
 
     def wait(self) -> None:
-        """Waits until all have ended, well or not."""
+        """Waits until all have completed, successfully or not."""
         self._handle.wait()
 
     def result(self) -> dict[str, torch.Tensor]:
-        """Waits for all, and returns them; raises the first error of those that failed, once all have ended."""
+        """Waits for all and returns the averages; raises the first error, if any, once all have completed."""
         self.wait()
         return dict(zip(self._names, self._handle.result(), strict=True))
 
 
 class Meeting:
-    """Tensors that this rank and one other are swapping; through the CPU's memory, where they are those of a GPU."""
+    """Tensors that this rank and one other are swapping; GPU tensors go through CPU memory."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Meeting:
         self._devices = devices
 
     def wait(self, timeout: float | None) -> bool:
-        """Whether all have ended, well or not, within so many seconds; it goes on where they have not."""
+        """Whether all complete within ``timeout`` seconds, successfully or not; others stay in progress."""
         end = None if timeout is None else time.monotonic() + timeout
         return all(
             each.wait(None if end is None else max(0.0, end - time.monotonic()))
@@ -76,9 +76,9 @@ class Meeting:
         )
 
     def result(self) -> dict[str, torch.Tensor]:
-        """Waits for all, and returns the other's, where this rank's are.
+        """Waits for all and returns the other rank's tensors, on the devices of this rank's.
 
-        Raises the first error of those that failed, once all have ended.
+        Raises the first error, if any, once all have completed.
         """
         self.wait(None)
         for each in self._pending:
@@ -89,13 +89,13 @@ class Meeting:
 class Replica:
     """This rank's model and optimizer, as a :class:`Strategy` sees them.
 
-    - ``parameters``: those of the optimizer, by their names in the model; of those that are cut over ranks
-      (``DTensor``) the part that this rank holds, which all ranks of the set do. ``originals``: these as they are.
-    - ``optimizer``: the one that wrap() has returned.
-    - ``steps``: how many steps the optimizer has taken since the strategy began, ``batches`` how often step() was
-      called, from the beginning of the epoch on in which it began: strategies may let the optimizer take fewer. The
-      same on all ranks.
-    - ``process_set``: who trains together.
+    - ``parameters``: those of the optimizer, by their names in the model; for sharded ones (``DTensor``), this rank's
+      shard, which all ranks of the set hold. ``originals``: the parameters themselves.
+    - ``optimizer``: the one that wrap() returned.
+    - ``steps``: the number of steps that the optimizer has taken since the strategy started. ``batches``: the number of
+      step() calls since the start of the epoch in which it started; strategies may skip the optimizer's step. Both are
+      the same on all ranks, unless the strategy lets ranks take different numbers of steps.
+    - ``process_set``: the ranks that train together.
 
     Example::
 
@@ -119,31 +119,31 @@ class Replica:
         self.originals = dict(parameters)
         self._are_cut = any(map(is_cut, self.originals.values()))
         self.process_set = process_set
-        self.prefix = prefix  # of the names of operations
+        self.prefix = prefix  # of operation names
         self._begun = 0
         self.begin()
 
     def begin(self, steps: int = 0, batches: int = 0) -> None:
-        """A strategy begins, or goes on from a state that was saved after so many; on all ranks alike."""
+        """Notes that a strategy starts, or continues from a saved state with these counts; on all ranks alike."""
         self.steps = steps
         self.batches = batches
         self._begun += 1
         self._world = world_number()
 
     def agree_on_beginning(self) -> None:
-        """Numbers this beginning alike on all ranks; in start() of strategies that exchange(). Collective.
+        """Gives this start the same number on all ranks; for start() of strategies that exchange(). Collective.
 
-        Ranks may have begun different numbers of times: a rank was lost while some had ended a switch() and others had
-        not, or a state could not be loaded on one of them.
+        Ranks may have started different numbers of times: a rank was lost when only some had completed a switch(), or
+        one of them could not load a state.
         """
         begun = self.gather(torch.tensor([self._begun], device="cpu"), "beginning")
         self._begun = int(begun.max())
 
     def require_same_world(self) -> None:
-        """Raises :class:`rueda.InvalidArgumentError` in another world than that of the beginning.
+        """Raises :class:`rueda.InvalidArgumentError` in a world other than that of the start.
 
-        For the head of a step of strategies that exchange(), so that all ranks raise in the same step, also those that
-        would meet nobody in it.
+        Strategies that exchange() call it at the beginning of each step, so that all ranks raise in the same step,
+        including those without a partner in it.
         """
         if self._world != world_number():
             raise InvalidArgumentError(
@@ -160,7 +160,7 @@ class Replica:
         return {name: local_of(each) for name, each in self.originals.items()}
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """What this rank holds of the gradients of those parameters that have one."""
+        """This rank's part of each gradient, for the parameters that have one."""
         return {
             name: local_of(as_placed(each.grad, each))
             for name, each in self.originals.items()
@@ -168,13 +168,13 @@ class Replica:
         }
 
     def set_gradients(self, gradients: Named) -> None:
-        """Gives each parameter that needs one the gradient of its name, and none where there is none."""
+        """Sets each parameter's gradient by name, or to None if it is missing or the parameter requires none."""
         for name, each in self.originals.items():
             gradient = gradients.get(name) if each.requires_grad else None
             each.grad = None if gradient is None else like(gradient, each)
 
     def optimizer_state(self, name: str) -> dict[str, Any]:
-        """What the optimizer keeps for a parameter; of what is cut as that is, the part that this rank holds."""
+        """The optimizer's state of a parameter; for state that is sharded like it, this rank's shard."""
         kept: dict[str, Any] = self.optimizer.state.get(self.originals[name], {})
         if not self._are_cut:
             return kept
@@ -184,7 +184,7 @@ class Replica:
         }
 
     def set_optimizer_state(self, name: str, entries: Mapping[str, Any]) -> None:
-        """Gives the optimizer entries to keep for a parameter, those of its shape cut as it is."""
+        """Updates the optimizer's state of a parameter; entries of its shape are sharded like it."""
         parameter = self.originals[name]
         shape = local_of(parameter).shape
         self.optimizer.state[parameter].update(
@@ -198,31 +198,31 @@ class Replica:
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The one that wrap() has returned."""
+        """The optimizer that wrap() returned."""
         optimizer = self._optimizer()
         assert optimizer is not None, "the optimizer is gone, and so no step can be under way"
         return optimizer
 
     @optimizer.setter
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        # Which keeps this: what a strategy has hooked into a model goes with the last reference to the optimizer.
+        # A weak reference, since the optimizer refers to this: a strategy's hooks go with the last reference to it.
         self._optimizer = weakref.ref(optimizer)
 
     def average_async(
         self, tensors: Named, what: str, compression: Codec | str | None = None
     ) -> Averaging:
-        """Begins to average tensors over the ranks; they must not be written before the result is there.
+        """Begins to average tensors over the ranks; do not write them before the result is available.
 
-        ``what`` they are, as errors and the timeline name them: no two of the same name may be on their way at a time.
-        ``compression`` as for :func:`rueda.torch.allreduce`.
+        ``what``: their name in errors and the timeline; only one average of a name may be in flight at a time.
+        ``compression``: as for :func:`rueda.torch.allreduce`.
         """
         name = f"{self.prefix}/{what}"
         values = [each.detach() for each in tensors.values()]
         if compression is None and values:
-            # Together, so that the ring is cut in the same places each time, and a run repeats its bits.
+            # Grouped, so that the ring is split in the same places each time and runs are bitwise reproducible.
             handle = grouped_allreduce_async(values, name, process_set=self.process_set)
             return Averaging(tensors, handle)
-        # Each is encoded by itself anyway, and a number that a codec cannot hold is told by the parameter's name.
+        # Each is encoded separately anyway, and errors about values that a codec cannot encode name the parameter.
         each_alone = [
             allreduce_async(
                 value, f"{name}/{label}", process_set=self.process_set, compression=compression
@@ -234,31 +234,31 @@ class Replica:
     def average(
         self, tensors: Named, what: str, compression: Codec | str | None = None
     ) -> dict[str, torch.Tensor]:
-        """New tensors: the mean over the ranks, the same bits on all. Raises as :func:`rueda.torch.allreduce`."""
+        """Returns the mean over the ranks, bitwise equal on all. Raises as :func:`rueda.torch.allreduce`."""
         return self.average_async(tensors, what, compression).result()
 
     def average_parameters(self) -> None:
-        """Gives all ranks the mean of their parameters; where that fails, they stay as they are."""
+        """Gives all ranks the mean of their parameters; if that fails, parameters do not change."""
         assign(self.parameters, self.average(self.parameters, "parameters"))
 
     def gather(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
-        """The tensors of all ranks, one behind the other in the order of the ranks."""
+        """The tensors of all ranks, concatenated in rank order."""
         return allgather(tensor, f"{self.prefix}/{what}", self.process_set)
 
     def exchange(
         self, tensors: Named, partner: int, number: int, timeout: float | None = None
     ) -> dict[str, torch.Tensor]:
-        """Swaps tensors with one other rank, of the world, which calls this with this rank; returns the other's.
+        """Swaps tensors with ``partner``, a rank of the world that must call this with this rank; returns its tensors.
 
-        ``number``: that of the exchange, from 0 on, the same on both. No third rank takes part or waits. Raises
-        :class:`rueda.TimeoutError` after ``timeout`` seconds without an answer, by default ``RUEDA_STALL_ERROR``,
-        :class:`rueda.InvalidArgumentError` in another world than that in which the training began or has loaded its
-        state, as after :func:`rueda.recover`: ranks may have come to different exchanges; and as
-        :func:`rueda.torch.send`. After a time-out what was sent and what was to be received stay pending, with the
-        memory of both, until the partner comes to this exchange or the world ends.
+        ``number``: the exchange's number, from 0 on, the same on both. No third rank takes part or waits. Raises
+        :class:`rueda.TimeoutError` after ``timeout`` seconds without an answer, by default ``RUEDA_STALL_ERROR``;
+        :class:`rueda.InvalidArgumentError` in a world other than that in which the training started or loaded its
+        state, as after :func:`rueda.recover`, since ranks may have reached different exchanges; and as
+        :func:`rueda.torch.send`. After a timeout, the send and the receive stay pending, with their memory, until the
+        partner reaches this exchange or the world ends.
         """
         self.require_same_world()
-        # What was sent before a state was loaded must not be taken for what follows.
+        # Messages sent before a state was loaded must not match later exchanges.
         meeting = self.meet(tensors, partner, f"{self._begun}/{number}")
         limit = timeout or float(options()["stall_error"]) or None
         if not meeting.wait(limit):
@@ -271,9 +271,9 @@ class Replica:
         return meeting.result()
 
     def meet(self, tensors: Named, partner: int, what: str) -> Meeting:
-        """Begins an exchange(); the tensors must not be written before it is over.
+        """Begins an exchange(); do not write the tensors before it completes.
 
-        ``what`` it is, the same on both: what goes by one name arrives in its order. Of each model by itself.
+        ``what``: its name, the same on both ranks; exchanges of one name arrive in order. Names are separate per model.
         """
         received = {
             name: torch.empty(each.shape, dtype=each.dtype, device="cpu")
@@ -281,7 +281,7 @@ class Replica:
         }
         tag = _FIRST_TAG + (zlib.crc32(f"{self.prefix}/{what}".encode()) >> 1)
         where = self.process_set
-        # Receives first, so that what the other sends has where to go. Both are complete before either waits.
+        # Receives first, so that incoming data has a destination. All are submitted before any is waited for.
         pending: list[Handle[int] | Handle[None]] = [
             recv_async(each, partner, tag, where) for each in received.values()
         ]

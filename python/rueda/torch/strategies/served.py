@@ -1,4 +1,4 @@
-"""What strategies have in common whose ranks share parameters through a table, each in its own time."""
+"""The base of strategies whose ranks share parameters asynchronously through a table."""
 
 from __future__ import annotations
 
@@ -37,17 +37,18 @@ _log = logging.getLogger("rueda")
 class Served(Strategy):
     """Base of strategies that keep parameters in a table, a part on each rank, used without waiting for other ranks.
 
-    All parameters are one vector, in the order of the model: the *centre*. ``pulled`` is what this rank last read of
-    it. Nothing is the same on all ranks but after consolidate(), and no run repeats the bits of another. Ranks may
-    take different numbers of steps. Parameters of float32. A rank keeps its parameters twice more, in the CPU's memory
-    wherever they are: what it pulled, and its part of the centre with what is on its way.
+    All parameters, in the model's order, form one vector, the *centre*. ``pulled`` is the last value of it that this
+    rank read. Ranks differ except after consolidate(), and runs are not bitwise reproducible. Ranks may take different
+    numbers of steps. All parameters must be float32. Each rank uses twice their memory on the CPU, whatever their
+    device: for ``pulled``, and for its part of the centre with transfers in flight.
 
-    Where a rank is lost, and the world was formed so that it can be recovered (:func:`rueda.recover`), the others go on
-    in the next exchange. ``replicated``: the next rank keeps each part as well, with what the rule keeps of it, and the
-    clocks go on; nothing that was pushed is lost then, unless two neighbours are, and pushes go through their owners.
-    Otherwise parts of the centre that were a lost rank's are taken from what that one of the others has pulled which
-    has done the most steps. What a rank had pushed to them since, and what it has done since it last pulled, is lost; a
-    warning tells so. Where the application has called recover() itself, the next exchange goes on likewise.
+    If a rank is lost while all ranks train together, in a world that :func:`rueda.recover` can recover, the remaining
+    ranks continue in the next exchange. With ``replicated``, the next rank also keeps each part with its rule's state,
+    and the clocks continue: no push is lost unless two neighbours are, and pushes go through their owners. Without it,
+    a lost rank's part of the centre is restored from ``pulled`` of the remaining rank with the most steps, and later
+    pushes to that part are lost; a warning says so. Either way, each rank calls :meth:`rebase`, which by default drops
+    its local steps since the last pull. If the application has called recover() itself, the next exchange continues
+    likewise.
 
     Example::
 
@@ -77,7 +78,7 @@ class Served(Strategy):
                 )
 
     def rule(self) -> tuple[str, tuple[float, ...]]:
-        """What an addition does to the centre, and its parameters; see :class:`rueda.server.Table`."""
+        """The rule that applies an addition to the centre, and its parameters; see :class:`rueda.server.Table`."""
         return "sum", ()
 
     def start(self, replica: Replica) -> None:
@@ -86,8 +87,8 @@ class Served(Strategy):
         self.pulled = self.parameters()
         self._size = self.pulled.numel()
         self.table, self._world = self._new_table(), world_number()
-        self._whole_tables = 0  # that took the place of the first
-        self._next_table: Table | None = None  # into which this rank is putting what it holds
+        self._whole_tables = 0  # how often a complete table has replaced the current one
+        self._next_table: Table | None = None  # that this rank is filling with what it holds
         self._consolidated = self._consolidated_by_any = 0
         self._put_part(self.pulled[slice(*self._part())])
 
@@ -116,12 +117,12 @@ class Served(Strategy):
         )
 
     def _part(self) -> tuple[int, int]:
-        """Where this rank's part of the centre begins and ends."""
+        """The begin and end of this rank's part of the centre."""
         rank = self.replica.process_set.rank()
         return self.table.bounds[rank], self.table.bounds[rank + 1]
 
     def _put_part(self, values: torch.Tensor, kept: torch.Tensor | None = None) -> None:
-        """Every rank puts its own part, with what the rule keeps of it; collective: nobody reads before all have."""
+        """Writes this rank's part, with its rule's state. Collective: no rank reads before all have written."""
         begin = self._part()[0]
         if kept is None:
             self.table.put(values.numpy(), begin).result()
@@ -131,7 +132,7 @@ class Served(Strategy):
         self._meet("begins")
 
     def _kept_by_rule(self) -> torch.Tensor | None:
-        """Of this rank's part, such as Adagrad's sums. It is not worked on in place by other ranks from then on."""
+        """The rule's state for this rank's part, such as Adagrad's sums. Afterwards no rank changes it in place."""
         begin, end = self._part()
         if begin == end:
             return None
@@ -147,7 +148,7 @@ class Served(Strategy):
         barrier(self.replica.process_set, f"{self.replica.prefix}/centre {when}")
 
     def parameters(self) -> torch.Tensor:
-        """This rank's parameters as a new vector of the CPU, as all vectors here are."""
+        """This rank's parameters as a new vector on the CPU, like all vectors here."""
         elements = sum(each.numel() for each in self.replica.parameters.values())
         vector = torch.empty(elements, dtype=torch.float32, device="cpu")
         parameters = self.replica.parameters
@@ -156,7 +157,7 @@ class Served(Strategy):
         return vector
 
     def in_parts(self, vector: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-        """Each parameter's name with its part of such a vector, of its shape and in the vector's memory."""
+        """Each parameter's name with its part of such a vector: a view of the parameter's shape."""
         parameters = self.replica.parameters
         parts = torch.split(vector, [each.numel() for each in parameters.values()])
         for (name, each), part in zip(parameters.items(), parts, strict=True):
@@ -174,14 +175,14 @@ class Served(Strategy):
         return self.table.add(delta.numpy(), **options)
 
     def pull(self, min_clock: int = 0) -> torch.Tensor:
-        """The centre, with all that this rank has pushed before, into ``pulled``."""
+        """Reads the centre, including all of this rank's earlier pushes, into ``pulled`` and returns that."""
         self.table.get(self.pulled.numpy(), min_clock=min_clock).result()
         return self.pulled
 
     def attempt(self, exchange: Callable[[], None]) -> None:
-        """Exchanges; where a rank is lost, again with those that are left.
+        """Calls ``exchange``; if a rank is lost, recovers and calls it again with the remaining ranks.
 
-        Raises :class:`rueda.PeerLostError` where the world cannot be recovered.
+        Raises :class:`rueda.PeerLostError` or :class:`rueda.ShutdownError` if the world cannot be recovered.
         """
         while True:
             try:
@@ -197,7 +198,7 @@ class Served(Strategy):
                     recover()
 
     def _go_on(self) -> None:
-        """In the world of those that are left, with what they hold of the centre."""
+        """Continues in the new world with what the remaining ranks hold of the centre."""
         name = f"{self.replica.prefix}/centre goes on"
         told: list[tuple[int, int, int]] = allgather_object(
             (self.replica.steps, self._consolidated, self._whole_tables), name
@@ -205,8 +206,8 @@ class Served(Strategy):
         steps = [each for each, _, _ in told]
         first = steps.index(max(steps))
         self._consolidated_by_any = max(each for _, each, _ in told)
-        # A rank was lost while all put what they held into a table. They take up that one only where one of them has
-        # learnt that it was whole, and may have added to it; otherwise what they held before, all of them.
+        # If a rank was lost while all filled a table, they use that table only if some rank knew it to be complete,
+        # and may have added to it. Otherwise all use the table before it.
         whole = max(each for _, _, each in told)
         if whole > self._whole_tables and self._next_table is not None:
             self._take_next_table()
@@ -235,28 +236,28 @@ class Served(Strategy):
         self.rebase()
 
     def _restore(self) -> bool:
-        """From replicas, if they have all of it: every rank comes to the same."""
+        """Restores the centre from replicas, and returns whether they were complete; the same on every rank."""
         table = self._next_table = self._new_table()
         try:
             hand_over(self.table, table, table.put_part, self.replica.process_set)
         except PeerLostError:
-            return False  # where one more rank was lost, what follows tells so
+            return False  # if one more rank was lost, the next exchange raises
         self._take_next_table()
         return True
 
     def _take_next_table(self) -> None:
-        """It is whole."""
+        """Replaces the table by the next one, which is complete."""
         assert self._next_table is not None
         self.table, self._next_table = self._next_table, None
         self._world = self._world_of_new
         self._whole_tables += 1
 
     def rebase(self) -> None:
-        """After ranks were lost: this rank goes on from the centre as it is now."""
+        """Called after ranks were lost: this rank continues from the current centre, without its local steps."""
         self.set_parameters(self.pull())
 
     def pull_async(self) -> Handle[torch.Tensor]:
-        """Begins to read the centre into memory of its own."""
+        """Begins to read the centre into new memory."""
         return transformed(self.table.get(), torch.from_numpy)
 
     def consolidate(self) -> None:
@@ -266,10 +267,10 @@ class Served(Strategy):
 
     def _consolidate(self, number: int) -> None:
         if self._consolidated_by_any >= number:
-            # A rank was lost when others had this behind them: they do not come to it again.
+            # A rank was lost after others had completed this consolidation, which they do not repeat.
             self.set_parameters(self.pulled)
             return
-        # Who has taken fewer steps is not waited for by those who are at it still.
+        # Ranks that are still training must not wait for one that took fewer steps.
         self.table.finish().result()
         self._meet("is pushed to")
         self.set_parameters(self.pull())
@@ -287,7 +288,7 @@ class Served(Strategy):
         return state if self.rule()[0] == "sum" else {**state, "kept_by_rule": self._kept_by_rule()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises, on every rank, :class:`rueda.InvalidArgumentError` where one has another's state."""
+        """Raises :class:`rueda.InvalidArgumentError`, on every rank, if one has a state of another rank or model."""
 
         def prepare() -> tuple[None, dict[str, str]]:
             if state["pulled"].shape != self.pulled.shape:

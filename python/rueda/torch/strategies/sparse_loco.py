@@ -1,4 +1,4 @@
-"""Local steps, of whose sum the largest elements travel, with two bits each."""
+"""Local steps; ranks exchange the largest elements of their sum, with two bits each."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["SparseLoCo"]
 class SparseLoCo(Strategy):
     """``"sparseloco:16,0.03"``: every ``period`` local steps sends the largest elements of their sum, in two bits.
 
-    With x̃ the parameters that all ranks had last, e_i what is left over on a rank: e_i ← β e_i + (x̃ - x_i);
+    With x̃ the last common parameters and e_i the error feedback of a rank: e_i ← β e_i + (x̃ - x_i);
     s_i = Q(top_k(e_i)); e_i ← e_i - s_i; x̃ ← x̃ - λ/P Σ_j s_j; x_i ← x̃. β is ``decay``, λ ``outer_lr``. Sarfi et al.,
-    "Communication efficient LLM pre-training with SparseLoCo", 2025, algorithm 1: what is left over takes the place
-    of an outer momentum. top_k leaves the fraction ``density`` of each 4096 elements of a tensor. Q is this library's
-    own, as the core has no codec of 2 bits: ± one of two levels, the means of the greater and of the lesser magnitudes
-    of a tensor, by its mean magnitude; what it loses stays in e_i. A rank gathers 2.25 bytes for each element that is
-    chosen, and 8 for each parameter, from each other rank. All ranks have the same x̃, to the bit, as all add up in
-    the order of the ranks. Memory for the parameters twice more, as float32.
+    "Communication efficient LLM pre-training with SparseLoCo", 2025, algorithm 1: error feedback replaces the outer
+    momentum. top_k keeps the fraction ``density`` of each 4096 elements of a tensor. Q is specific to this library,
+    whose core has no 2-bit codec: ± one of two levels, the means of the magnitudes above and below the tensor's mean
+    magnitude; its error stays in e_i. A rank gathers 2.25 bytes per chosen element, and 8 per tensor, from each other
+    rank. x̃ is bitwise equal on all ranks, as all sum in rank order. Extra memory: x̃, in the parameters' dtype, and
+    e_i, in float32.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""The largest elements of tensors as bytes: where they are, and two bits for what they are."""
+"""Encodes the largest elements of tensors as bytes: their positions, and two bits for each value."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rueda.torch.strategies.named import Named
 
 __all__ = ["CHUNK", "decode_all", "encode_all", "message_bytes"]
 
-# Elements among which the largest are chosen, so that a place takes 16 bits however large the tensor is.
+# The largest elements are chosen within chunks of this size, so that a position fits in 16 bits for any tensor.
 CHUNK = 4096
 _PLACE_BYTES = 2
 _LEVEL_BYTES = 8
 
 
 def _chunks(tensor: torch.Tensor, density: float) -> Iterator[tuple[torch.Tensor, int]]:
-    """Rows of equal length, and how many elements of each are sent: the whole chunks, then what is left."""
+    """Rows of equal length, and how many elements of each are sent: the whole chunks, then the remainder."""
     whole = tensor.numel() // CHUNK * CHUNK
     for part, length in ((tensor[:whole], CHUNK), (tensor[whole:], tensor.numel() - whole)):
         if part.numel():
@@ -26,22 +26,22 @@ def _chunks(tensor: torch.Tensor, density: float) -> Iterator[tuple[torch.Tensor
 
 
 def _shifts(device: torch.device) -> torch.Tensor:
-    """Where in a byte each of four codes is."""
+    """The bit offsets of the four codes in a byte."""
     return torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=device)
 
 
 def message_bytes(elements: int, density: float) -> int:
-    """How long the message for a tensor is: 2.25 bytes for each element that is sent, and 8."""
+    """The length of a tensor's message: 2.25 bytes for each sent element, rounded up, and 8."""
     whole, rest = divmod(elements, CHUNK)
     sent = whole * math.ceil(density * CHUNK) + math.ceil(density * rest)
     return _LEVEL_BYTES + _PLACE_BYTES * sent + -(-sent // 4)
 
 
 def _encode(tensor: torch.Tensor, density: float) -> torch.Tensor:
-    """The message, bytes where the tensor is. ``tensor``: flat float32.
+    """The message as bytes, on the tensor's device. ``tensor``: flat float32.
 
-    Of each chunk of 4096 elements the ⌈density · 4096⌉ of largest magnitude. An element is ± one of two levels: of
-    magnitudes above the mean of all that are sent, and of the others, the mean of each.
+    It has the ⌈density · 4096⌉ elements of largest magnitude of each chunk of 4096. Each value is ± one of two levels:
+    the mean of the magnitudes above the mean magnitude of all sent elements, and the mean of the others.
     """
     places, values = [], []
     for rows, count in _chunks(tensor, density):
@@ -54,7 +54,7 @@ def _encode(tensor: torch.Tensor, density: float) -> torch.Tensor:
     magnitude = value.abs()
     is_large = magnitude > magnitude.mean()
     levels = torch.stack([magnitude[~is_large].mean(), magnitude[is_large].mean()])
-    # A mean of nothing is not a number, and stands for nothing.
+    # The mean of no elements is NaN; no element uses that level.
     levels = torch.where(
         torch.stack([(~is_large).any(), is_large.any()]), levels, torch.zeros_like(levels)
     )
@@ -67,7 +67,7 @@ def _encode(tensor: torch.Tensor, density: float) -> torch.Tensor:
 
 
 def _decode(message: torch.Tensor, like: torch.Tensor, density: float) -> torch.Tensor:
-    """What a message says, as a flat float32 tensor of as many elements as ``like``."""
+    """Decodes a message to a flat float32 tensor with as many elements as ``like``."""
     result = torch.zeros(like.numel(), dtype=torch.float32, device=like.device)
     sent = sum(rows.shape[0] * count for rows, count in _chunks(result, density))
     levels = message[:_LEVEL_BYTES].clone().view(torch.float32)
@@ -85,13 +85,13 @@ def _decode(message: torch.Tensor, like: torch.Tensor, density: float) -> torch.
 
 
 def encode_all(tensors: Named, density: float) -> torch.Tensor:
-    """One message for all, where the first is."""
+    """One message for all tensors, on the device of the first."""
     parts = [_encode(each, density) for each in tensors.values()]
     return torch.cat([part.to(parts[0].device) for part in parts])
 
 
 def decode_all(message: torch.Tensor, like: Named, density: float) -> dict[str, torch.Tensor]:
-    """Its inverse."""
+    """The inverse of encode_all()."""
     lengths = [message_bytes(each.numel(), density) for each in like.values()]
     parts = message.split(lengths)  # type: ignore[no-untyped-call]
     return {

@@ -1,4 +1,4 @@
-"""Ranks that may go a bounded number of steps apart."""
+"""Stale synchronous parallel training, with bounded staleness between ranks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["SSP"]
 class SSP(Served):
     """``"ssp:3"``: stale synchronous parallel: no rank gets more than ``slack`` + 1 steps ahead of another.
 
-    After its step number c rank i adds 1/P (x_i - pulled) to the centre z, and goes on with x_i = z as soon as z has
-    all steps up to c - s of all ranks, s being ``slack``; what else has come is in it as well. Ho et al., "More
-    effective distributed ML via a stale synchronous parallel parameter server", NIPS 2013, section 3. With 0 it is
-    bulk-synchronous: plain SGD comes to the parameters of synchronous training within rounding, unless a rank reads so
-    late that others have pushed their next step already. With ``inf`` nobody waits (asynchronous parallel). A rank
-    that is slow now and then is caught up with; one that always is slows all down to its pace, whatever the slack.
+    After step c, rank i adds 1/P (x_i - pulled) to the centre z, and continues from x_i = z once z includes all ranks'
+    steps up to c - s, s being ``slack``; z also includes any later steps that have arrived. Ho et al., "More effective
+    distributed ML via a stale synchronous parallel parameter server", NIPS 2013, section 3. A slack of 0 is
+    bulk-synchronous: plain SGD gives the parameters of synchronous training within rounding, unless a rank reads so
+    late that others have already pushed their next step. With ``inf`` no rank waits (asynchronous parallel). The slack
+    absorbs occasional delays of a rank; a rank that is always slow slows all down to its pace.
 
     Example::
 

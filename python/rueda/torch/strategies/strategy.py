@@ -1,4 +1,4 @@
-"""The interface of a strategy: what ranks exchange in training, and when."""
+"""The interface of a strategy: what ranks exchange during training, and when."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["Strategy", "at_least", "within", "without_gpu"]
 class Strategy:
     """What the ranks exchange, and when. To write your own strategy, derive a dataclass from this class.
 
-    Its fields are its parameters, on which the ranks must agree. What it keeps while it trains belongs into other
-    attributes, made in :meth:`start`: wrap() works on a copy, so that one object may describe several trainings.
-    All methods are called on every rank of the set alike, so each may call collectives.
+    Its fields are its parameters, on which the ranks must agree. Keep training state in other attributes, created in
+    :meth:`start`: wrap() works on a copy, so one object can describe several trainings. Every rank of the set calls
+    the methods alike, so they may call collectives, except those that describe, validate, check or save state.
 
-    In a loop of ``zero_grad()``, ``backward()``, ``step()``, the wrapped optimizer's step() is: ``before_step()``,
-    ``before_update()``, the optimizer's own step, ``after_step()``. ``self.replica`` is this rank's model, with what
-    moves tensors between ranks. Of the methods, a strategy defines those that it needs.
+    In a loop of ``zero_grad()``, ``backward()``, ``step()``, the wrapped optimizer's step() calls ``before_step()``,
+    ``before_update()``, the optimizer's own step, ``after_step()``. ``self.replica`` holds this rank's model and moves
+    tensors between ranks. A strategy defines only the methods that it needs.
 
     Example::
 
@@ -40,27 +40,27 @@ class Strategy:
     """
 
     name: ClassVar[str] = ""
-    """How it begins as a text; empty for one that is given as an object only."""
+    """The name before the colon in a text such as ``"local:8"``; empty if only an object can be passed."""
 
     ranks_stay_equal: ClassVar[bool] = False
-    """Whether parameters and optimizers have the same bits on all ranks after every step."""
+    """Whether parameters and optimizer state are bitwise equal on all ranks after every step."""
 
     reduces_gradients: ClassVar[bool] = False
-    """Whether before_step() makes the gradients those of all ranks; a closure's loss is averaged then, too, and
-    before_step() is called anew where gradients have come since, as after a step that a gradient scaler left out."""
+    """Whether before_step() averages the gradients over ranks. If so, a closure's loss is averaged, too, and
+    before_step() is called again for new gradients, such as those after a step that a gradient scaler skipped."""
 
     takes_closure: ClassVar[bool] = True
-    """Whether step() may be given a closure, which optimizers such as LBFGS evaluate as often as its losses decide."""
+    """Whether step() accepts a closure, which optimizers such as LBFGS evaluate as often as its losses require."""
 
     loads_together: ClassVar[bool] = False
-    """Whether start() or load_state_dict() exchange something, so that ranks must load their states together: where
-    one of them cannot, that is told to all before."""
+    """Whether start() or load_state_dict() communicate, so that ranks must load their states together: if one of
+    them cannot, all ranks raise before the exchange."""
 
     state_needed: ClassVar[tuple[tuple[str, ...], ...]] = ()
-    """What the optimizer must keep for each parameter: of each tuple, at least one of these entries of its state."""
+    """The state that the optimizer must keep for each parameter: at least one entry of each tuple."""
 
     def describe(self) -> str:
-        """The class with its parameters, as the ranks compare it; those by keyword only where they are not as usual."""
+        """The class with its parameters, as the ranks compare it; keyword-only ones if they differ from the default."""
         usual, special = [], []
         for field in fields(self):
             value = getattr(self, field.name)
@@ -72,71 +72,71 @@ class Strategy:
         return f"{type(self).__name__}({values})"
 
     def validate(self, replica: Replica) -> None:
-        """Raises :class:`rueda.InvalidArgumentError` for parameters that make no sense; told to every rank."""
+        """Raises :class:`rueda.InvalidArgumentError` for invalid parameters; all ranks then raise it."""
 
     def start(self, replica: Replica) -> None:
-        """Begins; all ranks have the same parameters. Called again where a state is loaded."""
+        """Starts, with equal parameters on all ranks. Called again before a state is loaded."""
         self.replica = replica
 
     def before_zero_grad(self) -> None:
-        """Before gradients are cleared."""
+        """Called before gradients are cleared."""
 
     def before_step(self) -> bool:
-        """After backward(), before the optimizer's step; ``False`` where that is to be left out."""
+        """Called after backward(), before the optimizer's step; returns ``False`` to skip that step."""
         return True
 
     def before_update(self) -> None:
-        """Before the optimizer's step and the hooks that run before it, with the gradients; after each closure."""
+        """Called with the gradients before the optimizer's step and its pre-hooks, and after each closure call."""
 
     def after_step(self) -> None:
-        """After the optimizer's step; ``replica.steps`` counts it already."""
+        """Called after the optimizer's step, which ``replica.steps`` already includes."""
 
     def after_epoch(self) -> None:
-        """After an epoch, as ``steps_per_epoch`` or ``end_epoch()`` tell."""
+        """Called after an epoch, as defined by ``steps_per_epoch`` or ``end_epoch()``."""
 
     def consolidate(self) -> None:
-        """Gives all ranks the same parameters, the ones that the training has come to."""
+        """Gives all ranks the same parameters: the current result of the training."""
         self.replica.average_parameters()
 
     def before_switch(self) -> None:
-        """Raises :class:`rueda.InvalidArgumentError`, on every rank, where something would be lost."""
+        """Raises :class:`rueda.InvalidArgumentError`, on every rank, if a switch would lose something."""
 
     def stop(self) -> None:
-        """Ends, after consolidate(): another strategy goes on."""
+        """Ends, after consolidate(): another strategy takes over, or the optimizer is closed."""
 
     def reduces_gradients_now(self) -> bool:
-        """``reduces_gradients``, of strategies that do so for a time."""
+        """The current value of ``reduces_gradients``, for strategies that reduce gradients only for a time."""
         return self.reduces_gradients
 
     def has_new_gradients(self) -> bool | None:
-        """Whether gradients have come since before_step(); ``None``: they are to be watched for that."""
+        """Whether gradients are new since before_step(); ``None`` if unknown, so that hooks must watch for them."""
         return None
 
     def before_scaler(self) -> None:
-        """Before a gradient scaler's step(); raises :class:`rueda.UnsupportedError` where there can be none."""
+        """Called before a gradient scaler's step(); raises :class:`rueda.UnsupportedError` if none is supported."""
 
     def compression_state(self) -> CompressionState | None:
-        """What compressed gradients have lost on this rank so far; ``None`` where nothing is compressed."""
+        """What compression of gradients has lost on this rank so far; ``None`` without compression."""
         return None
 
     def load_compression_state(self, state: CompressionState | None) -> None:
-        """The inverse, on a strategy that has started; without a state, nothing has been lost."""
+        """The inverse, on a started strategy; without a state, starts with no loss."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What is to be saved of this rank, besides the model, the optimizer and the number of steps."""
+        """This rank's state to save, besides the model, the optimizer and the number of steps."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse, on a strategy that has started. It may call collectives where ``loads_together`` says so."""
+        """The inverse, on a started strategy. May call collectives only if ``loads_together`` is true."""
 
 
 def at_least(strategy: Strategy, least: float, *names: str) -> None:
-    """Raises InvalidArgumentError where one of these parameters is no number or is less."""
+    """Raises InvalidArgumentError if one of these parameters is not a number or is less."""
     within(strategy, least, float("inf"), *names)
 
 
 def within(strategy: Strategy, least: float, most: float, *names: str) -> None:
-    """Raises InvalidArgumentError where one of these parameters is no number or out of bounds."""
+    """Raises InvalidArgumentError if one of these parameters is not a number or is out of bounds."""
     for name in names:
         value = getattr(strategy, name)
         kind = {field.name: field.type for field in fields(strategy)}[name]
@@ -150,7 +150,7 @@ def within(strategy: Strategy, least: float, most: float, *names: str) -> None:
 
 
 def without_gpu(strategy: Strategy, replica: Replica) -> None:
-    """Raises UnsupportedError where a parameter is on a GPU: what this strategy's codec compresses is on the CPU."""
+    """Raises UnsupportedError if a parameter is on a GPU: this strategy's codec compresses CPU tensors only."""
     for name, each in replica.parameters.items():
         if each.is_cuda:
             raise UnsupportedError(

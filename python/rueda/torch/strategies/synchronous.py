@@ -1,4 +1,4 @@
-"""Every step, with the gradients of all ranks."""
+"""Synchronous training: every step uses the gradients of all ranks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["Synchronous"]
 class Synchronous(Strategy):
     """``"sync"``: synchronous stochastic gradient descent: each step uses the mean gradient of all P ranks.
 
-    x_{t+1} = x_t - η/P Σ_i ∇f_i(x_t), with whatever optimizer in the place of "- η". Goyal et al., "Accurate, large
-    minibatch SGD: training ImageNet in 1 hour", 2017, section 2, equation 2, with the sum over a batch cut into P.
-    All ranks keep the same bits. It is :func:`rueda.torch.DistributedOptimizer` to the bit: gradients travel while
-    backward() goes on. For more of its options use that itself.
+    x_{t+1} = x_t - η/P Σ_i ∇f_i(x_t), with any optimizer in place of "- η". Goyal et al., "Accurate, large minibatch
+    SGD: training ImageNet in 1 hour", 2017, section 2, equation 2, with the sum over a batch split into P parts. All
+    ranks stay bitwise equal. Results equal :func:`rueda.torch.DistributedOptimizer` bitwise, and gradients are
+    reduced while backward() runs; use that function directly for its other options.
 
-    ``codec``: how gradients are compressed, as there.
+    ``codec``: compresses gradients, as ``compression`` does there.
 
     Example::
 
@@ -52,7 +52,7 @@ class Synchronous(Strategy):
         if started is not None:
             started._rueda.give_up()
             return
-        # It gets an optimizer of its own, which never takes a step: the application's does.
+        # An optimizer that reduces gradients but never takes a step: the application's does.
         self._gradients: Any = DistributedOptimizer(
             torch.optim.SGD(replica.originals.values(), lr=0.0),
             replica.originals.items(),
@@ -61,7 +61,7 @@ class Synchronous(Strategy):
         )
 
     def before_zero_grad(self) -> None:
-        # It is asked whether they may be cleared, and counts anew; clearing them is left to the application's.
+        # Checks that gradients may be cleared and resets its counts; the application's optimizer clears them.
         with self._gradients._only([]):
             self._gradients.zero_grad()
 

@@ -1,4 +1,4 @@
-"""Any optimizer of torch, with a strategy."""
+"""Any torch optimizer, combined with a strategy."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ from rueda.torch.strategies.strategy import Strategy
 
 __all__ = ["Wrapped", "wrap"]
 
-# The key in an optimizer's state_dict().
+# The strategy's key in an optimizer's state_dict().
 STRATEGY_STATE = "rueda_strategy"
 Loss = torch.Tensor | float
 
 
 @never_compiled
 class Wrapped(torch.optim.Optimizer):
-    """The methods that wrap() lays over the class of the optimizer that it is given."""
+    """The methods that wrap() adds on top of the class of its optimizer."""
 
     _rueda_replica: Replica
     _rueda_strategy: Strategy
     _rueda_steps_per_epoch: int | None
-    _rueda_takes_step: bool | None  # what before_step() has said, where synchronize() has called it
-    _rueda_new: NewGradients | None  # since then, where the strategy does not know it
+    _rueda_takes_step: bool | None  # what before_step() returned, if synchronize() has called it
+    _rueda_new: NewGradients | None  # detects new gradients since then, if the strategy cannot
 
     def step(self, closure: Callable[[], Loss] | None = None) -> Any:
-        """The optimizer's step, with what the strategy does before and after it.
+        """The optimizer's step, with the strategy's work before and after it.
 
-        ``closure`` as for the optimizer; where the strategy averages gradients, its loss is averaged, too, so that an
-        optimizer which decides by the loss decides the same everywhere.
+        ``closure``: as for the optimizer. If the strategy averages gradients, the loss is averaged, too, so that an
+        optimizer that decides by the loss decides the same on all ranks.
         """
         replica, strategy = self._rueda_replica, self._rueda_strategy
         if closure is not None and not strategy.takes_closure:
@@ -96,14 +96,14 @@ class Wrapped(torch.optim.Optimizer):
         return average if isinstance(loss, torch.Tensor) else float(average)
 
     def synchronize(self) -> None:
-        """Waits until gradients are those that step() will use, so that they can be clipped."""
+        """Waits until the gradients are those that step() will use, so that they can be clipped."""
         if self._rueda_is_due():
             if self._rueda_new is not None:
                 self._rueda_new.have_come = False
             self._rueda_takes_step = self._rueda_strategy.before_step()
 
     def _rueda_is_due(self) -> bool:
-        """Whether the strategy has not seen the gradients that there are."""
+        """Whether the strategy has yet to process the current gradients."""
         watched = self._rueda_new is not None and self._rueda_new.have_come
         return (
             self._rueda_takes_step is None
@@ -112,7 +112,7 @@ class Wrapped(torch.optim.Optimizer):
         )
 
     def _rueda_begin(self, strategy: Strategy) -> None:
-        """The strategy has started."""
+        """Installs a strategy that has started."""
         if self._rueda_new is not None:
             self._rueda_new.close()
         watches = strategy.reduces_gradients and strategy.has_new_gradients() is None
@@ -122,10 +122,10 @@ class Wrapped(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """What torch's GradScaler asks first of all in its step(): whether the optimizer unscales gradients itself.
+        """Whether the optimizer unscales gradients itself, which torch's GradScaler.step() asks first.
 
-        Raises InvalidArgumentError while gradients are this rank's own and are to be those of all: each rank would
-        decide by its own whether to take the step, and they would be unscaled before they are those of all.
+        Raises InvalidArgumentError while gradients have yet to be averaged: each rank would decide by its own
+        gradients whether to take the step, and unscale them before they are averaged.
         """
         strategy = self._rueda_strategy
         strategy.before_scaler()
@@ -148,23 +148,23 @@ class Wrapped(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
 
     def end_epoch(self) -> None:
-        """Tells the strategy that an epoch has ended, where wrap() was not given ``steps_per_epoch``. Collective."""
+        """Tells the strategy that an epoch has ended; for wrap() without ``steps_per_epoch``. Collective."""
         self._rueda_strategy.after_epoch()
 
     def consolidate(self) -> None:
-        """Gives the models of all ranks the same parameters, those that the training has come to so far.
+        """Gives the models of all ranks the same parameters: the current result of the training.
 
-        Collective. Before the model is evaluated or saved, and at the end of the training. Within a period it is an
-        exchange like those at its end, and the training goes on from there.
+        Collective. Call it before the model is evaluated or saved, and at the end of the training. Within a period it
+        is an exchange like those at the period's end, and the training continues from there.
         """
         self._rueda_strategy.consolidate()
 
     def close(self) -> None:
-        """Ends the training with this optimizer: consolidates, and gives back what the strategy holds. Collective.
+        """Ends the training with this optimizer: consolidates and releases the strategy's resources. Collective.
 
-        Tables of parameters, buffers and what runs beside the training last as long as the process otherwise, which
-        matters where many optimizers follow each other. The model keeps what it has come to; step() and the like raise
-        :class:`rueda.InvalidArgumentError` from then on. Does nothing the second time.
+        Otherwise parameter tables, buffers and background work last as long as the process, which matters if many
+        optimizers follow each other. The model keeps its parameters; step() and the like then raise
+        :class:`rueda.InvalidArgumentError`. Does nothing the second time.
         """
         old = self._rueda_strategy
         if isinstance(old, Closed):
@@ -175,7 +175,7 @@ class Wrapped(torch.optim.Optimizer):
 
     @property
     def strategy(self) -> Strategy:
-        """The strategy in use."""
+        """The current strategy."""
         return self._rueda_strategy
 
     def switch(
@@ -185,12 +185,11 @@ class Wrapped(torch.optim.Optimizer):
         mode: str | None = None,
         frequency: str | int | None = None,
     ) -> None:
-        """Goes on with another strategy, named as for wrap(). Collective.
+        """Continues with another strategy, given as for wrap(). Collective.
 
-        All ranks begin it with the same parameters, see :meth:`consolidate`, with the mean of what their optimizers
-        keep, where one that has taken no step yet counts as zeros, and with what the first that has taken one has of
-        the rest, such as counts of steps and learning rates. Raises as wrap(); then the training goes on with the
-        present strategy.
+        All ranks start it with equal parameters, see :meth:`consolidate`, and with the mean of their optimizers' state,
+        where a rank without a step counts as zeros. Step counts, learning rates and the like come from the first rank
+        with a step. Raises as wrap(); the training then continues with the current strategy.
         """
         replica, old = self._rueda_replica, self._rueda_strategy
 
@@ -205,14 +204,14 @@ class Wrapped(torch.optim.Optimizer):
             take_rest(replica, average_state(replica))
         old.stop()
         replica.begin(batches=self._rueda_batches_of_epoch())
-        self._rueda_takes_step = None  # the new one has not been asked
+        self._rueda_takes_step = None  # the new strategy has not been asked
         new.start(replica)
         self._rueda_begin(new)
 
     def _rueda_batches_of_epoch(self) -> int:
-        """Of the epoch that has begun, and goes on with the next strategy: those of the rank that has done the most.
+        """The batches of the current epoch, which continues with the next strategy: the maximum over ranks.
 
-        Ranks may have taken different numbers of steps, and an epoch has to end on all in the same one.
+        Ranks may have taken different numbers of steps, but an epoch must end in the same step on all.
         """
         if self._rueda_steps_per_epoch is None:
             return 0
@@ -221,7 +220,7 @@ class Wrapped(torch.optim.Optimizer):
         return int(counts.max()) % self._rueda_steps_per_epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state, with what this rank's strategy keeps."""
+        """The optimizer's state, with the state of this rank's strategy."""
         state: dict[str, Any] = super().state_dict()
         replica, strategy = self._rueda_replica, self._rueda_strategy
         state[STRATEGY_STATE] = {
@@ -236,13 +235,13 @@ class Wrapped(torch.optim.Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads a state; that of an optimizer without a strategy lets the strategy begin anew.
+        """Loads a state; the strategy starts anew from the state of an optimizer without a strategy.
 
         Load the model first. Raises :class:`rueda.InvalidArgumentError` for the state of another strategy.
 
-        Collective with strategies in pairs and those over a table (:attr:`Strategy.loads_together`): a rank that has no
-        state to load must tell the others by other means before they call this. What is wrong with the state of one
-        rank is raised on all, as :class:`rueda.InvalidArgumentError`; load another one then before the next step.
+        Collective for strategies in pairs and over a table (:attr:`Strategy.loads_together`): a rank that has no state
+        to load must tell the others by other means before they call this. If one rank's state is invalid, all raise
+        :class:`rueda.InvalidArgumentError`; load another state before the next step.
         """
         rest = dict(state_dict)
         kept = rest.pop(STRATEGY_STATE, None)
@@ -272,7 +271,7 @@ class Wrapped(torch.optim.Optimizer):
             strategy.load_state_dict(kept["kept"])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Is refused: strategies keep something for each parameter from the beginning on."""
+        """Always raises UnsupportedError: strategies keep state for each parameter from the start."""
         raise UnsupportedError("give the optimizer all its parameters before wrap()")
 
     def __reduce__(self) -> NoReturn:
@@ -281,7 +280,7 @@ class Wrapped(torch.optim.Optimizer):
         )
 
 
-# torch wraps each class's step() so that hooks of the application run; the class below has been wrapped already.
+# torch wraps each class's step() to run the application's hooks; the optimizer's own class is already wrapped.
 Wrapped.step.hooked = True  # type: ignore[attr-defined]
 
 
@@ -295,35 +294,34 @@ def wrap(
     steps_per_epoch: int | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Returns an optimizer like ``optimizer`` that trains ``model`` on all ranks as the strategy says. Collective.
+    """Returns an optimizer like ``optimizer`` that trains ``model`` on all ranks by a strategy. Collective.
 
-    The one line that makes a training loop distributed: the loop stays as it is, with its zero_grad(), backward() and
-    step(), on this rank's share of the data. All ranks begin with the model and the optimizer of the first. The result
-    is an instance of ``optimizer``'s class and shares its state and param_groups, so learning rate schedulers work as
-    before; use it in place of ``optimizer`` from now on. docs/strategies.md tells which strategy suits what.
+    The one line that makes a training loop distributed: the loop keeps its zero_grad(), backward() and step(), on this
+    rank's share of the data. All ranks start with the model and the optimizer of the first. The result is an instance
+    of ``optimizer``'s class and shares its state and param_groups, so learning rate schedulers work as before; use it
+    instead of ``optimizer`` from now on. docs/strategies.md helps to choose a strategy.
 
     - ``strategy``: a :class:`rueda.torch.strategies.Strategy`, or a text such as ``"local:8"``, ``"diloco:16"`` or
       ``"diloco:16,codec=int8"``. By default ``"sync"``: gradients are averaged in every step. In a run of
-      `rueda equiv` the default is the strategy that it is to judge, and the model's state is recorded after each step.
-    - ``mode`` and ``frequency``, in its place, as Elephas has them: ``mode="synchronous"`` with
-      ``frequency="batch"``, which is ``"sync"``, ``"epoch"``, which is ``"oneshot"``, or a number k of batches, which
-      is ``"local:k"``; ``"asynchronous"``, which is ``"downpour"``, and ``"hogwild"``, with a window of as much.
-    - ``steps_per_epoch``: how many calls of step() are an epoch, for strategies that care for epochs. Without it,
-      call ``end_epoch()`` after each.
-    - ``process_set``: who trains together; all ranks by default. Of a model that is cut over ranks (``DTensor``
-      parameters of FSDP2 or tensor parallelism) those that hold the same part of it, see
+      `rueda equiv` the default is the strategy under test, and the model's state is recorded after each step.
+    - ``mode`` and ``frequency``: instead of ``strategy``, as in Elephas: ``mode="synchronous"`` with
+      ``frequency="batch"`` for ``"sync"``, ``"epoch"`` for ``"oneshot"``, or a number k of batches for ``"local:k"``;
+      ``"asynchronous"`` for ``"downpour"`` and ``"hogwild"`` for itself, with that frequency as their window.
+    - ``steps_per_epoch``: how many calls of step() are an epoch, for strategies that depend on epochs. Without it,
+      call ``end_epoch()`` after each epoch.
+    - ``process_set``: the ranks that train together; all by default. For a model that is sharded over ranks
+      (``DTensor`` parameters of FSDP2 or tensor parallelism), the ranks that hold the same shard, see
       :class:`rueda.torch.parallel.Grid`.
 
-    Besides the optimizer's own methods there are ``consolidate()``, which gives all ranks the same parameters, before
-    the model is evaluated or saved; ``switch(strategy)``, to go on with another; ``close()``, where many optimizers
+    Besides the optimizer's own methods there are ``consolidate()``, which gives all ranks the same parameters before
+    the model is evaluated or saved; ``switch(strategy)``, to continue with another; ``close()``, if many optimizers
     follow each other; ``synchronize()``, after which gradients can be clipped; ``end_epoch()``; and ``strategy``.
-    ``state_dict()`` has what the strategy keeps, which is each rank's own: every rank saves and loads its own.
+    ``state_dict()`` includes the strategy's state, which differs between ranks: every rank saves and loads its own.
 
-    Raises, on every rank, :class:`rueda.MismatchError` where ranks have other strategies, parameters of these, or
-    models, :class:`rueda.InvalidArgumentError` for a strategy that there is not or that makes no sense, an optimizer
-    without the state that the strategy needs, and parameters of the optimizer that are not in the model, and
-    :class:`rueda.UnsupportedError` for parameters of which the strategy does not take such. The world goes on after
-    each.
+    Raises, on every rank, :class:`rueda.MismatchError` if strategies, their parameters, or models differ between
+    ranks; :class:`rueda.InvalidArgumentError` for an unknown or invalid strategy, an optimizer without the state that
+    the strategy needs, or parameters of the optimizer that are not in the model; and :class:`rueda.UnsupportedError`
+    for parameters that the strategy does not support. The world survives each of these errors.
 
     Example::
 
