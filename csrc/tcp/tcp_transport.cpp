@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <iterator>
-#include <sstream>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -197,11 +195,6 @@ std::string contact_text(const InterfaceListeners& own) {
   std::string text = random_name();
   for (const Listener& listener : own.listeners) text += " " + listener.address;
   return text;
-}
-
-std::vector<std::string> words_of(const std::string& text) {
-  std::istringstream words(text);
-  return {std::istream_iterator<std::string>(words), {}};
 }
 
 }  // namespace

@@ -43,7 +43,6 @@ Connections::Connections(Settings settings, Handlers handlers)
                [this](PeerPath from, std::span<const std::byte> payload) {
                  const bool is_next = at(from.peer).is_next(from.number);
                  if (is_next && is_running()) handlers_.on_message(from.peer, payload);
-                 return Status();
                },
                [this](PeerPath from, std::uint64_t count) {
                  return at(from.peer).resume(from.number, count);

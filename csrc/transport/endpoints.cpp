@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <iterator>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -45,8 +43,7 @@ struct Contact {
     return text + " " + word;
   }
   static Contact decode(const std::string& text) {
-    std::istringstream stream(text);
-    std::vector<std::string> words{std::istream_iterator<std::string>(stream), {}};
+    const std::vector<std::string> words = words_of(text);
     if (words.size() < 2) return {};  // malformed: nobody can reach it
     Contact contact{words.front(), {}, words.back()};
     contact.remote.assign(words.begin() + 1, words.end() - 1);

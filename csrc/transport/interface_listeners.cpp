@@ -1,5 +1,7 @@
 #include "transport/interface_listeners.h"
 
+#include <iterator>
+#include <sstream>
 #include <utility>
 
 namespace rueda {
@@ -15,6 +17,11 @@ Expected<InterfaceListeners> listen_on_interfaces(const std::string& interfaces)
     own.listeners.push_back(std::move(listener).value());
   }
   return own;
+}
+
+std::vector<std::string> words_of(const std::string& announced) {
+  std::istringstream words(announced);
+  return {std::istream_iterator<std::string>(words), {}};
 }
 
 }  // namespace rueda

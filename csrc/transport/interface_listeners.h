@@ -19,4 +19,7 @@ struct InterfaceListeners {
 // cannot listen there.
 [[nodiscard]] Expected<InterfaceListeners> listen_on_interfaces(const std::string& interfaces);
 
+// What ranks announce is addresses and other words, separated by spaces.
+[[nodiscard]] std::vector<std::string> words_of(const std::string& announced);
+
 }  // namespace rueda

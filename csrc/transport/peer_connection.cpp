@@ -199,7 +199,7 @@ Status PeerConnection::handle_frame(const Frame& frame, bool is_outgoing) {
   } else if (is_outgoing) {
     return Status(ErrorCode::transport, "a message from a rank that was not to send any here");
   } else if (frame.kind == FrameKind::message) {
-    return context_.on_message(path_, frame.payload);
+    context_.on_message(path_, frame.payload);
   } else if (std::uint64_t count = 0;
              frame.kind == FrameKind::resume && frame.payload.size() == sizeof count) {
     std::memcpy(&count, frame.payload.data(), sizeof count);

@@ -63,10 +63,10 @@ class PeerConnection {
     EpollSet<Watched>& watched;  // contains the connections under their PeerPath's index
     Duration network_timeout;    // with a network that does not answer
     Duration reopen_pause;       // before a path that failed is tried again
-    // A message of the peer. May call send(). An error if it must not come here.
-    std::function<Status(PeerPath from, std::span<const std::byte> payload)> on_message;
-    // The first frame over a path opened again: the peer had sent `count` messages before.
-    // Likewise.
+    // A message of the peer. May call send().
+    std::function<void(PeerPath from, std::span<const std::byte> payload)> on_message;
+    // The first frame over a path opened again: the peer had sent `count` messages before. An error
+    // if it must not come here.
     std::function<Status(PeerPath from, std::uint64_t count)> on_resume;
     // Call settle() later, not now: the caller may be in the middle of a frame.
     std::function<void(PeerPath at)> on_suspicion;

@@ -91,9 +91,9 @@ void PeerPaths::send(std::span<const std::byte> payload) {
 
 void PeerPaths::limit_queues() {
   const auto is_short = [](const Path& path) {
-    return path.is_alive && path.connection.state().was_connected &&
-           !path.connection.state().is_suspect &&
-           path.connection.state().queued_bytes <= max_queued_bytes / 2;
+    const PeerConnection::State state = path.connection.state();
+    return path.is_alive && state.was_connected && !state.is_suspect &&
+           state.queued_bytes <= max_queued_bytes / 2;
   };
   for (Path& path : paths_) {
     if (!path.is_alive || path.connection.state().queued_bytes <= max_queued_bytes) continue;
@@ -298,7 +298,8 @@ bool PeerPaths::is_flushed(Time now) {
   for (const Path& path : paths_) {
     if (!path.is_alive) continue;
     ++alive;
-    flushed += path.connection.state().is_flushed && !path.connection.state().is_suspect ? 1 : 0;
+    const PeerConnection::State state = path.connection.state();
+    flushed += state.is_flushed && !state.is_suspect ? 1 : 0;
   }
   if (flushed == alive) return true;
   if (flushed == 0) flushed_since_.reset();

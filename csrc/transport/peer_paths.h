@@ -31,7 +31,7 @@ namespace rueda {
 class PeerPaths {
  public:
   // `addresses`: where the peer listens. `own_hosts`: where the path of each begins; missing ones
-  // are the system's choice. The callbacks of `context` are to call receive(), resume(), settle()
+  // are the system's choice. The callbacks of `context` are to call is_next(), resume(), settle()
   // and look_again().
   PeerPaths(int peer, const std::vector<std::string>& addresses,
             const std::vector<std::string>& own_hosts, const PeerConnection::Context& context);
