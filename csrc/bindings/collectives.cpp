@@ -219,8 +219,11 @@ void bind_collectives(py::module_& module) {
   module.def("divide_leaves", &divide_leaves);
   module.def("reassign_leaves", &reassign_leaves);
   // The merges after each leaf, and the partial sums as (first, count).
-  module.def("schedule_of", [](int total, std::vector<int> leaves) {
-    const LeafSchedule schedule = schedule_of(total, std::move(leaves));
+  // Takes parts as (first, count); gives the merges after each, and the partial sums likewise.
+  module.def("schedule_of_parts", [](int total, const std::vector<std::pair<int, int>>& given) {
+    std::vector<LeafNode> parts;
+    for (const auto& [first, count] : given) parts.push_back({first, count});
+    const LeafSchedule schedule = schedule_of_parts(total, parts);
     std::vector<std::pair<int, int>> partials;
     for (const LeafNode& node : schedule.partials) partials.emplace_back(node.first, node.count);
     return std::pair(schedule.merges, partials);

@@ -21,6 +21,17 @@ LeafNode right_of(LeafNode node) {
   return {node.first + left.count, node.count - left.count};
 }
 
+// Whether `wanted` is a node of the tree below `node`.
+bool is_node(LeafNode node, LeafNode wanted) {
+  if (wanted.count < 1 || wanted.first < node.first) return false;
+  while (node != wanted) {
+    if (wanted.count >= node.count) return false;
+    const LeafNode right = right_of(node);
+    node = wanted.first < right.first ? left_of(node) : right;
+  }
+  return true;
+}
+
 // Appends the largest nodes within `node` all of whose leaves are among the ascending ones from
 // `at` on. Moves `at` behind the covered leaves.
 using Leaf = std::vector<int>::const_iterator;
@@ -99,11 +110,25 @@ std::vector<int> leaves_of(const std::vector<int>& leaf_ranks, int rank) {
 }
 
 LeafSchedule schedule_of(int total, std::vector<int> leaves) {
-  LeafSchedule schedule{std::move(leaves), {}, {}};
+  std::vector<LeafNode> parts;
+  parts.reserve(leaves.size());
+  for (const int leaf : leaves) parts.push_back({leaf, 1});
+  return schedule_of_parts(total, parts);
+}
+
+LeafSchedule schedule_of_parts(int total, const std::vector<LeafNode>& parts) {
+  LeafSchedule schedule;
+  int end = 0;
+  for (const LeafNode& part : parts) {
+    if (part.first < end || !is_node({0, total}, part)) {
+      throw InvalidArgumentError(str("the ", part.count, " leaves from leaf ", part.first,
+                                     " are not a node of a tree over ", total,
+                                     " leaves that follows leaf ", end - 1));
+    }
+    for (end = part.first; end < part.first + part.count; ++end) schedule.leaves.push_back(end);
+  }
   schedule.partials = cover(total, schedule.leaves);
-  std::vector<LeafNode> each;
-  for (const int leaf : schedule.leaves) each.push_back({leaf, 1});
-  auto next = each.cbegin();
+  auto next = parts.cbegin();
   for (const LeafNode& partial : schedule.partials) merge_into(partial, next, schedule.merges);
   return schedule;
 }

@@ -53,5 +53,10 @@ struct LeafSchedule {
 };
 // The schedule for a rank's `leaves`, ascending numbers from 0 to total - 1.
 [[nodiscard]] LeafSchedule schedule_of(int total, std::vector<int> leaves);
+// The schedule for a rank that continues an interrupted step and still has the sums of some nodes.
+// `parts`: these nodes and the leaves that it has yet to compute, in ascending order. merges[i] and
+// the stack are as above, with parts in place of leaves. Throws InvalidArgumentError if a part is
+// not a node of the tree, or overlaps the part before it.
+[[nodiscard]] LeafSchedule schedule_of_parts(int total, const std::vector<LeafNode>& parts);
 
 }  // namespace rueda

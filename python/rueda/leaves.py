@@ -98,7 +98,7 @@ class Leaves:
         if len(self.ranks) != self.count:
             raise InvalidArgumentError(f"{len(self.ranks)} ranks were given for {count} leaves")
         self.own = tuple(leaf for leaf, rank in enumerate(self.ranks) if rank == own)
-        merges, partials = _native.schedule_of(self.count, list(self.own))
+        merges, partials = _native.schedule_of_parts(self.count, [(leaf, 1) for leaf in self.own])
         self.merges = tuple(merges)  # after each of this rank's leaves, see LeafSums
         self.partials = tuple(partials)  # this rank's: the first leaf of each, and the count
 

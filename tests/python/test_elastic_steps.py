@@ -6,6 +6,7 @@ import os
 import random
 import re
 import signal
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -60,6 +61,8 @@ gate = os.environ.get("GATE")  # until which the ranks wait, for those that are 
 while gate and not os.path.exists(gate):
     time.sleep(0.01)
 steps = int(os.environ.get("STEPS", 12))
+hold = os.environ.get("HOLD")  # what step 5 waits for before it reduces
+seen = set()  # steps whose leaves this rank has been through
 for step in rueda.elastic.steps(
     steps, model, optimizer, scheduler, every=int(os.environ.get("EVERY", 1))
 ):
@@ -67,14 +70,22 @@ for step in rueda.elastic.steps(
         moment(step.number, "begin")
         if reproducible:
             for leaf in optimizer.leaves():
-                loss(step.number, leaf.number).backward()
-                moment(step.number, "leaves")
+                value = loss(step.number, leaf.number)
+                value.backward()
+                leaf.keep(loss=value)
+                print("leaf", step.number, leaf.number, flush=True)
+                moment(step.number, "again" if step.number in seen else "leaves")
+            seen.add(step.number)
         else:
             optimizer.zero_grad()
             loss(step.number, rueda.rank()).backward()
+        while hold and step.number == 5 and not os.path.exists(hold):
+            time.sleep(0.01)
         moment(step.number, "reducing")
         optimizer.step()
         moment(step.number, "stepped")
+        if os.environ.get("AVERAGES"):
+            print("average", step.number, *optimizer.averages("loss"), flush=True)
         if f"{number}:{step.number}" == os.environ.get("CUT"):
             rueda.barrier()
         scheduler.step()
@@ -121,6 +132,55 @@ def test_a_killed_rank_does_not_change_the_bits(lost: int, phase: str) -> None:
         assert hashes_of(survivors) == {undisturbed(STEPS)}, job.outputs()
         for output in survivors.values():
             assert steps_of(output) == sorted(set(steps_of(output))), output
+
+
+def leaves_of(output: str) -> Counter[tuple[int, int]]:
+    """How often each leaf of each step was computed."""
+    found = re.findall(r"^leaf (\d+) (\d+)$", output, re.M)
+    return Counter((int(step), int(leaf)) for step, leaf in found)
+
+
+def averages_of(output: str) -> list[str]:
+    return re.findall(r"^average .*", output, re.M)
+
+
+@pytest.mark.parametrize(
+    "kills", ["1:5:leaves", "0:5:reducing", "2:5:reducing 3:5:again", "0:2:leaves 1:7:reducing"]
+)
+def test_only_the_leaves_of_the_lost_are_computed_again(kills: str) -> None:
+    variables = {"REPRODUCIBLE": "1", "STEPS": str(STEPS), "AVERAGES": "1"}
+    (alone,) = check(PROGRAM, 1, extra=variables)
+    with ElasticJob(PROGRAM, 4, KILL=kills, **variables) as job:
+        ended = job.ended()
+        survivors = {n: how.output for n, how in ended.items() if how.returncode == 0}
+        assert len(survivors) == 4 - len(kills.split()), job.outputs()
+        assert hashes_of(survivors) == {undisturbed(STEPS)}, job.outputs()
+        # No survivor computes a leaf twice, so all of its own are kept.
+        for output in survivors.values():
+            assert set(leaves_of(output).values()) == {1}, job.outputs()
+        lost = [leaves_of(how.output) for n, how in ended.items() if n not in survivors]
+        every = sum((leaves_of(output) for output in survivors.values()), Counter())
+        again = every + sum(lost, Counter()) - leaves_of(alone.output)
+        assert set(again) <= set(sum(lost, Counter())), job.outputs()
+        for output in survivors.values():
+            assert averages_of(output) == averages_of(alone.output), job.outputs()
+
+
+def test_a_newcomer_gets_leaves_of_the_step_that_is_repeated(tmp_path: Path) -> None:
+    """All those of the lost rank: the others have kept theirs."""
+    hold = tmp_path / "hold"
+    variables = {"REPRODUCIBLE": "1", "STEPS": str(STEPS), "EVERY": "5", "HOLD": str(hold)}
+    with ElasticJob(PROGRAM, 3, KILL="1:5:reducing", **variables) as job:
+        joiner = job.start_joiner()
+        job.await_ready(joiner)
+        hold.touch()
+        ended = job.ended()
+        survivors = {n: ended[n].output for n in (0, 2, joiner)}
+        assert hashes_of(survivors) == {undisturbed(STEPS)}, job.outputs()
+        for output in survivors.values():
+            assert set(leaves_of(output).values()) == {1}, job.outputs()
+        of_step = {leaf for step, leaf in leaves_of(ended[joiner].output) if step == 5}
+        assert of_step == {leaf for step, leaf in leaves_of(ended[1].output) if step == 5}
 
 
 def test_without_leaves_all_that_are_left_have_the_same_parameters() -> None:

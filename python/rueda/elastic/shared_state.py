@@ -77,6 +77,18 @@ class SharedState:
         if hasattr(self._optimizer, "divide_anew"):
             self._optimizer.divide_anew()
 
+    def computed_leaves(self) -> list[int]:
+        """The leaves of the step that was given up whose results this rank still has."""
+        if self._stepped or not hasattr(self._optimizer, "divide_anew"):
+            return []
+        leaves: list[int] = self._optimizer.computed_leaves()
+        return leaves
+
+    def resume_step(self, computed: Sequence[Sequence[int]]) -> None:
+        """Continues that step; ``computed``: by rank, its computed_leaves(). If no rank has any, it begins anew."""
+        if hasattr(self._optimizer, "divide_anew"):
+            self._optimizer.resume_step(computed)
+
     @property
     def optimizer(self) -> Any:
         """The optimizer, or ``None``."""

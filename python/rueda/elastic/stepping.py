@@ -100,8 +100,8 @@ def steps(
     call optimizer.step() after everything else that ranks do together. After the last step the ranks wait for each
     other, so that a rank lost in it is noticed before what follows; what they do together after the loop needs its own
     :func:`rueda.recover`. Between steps, processes that wait to join (``rueda run --max-np``) are admitted, and get the
-    state and the step's number. With ``DistributedOptimizer(reproducible=True)``, the leaves are redistributed, and the
-    parameters end with the bits of an undisturbed run.
+    state and the step's number. With ``DistributedOptimizer(reproducible=True)``, only the lost ranks' leaves of a
+    repeated step are computed again, and the parameters end with the bits of an undisturbed run.
 
     Collective over the world; a newcomer must call it after its :func:`rueda.init` without any collective in between.
 
@@ -247,18 +247,20 @@ class _Course:
         Ranks that have it continue without newcomers that do not match.
         """
         while True:
-            every = allgather_object((has_state, self.number), "elastic.step")
-            sources = [rank for rank, (has, _) in enumerate(every) if has] or [0]
+            computed = self._state.computed_leaves() if has_state else []
+            every = allgather_object((has_state, self.number, computed), "elastic.step")
+            sources = [rank for rank, (has, *_) in enumerate(every) if has] or [0]
             unfit = misfits([self._state], sources[0])
             if not unfit:
                 break
-            if not any(has for has, _ in every):
+            if not any(has for has, *_ in every):
                 raise InvalidArgumentError(next(iter(unfit.values())))
             part_with(unfit)
             self._state.take_world()
         received = None if has_state else take_received()
         self._state.copy_from(sources, received)
         self.number = every[sources[0]][1]
+        self._state.resume_step([leaves for *_, leaves in every])
 
     def _recover(self, error: RuedaError, done: int, is_cut: bool = False) -> None:
         """Forms a world in which all ranks have done equally many steps; this rank has done ``done``.
@@ -274,11 +276,12 @@ class _Course:
             _log.info("step %d goes on without %s", self.number, recovery.lost)
             self._state.take_world()
             try:
-                told = allgather_object((done, is_cut, self._is_newcomer), "elastic.done")
-                every = [(each, not cut) for each, cut, _ in told]
+                own = (done, is_cut, self._is_newcomer, self._state.computed_leaves())
+                told = allgather_object(own, "elastic.done")
+                every = [(each, not cut) for each, cut, *_ in told]
                 best = max(every)
                 furthest = best[0]
-                if furthest == _NOTHING and all(is_newcomer for *_, is_newcomer in told):
+                if furthest == _NOTHING and all(is_newcomer for *_, is_newcomer, _ in told):
                     raise InitializationError(
                         "all ranks that had the training's state are lost, and those that are left had not got it yet"
                     ) from error
@@ -288,6 +291,8 @@ class _Course:
                 has_state = (done, not is_cut) == best and furthest != _NOTHING
                 if min(every) < (furthest, True) or furthest == _NOTHING:
                     self._share(has_state)
+                else:
+                    self._state.resume_step([leaves for *_, leaves in told])
                 self._looked_at = -1
                 return
             except _LOSSES as again:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 
 import torch
 
 from rueda import _native
 from rueda.adapter import Refusal
-from rueda.errors import InvalidArgumentError
+from rueda.errors import InvalidArgumentError, RuedaError
 from rueda.handles import Handle
 from rueda.leaves import Leaves
 from rueda.operations import Average
+from rueda.recovery import can_recover
 from rueda.submission import Collectives, refuse
 from rueda.torch.gradient_memory import keep_gradients_in_heap
+from rueda.torch.leaf_sum import LeafSum, Nodes
 from rueda.torch.tensors import TorchAdapter
 
-__all__ = ["LeafGradients", "LeafSum"]
+__all__ = ["LeafBucket", "LeafGradients"]
 
 _collectives = Collectives(TorchAdapter())
 
@@ -33,37 +35,54 @@ def _rows(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 class LeafBucket:
-    """Tensors of one dtype whose partial sums are packed side by side and reduced together."""
+    """Tensors of one dtype whose partial sums are packed side by side and reduced together.
 
-    def __init__(self, name: str, tensors: Sequence[torch.Tensor], leaves: Leaves) -> None:
+    ``keeps``: whether the partial sums outlive the reduction. Otherwise the result overwrites the first of them.
+    """
+
+    def __init__(
+        self, name: str, tensors: Sequence[torch.Tensor], leaves: Leaves, keeps: bool
+    ) -> None:
         self.name = name
         self.leaves = leaves
         self.tensors = list(tensors)
         self.waiting = len(self.tensors)
         self.handle: Handle[torch.Tensor] | None = None
+        self.error: RuedaError | None = None  # of start()
         ends = [0, *accumulate(t.numel() for t in tensors)]
         self._slices = [slice(a, b) for a, b in pairwise(ends)]
-        # The result overwrites the first partial sum.
-        self._rows = _rows(max(1, len(leaves.partials)), ends[-1], tensors[0].dtype)
+        count = len(leaves.partials)
+        rows = _rows(count + 1 if keeps else max(1, count), ends[-1], tensors[0].dtype)
+        self._partials = rows[:count]
+        self._result = rows[-1] if keeps else rows[0]
 
-    def place(self, number: int, partial: int) -> torch.Tensor:
-        """The memory of a partial sum of tensor ``number``."""
-        return self._rows[partial][self._slices[number]].view(self.tensors[number].shape)
+    def places(self, number: int) -> list[torch.Tensor]:
+        """The memory of the partial sums of tensor ``number``."""
+        return [self._part_of(row, number) for row in self._partials]
+
+    def result(self, number: int) -> torch.Tensor:
+        """The average of tensor ``number`` over the leaves, once the bucket is reduced."""
+        return self._part_of(self._result, number)
+
+    def _part_of(self, row: torch.Tensor, number: int) -> torch.Tensor:
+        return row[self._slices[number]].view(self.tensors[number].shape)
 
     def start(self) -> None:
-        """Starts the reduction."""
+        """Starts the reduction; the caller finds its ``error`` later, so that backward() completes the leaf."""
         leaves = self.leaves
-        partials = self._rows[: len(leaves.partials)]
-        self.handle = _collectives.allreduce_leaves(
-            partials,
-            self._rows[0],
-            leaves.ranks,
-            len(partials),
-            self.name,
-            Average,
-            1.0,
-            leaves.process_set,
-        )
+        try:
+            self.handle = _collectives.allreduce_leaves(
+                self._partials,
+                self._result,
+                leaves.ranks,
+                len(self._partials),
+                self.name,
+                Average,
+                1.0,
+                leaves.process_set,
+            )
+        except RuedaError as error:
+            self.error = error
 
     def refuse(self, why: str) -> None:
         """Makes the reduction fail on every rank."""
@@ -79,78 +98,42 @@ class LeafBucket:
         """Waits for all tensors again."""
         self.waiting = len(self.tensors)
         self.handle = None
-
-
-class LeafSum:
-    """One tensor: sums the results of this rank's leaves as they arrive, keeping O(log n) values."""
-
-    __slots__ = ("_bucket", "_completes", "_merges", "_places", "_stack", "added", "tensor")
-
-    def __init__(self, bucket: LeafBucket, number: int, leaves: Leaves) -> None:
-        self.tensor = bucket.tensors[number]
-        self.added = 0  # leaves
-        self._bucket = bucket
-        self._stack: list[torch.Tensor] = []
-        self._merges = leaves.merges
-        ends = list(accumulate(count for _, count in leaves.partials))
-        self._places = [bucket.place(number, partial) for partial in range(max(1, len(ends)))]
-        # By position of a leaf: where to put the partial sum that it completes.
-        self._completes = {end - 1: place for end, place in zip(ends, self._places, strict=False)}
-
-    @property
-    def result(self) -> torch.Tensor:
-        """The average over the leaves, once the bucket is reduced; it overwrites the first partial sum."""
-        return self._places[0]
-
-    def start_over(self) -> None:
-        """Starts again with the first leaf."""
-        self.added = 0
-        self._stack.clear()
-
-    def add(self, value: torch.Tensor) -> None:
-        """Adds the next leaf's result. Keeps ``value`` without changing it: others may use its memory. No autograd."""
-        position = self.added
-        if value.layout != torch.strided:
-            self._bucket.refuse(
-                f"a gradient of layout {value.layout} cannot be summed up over leaves"
-            )
-            return
-        self.added = position + 1
-        stack = self._stack
-        place = self._completes.get(position)
-        merges = self._merges[position]
-        for number in range(merges if place is None else merges - 1):
-            other = stack.pop()
-            # Autograd may have handed over memory shared with other gradients; a sum has its own.
-            value = other.add_(value) if number else torch.add(other, value)
-        if place is None:
-            stack.append(value)
-        elif merges == 0:
-            place.copy_(value)
-        else:
-            torch.add(stack.pop(), value, out=place)
-        if self.added == len(self._merges):
-            self._bucket.complete_one()
+        self.error = None
 
 
 class LeafGradients:
     """One step: takes the leaves' results, yields averages over all leaves.
 
     With the last leaf of this rank, the partial sums of a tensor are complete. A bucket is reduced once those of all
-    its tensors are, while backward() continues.
+    its tensors are, while backward() continues. ``computed``: what this rank has from an interrupted try of the step,
+    see :meth:`computed`; then only the leaves that it lacks are computed.
     """
 
-    def __init__(self, prefix: str, leaves: Leaves, bucket_bytes: int) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        leaves: Leaves,
+        bucket_bytes: int,
+        computed: Mapping[torch.Tensor, Nodes] | None = None,
+    ) -> None:
         self.leaves = leaves
         self.sums: list[LeafSum] = []
+        self.results: list[torch.Tensor] = []  # of each sum, once waited for
+        self.missing = leaves.own  # the leaves that are to be computed
         self._prefix = prefix
         self._bucket_bytes = bucket_bytes
+        self._computed = computed or {}
+        # Costs a row of memory in each bucket.
+        self._keeps = can_recover()
         self._buckets: list[LeafBucket] = []
-        self._finished = 0  # leaves
+        self._finished = 0  # of the missing leaves
         self._begun = False
 
-    def add_tensors(self, tensors: dict[torch.Tensor, str]) -> list[LeafSum]:
-        """Adds tensors. They share buckets in reverse order, in which backward() reaches them."""
+    def add_tensors(self, tensors: dict[torch.Tensor, str]) -> range:
+        """Adds tensors; returns their numbers.
+
+        They share buckets in reverse order, in which backward() reaches them.
+        """
         open_buckets: dict[torch.dtype, list[torch.Tensor]] = {}
         before = len(self.sums)
         for tensor, name in reversed(tensors.items()):
@@ -165,22 +148,30 @@ class LeafGradients:
         for members in open_buckets.values():
             self._close(members, tensors)
         keep_gradients_in_heap(tensors)
-        return self.sums[before:]
+        if self._computed and self.sums:
+            self.missing = tuple(sorted({leaf for each in self.sums for leaf in each.missing}))
+        return range(before, len(self.sums))
 
     def _close(self, members: list[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
         first, last = names[members[0]], names[members[-1]]
         what = first if len(members) == 1 else f"{first}..{last}"
-        bucket = LeafBucket(f"{self._prefix}/{what}", members, self.leaves)
+        bucket = LeafBucket(f"{self._prefix}/{what}", members, self.leaves, self._keeps)
         self._buckets.append(bucket)
-        self.sums += [LeafSum(bucket, number, self.leaves) for number in range(len(members))]
+        for number, tensor in enumerate(members):
+            kept = self._computed.get(tensor, {})
+            self.sums.append(LeafSum(tensor, bucket, bucket.places(number), self.leaves, kept))
+            self.results.append(bucket.result(number))
 
+    @torch.no_grad()
     def begin(self) -> None:
         """Begins a step, after waiting for reductions still in flight and discarding them."""
         self.abandon()
-        for each in self.sums:
-            each.start_over()
         self._finished = 0
         self._begun = True
+        for each in self.sums:
+            each.start_over()
+        for each in self.sums:
+            each.take_kept()
 
     def abandon(self) -> None:
         """Waits for reductions in flight, however they end."""
@@ -195,20 +186,33 @@ class LeafGradients:
         for bucket in self._buckets:
             bucket.start_over()
 
-    def add(self, leaf_sum: LeafSum, value: torch.Tensor) -> None:
-        """Adds a result of the current leaf. Raises InvalidArgumentError if there is no leaf or it has added one."""
-        if not self._begun or leaf_sum.added > self._finished or self.is_complete():
+    def computed(self) -> dict[torch.Tensor, Nodes]:
+        """What this rank has of an unfinished step, by tensor; empty in a world that cannot lose ranks.
+
+        Valid as long as this object does not begin another step.
+        """
+        return {each.tensor: each.nodes() for each in self.sums} if self._keeps else {}
+
+    def add(self, number: int, value: torch.Tensor) -> None:
+        """Adds a result of the current leaf. Raises InvalidArgumentError if there is no leaf or it has added one.
+
+        A tensor that has kept the leaf's result from an interrupted try ignores it: it has the same bits.
+        """
+        leaf_sum = self.sums[number]
+        leaf = None if not self._begun or self.is_complete() else self.missing[self._finished]
+        if leaf is not None and leaf_sum.next_leaf == leaf:
+            leaf_sum.add(value)
+        elif leaf is None or leaf in leaf_sum.missing:
             raise InvalidArgumentError(
                 "a gradient that belongs to no leaf: call backward() once for each, and only within the loop over "
                 "the optimizer's leaves()"
             )
-        leaf_sum.add(value)
 
     @torch.no_grad()
     def end_leaf(self) -> None:
         """Ends a leaf; counts zeros where it has produced no value."""
         for each in self.sums:
-            if each.added == self._finished:
+            if each.next_leaf == self.missing[self._finished]:
                 zeros = torch.zeros_like(each.tensor, memory_format=torch.contiguous_format)
                 each.add(zeros)
         self._finished += 1
@@ -225,13 +229,15 @@ class LeafGradients:
 
     def is_complete(self) -> bool:
         """Whether all leaves of this rank have ended."""
-        return self._finished == len(self.leaves.own)
+        return self._finished == len(self.missing)
 
     def wait(self) -> None:
         """Waits for all averages. Raises the first error, after the last reduction has ended."""
         errors: list[Exception] = []
         for bucket in self._buckets:
             try:
+                if bucket.error is not None:
+                    raise bucket.error
                 assert bucket.handle is not None
                 bucket.handle.result()
             except Exception as error:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from rueda import _native
 from rueda.errors import InvalidArgumentError
 from rueda.leaves import LeafBatch, Leaves, allreduce_leaves, leaf_seed
+from rueda.lifecycle import rank
 from rueda.process_sets import ProcessSet, takes_part
 from rueda.torch.compiling import never_compiled, never_traced
 from rueda.torch.layered import laid_over, load_in_place, note_step
-from rueda.torch.leaf_gradients import LeafGradients, LeafSum
+from rueda.torch.leaf_gradients import LeafGradients
+from rueda.torch.leaf_sum import Nodes, leaves_of
 
 __all__ = ["LEAF_STATE", "Leaf", "Reproducible", "make_reproducible"]
 
@@ -49,6 +53,18 @@ class Leaf:
             self._kept[name] = float(number) * self.weight
 
 
+@dataclass(frozen=True)
+class _Computed:
+    """What this rank has computed of an unfinished step."""
+
+    sums: Mapping[torch.Tensor, Nodes] = field(default_factory=dict)
+    kept: Mapping[int, dict[str, float]] = field(default_factory=dict)  # by leaf, see Leaf.keep()
+
+    def leaves(self) -> list[int]:
+        """The leaves of which it has the result for at least one tensor."""
+        return sorted({leaf for nodes in self.sums.values() for leaf in leaves_of(nodes)})
+
+
 @never_compiled
 class Reproducible(torch.optim.Optimizer):
     """The methods that DistributedOptimizer(reproducible=True) adds on top of the class of its optimizer."""
@@ -59,45 +75,55 @@ class Reproducible(torch.optim.Optimizer):
     _rueda_buffer_names: dict[torch.Tensor, str]
     _rueda_prefix: str
     _rueda_bucket_bytes: int
-    _rueda_trained: list[LeafSum]
-    _rueda_buffers: list[LeafSum]
+    _rueda_trained: range  # the numbers of the parameters among the sums of the gradients
+    _rueda_buffers: range
     _rueda_seed: int
     _rueda_threads: int
     _rueda_step: int
     _rueda_kept: dict[int, dict[str, float]]  # by leaf, of the current step
     _rueda_synchronized: bool
     _rueda_before: list[torch.Tensor]  # the buffers before the current step, as each leaf sees them
+    _rueda_computed: _Computed  # of a step that was given up
+    _rueda_has_results: bool  # whether the gradients have some of the step that comes next
+    _rueda_resumed: int | None  # the step for which the leaves are divided by who has computed them
 
     def leaves(self, batch: LeafBatch | None = None) -> Iterator[Leaf]:
         """This rank's leaves of the next step, in the order in which they must be computed.
 
-        Call backward() once for each. Gradients are reset with the first leaf. With a ``batch`` from a
+        Call backward() once for each. Gradients are reset with the first leaf. Of a step that is resumed after a loss,
+        these are only the leaves that this rank has not computed yet. With a ``batch`` from a
         :class:`rueda.LeafSampler`, a leaf has its ``samples`` and ``weight``; multiply its mean loss by the weight.
         While a leaf is computed, torch's CPU generator is the leaf's own, and so are the optimizer's ``named_buffers``;
         torch computes with ``leaf_threads`` threads.
         """
+        if self._rueda_resumed not in (None, self._rueda_step):
+            self.divide_anew()
+        self._rueda_computed = _Computed()
         gradients = self._rueda_gradients
         if batch is not None and len(batch.samples) != self._rueda_leaves.count:
             raise InvalidArgumentError(
                 f"the batch is divided into {len(batch.samples)} leaves, and the optimizer has "
                 f"{self._rueda_leaves.count}"
             )
+        self._rueda_has_results = True
         gradients.begin()
         self._rueda_synchronized = False
-        self._rueda_kept = {}
-        for each in self._rueda_trained:
-            each.tensor.grad = None
-        before = self._rueda_before = [each.tensor.clone() for each in self._rueda_buffers]
-        for number in self._rueda_leaves.own:
+        had = set(self._rueda_leaves.own).difference(gradients.missing)
+        self._rueda_kept = {leaf: self._rueda_kept.get(leaf, {}) for leaf in had}
+        for each in self._rueda_names:
+            each.grad = None
+        buffers = [(number, gradients.sums[number].tensor) for number in self._rueda_buffers]
+        before = self._rueda_before = [buffer.clone() for _, buffer in buffers]
+        for number in gradients.missing:
             kept = self._rueda_kept.setdefault(number, {})
             seed = leaf_seed(self._rueda_seed, self._rueda_step, number)
             leaf = Leaf(number, self._rueda_step, seed, batch, kept)
             if leaf.samples is None or len(leaf.samples) > 0:
                 yield from self._computed(leaf)
             with torch.no_grad():
-                for each, old in zip(self._rueda_buffers, before, strict=True):
-                    gradients.add(each, each.tensor.clone())
-                    each.tensor.copy_(old)
+                for (position, buffer), old in zip(buffers, before, strict=True):
+                    gradients.add(position, buffer.clone())
+                    buffer.copy_(old)
             gradients.end_leaf()
         self._rueda_before = []
         gradients.end()
@@ -115,8 +141,39 @@ class Reproducible(torch.optim.Optimizer):
                 torch.set_num_threads(threads)
 
     def divide_anew(self) -> None:
-        """Divides the leaves evenly over the ranks of a changed world: see :meth:`redistribute`."""
-        self.redistribute(Leaves(self._rueda_leaves.count))
+        """Divides the leaves evenly over the ranks of a changed world, and gives an unfinished step up.
+
+        See :meth:`redistribute`, and :meth:`resume_step`, which must come before the next :meth:`leaves`.
+        """
+        self._rueda_gradients.abandon()
+        self.give_up_step()
+        self._rueda_take(Leaves(self._rueda_leaves.count))
+
+    def computed_leaves(self) -> list[int]:
+        """The leaves that this rank need not compute again in resume_step(). It must have given the step up."""
+        return self._rueda_computed.leaves()
+
+    def resume_step(self, computed: Sequence[Sequence[int]]) -> None:
+        """Divides the leaves of the step that was given up so that each is computed by a rank that has it already.
+
+        ``computed``: by rank of the world, its computed_leaves(), the same on every rank. Leaves that nobody has, those
+        of lost ranks, go to the ranks that have the fewest. From the next step on, leaves are divided evenly again.
+        Does nothing if no rank has any.
+        """
+        if not any(computed):
+            self._rueda_computed = _Computed()
+            return
+        count, size = self._rueda_leaves.count, len(computed)
+        owners = [size] * count  # nobody
+        for owner, leaves in reversed(list(enumerate(computed))):
+            for leaf in leaves:
+                owners[leaf] = owner
+        ranks = _native.reassign_leaves(owners, list(range(size)))
+        # A rank that announced none may have some of an earlier step.
+        own = self._rueda_computed if computed[rank()] else _Computed()
+        self._rueda_take(Leaves(count, ranks=ranks), own)
+        self._rueda_computed = _Computed()
+        self._rueda_resumed = self._rueda_step
 
     def redistribute(self, leaves: Leaves) -> None:
         """Redistributes the leaves from the next step on: over other ranks, as after a loss, or in another way.
@@ -135,25 +192,36 @@ class Reproducible(torch.optim.Optimizer):
             )
         self._rueda_gradients.abandon()
         self.give_up_step()
+        self._rueda_computed = _Computed()
         self._rueda_take(leaves)
 
     def give_up_step(self) -> None:
-        """Gives up an unfinished step: restores the buffers from before it. Does not involve other ranks."""
+        """Gives up an unfinished step: restores the buffers from before it. Does not involve other ranks.
+
+        In a world that can lose ranks, keeps what this rank has computed of it until the next :meth:`leaves`.
+        """
+        if self._rueda_has_results:
+            self._rueda_computed = _Computed(self._rueda_gradients.computed(), self._rueda_kept)
         before, self._rueda_before = self._rueda_before, []
         with torch.no_grad():
-            for each, old in zip(self._rueda_buffers, before, strict=False):
-                each.tensor.copy_(old)
+            for each, old in zip(self._rueda_buffer_names, before, strict=False):
+                each.copy_(old)
 
-    def _rueda_take(self, leaves: Leaves) -> None:
+    def _rueda_take(self, leaves: Leaves, computed: _Computed | None = None) -> None:
         if not takes_part(leaves.process_set):
             raise InvalidArgumentError("reproducible=True: this rank is not in the process set")
-        gradients = LeafGradients(self._rueda_prefix, leaves, self._rueda_bucket_bytes)
+        computed = computed or _Computed()
+        gradients = LeafGradients(
+            self._rueda_prefix, leaves, self._rueda_bucket_bytes, computed.sums
+        )
         self._rueda_leaves = leaves
         self._rueda_gradients = gradients
         self._rueda_trained = gradients.add_tensors(self._rueda_names)
         self._rueda_buffers = gradients.add_tensors(self._rueda_buffer_names)
-        self._rueda_kept = {}
+        self._rueda_kept = {leaf: computed.kept.get(leaf, {}) for leaf in leaves.own}
         self._rueda_before = []
+        self._rueda_has_results = bool(computed.sums)
+        self._rueda_resumed = None
         self._rueda_synchronized = False
 
     def synchronize(self) -> None:
@@ -166,11 +234,11 @@ class Reproducible(torch.optim.Optimizer):
                 "step() was called before all leaves of this rank were computed: go through leaves() to its end"
             )
         gradients.wait()
-        for each in self._rueda_trained:
-            each.tensor.grad = each.result
+        for number in self._rueda_trained:
+            gradients.sums[number].tensor.grad = gradients.results[number]
         with torch.no_grad():
-            for each in self._rueda_buffers:
-                each.tensor.copy_(each.result)
+            for number in self._rueda_buffers:
+                gradients.sums[number].tensor.copy_(gradients.results[number])
         self._rueda_synchronized = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -180,6 +248,7 @@ class Reproducible(torch.optim.Optimizer):
         note_step(self)
         self.synchronize()
         self._rueda_gradients.forget()
+        self._rueda_has_results = False
         self._rueda_synchronized = False
         self._rueda_step += 1
         return super().step()
@@ -215,6 +284,10 @@ class Reproducible(torch.optim.Optimizer):
                 )
             self._rueda_step = kept["step"]
             self._rueda_seed = kept["seed"]
+        self._rueda_computed = _Computed()
+        self._rueda_has_results = False
+        if self._rueda_resumed is not None:
+            self._rueda_resumed = -1  # leaves() divides anew
         load_in_place(self, partial(super().load_state_dict, rest))
 
     def __reduce__(self) -> Any:
@@ -253,6 +326,7 @@ def make_reproducible(
     made._rueda_seed = seed
     made._rueda_threads = threads
     made._rueda_step = 0
+    made._rueda_computed = _Computed()
     made._rueda_take(leaves if isinstance(leaves, Leaves) else Leaves(leaves, process_set))
 
     # A model outlives its optimizers, so its hooks must not keep them alive.
@@ -265,8 +339,9 @@ def make_reproducible(
             return
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None
-        optimizer._rueda_gradients.add(optimizer._rueda_trained[number], gradient)
+        optimizer._rueda_gradients.add(number, gradient)
 
-    for number, each in enumerate(made._rueda_trained):
-        each.tensor.register_post_accumulate_grad_hook(partial(take, number))
+    for number in made._rueda_trained:
+        tensor = made._rueda_gradients.sums[number].tensor
+        tensor.register_post_accumulate_grad_hook(partial(take, number))
     return made

@@ -172,6 +172,39 @@ TEST_CASE("only the leaves of the lost are computed again") {
   }
 }
 
+TEST_CASE("sums kept from an interrupted step become the same partial sums") {
+  const int total = GENERATE(1, 2, 7, 8, 13, 32);
+  std::mt19937 random(static_cast<unsigned>(total));
+  for (int repetition = 0; repetition < 50; ++repetition) {
+    std::vector<int> own;  // of which the first `kept` were computed before
+    for (int leaf = 0; leaf < total; ++leaf) {
+      if (random() % 4 != 0) own.push_back(leaf);
+    }
+    const auto kept = static_cast<std::ptrdiff_t>(random() % (own.size() + 1));
+    const LeafSchedule before = schedule_of(total, {own.begin(), own.begin() + kept});
+    std::vector<LeafNode> parts = before.partials;
+    for (auto leaf = own.begin() + kept; leaf != own.end(); ++leaf) parts.push_back({*leaf, 1});
+    const LeafSchedule after = schedule_of_parts(total, parts);
+    CHECK(after.leaves == own);
+    CHECK(after.partials == schedule_of(total, own).partials);
+    const auto named = [](const std::vector<int>& leaves) {
+      std::vector<std::string> names;
+      for (const int leaf : leaves) names.push_back(std::to_string(leaf));
+      return names;
+    };
+    std::vector<std::string> inputs = add_up(named(before.leaves), before.merges);
+    for (const std::string& leaf : named({own.begin() + kept, own.end()})) inputs.push_back(leaf);
+    CHECK(add_up(inputs, after.merges) == add_up(named(own), schedule_of(total, own).merges));
+  }
+}
+
+TEST_CASE("parts that are not nodes of the tree are an error") {
+  using Parts = std::vector<LeafNode>;
+  const auto parts = GENERATE(Parts{{1, 2}}, Parts{{0, 4}, {3, 1}}, Parts{{2, 1}, {0, 1}},
+                              Parts{{0, 16}}, Parts{{-1, 1}}, Parts{{3, 0}}, Parts{{8, 1}});
+  CHECK_THROWS_AS(schedule_of_parts(8, parts), InvalidArgumentError);
+}
+
 TEST_CASE("leaves that cannot be divided are an error") {
   CHECK_THROWS_AS(divide_leaves(0, 1), InvalidArgumentError);
   CHECK_THROWS_AS(divide_leaves(1, 0), InvalidArgumentError);
