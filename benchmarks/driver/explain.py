@@ -14,6 +14,7 @@ _WHAT = {
     "ring": "messages around a ring, over the transport",
     "hierarchical": "memory within each host, a ring for each slice between them, in parts",
     "doubling": "memory within each host, recursive doubling between one rank of each",
+    "halving": "memory within each host, recursive halving between one rank of each",
     "tree": "memory within each host, two binary trees over one rank of each, each for half of the data",
     "gathered": "all-to-all, by what a rank has for one of another host: a message for all ranks of a host",
     "pairwise": "all-to-all: a message for each pair of ranks",

@@ -156,8 +156,10 @@ std::unique_ptr<Operation> DataPlane::hierarchy(int rank, const Batch& batch, Al
                                                across, elements * element_bytes,
                                                plan.chunk_bytes() / element_bytes * element_bytes);
       }
-      return std::make_unique<SimulatedDoubling>(fabric_, rank, key, host, across,
-                                                 elements * element_bytes);
+      const auto plan_of = plan.algorithm() == Algorithm::halving ? halving_plan : doubling_plan;
+      return std::make_unique<SimulatedRecursion>(
+          fabric_, rank, key, plan_of(host, static_cast<int>(across.size()), elements), across,
+          element_bytes);
     };
     return {[=] { return stage(Step::before); }, cross, [=] { return stage(Step::after); }};
   };
@@ -169,6 +171,7 @@ std::int64_t DataPlane::buffer_bytes(const Batch& batch) const {
   const std::int64_t packed = batch.is_packed() ? batch.bytes() : 0;
   const Algorithm algorithm = hosts_.algorithms().choose(batch.bytes());
   if (algorithm == Algorithm::doubling) return packed + batch.bytes();
+  if (algorithm == Algorithm::halving) return packed + (batch.bytes() + 1) / 2;
   if (algorithm == Algorithm::tree) {
     const HierarchyPlan plan(hosts_, algorithm, batch.elements, element_bytes, chunk_bytes_);
     const std::int64_t trees = std::min<std::int64_t>(plan.parts(), parts_under_way);

@@ -1,5 +1,6 @@
 // Executes what the ranks have agreed on: batches of tensors, over rings, hierarchies of them, or
-// by recursive doubling or along trees, as the engine's plans and its table of algorithms say.
+// by recursive doubling or halving or along trees, as the engine's plans and its table of
+// algorithms say.
 #pragma once
 
 #include <cstdint>

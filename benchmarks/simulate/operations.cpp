@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "tcp/outgoing_messages.h"
 
@@ -127,33 +128,35 @@ void SimulatedRing::wake_for_sends() {
   if (!awaits_message && !sending_.empty()) wake_at(sending_.front());
 }
 
-// --- Doubling
+// --- Recursive doubling and halving
 
-SimulatedDoubling::SimulatedDoubling(Fabric& fabric, int rank, std::uint64_t key, int place,
-                                     const std::vector<int>& members, std::int64_t bytes)
+SimulatedRecursion::SimulatedRecursion(Fabric& fabric, int rank, std::uint64_t key,
+                                       RecursivePlan plan, const std::vector<int>& members,
+                                       std::int64_t element)
     : SimulatedOperation(fabric, rank, key),
       members_(members),
-      bytes_(bytes),
-      exchanges_(doubling_exchanges(place, static_cast<int>(members.size()))) {}
+      element_(element),
+      plan_(std::move(plan)) {}
 
-bool SimulatedDoubling::advance() {
+bool SimulatedRecursion::advance() {
   bool moved = false;
   while (!done()) {
-    const Exchange& exchange = exchanges_[next_];
+    const Exchange& exchange = plan_.exchanges[next_];
     const int peer = members_[static_cast<std::size_t>(exchange.peer)];
     const Time now = clock();
     if (!begun_) {
       begun_ = true;
-      received_ = !exchange.receives;
+      received_ = exchange.receives.count == 0;
       SimulatedOperation* peers = nullptr;
-      sent_ = exchange.sends ? send(peer, peers, bytes_) : now;
+      const std::int64_t bytes = exchange.sends.count * element_;
+      sent_ = bytes > 0 ? send(peer, peers, bytes) : now;
       if (sent_ > now) wake_at(sent_);
       moved = true;
     }
     if (!received_) received_ = mailbox().take(key_, peer);
     if (!received_ || sent_ > now) return moved;
     if (exchange.combines) {
-      spend(fabric_.costs.reduce * static_cast<double>(bytes_));
+      spend(fabric_.costs.reduce * static_cast<double>(exchange.receives.count * element_));
     }
     begun_ = false;
     ++next_;

@@ -9,7 +9,7 @@
 #include "links.h"
 #include "mailbox.h"
 #include "plan/double_tree.h"
-#include "plan/doubling_plan.h"
+#include "plan/recursive_plan.h"
 #include "plan/ring_plan.h"
 #include "plan/ring_progress.h"
 #include "plan/tree_progress.h"
@@ -103,20 +103,20 @@ class SimulatedRing final : public SimulatedOperation {
   bool done_ = false;
 };
 
-// DoublingOperation.
-class SimulatedDoubling final : public SimulatedOperation {
+// RecursiveOperation.
+class SimulatedRecursion final : public SimulatedOperation {
  public:
-  // This rank is number `place` of `members`.
-  SimulatedDoubling(Fabric& fabric, int rank, std::uint64_t key, int place,
-                    const std::vector<int>& members, std::int64_t bytes);
+  // `plan`: of this rank among `members`, for elements of `element` bytes.
+  SimulatedRecursion(Fabric& fabric, int rank, std::uint64_t key, RecursivePlan plan,
+                     const std::vector<int>& members, std::int64_t element);
 
   bool advance() override;
-  [[nodiscard]] bool done() const override { return next_ == exchanges_.size(); }
+  [[nodiscard]] bool done() const override { return next_ == plan_.exchanges.size(); }
 
  private:
   const std::vector<int>& members_;
-  const std::int64_t bytes_;
-  const std::vector<Exchange> exchanges_;
+  const std::int64_t element_;
+  const RecursivePlan plan_;
   std::size_t next_ = 0;
   bool begun_ = false;
   bool received_ = false;

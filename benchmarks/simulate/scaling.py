@@ -125,7 +125,7 @@ def main(most: int) -> None:
     )
     rows = []
     for ranks in sizes:
-        for algorithm in ("ring", "doubling", "tree"):
+        for algorithm in ("ring", "doubling", "halving", "tree"):
             small = (*links(10, 30), "--tensors", SMALL, "--algorithm", algorithm)
             rows.append((algorithm, Case(ranks, 1, small)))
     table(f"One tensor of {SMALL}, links of 10 Gbit/s, a rank on each host", rows)

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "backend/contribute.h"
-#include "backend/doubling_operation.h"
+#include "backend/recursive_operation.h"
 #include "backend/ring_operation.h"
 #include "backend/sequence.h"
 #include "backend/stages.h"
@@ -51,8 +51,10 @@ class Allreduce {
                                              output(own.offset), own.count,
                                              chunk_elements(across, element_));
     }
-    if (plan_.algorithm() == Algorithm::doubling) {
-      return std::make_unique<DoublingOperation>(across, reduction_, output(own.offset), own.count);
+    if (plan_.algorithm() == Algorithm::doubling || plan_.algorithm() == Algorithm::halving) {
+      const auto plan = plan_.algorithm() == Algorithm::doubling ? doubling_plan : halving_plan;
+      return std::make_unique<RecursiveOperation>(across, reduction_, output(own.offset),
+                                                  plan(across.rank, across.size(), own.count));
     }
     RingPlan ring = RingPlan::allreduce(across.rank, across.size(), own.count,
                                         chunk_elements(across, element_));

@@ -7,6 +7,8 @@
 //
 // doubling: one member per host gets the host's sum, and these members exchange it in log2(H) hops.
 //
+// halving: the same members exchange halves, quarters and so on of it, in 2 log2(H) hops.
+//
 // tree: the same members reduce each half along a tree of its own, in chunks, in 2 log2(H) hops.
 #pragma once
 

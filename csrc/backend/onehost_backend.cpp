@@ -232,6 +232,7 @@ std::optional<HostPolicy> policy_for(const AlgorithmTable& algorithms, const Hos
     case Algorithm::ring:
     case Algorithm::hierarchical:
     case Algorithm::doubling:
+    case Algorithm::halving:
     case Algorithm::tree:
     case Algorithm::gathered:
     case Algorithm::pairwise: return std::nullopt;

@@ -31,8 +31,9 @@ constexpr std::array table{
         "Which algorithm exchanges data of which size, as in flat:0-8K;direct:8K-1M;ring:1M-. For "
         "ranks on one host: flat copies through shared memory, up to 512K; staged does the same in "
         "parts, of which each rank combines its own; direct reaches into the other ranks' tensors. "
-        "For ranks on several hosts: hierarchical, doubling and tree use memory within each host, "
-        "and rings, recursive doubling or two binary trees between hosts. ring works for both. "
+        "For ranks on several hosts: hierarchical, doubling, halving and tree use memory within "
+        "each host, and rings, recursive doubling, recursive halving or two binary trees between "
+        "hosts. ring works for both. "
         "gathered and pairwise are for all-to-all across several hosts; the size is what a rank "
         "has for one of another host on average. gathered sends one message for each host and rank "
         "there, pairwise one for each pair of ranks. auto chooses by measurements at init.",

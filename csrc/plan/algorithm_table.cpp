@@ -13,8 +13,9 @@ namespace rueda {
 
 namespace {
 
-constexpr std::array<std::string_view, 9> names{
-    "flat", "staged", "direct", "ring", "hierarchical", "doubling", "tree", "gathered", "pairwise"};
+constexpr std::array<std::string_view, 10> names{"flat",         "staged",   "direct",  "ring",
+                                                 "hierarchical", "doubling", "halving", "tree",
+                                                 "gathered",     "pairwise"};
 constexpr std::int64_t no_end = std::numeric_limits<std::int64_t>::max();
 
 std::optional<Algorithm> algorithm_named(std::string_view name) {
@@ -30,6 +31,7 @@ bool serves(Algorithm algorithm, Extent extent) {
     case Algorithm::direct: return extent == Extent::one_host;
     case Algorithm::hierarchical:
     case Algorithm::doubling:
+    case Algorithm::halving:
     case Algorithm::tree: return extent == Extent::several_hosts;
     case Algorithm::gathered:
     case Algorithm::pairwise: return extent == Extent::alltoall_across;

@@ -20,7 +20,8 @@ enum class Algorithm : std::uint8_t {
   hierarchical,
   // Several hosts: the same within each; recursive doubling across, by one rank of each.
   doubling,
-  tree,  // several hosts: like doubling, but two binary trees across, each for half of the data
+  halving,  // several hosts: like doubling, but recursive halving across
+  tree,     // several hosts: like doubling, but two binary trees across, each for half of the data
   // All-to-all of several hosts: what the members of a host have for a rank of another host is
   // gathered in memory and sent as one message.
   gathered,

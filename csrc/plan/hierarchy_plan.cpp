@@ -34,7 +34,7 @@ HierarchyPlan::HierarchyPlan(const SetHosts& hosts, Algorithm algorithm, std::in
       slices_(algorithm == Algorithm::hierarchical ? hosts.min_size() : 1) {
   if (count == 0) return;
   const std::int64_t bytes = count * static_cast<std::int64_t>(element);
-  if (algorithm == Algorithm::doubling) {
+  if (algorithm == Algorithm::doubling || algorithm == Algorithm::halving) {
     parts_ = 1;
   } else if (algorithm == Algorithm::tree) {
     parts_ = 2 * parts_of(chunk_bytes, (bytes + 1) / 2, 1);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "plan/double_tree.h"
-#include "plan/doubling_plan.h"
+#include "plan/recursive_plan.h"
 
 namespace rueda {
 
@@ -17,12 +17,14 @@ namespace {
 // not for more than this.
 constexpr std::int64_t max_doubling = 256 << 10;
 constexpr std::int64_t min_doubling = 1 << 10;
+// Nor does recursive halving, although its later exchanges are short.
+constexpr std::int64_t max_halving = 1 << 20;
 // Trees are for latency: each host has one rank in them, whatever its other ranks could carry.
 constexpr std::int64_t max_tree = 1 << 20;
 // Smaller data may travel along with the hosts' agreement instead of by doubling: eager_limit().
 constexpr std::int64_t min_tree = 8 << 10;
 constexpr std::int64_t min_tree_chunk = 1 << 10;
-// How much quicker trees have to be, since trials are short.
+// How much quicker trees and halving have to be, since trials are short.
 constexpr double clearly = 1.1;
 // Gathering does not overlap with transfers: also not for more than this.
 constexpr std::int64_t max_gathered = 256 << 10;
@@ -42,6 +44,12 @@ bool is_quicker(const LinkCosts& these, const LinkCosts& those) {
 
 double doubling_cost(const LinkCosts& costs, int hosts, std::int64_t bytes) {
   return doubling_hops(hosts) * (costs.latency + costs.per_byte * static_cast<double>(bytes));
+}
+
+double halving_cost(const LinkCosts& costs, int hosts, std::int64_t bytes) {
+  const auto power = static_cast<int>(std::bit_floor(static_cast<unsigned>(hosts)));
+  const double sent = 2.0 * (power - 1) / power + (power == hosts ? 0 : 2);
+  return halving_hops(hosts) * costs.latency + sent * costs.per_byte * static_cast<double>(bytes);
 }
 
 double ring_cost(const LinkCosts& costs, int hosts, std::int64_t bytes) {
@@ -70,6 +78,7 @@ double tree_cost(const LinkCosts& costs, int hosts, std::int64_t bytes) {
 double cost_across(Algorithm algorithm, const LinkCosts& costs, int hosts, std::int64_t bytes) {
   switch (algorithm) {
     case Algorithm::doubling: return doubling_cost(costs, hosts, bytes);
+    case Algorithm::halving: return halving_cost(costs, hosts, bytes);
     case Algorithm::tree: return tree_cost(costs, hosts, bytes);
     default: return ring_cost(costs, hosts, bytes);
   }
@@ -94,16 +103,30 @@ std::int64_t gathering_limit(const LinkCosts& costs, int members) {
 AlgorithmTable algorithms_across(const LinkCosts& costs, int hosts, bool shares) {
   const Algorithm large = shares ? Algorithm::hierarchical : Algorithm::ring;
   std::vector<AlgorithmTable::Row> rows{{0, Algorithm::doubling}};
-  bool doubles = true;
+  bool doubles = true;  // so far; after another algorithm has been quicker, it stays so
   for (std::int64_t size = min_doubling; size <= max_tree; size *= 2) {
-    const double ring = ring_cost(costs, hosts, size);
+    Algorithm best = large;
+    double least = ring_cost(costs, hosts, size);
+    const auto consider = [&](Algorithm algorithm, double cost) {
+      if (cost < least) {
+        best = algorithm;
+        least = cost;
+      }
+    };
     const double doubling = doubling_cost(costs, hosts, size);
-    const double tree = tree_cost(costs, hosts, size) * clearly;
-    doubles = doubles && size < max_doubling && doubling <= ring;
-    const bool climbs =
-        size >= min_tree && size < max_tree && tree < ring && (!doubles || tree < doubling);
-    doubles = doubles && !climbs;
-    rows.push_back({size, doubles ? Algorithm::doubling : climbs ? Algorithm::tree : large});
+    doubles = doubles && size < max_doubling && doubling <= least;
+    if (doubles) {
+      best = Algorithm::doubling;
+      least = doubling;
+    }
+    if (size >= min_tree && size < max_tree) {
+      consider(Algorithm::tree, tree_cost(costs, hosts, size) * clearly);
+    }
+    if (size < max_halving) {
+      consider(Algorithm::halving, halving_cost(costs, hosts, size) * clearly);
+    }
+    doubles = best == Algorithm::doubling;
+    rows.push_back({size, best});
   }
   return AlgorithmTable::of_rows(std::move(rows));
 }

@@ -33,6 +33,7 @@ struct LinkCosts {
 // The time in ns of an allreduce across this many hosts. What happens within the hosts is left out,
 // since it is the same for all algorithms.
 [[nodiscard]] double doubling_cost(const LinkCosts& costs, int hosts, std::int64_t bytes);
+[[nodiscard]] double halving_cost(const LinkCosts& costs, int hosts, std::int64_t bytes);
 [[nodiscard]] double ring_cost(const LinkCosts& costs, int hosts, std::int64_t bytes);
 [[nodiscard]] double tree_cost(const LinkCosts& costs, int hosts, std::int64_t bytes);
 [[nodiscard]] double cost_across(Algorithm algorithm, const LinkCosts& costs, int hosts,
@@ -53,8 +54,8 @@ struct LinkCosts {
 [[nodiscard]] std::int64_t gathering_limit(const LinkCosts& costs, int members);
 
 // Recursive doubling below the size at which rings are quicker. The rings are hierarchical if hosts
-// have several members (`shares`), and otherwise one ring of all. In between, two trees, if there
-// are so many hosts that these are quicker than both.
+// have several members (`shares`), and otherwise one ring of all. In between, recursive halving or
+// two trees, if there are so many hosts that these are quicker than both.
 [[nodiscard]] AlgorithmTable algorithms_across(const LinkCosts& costs, int hosts, bool shares);
 
 // For an all-to-all of hosts with up to `members` members.

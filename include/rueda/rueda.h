@@ -396,7 +396,7 @@ std::size_t settle_tensor(const void* tensor, std::size_t bytes, ProcessSet proc
 // measurement at init (µs; 0 if nothing was measured; with several hosts, the time on the links).
 struct AlgorithmChoice {
   // On one host "line" (in one cache line), "flat", "staged" or "direct"; across hosts
-  // "hierarchical", "doubling" or "tree"; and "ring".
+  // "hierarchical", "doubling", "halving" or "tree"; and "ring".
   std::string algorithm;
   std::string registered;  // the same for tensors from allocate()
   double predicted_us = 0;

@@ -33,7 +33,7 @@ class AlgorithmChoice(NamedTuple):
 
     algorithm: str
     """On one host ``"line"`` (within one cache line), ``"flat"``, ``"staged"`` or ``"direct"``; across hosts
-    ``"hierarchical"``, ``"doubling"`` or ``"tree"``; ``"ring"``."""
+    ``"hierarchical"``, ``"doubling"``, ``"halving"`` or ``"tree"``; ``"ring"``."""
     registered: str
     """The same for arrays from :func:`rueda.empty`."""
     predicted_us: float

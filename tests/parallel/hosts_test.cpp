@@ -97,7 +97,7 @@ std::int64_t sent_by_all(Bootstrap& bootstrap, std::int64_t sent) {
 int main(int argc, char** argv) {
   return rank_main([&] {
     const std::string algorithm = argc > 1 ? argv[1] : "";
-    const bool reduces = algorithm == "tree" || algorithm == "doubling";
+    const bool reduces = algorithm == "tree" || algorithm == "doubling" || algorithm == "halving";
     Options options;
     options.algorithm = algorithm;
     OpenedBootstrap opened = open_world();
@@ -107,11 +107,12 @@ int main(int argc, char** argv) {
     {
       const auto engine =
           value_of(Runtime::start(world_of_hosts(opened, options), options), "Runtime::start");
-      // Two trees of two edges, there and back; a pair that exchanges, and one that asks and is
-      // answered; the numbers of no rows, from each host to each rank elsewhere, or from each rank
-      // to each other.
+      // Two trees of two edges, there and back; a pair that exchanges once, or twice, and one that
+      // asks and is answered; the numbers of no rows, from each host to each rank elsewhere, or
+      // from each rank to each other.
       const std::int64_t expected = algorithm == "tree"       ? 8
                                     : algorithm == "doubling" ? 4
+                                    : algorithm == "halving"  ? 6
                                     : algorithm == "gathered" ? 12
                                                               : 30;
       reduces ? reduce(*engine, rank, size, 1021) : exchange(*engine, rank, size, 0);

@@ -12,7 +12,7 @@
 #include "effort.h"
 #include "onehost/registered_memory.h"
 #include "plan/double_tree.h"
-#include "plan/doubling_plan.h"
+#include "plan/recursive_plan.h"
 #include "ranks/engine_ranks.h"
 
 namespace rueda::test::several_hosts_collectives_test {
@@ -116,11 +116,13 @@ TEST_CASE("a host sends what has to cross its link once, however many ranks it h
   CHECK(all == 2 * (hosts - 1) * count * 4);
 }
 
-TEST_CASE("a small tensor takes one rank of each host as many messages as there are hops") {
+TEST_CASE("a small tensor takes one rank of each host as many messages as its plan says") {
+  const bool halves = GENERATE(false, true);
+  const std::int64_t count = GENERATE(1, 3, 256);
   const auto host_of = GENERATE(HostOf{0, 0, 1, 1}, HostOf{0, 0, 1, 2, 3}, HostOf{0, 1, 2, 2});
   PerHost sent(host_of);
-  run_on(host_of, with("doubling"), [&](int rank, Runtime& engine) {
-    std::vector<float> tensor(256, 1);
+  run_on(host_of, with(halves ? "halving" : "doubling"), [&](int rank, Runtime& engine) {
+    std::vector<float> tensor(static_cast<std::size_t>(count), 1);
     finish(submit(engine, allreduce_of(tensor, DataType::float32, "x")));
     expect(tensor.back() == static_cast<float>(host_of.size()), "sum");
     sent.add(rank, metric(engine, "allreduce_messages_sent"));
@@ -128,7 +130,10 @@ TEST_CASE("a small tensor takes one rank of each host as many messages as there 
   const int hosts = count_hosts(host_of);
   for (int host = 0; host < hosts; ++host) {
     std::int64_t messages = 0;
-    for (const Exchange& exchange : doubling_exchanges(host, hosts)) messages += exchange.sends;
+    const auto plan = halves ? halving_plan : doubling_plan;
+    for (const Exchange& exchange : plan(host, hosts, count).exchanges) {
+      messages += exchange.sends.count > 0 ? 1 : 0;
+    }
     CHECK(sent.of(host) == messages);
   }
 }
@@ -162,7 +167,7 @@ TEST_CASE("along two trees each host sends a block to its parent and to its chil
 TEST_CASE("all ranks hold the same bits, of any size, in any memory") {
   const auto host_of =
       GENERATE(HostOf{0, 0, 1, 1}, HostOf{1, 0, 0, 0}, HostOf{0, 1, 0, 2}, HostOf{0, 1, 1, 1, 1});
-  const auto algorithm = GENERATE("hierarchical", "doubling", "tree", "auto");
+  const auto algorithm = GENERATE("hierarchical", "doubling", "halving", "tree", "auto");
   Results results(host_of);
   run_on(host_of, with(algorithm), [&](int rank, Runtime& engine) {
     for (const std::size_t count :
@@ -192,7 +197,7 @@ TEST_CASE("averages and factors are applied once, whoever has joined") {
   // Both ranks of one host sit out, or one of each.
   const auto absent = GENERATE(std::vector<int>{2, 3}, std::vector<int>{0, 1, 2},
                                std::vector<int>{1, 3}, std::vector<int>{0, 1});
-  const auto algorithm = GENERATE("hierarchical", "doubling", "tree");
+  const auto algorithm = GENERATE("hierarchical", "doubling", "halving", "tree");
   const HostOf host_of{0, 0, 1, 1};
   run_on(host_of, with(algorithm), [&](int rank, Runtime& engine) {
     const bool joins = std::find(absent.begin(), absent.end(), rank) != absent.end();

@@ -231,7 +231,7 @@ TEST_CASE("across hosts, every collective, type and operation gives what a seria
   Options options;
   options.fusion_threshold = GENERATE(0, 1 << 20);
   options.ring_chunk = effort(1000, 200);
-  options.algorithm = GENERATE("hierarchical", "doubling");
+  options.algorithm = GENERATE("hierarchical", "doubling", "halving");
   const auto check = [&](int rank, Runtime& engine) { check_cases(cases, rank, engine); };
   run_engines(ranks, options, check, nullptr, Sharing::memory, host_of);
 }

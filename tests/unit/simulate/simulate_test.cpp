@@ -302,9 +302,10 @@ std::vector<Traffic> counted_by_engine(const World& world, int tensors) {
 TEST_CASE("each rank sends what the engine's ranks count themselves") {
   const World world = GENERATE(
       World{2, 1, "ring", 1000}, World{4, 1, "ring", 300'000}, World{5, 1, "doubling", 1000},
-      World{4, 1, "doubling", 1000}, World{2, 2, "hierarchical", 100'000},
-      World{3, 2, "hierarchical", 1'000'000}, World{2, 3, "doubling", 1000},
-      World{2, 2, "ring", 5000}, World{2, 2, "auto", 100}, World{7, 1, "auto", 100});
+      World{4, 1, "doubling", 1000}, World{6, 1, "halving", 1000}, World{4, 2, "halving", 100'000},
+      World{2, 2, "hierarchical", 100'000}, World{3, 2, "hierarchical", 1'000'000},
+      World{2, 3, "doubling", 1000}, World{2, 2, "ring", 5000}, World{2, 2, "auto", 100},
+      World{7, 1, "auto", 100});
   const int tensors = GENERATE(1, 3);
   CAPTURE(world.hosts, world.ranks_per_host, world.algorithm, world.elements, tensors);
   Settings settings = free_of_cost(world.hosts, world.ranks_per_host, 0);
