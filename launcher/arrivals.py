@@ -143,8 +143,8 @@ class Arrivals:
             return
         self._told = True
         self._on_absence(
-            f"{names_of(self._left)} ended with exit code 0 before calling rueda.init(), where "
-            f"{names_of(self._come)} would wait for ever"
+            f"{names_of(self._left)} ended with exit code 0 before calling rueda.init(); "
+            f"{names_of(self._come)} would wait there for ever"
         )
 
 

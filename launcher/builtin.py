@@ -189,7 +189,7 @@ def why_not_started(program: str, started: int, wanted: int, error: OSError) -> 
     if error.errno == errno.ENOEXEC:
         return (
             f"'{program}' is neither a program nor a script that begins with '#!': name its "
-            f"interpreter, as in 'rueda run … bash {program}', or write '#!/bin/bash' at its head"
+            f"interpreter, as in 'rueda run … bash {program}', or add '#!/bin/bash' as its first line"
         )
     if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
         return (

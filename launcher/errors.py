@@ -6,7 +6,7 @@ from typing import IO, Any
 
 import click
 
-RAISE_PROCESS_LIMITS = "raise the limits of processes (ulimit -u, or the container's pids limit)"
+RAISE_PROCESS_LIMITS = "raise the limit on processes (ulimit -u, or the container's pids limit)"
 """What helps where the system has no more processes or threads."""
 
 

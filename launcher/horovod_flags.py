@@ -47,8 +47,8 @@ def _mebibytes(value: str) -> dict[str, str]:
         raise LaunchError(f"--fusion-threshold-mb {value}: give a number of MiB") from None
 
 
-_CYCLES = "there are no cycles: a submission wakes whoever works on it"
-_MEASURED = "the algorithm follows what is measured at init, see --algorithm"
+_CYCLES = "there are no cycles: each submission wakes the thread that processes it"
+_MEASURED = "init measures which algorithm is fastest, see --algorithm"
 _TUNING = "Rueda measures once at init and does not tune while it runs"
 FLAGS = [
     HorovodFlag("--fusion-threshold-mb", sets=_mebibytes, help="--fusion-threshold, in MiB."),
@@ -118,9 +118,15 @@ FLAGS = [
     HorovodFlag("--autotune-gaussian-process-noise", ignored=_TUNING),
     HorovodFlag("--num-nccl-streams", ignored="each process set has streams of its own"),
     HorovodFlag("--thread-affinity", ignored="Rueda's thread is not bound, see --bind-to"),
-    HorovodFlag("--mpi-threads-disable", ignored="Rueda asks MPI for what it needs", is_flag=True),
+    HorovodFlag(
+        "--mpi-threads-disable",
+        ignored="Rueda requests the MPI thread level that it needs",
+        is_flag=True,
+    ),
     HorovodFlag("--no-mpi-threads-disable", ignored="", is_flag=True),
-    HorovodFlag("--tcp", ignored="Open MPI chooses; --mpi-args says otherwise", is_flag=True),
+    HorovodFlag(
+        "--tcp", ignored="Open MPI chooses the network; --mpi-args overrides it", is_flag=True
+    ),
     HorovodFlag("--log-with-timestamp", ignored="messages have no timestamp", is_flag=True),
     HorovodFlag("--log-without-timestamp", ignored="", is_flag=True),
     HorovodFlag(
@@ -132,8 +138,8 @@ FLAGS = [
     HorovodFlag("--no-log-hide-timestamp", ignored="messages have no timestamp", is_flag=True),
     HorovodFlag("-cb --check-build", refused="run 'rueda check' instead", is_flag=True),
     HorovodFlag("--config-file", refused="give flags or RUEDA_* variables instead"),
-    HorovodFlag("-p --ssh-port", refused="--ssh 'ssh -p PORT' says it"),
-    HorovodFlag("-i --ssh-identity-file", refused="--ssh 'ssh -i FILE' says it"),
+    HorovodFlag("-p --ssh-port", refused="use --ssh 'ssh -p PORT'"),
+    HorovodFlag("-i --ssh-identity-file", refused="use --ssh 'ssh -i FILE'"),
     HorovodFlag("--jsrun", refused="start the ranks with jsrun itself", is_flag=True),
     HorovodFlag(
         "--min-num-proc",
@@ -174,7 +180,7 @@ def apply_horovod_flags(
             continue
         name = flag.names.split()[-1]
         if flag.refused:
-            raise LaunchError(f"{name} is not there: {flag.refused}")
+            raise LaunchError(f"{name} is not supported: {flag.refused}")
         if flag.ignored:
             say(f"{name} has no effect: {flag.ignored}")
         if flag.sets is not None:

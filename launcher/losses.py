@@ -43,7 +43,7 @@ def least_of(ranks: int, text: str) -> int:
     try:
         least = int(text)
     except ValueError:
-        raise LaunchError(f"RUEDA_MIN_NP='{text}' is no number of ranks") from None
+        raise LaunchError(f"RUEDA_MIN_NP='{text}' is not a number of ranks") from None
     if not 1 <= least <= ranks:
         raise LaunchError(
             f"--min-np {least}: a job of {ranks} ranks needs a number from 1 to {ranks}"

@@ -17,7 +17,9 @@ _SIGNAL = re.compile(_PROCESS + r"exited on signal (\d+)")
 _ABORT = re.compile(_PROCESS + r'calling "abort"')
 _IMPROPER = re.compile(_PROCESS + r"exiting improperly")
 # mpirun's answer to a second signal, which the launcher sends if mpirun takes longer than `--grace` to end its ranks.
-_IMPATIENCE = re.compile(r"Abort is in progress\.\.\.hit ctrl-c again to forcibly terminate\s*")
+_GRACE_TIMEOUT_NOTICE = re.compile(
+    r"Abort is in progress\.\.\.hit ctrl-c again to forcibly terminate\s*"
+)
 _UNFINALISED = "exited without finalising MPI"
 _SUPERFLUOUS = re.compile(r"Primary job\s+terminated normally, but \d+ process")
 
@@ -79,7 +81,7 @@ class Notices:
 
     def _show(self, line: str) -> str:
         was_impatience = self._drops_blank
-        self._drops_blank = _IMPATIENCE.fullmatch(line) is not None
+        self._drops_blank = _GRACE_TIMEOUT_NOTICE.fullmatch(line) is not None
         is_its_end = was_impatience and not line.strip()
         return "" if self._drops_blank or is_its_end else line
 

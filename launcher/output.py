@@ -139,7 +139,7 @@ def ended_well(output: RankOutput) -> tuple[int, str]:
     """Exit code and last line for a job whose ranks have all exited with 0."""
     if not output.loss:
         return 0, ""
-    return OUTPUT_LOST, f"all ranks have ended with 0, but output is lost: {output.loss}"
+    return OUTPUT_LOST, f"all ranks exited with 0, but output was lost: {output.loss}"
 
 
 def ended_by(number: signal.Signals) -> tuple[int, str]:

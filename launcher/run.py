@@ -130,7 +130,7 @@ def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpir
         insists = True
     if request.elastic is not None and insists:
         raise LaunchError(
-            "--max-np: ranks cannot join a job that mpirun has started; leave out --mpirun, and what else asks for MPI"
+            "--max-np: ranks cannot join a job that mpirun has started; leave out --mpirun and other options for MPI"
         )
     if job.recovers and not insists:
         return None  # by default mpirun ends all ranks when one is lost
@@ -276,7 +276,7 @@ def _run_mpirun(request: RunRequest, job: Job, tool: mpirun.Mpirun) -> int:
     argv = mpirun.command_line(tool, job, request.mpirun_options)
     if THREADS in job.chosen and not job.is_local:
         say(
-            f"{THREADS}={job.settings[THREADS]} on all hosts, by the cores of this one: set it where others differ"
+            f"{THREADS}={job.settings[THREADS]} on all hosts, from the cores of this one: set it if others differ"
         )
     if _show(request, lambda: [shlex.join(argv)]):
         return 0
@@ -298,7 +298,7 @@ def _start_timeout(settings: Mapping[str, str]) -> float:
     try:
         seconds = float(text)
     except ValueError:
-        raise LaunchError(f"{name}='{text}' is no number of seconds") from None
+        raise LaunchError(f"{name}='{text}' is not a number of seconds") from None
     if not 0 <= seconds <= _MAX_TIMEOUT:
         raise LaunchError(f"{name}={text}: give from 0 to {_MAX_TIMEOUT:g} seconds")
     return seconds

@@ -110,7 +110,7 @@ class _RunCommand(click.Command):
             if self.native.module is not None:
                 raise
             raise LaunchError(
-                f"{error.option_name} is no flag of the launcher, and the flags of the library's "
+                f"{error.option_name} is not a flag of the launcher, and the flags of the library's "
                 f"options are not available because the native extension is missing "
                 f"({self.native.why_not})"
             ) from error

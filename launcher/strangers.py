@@ -130,7 +130,7 @@ class Acceptor:
         return bool(poll.poll(0))
 
     def _back_off(self, error: OSError) -> None:
-        self._warn(f"cannot take a connection for now: {error.strerror}")
+        self._warn(f"cannot accept connections for now: {error.strerror}")
         if error.errno in _SHORTAGES:
             self._on_shortage()
         if self._loop is not None and self._timer is None:

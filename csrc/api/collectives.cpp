@@ -47,7 +47,7 @@ Status check_feedback(const KeptByCodec& kept, const AllreduceOptions& options,
   }
   if (kept.velocity == nullptr) return {};
   if (!is_sparse(codec)) {
-    return refuse("velocities are for codecs that leave elements out, not for ", name_of(codec));
+    return refuse("velocities are only for top_k and random_k, not for ", name_of(codec));
   }
   if (kept.residual == nullptr) return refuse("a velocity needs a residual");
   if (options.momentum >= 0 && options.momentum < 1) return {};
@@ -124,8 +124,8 @@ Expected<std::vector<std::int64_t>> alltoall_rows(const TensorView& input,
   const std::int64_t rows = input.shape.front();
   if (splits.empty()) {
     if (rows % ranks != 0) {
-      return refuse("the first extent of ", to_string(input.shape), " does not divide by ", ranks,
-                    " ranks: give splits");
+      return refuse("the first extent of ", to_string(input.shape), " is not divisible by ", ranks,
+                    " ranks: pass splits");
     }
     return std::vector<std::int64_t>(static_cast<std::size_t>(ranks), rows / ranks);
   }
@@ -140,7 +140,8 @@ Expected<std::vector<std::int64_t>> alltoall_rows(const TensorView& input,
   }
   if (static_cast<std::int64_t>(splits.size()) != ranks || left != 0) {
     return refuse("splits ", to_string(splits), " must be ", ranks,
-                  " numbers from 0 that add up to the first extent of ", to_string(input.shape));
+                  " non-negative numbers that add up to the first extent of ",
+                  to_string(input.shape));
   }
   return splits;
 }

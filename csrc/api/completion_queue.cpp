@@ -7,9 +7,9 @@ namespace rueda {
 CompletionQueue::CompletionQueue() : inbox_(std::make_shared<CompletionInbox>()) {}
 
 void CompletionQueue::watch(const Handle& handle, std::uint64_t token) {
-  if (!handle.valid()) throw InvalidArgumentError("this handle is of no operation");
+  if (!handle.valid()) throw InvalidArgumentError("this handle belongs to no operation");
   if (!handle.state()->watch(inbox_, token)) {
-    throw InvalidArgumentError("the handle is watched already");
+    throw InvalidArgumentError("the handle is already watched");
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 HandleState& state_of(const Handle& handle) {
   if (handle.valid()) return *handle.state();
-  throw InvalidArgumentError("this handle is of no operation");
+  throw InvalidArgumentError("this handle belongs to no operation");
 }
 
 // In a child made by fork(), nothing completes what its parent has begun.

@@ -271,7 +271,7 @@ void init(const std::map<std::string, std::string>& overrides) {
   if (find_runtime()) {
     if (!overrides.empty()) {
       log(LogLevel::warning,
-          "init() was called again: its options are not applied to the world that exists");
+          "init() was called again: its options are ignored, the world keeps its own");
     }
     return;
   }
@@ -335,8 +335,8 @@ Recovery recover(double timeout, bool break_whole) {
       throw InvalidArgumentError("the world is whole: there is nothing to recover from");
     }
     const Status departure = broken->epoch().sets().departure();
-    broken->abort(departure.ok() ? "it begins anew"
-                                 : str("it begins anew, for ", departure.message()));
+    broken->abort(departure.ok() ? "it called recover()"
+                                 : str("it called recover(), as ", departure.message()));
   }
   auto next = value_or_throw(state.succession->take_next(now + seconds(timeout)));
   state.broken = true;  // as MPI sees it
@@ -387,7 +387,7 @@ Recovery enter_world(const WorldMeeting& meeting) {
   const auto present = find_runtime();
   if (present && state.mpi != nullptr) {
     throw UnsupportedError(
-        "ranks that have met through MPI take in no others: start the job with 'rueda run' without "
+        "a world formed through MPI cannot admit new ranks: start the job with 'rueda run' without "
         "MPI");
   }
   auto overrides = meeting.options;
@@ -481,7 +481,7 @@ void stop_timeline() {
 void write_flight_record() {
   current_runtime()
       ->flight_recorder()
-      .write(FlightRecorder::Occasion::request, "asked for by the application")
+      .write(FlightRecorder::Occasion::request, "requested by the application")
       .throw_if_error();
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 Handle submit(bool is_send, const TensorView& tensor, int peer, const MessageOptions& options) {
   if (tensor.device != host_device) {
-    throw UnsupportedError("send and recv take tensors of the host only");
+    throw UnsupportedError("send and recv take CPU tensors only");
   }
   const auto refuse = [is_send](const auto&... why) {
     throw InvalidArgumentError(str(is_send ? "send: " : "recv: ", why...));
@@ -17,7 +17,7 @@ Handle submit(bool is_send, const TensorView& tensor, int peer, const MessageOpt
   const std::string flaw = flaw_of(tensor.shape, tensor.dtype);
   if (!flaw.empty()) refuse(flaw);
   if (tensor.data == nullptr && tensor.count() > 0) {
-    refuse("there is no memory for ", to_string(tensor.shape), ": the tensor's address is null");
+    refuse("the address of the tensor of shape ", to_string(tensor.shape), " is null");
   }
   const auto [runtime, set_id] = runtime_of(options.process_set);
   MessageRequest request;

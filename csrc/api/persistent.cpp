@@ -74,13 +74,13 @@ void PersistentLife::fail_departed() {
   Status(departure.code(), str(in_quotes(name()), " cannot complete: ", departure.message()),
          departure.peer())
       .throw_if_error();
-  throw InternalError("a rank has left, and nothing says so");
+  throw InternalError("a rank has left, but its departure is not recorded");
 }
 
 void PersistentLife::give_up(const Status& reason) {
   runtime_->abort(reason.to_string());
   reason.throw_if_error();
-  throw InternalError("a persistent operation was given up without a reason");
+  throw InternalError("a persistent operation was abandoned without a reason");
 }
 
 PersistentAgreement::PersistentAgreement(std::shared_ptr<Runtime> runtime, const TensorView& input,

@@ -27,8 +27,8 @@ class DeviceRun final : public PersistentRun {
     // Which stream that is depends on the thread, and another thread calls NCCL.
     if (reinterpret_cast<std::uintptr_t>(on) == stream_of_thread) {
       throw InvalidArgumentError(
-          "a persistent allreduce cannot start on cudaStreamPerThread: make a stream of your own "
-          "current, or the default one");
+          "a persistent allreduce cannot start on cudaStreamPerThread: use a stream of your own, "
+          "or the default one");
     }
     life_.begin();
     if (Status status = reduction_->start(on); !status.ok()) fail(status);

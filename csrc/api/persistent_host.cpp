@@ -152,7 +152,7 @@ class HostRun final : public PersistentRun {
   [[noreturn]] void fail_ended() {
     life_.end(Status(ErrorCode::shutdown, "its world has ended"));
     life_.fail_if_broken();
-    throw ShutdownError(str(in_quotes(life_.name()), " cannot go on: its world has ended"));
+    throw ShutdownError(str(in_quotes(life_.name()), " cannot continue: its world has ended"));
   }
 
   void go_on(std::optional<Time> deadline) {
@@ -227,7 +227,7 @@ class HostRun final : public PersistentRun {
     const std::vector<int> ranks = reduction_.awaited();
     channel_.stop();  // nothing more is accessed in this visit, and no other begins
     life_.give_up(Status(ErrorCode::timeout,
-                         str(in_quotes(life_.name()), " has not moved for ", timeout,
+                         str(in_quotes(life_.name()), " has made no progress for ", timeout,
                              " s: waiting for ", describe_ranks(ranks)),
                          ranks.empty() ? -1 : ranks.front()));
   }
@@ -262,8 +262,8 @@ Status prepare_host_run(PersistentTensor& tensor) {
   if (!tensor.room) {
     return {ErrorCode::unsupported,
             str("rank ", rank,
-                " has no room for another persistent operation in the memory that "
-                "the ranks of its host share: drop operations that are not used any more"),
+                " has no room for another persistent operation in its host's shared memory: "
+                "drop operations that are no longer used"),
             rank};
   }
   const bool needed = needs_copy(tensor, *policy);

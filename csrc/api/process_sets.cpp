@@ -66,7 +66,7 @@ int group_number(int slot, int generation) {
 
 int group_slot(ProcessSet set) {
   if (set.id >= first_formed) return slot_of(set.id);
-  throw InvalidArgumentError(str("process set ", set.id, " is known to all ranks: it has no slot"));
+  throw InvalidArgumentError(str("process set ", set.id, " is not a group: it has no group slot"));
 }
 
 ProcessSet create_group(int number, const std::vector<int>& ranks) {
@@ -75,7 +75,7 @@ ProcessSet create_group(int number, const std::vector<int>& ranks) {
 }
 
 void destroy_group(ProcessSet set) {
-  current_runtime()->sets().dissolve(set.id).throw_if_error();
+  current_runtime()->sets().destroy(set.id).throw_if_error();
 }
 
 std::vector<int> ranks_of(ProcessSet set) {

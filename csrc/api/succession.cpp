@@ -40,7 +40,7 @@ Succession::~Succession() {
   }
   membership_.reset();  // joins its thread
   // The others must continue without this process; a clean leave would keep it in their world.
-  if (next_) next_->abort("it has not taken part in the world that was formed");
+  if (next_) next_->abort("it did not enter the world that was formed");
 }
 
 Succession::OnFailure Succession::failure_of(std::uint64_t epoch) const {

@@ -69,33 +69,34 @@ Status check(const TableOptions& options, std::size_t ranks) {
   constexpr std::int64_t most = std::int64_t{1} << 50;
   constexpr std::int64_t widest = std::int64_t{1} << 24;
   if (options.size > most || options.width > widest) {
-    return invalid("size ", options.size, " and width ", options.width, ": at most ", most,
-                   " elements and rows of ", widest, " are possible");
+    return invalid("size ", options.size, " and width ", options.width, ": a table has at most ",
+                   most, " elements, and rows of at most ", widest);
   }
   if (!std::isfinite(options.initial.value) || !std::isfinite(options.initial.spread) ||
       options.initial.spread < 0) {
-    return invalid("rows of ", options.initial.value, " +- ", options.initial.spread,
-                   " to begin with: the first is finite, the second as well and not negative");
+    return invalid("initial rows of ", options.initial.value, " +- ", options.initial.spread,
+                   ": both must be finite, and the spread not negative");
   }
   if (options.size < 0 || options.width < 0 || (options.size > 0) == (options.width > 0)) {
     return invalid("size ", options.size, " and width ", options.width,
-                   ": it has 1 element or more, or else rows of 1 or more");
+                   ": exactly one of them must be positive, the other 0");
   }
   if (options.width > 0) {
     if (!options.bounds.empty()) return invalid("a table of rows has no bounds");
-    if (options.order == TableOrder::ring) return invalid("rows have no order of the ring");
+    if (options.order == TableOrder::ring) return invalid("a table of rows has no ring order");
     return {};
   }
   if (options.bounds.empty()) return {};
   if (options.bounds.size() != ranks + 1) {
-    return invalid(options.bounds.size(), " bounds for ", ranks, " ranks: one more is needed");
+    return invalid(options.bounds.size(), " bounds for ", ranks, " ranks: ", ranks + 1,
+                   " are needed");
   }
   if (!std::is_sorted(options.bounds.begin(), options.bounds.end())) {
     return invalid("the bounds ", listed(options.bounds), " do not ascend");
   }
   if (options.bounds.front() != 0 || options.bounds.back() != options.size) {
-    return invalid("the bounds ", listed(options.bounds), " leave elements of the ", options.size,
-                   " without an owner");
+    return invalid("the bounds ", listed(options.bounds), " must begin at 0 and end at the size, ",
+                   options.size);
   }
   return {};
 }
@@ -138,7 +139,7 @@ Facts decode(std::span<const std::byte> bytes) {
   facts.number = reader.unsigned_integer();
   facts.needed = reader.integer();
   facts.available = reader.integer();
-  if (!reader.ok()) throw InternalError("a rank describes its table in another way");
+  if (!reader.ok()) throw InternalError("a rank sent an unreadable description of its table");
   return facts;
 }
 
@@ -187,7 +188,8 @@ void compare(const std::vector<Facts>& all, const std::vector<int>& ranks,
       text += str(text.empty() ? "" : ", ", describe_ranks(having), " with ", name, " ", value);
       details.values.push_back(value);
     }
-    throw MismatchError(str(table, ": it is opened by ", text), -1, std::move(details));
+    throw MismatchError(str(table, ": its options differ between ranks: ", text), -1,
+                        std::move(details));
   }
 }
 
@@ -210,9 +212,9 @@ void require_memory(const std::vector<Facts>& all, const std::vector<int>& ranks
   }
   for (const auto& [number, host] : hosts) {
     if (host.available == 0 || host.needed <= host.available) continue;
-    throw InvalidArgumentError(str(table, " needs ", host.needed, " bytes of ",
-                                   describe_ranks(host.ranks), ", whose host has ", host.available,
-                                   " left: more hosts, other bounds or no replicas would help"));
+    throw InvalidArgumentError(str(table, " needs ", host.needed, " bytes on the host of ",
+                                   describe_ranks(host.ranks), ", which has ", host.available,
+                                   " left: use more hosts, other bounds or no replicas"));
   }
 }
 
@@ -237,8 +239,8 @@ Handle table_barrier(Runtime& runtime, int set_id, const std::string& name) {
 OpenedTable open_table(const TableOptions& options, std::shared_ptr<Runtime> runtime, int set_id) {
   const auto members = runtime->process_sets().find(set_id);
   if (!members || members->rank < 0) {
-    throw InvalidArgumentError(str("a table is opened by members of its process set, and rank ",
-                                   runtime->topology().rank, " is none of set ",
+    throw InvalidArgumentError(str("rank ", runtime->topology().rank, " cannot open table '",
+                                   options.name, "': it is not a member of process set ",
                                    options.process_set.id));
   }
   const std::string table = str("table '", options.name, "'");
@@ -297,7 +299,7 @@ OpenedTable open_table(const TableOptions& options, std::shared_ptr<Runtime> run
     refused.request.error =
         Status(ErrorCode::invalid_argument,
                str(table, ": rank ", runtime->topology().rank, " has no memory for ", own.needed,
-                   " bytes: more ranks, other bounds or no replicas would help"),
+                   " bytes: use more ranks, other bounds or no replicas"),
                runtime->topology().rank);
     wait_interruptibly(submit(*runtime, set_id, std::move(refused)));
   }

@@ -136,8 +136,8 @@ struct Table::State {
   void divide(TableOperation& operation, std::int64_t begin, std::int64_t count) const {
     if (options.size == 0) throw invalid("it has rows, not elements");
     if (begin < 0 || count < 0 || begin > options.size || count > options.size - begin) {
-      throw invalid(str("there are no ", count, " elements from ", begin, " on, but ", options.size,
-                        " in all"));
+      throw invalid(str(count, " elements from ", begin, " on are out of range: there are ",
+                        options.size, " in all"));
     }
     const std::vector<std::int64_t>& bounds = opened.bounds;
     for (std::size_t index = 0; index < ranks(); ++index) {
@@ -184,7 +184,7 @@ struct Table::State {
 
   void set_factor(TableOperation& operation, const AddOptions& add) const {
     if (add.by_staleness && opened.held.in_ring_order) {
-      throw invalid("in the order of the ring nothing is stale");
+      throw invalid("in ring order no addition is stale: leave by_staleness off");
     }
     operation.request.factor = add.factor;
     operation.request.by_staleness = add.by_staleness;
@@ -217,7 +217,7 @@ void Table::State::divide_rows(TableOperation& operation, std::span<const std::i
     if (rows[i] < 0) throw invalid(str("there is no row ", rows[i]));
     const int owner = owners.empty() ? row_owner(rows[i], ranks()) : owners[i];
     if (owner < 0 || static_cast<std::size_t>(owner) >= ranks()) {
-      throw invalid(str("row ", rows[i], " is to be owned by rank ", owner, " of ", ranks()));
+      throw invalid(str("row ", rows[i], " cannot be owned by rank ", owner, " of ", ranks()));
     }
     positions[static_cast<std::size_t>(owner)].push_back(static_cast<std::int64_t>(i));
   }
@@ -317,7 +317,7 @@ Handle Table::add(std::span<const float> delta, const AddOptions& options) {
   auto operation = state_->operation(TableVerb::add);
   const auto count = static_cast<std::int64_t>(delta.size());
   if (state_->opened.held.in_ring_order && (options.begin != 0 || count != state_->options.size)) {
-    throw state_->invalid("in the order of the ring, each addition is of the whole table");
+    throw state_->invalid("in ring order, each addition must cover the whole table");
   }
   state_->divide(*operation, options.begin, count);
   state_->set_factor(*operation, options);
@@ -346,7 +346,8 @@ Handle Table::get_rows(std::span<const std::int64_t> rows, std::span<float> out,
   operation->request.min_clock = options.min_clock;
   state_->require_rows();
   if (out.size() != rows.size() * static_cast<std::size_t>(state_->options.width)) {
-    throw state_->invalid(str("room for ", out.size(), " elements of ", rows.size(), " rows"));
+    throw state_->invalid(str("an output of ", out.size(), " elements for ", rows.size(),
+                              " rows of ", state_->options.width));
   }
   operation->out = out.data();
   state_->divide_rows(*operation, rows, owners);
@@ -365,7 +366,8 @@ Handle Table::put_rows(std::span<const std::int64_t> rows, std::span<const float
   auto operation = state_->operation(TableVerb::put);
   state_->require_rows();
   if (values.size() != rows.size() * static_cast<std::size_t>(state_->options.width)) {
-    throw state_->invalid(str(values.size(), " elements for ", rows.size(), " rows"));
+    throw state_->invalid(
+        str(values.size(), " elements for ", rows.size(), " rows of ", state_->options.width));
   }
   state_->divide_rows(*operation, rows, owners);
   const auto write = [&](const DirectPart& direct, const TableOperation::Part& part) {
@@ -381,7 +383,8 @@ Handle Table::add_rows(std::span<const std::int64_t> rows, std::span<const float
   auto operation = state_->operation(TableVerb::add);
   state_->require_rows();
   if (delta.size() != rows.size() * static_cast<std::size_t>(state_->options.width)) {
-    throw state_->invalid(str(delta.size(), " elements for ", rows.size(), " rows"));
+    throw state_->invalid(
+        str(delta.size(), " elements for ", rows.size(), " rows of ", state_->options.width));
   }
   state_->divide_rows(*operation, rows, owners);
   state_->set_factor(*operation, options);
@@ -400,7 +403,8 @@ Handle Table::put_state(std::span<const float> state, std::int64_t begin, std::i
   state_->divide(*operation, begin, count);
   const std::int64_t kinds = state_->states();
   if (static_cast<std::int64_t>(state.size()) != count * kinds) {
-    throw state_->invalid(str(state.size(), " numbers for ", kinds, " of each of ", count));
+    throw state_->invalid(
+        str(state.size(), " state values for ", count, " elements with ", kinds, " each"));
   }
   for (TableOperation::Part& part : operation->parts) {
     part.payload_bytes = static_cast<std::size_t>(part.count * kinds) * sizeof(float);
@@ -421,7 +425,8 @@ Handle Table::put_row_state(std::span<const std::int64_t> rows, std::span<const 
   state_->require_rows();
   const std::int64_t each = state_->states() * state_->options.width;
   if (state.size() != rows.size() * static_cast<std::size_t>(each)) {
-    throw state_->invalid(str(state.size(), " numbers for ", each, " of each of ", rows.size()));
+    throw state_->invalid(
+        str(state.size(), " state values for ", rows.size(), " rows with ", each, " each"));
   }
   state_->divide_rows(*operation, rows, owners);
   state_->write_payloads(*operation, rows, state.data(), each);
@@ -443,7 +448,7 @@ Handle Table::finish() {
 }
 
 Handle Table::restart(std::int64_t clock) {
-  if (clock < 0) throw state_->invalid(str("no clock is ", clock));
+  if (clock < 0) throw state_->invalid(str("the clock ", clock, " is negative"));
   auto operation = state_->tell_all(TableVerb::tick);
   operation->request.restarts = true;
   operation->request.min_clock = clock;

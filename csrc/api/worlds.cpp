@@ -151,9 +151,9 @@ ProcessSet open_world(const WorldMeeting& meeting) {
   const auto bootstrap = meet(meeting, *options);
   const auto known = common_costs(*bootstrap, Clock::now() + seconds(options->init_timeout));
   known.status().throw_if_error();
-  auto world =
-      form_world(*bootstrap, *options,
-                 {nullptr, Status(ErrorCode::unsupported, "the world is not MPI's")}, *known);
+  auto world = form_world(
+      *bootstrap, *options,
+      {nullptr, Status(ErrorCode::unsupported, "this world is not formed through MPI")}, *known);
   world.status().throw_if_error();
   if (!*known && meeting.size > 1) remember(meeting.address, *world);
   return {add(start_runtime(std::move(world).value(), *bootstrap, *options))};

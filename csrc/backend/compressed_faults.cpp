@@ -89,11 +89,12 @@ Status CompressedFaults::status_of(std::size_t tensor, CodecKind codec) const {
     if (is_found) ranks.push_back(lane_.world_rank(rank));
   }
   std::sort(ranks.begin(), ranks.end());
-  const std::string where = ranks.empty() ? "in the sum over all ranks, in no rank's contribution"
-                                          : str("on ", describe_ranks(ranks));
+  const std::string where = ranks.empty()
+                                ? "in the sum over all ranks, but in no rank's contribution"
+                                : str("on ", describe_ranks(ranks));
   return {ErrorCode::invalid_argument,
           str("the compression ", name_of(codec),
-              " met a NaN, an infinity or a number beyond its range ", where),
+              " found a NaN, an infinity or a number beyond its range ", where),
           ranks.size() == 1 ? ranks.front() : -1,
           {.reason = ErrorReason::not_finite}};
 }

@@ -9,7 +9,7 @@ namespace {
 
 Status absent() {
   return {ErrorCode::unsupported,
-          "this build of Rueda serves no GPUs: install one that was built where cuda.h is found"};
+          "this build of Rueda has no GPU support: install one that was built with cuda.h"};
 }
 
 class NoDeviceBackend final : public DeviceBackend {

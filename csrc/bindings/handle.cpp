@@ -86,7 +86,7 @@ bool wait_for_group(const GroupHandle& group, std::optional<double> timeout) {
 void bind_memory(py::module_& module) {
   py::class_<Memory>(module, "Memory", py::buffer_protocol())
       .def_buffer([](const Memory& memory) {
-        if (memory.device != host_device) throw py::buffer_error("the memory is a GPU's");
+        if (memory.device != host_device) throw py::buffer_error("the memory is on a GPU");
         return py::buffer_info(reinterpret_cast<std::uint8_t*>(memory.bytes.get()),
                                static_cast<py::ssize_t>(memory.size));
       })

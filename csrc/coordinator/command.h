@@ -27,7 +27,7 @@ struct Command {
     message,
     join,
     form,
-    dissolve,
+    destroy,
     answer_changes,
     leave,
     abort,

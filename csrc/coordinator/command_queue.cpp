@@ -34,9 +34,8 @@ Status missing_memory(const Submission& submission, int rank) {
   const bool has_partials = leaves.empty() || std::ranges::find(leaves, rank) != leaves.end();
   if (!lacks_result && !has_partials) return {};
   return {ErrorCode::invalid_argument,
-          str(in_quotes(request.name), ": there is no memory for ", to_string(request.shape),
-              " of ", name_of(request.dtype), ": the address of the ",
-              lacks_result ? "result" : "tensor", " is null")};
+          str(in_quotes(request.name), ": the address of the ", lacks_result ? "result" : "tensor",
+              " of ", to_string(request.shape), " ", name_of(request.dtype), " is null")};
 }
 
 }  // namespace

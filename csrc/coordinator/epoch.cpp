@@ -149,7 +149,7 @@ void Epoch::carry_out(Command command, Time now) {
       return losses_.fail(Status(ErrorCode::peer_lost,
                                  str(topology.describe(topology.rank), " failed: ", command.cause),
                                  topology.rank));
-    case Command::Kind::dissolve: return changes_.dissolve(command.set_id);
+    case Command::Kind::destroy: return changes_.destroy(command.set_id);
     case Command::Kind::answer_changes:
       changes_.answer_late(losses_.failure());  // ok while nothing has failed
       return command.handle->complete({});

@@ -321,7 +321,7 @@ Status Batches::broken(Time now, Duration timeout) const {
     if (timeout > Duration::zero() && now - execution->last_moved() >= timeout) {
       const std::vector<int> awaited = execution->awaited();
       return {ErrorCode::timeout,
-              str("the ", execution->describe(), " has not moved for ",
+              str("the ", execution->describe(), " has made no progress for ",
                   to_seconds(now - execution->last_moved()), " s: waiting for ",
                   describe_ranks(awaited)),
               awaited.empty() ? -1 : awaited.front()};

@@ -276,7 +276,7 @@ std::string FlightRecorder::text_of(Occasion occasion, const std::string& why, i
 Status FlightRecorder::write(Occasion occasion, const std::string& why, int lost) const {
   if (!is_on()) {
     return {ErrorCode::invalid_argument,
-            "there is no flight record: set RUEDA_FLIGHT_RECORDER to the folder that gets it"};
+            "the flight recorder is off: set RUEDA_FLIGHT_RECORDER to the folder for its records"};
   }
   std::string text;
   {

@@ -24,7 +24,7 @@ std::vector<std::byte> encode_known_sets(const std::optional<KnownSets>& known) 
 
 Expected<std::optional<KnownSets>> decode_known_sets(std::span<const std::byte> bytes) {
   const auto malformed = [] {
-    return Status(ErrorCode::initialization, "what was told of process sets cannot be read");
+    return Status(ErrorCode::initialization, "its list of process sets cannot be read");
   };
   Reader reader(bytes);
   const bool was_there = reader.byte() != 0;

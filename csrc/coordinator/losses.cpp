@@ -125,7 +125,8 @@ bool Losses::is_excused(int peer, Time now) {
   const auto& memory = world_.host.memory();
   if (member && memory && is_runnable(memory->process_of(*member)) &&
       heartbeat_.excuse(peer, now)) {
-    log(LogLevel::debug, world_.topology.describe(peer), " does not answer, but would run");
+    log(LogLevel::debug, world_.topology.describe(peer),
+        " does not answer, but is waiting for a processor");
     return true;
   }
   world_.control->progress();
@@ -180,7 +181,7 @@ void Losses::fence(const Status& reason) {
   if (!member || *member == world_.host.memory()->rank()) return;
   if (world_.host.memory()->fence(*member)) {
     log(LogLevel::warning, world_.topology.describe(reason.peer()),
-        " was killed: it did not answer, and must not touch this host's memory later");
+        " was killed: it did not answer, and must not access this host's shared memory later");
   }
 }
 

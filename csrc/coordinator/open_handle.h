@@ -26,7 +26,7 @@ class OpenHandle {
   ~OpenHandle() {
     if (state_ && !state_->is_done()) {
       state_->complete(Status(ErrorCode::internal,
-                              "the operation was given up when the engine of this rank failed"));
+                              "the operation was abandoned because this rank's engine failed"));
     }
   }
 

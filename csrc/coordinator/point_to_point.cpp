@@ -44,19 +44,18 @@ ErrorDetails difference(const auto& sent, const auto& wanted) {
 
 // Why `rank` does not receive a message.
 Status has_left_status(int rank) {
-  return {ErrorCode::shutdown, str("rank ", rank, " has left and not received the message"), rank};
+  return {ErrorCode::shutdown, str("rank ", rank, " has left without receiving the message"), rank};
 }
 
 Status removed_status(int set_id, int rank) {
   return {ErrorCode::shutdown,
-          str("process set ", set_id, " has been removed, and rank ", rank,
-              " had not received the message"),
+          str("process set ", set_id, " was removed before rank ", rank, " received the message"),
           rank};
 }
 
 Status withdrawn_status(int sender) {
-  return {ErrorCode::shutdown, str("rank ", sender, " has shut down before its message was taken"),
-          sender};
+  return {ErrorCode::shutdown,
+          str("rank ", sender, " has shut down before its message was received"), sender};
 }
 
 }  // namespace
@@ -276,7 +275,7 @@ bool PointToPoint::advance(Arrival& arrival) {
         status = withdrawn_status(offer.sender);
       } else if (status.ok() && end == world_is_broken) {
         status = Status(ErrorCode::peer_lost,
-                        str("rank ", offer.sender, " has ended before its message was taken"),
+                        str("rank ", offer.sender, " has ended before its message was received"),
                         offer.sender);
       }
     }
@@ -313,7 +312,7 @@ bool PointToPoint::fail_sends() {
     send->second.handle->complete(
         Status(ErrorCode::shutdown,
                str("rank ", send->second.peer,
-                   " has shut down and not received the message with tag ", send->second.tag),
+                   " has shut down without receiving the message with tag ", send->second.tag),
                send->second.peer));
     send = offered_.erase(send);
     moved = true;

@@ -74,8 +74,8 @@ void ProcessSets::inherit(KnownSets::Known set,
     return;
   }
   gone_[set.id] =
-      str("it was being added or removed when the world before this one broke, where ",
-          describe_ranks(with), " had it and ", describe_ranks(without), " had not: add it again");
+      str("it was being added or removed when the previous world broke: ", describe_ranks(with),
+          " had it and ", describe_ranks(without), " had not: add it again");
 }
 
 KnownSets ProcessSets::known() const {
@@ -118,7 +118,7 @@ Status ProcessSets::missing(int id) const {
 
 Status ProcessSets::refusal() const {
   if (is_handed_over_) {
-    return {ErrorCode::peer_lost, "the world has broken, and another one has been formed"};
+    return {ErrorCode::peer_lost, "the world has broken, and a new one has been formed"};
   }
   return {};
 }
@@ -159,7 +159,8 @@ Expected<std::shared_ptr<ProcessSetMembers>> ProcessSets::members_of(const std::
   std::sort(members->ranks.begin(), members->ranks.end());
   const auto invalid = [&](const auto&... why) {
     return Status(ErrorCode::invalid_argument,
-                  str("add_process_set(", describe_ranks(members->ranks), "): ", why...));
+                  str(kind == Kind::added ? "add_process_set(" : "create_group(",
+                      describe_ranks(members->ranks), "): ", why...));
   };
   if (ranks.empty()) return invalid("a process set needs at least one rank");
   if (members->ranks.front() < 0 || members->ranks.back() >= world_size_) {
@@ -213,11 +214,11 @@ Expected<std::shared_ptr<const ProcessSetMembers>> ProcessSets::form(
   if (members->rank < 0) {
     return invalid("rank ", rank_, " is not among the ", describe_ranks(members->ranks));
   }
-  if (id < first_formed) return invalid("such numbers begin at ", first_formed);
-  if (id >= end_of_formed) return invalid("such numbers end at ", end_of_formed - 1);
+  if (id < first_formed) return invalid("the numbers of groups begin at ", first_formed);
+  if (id >= end_of_formed) return invalid("the numbers of groups end at ", end_of_formed - 1);
   if (formed_.contains(id)) return invalid("the number has been used before");
   if (is_slot_taken(id)) {
-    return invalid("another such set of this rank is in its slot, ", slot_of(id), " of 0 to ",
+    return invalid("another group of this rank uses its slot, ", slot_of(id), " of 0 to ",
                    process_set_limit - 1);
   }
   members->id = id;

@@ -71,7 +71,8 @@ Progress::Progress(Work& work, const HostGroup& host, int world_size_here, Metri
 
 Status Progress::start(int first_fd, int second_fd) {
   const SignalsBlocked blocked;
-  if (target_.event < 0) return {ErrorCode::initialization, "no descriptor is left for an event"};
+  if (target_.event < 0)
+    return {ErrorCode::initialization, "no file descriptor is left for an event (ulimit -n)"};
   descriptors_ = {first_fd, second_fd};
   Status watches = watcher_.start(first_fd, second_fd,
                                   [this] { lock_->notify(ProgressLock::readable, target_); });

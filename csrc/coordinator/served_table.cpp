@@ -52,7 +52,7 @@ Status ServedTable::check(int peer, const TableRequest& request) const {
   }
   if (is_step_part(request)) {
     if (request.count == held.own_count) return {};
-    return invalid("in the order of the ring, each addition is of the whole table");
+    return invalid("in ring order, each addition must cover the whole table");
   }
   if (rows || request.verb == TableVerb::tick || request.verb == TableVerb::call) return {};
   return shard.check({request.begin, request.count, {}});
@@ -61,9 +61,8 @@ Status ServedTable::check(int peer, const TableRequest& request) const {
 Status ServedTable::refusal_of_step(int peer, const TableRequest& request) const {
   if (!is_step_part(request)) return {};
   if (clocks.of(peer) != Clocks::finished) return broken;
-  return {ErrorCode::invalid_argument,
-          str("table '", held.name, "': rank ", peer,
-              " has finished: in the order of the ring it adds no more")};
+  return {ErrorCode::invalid_argument, str("table '", held.name, "': rank ", peer,
+                                           " has finished: in ring order it can add no more")};
 }
 
 bool ServedTable::waits_for_clock(const TableJob& job) const {
@@ -83,13 +82,13 @@ std::string ServedTable::tell_clock(const AskedOfTable& asked) const {
   for (const int rank : behind) done += str(done.empty() ? "" : ", ", clocks.of(rank));
   return str("table '", held.name, "': rank ", asked.peer, " waits for step ", clock, " of ",
              describe_ranks(behind), ", which ", behind.size() == 1 ? "has" : "have", " done ",
-             done, ": a rank that does no more steps says so with finish()");
+             done, ": a rank that does no more steps must call finish()");
 }
 
 std::string ServedTable::tell_turn(int peer) const {
   return str("table '", held.name, "': rank ", peer,
-             " has added and waits, in the order of the ring, for rank ", held.ranks[step.turn()],
-             ", which has not: a rank that does no more steps says so with finish()");
+             " has added and waits, in ring order, for rank ", held.ranks[step.turn()],
+             ", which has not: a rank that does no more steps must call finish()");
 }
 
 // --- Work
@@ -123,7 +122,7 @@ void ServedTable::prepare(int peer, TableJob& job) {
           ErrorCode::mismatch,
           str("table '", held.name, "': rank ", peer, " adds with factor ", job.factor,
               ", others of the same step with ", step_factor,
-              ": in the order of the ring all give the same"),
+              ": in ring order all must pass the same"),
           -1,
           {.tensor = held.name, .field = "factor", .values = {str(job.factor), str(step_factor)}});
     }
@@ -194,7 +193,7 @@ void ServedTable::run_function(TableJob& job) const {
   };
   if (function == nullptr) {
     job.status = Status(ErrorCode::invalid_argument,
-                        str("there is no function '", job.request.function, "' of shards"));
+                        str("there is no shard function '", job.request.function, "'"));
     return;
   }
   try {
@@ -202,7 +201,7 @@ void ServedTable::run_function(TableJob& job) const {
   } catch (const std::exception& error) {
     failed(error.what());
   } catch (...) {
-    failed("it threw what is no std::exception");
+    failed("it threw something other than a std::exception");
   }
 }
 

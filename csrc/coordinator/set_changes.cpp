@@ -35,7 +35,7 @@ void SetChanges::form(const Command& command) {
   command.handle->complete(formed.status());
 }
 
-void SetChanges::dissolve(int set_id) {
+void SetChanges::destroy(int set_id) {
   // If the others have ended the set before, it may be gone already, but not their messages.
   if (SetCoordinator* const set = sets_.find(set_id)) {
     set->leave();
@@ -91,7 +91,7 @@ void SetChanges::start(const Members& members, Room room) {
   const EarlyMessages::Kept early = early_.take(members->id);
   if (early.is_overfull) {
     set->break_off(
-        str("ranks have said more in ", members->name(), " than is kept until it is open here"));
+        str("too many messages for ", members->name(), " arrived before it was open on this rank"));
   }
   for (const auto& [peer, message] : early.messages) {
     count_dropped(set->receive(peer, message, Clock::now()) ? 0 : 1);

@@ -54,7 +54,7 @@ class SetChanges {
   // Commands of the application: form a set that only its members know; leave such a set, which
   // ends it for all members.
   void form(const Command& command);
-  void dissolve(int set_id);
+  void destroy(int set_id);
   // Gives the answers that were delayed while another world was being formed to replace this one:
   // ok if this one continues, or why not.
   void answer_late(const Status& status);

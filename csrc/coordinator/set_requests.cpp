@@ -14,10 +14,10 @@ Status SetRequests::form(int id, const std::vector<int>& ranks) {
   return sender_.send_and_wait(std::move(command));
 }
 
-Status SetRequests::dissolve(int id) {
+Status SetRequests::destroy(int id) {
   if (id < first_formed) {
     return {ErrorCode::invalid_argument,
-            str("process set ", id, " is known to all ranks: use remove_process_set()")};
+            str("process set ", id, " is not a group: use remove_process_set()")};
   }
   return end(id);
 }
@@ -40,7 +40,7 @@ void SetRequests::take_back() {
 Status SetRequests::end(int id) {
   if (Status status = process_sets_.remove(id); !status.ok()) return status;
   Command command;
-  command.kind = Command::Kind::dissolve;
+  command.kind = Command::Kind::destroy;
   command.set_id = id;
   sender_.send(std::move(command));
   return {};

@@ -18,7 +18,7 @@ class SetRequests {
   // Forms a set that only its members know, see ProcessSets::form(). Returns once it is open here.
   Status form(int id, const std::vector<int>& ranks);
   // Ends it on this rank, which ends it for all members.
-  Status dissolve(int id);
+  Status destroy(int id);
   // ProcessSets::take_back(), then answers callers that have changed sets meanwhile.
   void take_back();
   // Ends all sets that every rank knows, on this rank: each rank does so at the same place in its

@@ -38,8 +38,8 @@ Expected<std::shared_ptr<ControlRoom>> reserve_room(const WorldLayout& layout,
   if (room || !sharers.members) return room;
   return Status(ErrorCode::unsupported,
                 str("rank ", layout.topology.rank,
-                    " has no room for another process set in the memory that the ranks of its host "
-                    "share: remove sets that are not used any more"),
+                    " has no room for another process set in its host's shared memory: "
+                    "remove sets that are no longer used"),
                 layout.topology.rank);
 }
 

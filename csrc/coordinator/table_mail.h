@@ -48,7 +48,7 @@ inline void refuse_mail(PointToPoint& messages, int peer, std::uint64_t number, 
     bytes.resize(size);
   } catch (const std::exception&) {
     return {ErrorCode::invalid_argument, str("a rank has no memory for a request of ", size,
-                                             " bytes to a table: smaller ones would help")};
+                                             " bytes to a table: make smaller requests")};
   }
   return {};
 }

@@ -26,7 +26,7 @@ Status Trace::open(const std::string& path, std::string name, const TimelineStyl
   if (replaces == Replaces::own_files && !own_files_.contains(name) && is_regular_file(name)) {
     std::string other = str(name, ".epoch", world_.epoch);
     log(LogLevel::info, "the timeline is written to '", other, "': '", name,
-        "' may be that of another rank");
+        "' may belong to another rank");
     name = std::move(other);
   }
   if (Status status = file_.open(name); !status.ok()) return status;

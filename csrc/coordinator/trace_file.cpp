@@ -25,7 +25,7 @@ std::string objection_to(int fd) {
   struct stat facts{};
   if (::fstat(fd, &facts) != 0) return std::strerror(errno);
   if (S_ISREG(facts.st_mode) || S_ISCHR(facts.st_mode)) return {};
-  return "it is no file, but a pipe, a socket or a device";
+  return "it is a pipe, a socket or a device, not a file";
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ std::optional<cuda::Element> float_element(DataType dtype) {
 Status refused(DataType dtype) {
   return Status(ErrorCode::unsupported,
                 str("conversion or scaling of ", name_of(dtype),
-                    ": only float16, bfloat16, float32 and float64 can be computed with on a GPU"));
+                    ": on a GPU only float16, bfloat16, float32 and float64 are supported"));
 }
 
 Expected<cuda::CopyItem> item_of(const TensorCopy& tensor, double scale) {

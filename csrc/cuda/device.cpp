@@ -60,7 +60,7 @@ Expected<std::shared_ptr<const CudaDevice>> CudaDevice::open(const CudaDriver& d
   if (ordinal < 0 || ordinal >= count.value()) {
     return Status(ErrorCode::invalid_argument,
                   str("there is no GPU ", ordinal, ": this process has ", count.value(),
-                      " (CUDA_VISIBLE_DEVICES counts)"));
+                      " (see CUDA_VISIBLE_DEVICES)"));
   }
   CUdevice device{};
   CUcontext context = nullptr;

@@ -53,7 +53,7 @@ const void* attribute(const ffi::Attributes& attributes, std::string_view name, 
       return attributes.values[i];
     }
   }
-  throw InvalidArgumentError(str("a call of XLA has no attribute '", name, "'"));
+  throw InvalidArgumentError(str("the XLA call has no attribute '", name, "'"));
 }
 
 std::string text_of(const ffi::Attributes& attributes, std::string_view name) {
@@ -66,7 +66,7 @@ int number_of(const ffi::Attributes& attributes, std::string_view name) {
   const auto& scalar =
       *static_cast<const ffi::Scalar*>(attribute(attributes, name, ffi::attribute_scalar));
   if (scalar.dtype != ffi::ElementType::int32) {
-    throw InvalidArgumentError(str("attribute '", name, "' is no int32"));
+    throw InvalidArgumentError(str("attribute '", name, "' is not an int32"));
   }
   return *static_cast<const std::int32_t*>(scalar.value);
 }
@@ -104,7 +104,7 @@ Call read_call(const ffi::CallFrame& frame) {
   call.inputs = views_of(frame.arguments);
   call.outputs = views_of(frame.results);
   if (call.paths.size() != call.inputs.size() || call.outputs.size() != call.inputs.size()) {
-    throw InvalidArgumentError("a call of XLA has other numbers of inputs, results and paths");
+    throw InvalidArgumentError("the XLA call has different numbers of inputs, results and paths");
   }
   return call;
 }

@@ -45,7 +45,7 @@ Handle submit_one(const Call& call, std::size_t index, const std::string& name) 
     return reduce_scatter(input, scatter);
   }
   throw InvalidArgumentError(
-      str("a call of XLA asks for '", call.kind, "', which is no collective"));
+      str("the XLA call asks for '", call.kind, "', which is not a collective"));
 }
 
 // For an operation whose result is not needed, but whose tensors must stay until it ends.
@@ -104,8 +104,8 @@ void finish(const Call& call, const std::vector<Handle>& handles) {
     if (given.shape != expected) {
       throw InvalidArgumentError(
           str("'", call.name, "': the function was traced for a result of shape ",
-              to_string(expected), ", and it is ", to_string(given.shape),
-              ": trace it anew when the ranks of a process set have changed"));
+              to_string(expected), ", but it is ", to_string(given.shape),
+              ": trace it again after the ranks of a process set have changed"));
     }
     std::memcpy(result.data, output.data.get(), given.bytes());
   }

@@ -29,7 +29,7 @@ ffi::Future* begin(const ffi::CallFrame& frame) {
   Call call = read_call(frame);
   ffi::FutureCreate created{sizeof(created), nullptr, nullptr};
   if (frame.api->future_create(&created) != nullptr) {
-    throw InternalError("XLA has given no future");
+    throw InternalError("XLA did not create a future");
   }
   try {
     std::vector<Handle> handles = submit(call);

@@ -135,7 +135,7 @@ class PmiConversation {
     space_ = word_of(*space, "kvsname");
     const int longest = leading_number(word_of(*limits, "vallen_max"));
     if (space_.empty() || longest < 32 || leading_number(word_of(*limits, "keylen_max")) < 60) {
-      return lose("the process manager tells no usable limits");
+      return lose("the PMI process manager reports unusable limits");
     }
     piece_ = static_cast<std::size_t>(longest - 16) / 2;
     process_ = ::getpid();
@@ -148,13 +148,14 @@ class PmiConversation {
 
   // Sends a line and returns the answer.
   Expected<Answer> ask(const std::string& line, std::string_view expected, Time deadline) {
-    if (is_lost_) return pmi_failed("the process manager, which serves PMI, was given up");
+    if (is_lost_) return pmi_failed("contact with the PMI process manager was lost before");
     std::string rest = line + "\n";
     while (!rest.empty()) {
-      if (!wait_writable(fd_, deadline)) return lose("the process manager takes no more");
+      if (!wait_writable(fd_, deadline))
+        return lose("the PMI process manager accepts no more data");
       const auto written = send_quietly(fd_, rest);
       if (written < 0 && errno != EINTR && errno != EAGAIN) {
-        return lose("the process manager, which serves PMI, cannot be reached");
+        return lose("the PMI process manager cannot be reached");
       }
       if (written > 0) rest.erase(0, static_cast<std::size_t>(written));
     }
@@ -164,11 +165,11 @@ class PmiConversation {
     const std::string verb = line.substr(4, line.find(' ') - 4);
     if (word_of(answer, "cmd") != expected) {
       return lose(
-          str("the process manager answers PMI's '", verb, "' with '", text->substr(0, 80), "'"));
+          str("the PMI process manager answers '", verb, "' with '", text->substr(0, 80), "'"));
     }
     if (const std::string code = word_of(answer, "rc"); !code.empty() && code != "0") {
       return pmi_failed(
-          str("the process manager refuses PMI's '", verb, "': ", word_of(answer, "msg")));
+          str("the PMI process manager refuses '", verb, "': ", word_of(answer, "msg")));
     }
     return answer;
   }
@@ -185,13 +186,13 @@ class PmiConversation {
     std::size_t end = 0;
     while ((end = received_.find('\n')) == std::string::npos) {
       if (Clock::now() >= deadline || received_.size() > max_pmi_line) {
-        return lose("not all ranks came, or the process manager did not answer, in time");
+        return lose("not all ranks arrived, or the PMI process manager did not answer, in time");
       }
       if (!wait_readable(fd_, deadline)) continue;
       std::array<char, 4096> piece{};
       const auto count = ::read(fd_, piece.data(), piece.size());
       if (count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN)) {
-        return lose("the process manager, which serves PMI, is gone");
+        return lose("the PMI process manager is gone");
       }
       if (count > 0) received_.append(piece.data(), static_cast<std::size_t>(count));
     }
@@ -241,7 +242,7 @@ class PmiBootstrap final : public Bootstrap {
       const std::string text = word_of(*found, "value");
       const auto colon = text.find(':');
       if (colon == std::string::npos || leading_number(text) < 1) {
-        return pmi_failed(str("the process manager has lost the value of '", key, "'"));
+        return pmi_failed(str("the PMI process manager has lost the value of '", key, "'"));
       }
       count = static_cast<std::size_t>(leading_number(text));
       value += from_hexadecimal(text.substr(colon + 1));

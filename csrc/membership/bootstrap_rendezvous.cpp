@@ -85,7 +85,7 @@ class RendezvousBootstrap final : public Bootstrap {
   // ErrorCode::timeout if there is no answer by the deadline, ErrorCode::transport if the
   // connection broke, ErrorCode::initialization if the answer is no.
   Expected<RendezvousWords> ask(const RendezvousWords& question, Time deadline) {
-    if (!link_.is_open()) return lost(Status(ErrorCode::transport, "it was given up"));
+    if (!link_.is_open()) return lost(Status(ErrorCode::transport, "the connection is closed"));
     link_.enqueue(question.to_frame());
     return next_answer(deadline);
   }
@@ -168,20 +168,21 @@ Status RendezvousBootstrap::greet(Time deadline) {
   }
   hello_.store_word = challenge.value().key;
   if (is_same_secret(challenge.value().value, hello_.proof_of_store(key_))) return {};
-  return failed(str("what answers there has another secret (RUEDA_SECRET) than ", own_name(),
-                    ": it is another job's, or the ranks of this job were not given the same one"));
+  return failed(
+      str("the server there has another secret (RUEDA_SECRET) than ", own_name(),
+          ": it belongs to another job, or this job's ranks did not all get the same secret"));
 }
 
 Status RendezvousBootstrap::enter(Time deadline) {
   const auto answer = ask({Verb::prove, 0, 0, {}, hello_.proof_of_rank(key_)}, deadline);
   if (!answer && answer.status().code() == ErrorCode::initialization) {
-    return failed(own_name() + " is not let in").because(answer.status());
+    return failed(own_name() + " was rejected").because(answer.status());
   }
   if (!answer) return answer.status();
   is_in_ = answer.value().verb == Verb::ok;
   if (is_in_) return {};
   return Status(ErrorCode::timeout, str("another process is rank ", rank_,
-                                        " there, or a rank has not left the world before"));
+                                        " there, or a rank has not left the previous world yet"));
 }
 
 // The addresses behind `address` that belong to this host. A name may resolve to none of them on
@@ -330,20 +331,21 @@ Expected<std::unique_ptr<RendezvousBootstrap>> enter_until(const std::string& ad
     std::this_thread::sleep_for(between_tries);
     look_for_interruption();
   }
-  return failed(str("rank ", rank, " did not get into the rendezvous at ", address, ", which ",
-                    server, " serves, before the deadline"))
+  return failed(str("rank ", rank, " could not join the rendezvous at ", address, ", served by ",
+                    server, ", before the deadline"))
       .because(obstacle);
 }
 
 Status check_meeting(const std::string& address, int rank, int size, const std::string& secret) {
   if (rank < 0 || rank >= size) return failed(str("there is no rank ", rank, " among ", size));
   if (!address.starts_with("unix:@") && !address.starts_with("tcp:")) {
-    return failed(str("'", address, "' is no rendezvous: give unix:@name or tcp:host:port"));
+    return failed(
+        str("'", address, "' is not a rendezvous address: give unix:@name or tcp:host:port"));
   }
   if (address.starts_with("tcp:") && secret.size() < min_secret_length) {
-    return failed(str("a rendezvous over TCP needs RUEDA_SECRET, a random text of at least ",
-                      min_secret_length,
-                      " characters that is the same on all ranks: openssl rand -hex 32, say"));
+    return failed(str(
+        "a rendezvous over TCP needs RUEDA_SECRET, a random text of at least ", min_secret_length,
+        " characters that is the same on all ranks, such as from openssl rand -hex 32"));
   }
   return {};
 }
@@ -372,7 +374,7 @@ Expected<Served> serve_at_first_free(const std::vector<std::string>& addresses, 
                         "name"));
     }
   }
-  return failed(str("rank 0 can serve the rendezvous at none of ", addresses.size(), " ports"))
+  return failed(str("rank 0 cannot serve the rendezvous on any of ", addresses.size(), " ports"))
       .because(obstacle);
 }
 
@@ -408,8 +410,8 @@ Expected<std::unique_ptr<Bootstrap>> connect_at_first_free(
     const std::string& secret, bool ends_with_agent) {
   const auto is_over = [&] { return ends_with_agent && has_lost_agent(); };
   const auto over = [&] {
-    return failed(str("what has started rank ", rank,
-                      " has ended before it found rank 0: its attempt is over"));
+    return failed(str("the agent that started rank ", rank,
+                      " ended before the rank found rank 0: this attempt is over"));
   };
   if (is_over()) return over();
   std::unique_ptr<RendezvousStore> store;
@@ -443,7 +445,7 @@ Expected<std::unique_ptr<Bootstrap>> connect_at_first_free(
     std::this_thread::sleep_for(pause);
     pause = std::min<Duration>(2 * pause, max_between_rounds);
   }
-  return failed(str("rank ", rank, " found rank 0 at none of ", addresses.size(), " ports (",
+  return failed(str("rank ", rank, " did not find rank 0 on any of ", addresses.size(), " ports (",
                     addresses.front(), ", ...) before the deadline"))
       .because(obstacle.status);
 }

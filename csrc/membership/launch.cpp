@@ -182,7 +182,7 @@ std::string hint_at_more_ranks(const Environment& environment) {
     const Text value = non_empty(environment, sign.variable);
     if (!value || largest_number(value) < sign.least) continue;
     return str("this process trains by itself, as a world of one rank, although ", sign.variable,
-               "=", *value, " tells of ", sign.what, ": ", sign.remedy);
+               "=", *value, " indicates ", sign.what, ": ", sign.remedy);
   }
   return {};
 }

@@ -85,8 +85,7 @@ class Trial {
       if (Clock::now() >= deadline_) {
         const Status late(ErrorCode::initialization,
                           str("rank ", transfer.peer,
-                              " of another host did not answer when the "
-                              "link to it was tried"),
+                              " on another host did not answer while the link to it was measured"),
                           transfer.peer);
         transport_.abort(late);  // nothing may touch the buffers once they are gone
         return late;

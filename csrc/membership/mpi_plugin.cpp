@@ -122,8 +122,8 @@ Expected<MpiPlugin*> load_mpi(const Options& options) {
   loaded = *plugin;
   if (!options.mpi_library.empty() &&
       !fs::equivalent(named_library(options.mpi_library), location.library, ignored)) {
-    log(LogLevel::warning, "the process had loaded ", location.library,
-        " already: RUEDA_MPI_LIBRARY=", options.mpi_library, " is not used");
+    log(LogLevel::warning, "the process had already loaded ", location.library,
+        ": RUEDA_MPI_LIBRARY=", options.mpi_library, " is ignored");
   }
   log(LogLevel::debug, "MPI: ", location.version, " at ", location.library);
   return loaded;

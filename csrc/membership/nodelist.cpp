@@ -38,7 +38,7 @@ class NodeListParser {
   [[nodiscard]] Status wrong(std::string_view what) const {
     return Status(
         ErrorCode::invalid_argument,
-        str("the node list '", text_, "' makes no sense at position ", position_ + 1, ": ", what));
+        str("the node list '", text_, "' is malformed at position ", position_ + 1, ": ", what));
   }
 
   // Everything that one entry names: alternating texts and brackets, each a factor of the product.

@@ -62,7 +62,7 @@ Expected<OpenedBootstrap> open_rendezvous(Launch launch, Time deadline) {
   if (!bootstrap && !launch.remedy.empty()) {
     return Status(ErrorCode::initialization,
                   str(launch.launcher, " started ", launch.size, " ranks (", launch.evidence,
-                      "), which do not meet"))
+                      "), which did not meet"))
         .because(bootstrap.status())
         .because(Status(ErrorCode::initialization, launch.remedy));
   }
@@ -85,8 +85,8 @@ Status wrong_size(const Launch& launch, int world) {
     cause += ", which srun cannot start without PMIx: try srun --mpi=pmix, mpirun or `rueda run`";
   } else if (launch.kind == LaunchKind::mpi) {
     cause +=
-        ": is the mpirun another MPI's? Use the one of this MPI, or name its library in "
-        "RUEDA_MPI_LIBRARY";
+        ": does the mpirun belong to another MPI? Use the mpirun of this one, or name the other's "
+        "library in RUEDA_MPI_LIBRARY";
   } else {
     cause += " and was not started by its mpirun: start with `rueda run` or mpirun";
   }
@@ -107,7 +107,7 @@ Status check_prefix(const Environment& environment) {
   if (mpi.library.starts_with(root)) return {};
   return Status(
       ErrorCode::initialization,
-      str("OPAL_PREFIX=", *prefix, ", which that Open MPI's mpirun sets, does not belong to ",
+      str("OPAL_PREFIX=", *prefix, ", set by the mpirun of the Open MPI there, does not belong to ",
           mpi.version, " (", mpi.library,
           "): use the mpirun of this MPI, or name the other's library in RUEDA_MPI_LIBRARY"));
 }

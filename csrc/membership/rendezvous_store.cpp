@@ -59,7 +59,7 @@ std::vector<std::byte> RendezvousWords::to_frame() const {
 
 Expected<RendezvousWords> RendezvousWords::parse(std::span<const std::byte> payload) {
   std::array<std::uint32_t, 4> head{};
-  const Status foreign(ErrorCode::transport, "received something that is not of the rendezvous");
+  const Status foreign(ErrorCode::transport, "received a message that is not of the rendezvous");
   if (payload.size() < sizeof head) return foreign;
   std::memcpy(head.data(), payload.data(), sizeof head);
   const std::string text(reinterpret_cast<const char*>(payload.data()) + sizeof head,
@@ -82,7 +82,7 @@ Expected<std::vector<std::string>> split_texts(std::string_view texts) {
     std::uint32_t length = 0;
     if (texts.size() >= sizeof length) std::memcpy(&length, texts.data(), sizeof length);
     if (texts.size() < sizeof length || texts.size() - sizeof length < length) {
-      return Status(ErrorCode::transport, "the rendezvous has sent half of a text");
+      return Status(ErrorCode::transport, "the rendezvous sent a truncated text");
     }
     parts.emplace_back(texts.substr(sizeof length, length));
     texts.remove_prefix(sizeof length + length);

@@ -213,8 +213,7 @@ Expected<Links> choose_links(const std::string& wanted, const Topology& topology
                              const std::vector<std::string>& memory_obstacles) {
   const std::string memory = obstacle_to_memory(topology, memory_obstacles);
   const std::string mpi = obstacle_to_mpi(ranks);
-  const char* const asked_for =
-      "the transport that was asked for (RUEDA_TRANSPORT) cannot be used: ";
+  const char* const asked_for = "the requested transport (RUEDA_TRANSPORT) cannot be used: ";
   if (wanted == "tcp") return Links::tcp;
   if (wanted != "mpi" && memory.empty()) return Links::memory;
   if (wanted == "shm") return no_world(str(asked_for, "shm: ", memory));

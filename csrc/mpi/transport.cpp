@@ -21,8 +21,8 @@ template <class Message>
 std::string describe(const Message& message) {
   const auto& stream = *message.stream;
   return str(stream.receiving ? "receiving " : "sending ", message.length,
-             stream.receiving ? " bytes from rank " : " bytes to rank ", stream.peer,
-             " (tag of MPI's ", stream.tag, ") over MPI");
+             stream.receiving ? " bytes from rank " : " bytes to rank ", stream.peer, " (MPI tag ",
+             stream.tag, ") over MPI");
 }
 
 }  // namespace

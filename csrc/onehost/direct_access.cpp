@@ -87,7 +87,8 @@ Status try_access(int rank, const RemoteProbe& probe) {
   // to.
   if (found != probe.proof) {
     return Status(ErrorCode::transport,
-                  str("rank ", owner.rank, " cannot be found by its process identifier"),
+                  str("the process ID of rank ", owner.rank,
+                      " is another process's here (another PID namespace?)"),
                   owner.rank);
   }
   const auto index = static_cast<std::uint64_t>(rank);
@@ -99,7 +100,7 @@ Status try_access(int rank, const RemoteProbe& probe) {
   if (Status read = read_memory(owner, &seen, place, sizeof seen); !read.ok()) return read;
   if (seen == written) return {};
   return Status(ErrorCode::transport,
-                str("what is written to the memory of rank ", owner.rank, " does not arrive"),
+                str("data written to the memory of rank ", owner.rank, " does not arrive"),
                 owner.rank);
 }
 

@@ -24,7 +24,7 @@ void HostCollective::start(std::uint64_t ticket) {
 void HostCollective::give(const Reach& reach, const void* address, std::size_t bytes) const {
   if (runs_ != 3 || !policy_.huge_pages || reach.place != Place::address) return;
   const std::size_t gained = put_tensor_on_huge_pages(address, bytes);
-  log(LogLevel::debug, "of a tensor of ", bytes, " bytes ", gained, " lie on huge pages now");
+  log(LogLevel::debug, gained, " of a tensor's ", bytes, " bytes are now on huge pages");
 }
 
 bool HostCollective::advance() {
@@ -80,8 +80,7 @@ bool HostCollective::advance() {
 Status HostCollective::no_memory() const {
   const int rank = world_rank(channel_.rank());
   return {ErrorCode::internal,
-          str("no memory is left on this host for what rank ", rank, " shows the other ranks"),
-          rank};
+          str("no memory is left on this host for the data that rank ", rank, " shares"), rank};
 }
 
 // Wakes sleepers on the second fruitless poll. Often the other ranks have arrived by the first one,

@@ -16,7 +16,7 @@ namespace rueda {
 
 namespace {
 
-constexpr auto what_is_shared = "the memory of the ranks";
+constexpr auto what_is_shared = "the ranks' shared memory";
 
 // Descriptors in transit count against a per-user limit. So a rank gets a few at a time, and
 // acknowledges them.
@@ -32,11 +32,12 @@ Status hear_taken(int socket, int rank, Time deadline) {
   while (!wait_readable(socket, deadline)) {
     if (Clock::now() < deadline) continue;
     return Status(ErrorCode::initialization,
-                  str("rank ", rank, " did not take ", what_is_shared, " before the deadline"),
+                  str("rank ", rank, " did not accept ", what_is_shared, " before the deadline"),
                   rank);
   }
   if (::recv(socket, &heard, sizeof heard, 0) == sizeof heard && heard == taken) return {};
-  return Status(ErrorCode::transport, str("rank ", rank, " gave up taking ", what_is_shared), rank);
+  return Status(ErrorCode::transport, str("rank ", rank, " stopped accepting ", what_is_shared),
+                rank);
 }
 
 // Splits the ranks into batches whose descriptors fit into one message.

@@ -34,7 +34,7 @@ Expected<HostPeerInfo> HostPeerInfo::decode(int rank, const std::string& text) {
       info.probe.places_address >> info.address >> info.world >> info.ranks_at_once;
   for (std::uint64_t& word : info.probe.proof) in >> word;
   if (!in) {
-    return Status(ErrorCode::initialization, str("rank ", rank, " cannot be understood"), rank);
+    return Status(ErrorCode::initialization, str("rank ", rank, " sent unreadable data"), rank);
   }
   if (info.address == nothing) info.address.clear();
   if (info.world == nothing) info.world.clear();

@@ -34,8 +34,8 @@ class MemoryTransport final : public RingTransport {
                     {host_->publish(ring_key(place), ring_bytes_, ring_bytes_), ring_bytes_}};
     } catch (const std::bad_alloc&) {
       return Status(ErrorCode::transport,
-                    str("no memory is left on this host for what rank ", rank(), " sends to rank ",
-                        host_->world_rank(place)),
+                    str("no memory is left on this host for messages from rank ", rank(),
+                        " to rank ", host_->world_rank(place)),
                     rank());
     }
   }
@@ -61,8 +61,7 @@ Expected<std::unique_ptr<Transport>> make_memory_transport(const std::shared_ptr
         std::make_unique<MemoryTransport>(host, world_size, ranks, own, ring_bytes));
   } catch (const std::bad_alloc&) {
     return Status(ErrorCode::initialization,
-                  str("the memory that the ranks of this host share has no room for the messages "
-                      "of rank ",
+                  str("this host's shared memory has no room for the messages of rank ",
                       host->world_rank(host->rank())),
                   host->world_rank(host->rank()));
   }

@@ -115,9 +115,9 @@ Expected<AlgorithmTable> AlgorithmTable::parse(std::string_view text,
       return Status(
           ErrorCode::initialization,
           str("'", part,
-              "' is no range of sizes with its algorithm: give auto, or flat, "
+              "' is not an algorithm with a range of sizes: give auto, or flat, "
               "staged, direct, ring, hierarchical, doubling, tree, gathered or pairwise, each "
-              "with a range if wanted, as in flat:0-8K;ring:8K-"));
+              "optionally with a range, as in flat:0-8K;ring:8K-"));
     }
     if (serves(*algorithm, extent)) table.set(range->first, range->last, *algorithm);
   }

@@ -70,7 +70,7 @@ Status validate_splits(const Request& request, int set_size) {
   return {
       ErrorCode::invalid_argument,
       str(in_quotes(request.name), ": splits ", to_string(request.splits), " must be ", set_size,
-          " numbers from 0 that add up to the first extent of ", to_string(request.shape))};
+          " non-negative numbers that add up to the first extent of ", to_string(request.shape))};
 }
 
 Status validate_wire(const Request& request) {
@@ -113,8 +113,8 @@ Status validate_compression(const Request& request) {
   const bool has_fraction = compression.fraction > 0 && compression.fraction <= 1;
   if (is_sparse(compression.codec) ? !has_fraction : compression.fraction != 0) {
     return refuse(ErrorCode::invalid_argument, ": the fraction ", compression.fraction,
-                  is_sparse(compression.codec) ? " is not above 0 and at most 1"
-                                               : " means nothing to this codec");
+                  is_sparse(compression.codec) ? " must be above 0 and at most 1"
+                                               : " does not apply to this codec");
   }
   return {};
 }
@@ -126,12 +126,12 @@ Status validate_leaves(const Request& request, int set_size) {
     return Status(code, str(in_quotes(request.name), ": ", parts...));
   };
   if (request.collective != Collective::allreduce) {
-    return refuse(ErrorCode::unsupported, "only an allreduce can be of leaves, not a ",
+    return refuse(ErrorCode::unsupported, "only an allreduce can have leaves, not a ",
                   name_of(request.collective));
   }
   if (ranks.size() > max_leaves) {
-    return refuse(ErrorCode::invalid_argument, ranks.size(), " leaves are more than the ",
-                  max_leaves, " that there may be");
+    return refuse(ErrorCode::invalid_argument, ranks.size(), " leaves are too many: at most ",
+                  max_leaves, " are possible");
   }
   for (std::size_t leaf = 0; leaf < ranks.size(); ++leaf) {
     if (ranks[leaf] >= 0 && ranks[leaf] < set_size) continue;
@@ -139,7 +139,7 @@ Status validate_leaves(const Request& request, int set_size) {
                   "'s, which is not in the process set, whose ranks are 0 to ", set_size - 1);
   }
   if (request.on_gpu) {
-    return refuse(ErrorCode::unsupported, "only tensors on the CPU can be of leaves");
+    return refuse(ErrorCode::unsupported, "leaves need tensors on the CPU");
   }
   if (request.wire || request.compression.codec != CodecKind::none) {
     return refuse(ErrorCode::unsupported, "an allreduce of leaves cannot be compressed");
@@ -281,8 +281,8 @@ Status validate(const Request& request, int set_size) {
   const bool gets_all =
       request.collective == Collective::allgather || request.collective == Collective::alltoall;
   if (gets_all && request.shape.front() > std::numeric_limits<std::int64_t>::max() / set_size) {
-    return refuse(ErrorCode::invalid_argument, "so many rows as ", to_string(request.shape),
-                  " has cannot be counted on ", set_size, " ranks");
+    return refuse(ErrorCode::invalid_argument, "the rows of ", to_string(request.shape), " on ",
+                  set_size, " ranks are too many to count");
   }
   if (request.collective == Collective::broadcast &&
       (request.root < 0 || request.root >= set_size)) {

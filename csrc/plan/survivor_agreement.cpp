@@ -154,7 +154,7 @@ void SurvivorAgreement::advance(Time now) {
   for (const int member : silent(now)) {
     const Duration silence = now - signs_.heard(member);
     known_.add_unreachable(member, Status(ErrorCode::peer_lost,
-                                          str("rank ", settings_.rank, " has not heard of rank ",
+                                          str("rank ", settings_.rank, " has not heard from rank ",
                                               member, " for ", to_seconds(silence), " s"),
                                           member));
   }
@@ -267,7 +267,7 @@ void SurvivorAgreement::decide(Time now) {
   } else if (!cut_off_since_) {
     cut_off_since_ = now;  // gives others time to confirm what this process has seen
   } else if (now - *cut_off_since_ >= signs_.beat()) {
-    stop(str("rank ", settings_.rank, " does not reach those that stay, ",
+    stop(str("rank ", settings_.rank, " cannot reach the surviving ",
              describe_ranks(own_.outcome.survivors)));
   }
 }
@@ -281,9 +281,9 @@ void SurvivorAgreement::conclude() {
   const auto left = str(survivors.size(), " of ", settings_.members.size(), " ranks");
   if (!is_majority_of(known_.members()) ||
       !std::all_of(given_up.begin(), given_up.end(), is_majority_of)) {
-    stop(str(left, " cannot go on: others may live and have the majority"));
+    stop(str(left, " cannot continue: the other ranks may be alive and have the majority"));
   } else if (survivors.size() < static_cast<std::size_t>(std::max(settings_.min_size, 0))) {
-    stop(str(left, " are left, fewer than ", settings_.min_size));
+    stop(str(left, " are left, fewer than ", settings_.min_size, " (min_np)"));
   } else {
     decision_ = Decision{survivors, own_.proposal, known_.lost(settings_.members, survivors)};
     was_stopped_since_decision_ = false;

@@ -13,7 +13,7 @@ namespace rueda {
 namespace {
 
 Status does_not_reach(int observer, int member, const Status& cause) {
-  return Status(ErrorCode::peer_lost, str("rank ", observer, " does not reach rank ", member),
+  return Status(ErrorCode::peer_lost, str("rank ", observer, " cannot reach rank ", member),
                 observer)
       .because(cause);
 }

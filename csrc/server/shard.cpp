@@ -139,7 +139,8 @@ RowShard::RowShard(std::int64_t width, InitialRows initial, AppliedRule rule, Sh
 Status RowShard::check(const Selection& selection) const {
   const bool fits =
       selection.count >= 0 && selection.rows.size() == static_cast<std::size_t>(selection.count);
-  if (!fits) return {ErrorCode::invalid_argument, "a table of rows is asked for rows"};
+  if (!fits)
+    return {ErrorCode::invalid_argument, "a request to a table of rows must name its rows"};
   for (const std::int64_t row : selection.rows) {
     if (row < 0) return {ErrorCode::invalid_argument, str("there is no row ", row)};
   }
@@ -220,7 +221,7 @@ Status RowShard::no_room() const {
   return {ErrorCode::invalid_argument,
           str("its owner has no memory for more than the ", used_, " rows of ",
               stride_ * sizeof(float), " bytes that it holds, ", bytes, " bytes in all, with ",
-              left, " bytes left on its host: more ranks or hosts would help")};
+              left, " bytes left on its host: use more ranks or hosts")};
 }
 
 void RowShard::write(const Selection& /*selection*/, const Places& places, std::int64_t from,

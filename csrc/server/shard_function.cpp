@@ -25,7 +25,7 @@ void append(Bytes& bytes, const T& value) {
 
 template <class T>
 T read(std::span<const std::byte> bytes) {
-  if (bytes.size() != sizeof(T)) throw InvalidArgumentError("an argument of another size");
+  if (bytes.size() != sizeof(T)) throw InvalidArgumentError("the argument has the wrong size");
   T value;
   std::memcpy(&value, bytes.data(), sizeof value);
   return value;
@@ -128,11 +128,11 @@ const ShardFunction* find_shard_function(std::string_view name) {
 
 void register_shard_function(const std::string& name, ShardFunction function) {
   if (name.empty() || !function) {
-    throw InvalidArgumentError("a function of shards has a name and something to call");
+    throw InvalidArgumentError("a shard function needs a name and a function");
   }
   const std::lock_guard lock(functions().mutex);
   if (!functions().by_name.emplace(name, std::move(function)).second) {
-    throw InvalidArgumentError(str("there is a function '", name, "' of shards already"));
+    throw InvalidArgumentError(str("a shard function '", name, "' is already registered"));
   }
 }
 

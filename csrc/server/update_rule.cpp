@@ -71,8 +71,9 @@ Status check_parameters(std::string_view name, std::span<const double> parameter
   }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (std::isfinite(parameters[i]) && parameters[i] >= 0) continue;
-    return {ErrorCode::invalid_argument, str("the ", rule->parameters[i], " of the update rule '",
-                                             name, "' is ", parameters[i])};
+    return {ErrorCode::invalid_argument,
+            str("the ", rule->parameters[i], " of the update rule '", name, "' is ", parameters[i],
+                ": it must be finite and not negative")};
   }
   return {};
 }
@@ -81,11 +82,11 @@ void register_update_rule(const std::string& name, UpdateRule rule) {
   constexpr int max_states = 255;
   if (name.empty() || rule.apply == nullptr || rule.states < 0 || rule.states > max_states) {
     throw InvalidArgumentError(
-        str("an update rule has a name, a function and 0 to ", max_states, " states"));
+        str("an update rule needs a name, a function and 0 to ", max_states, " states"));
   }
   const std::lock_guard lock(rules().mutex);
   if (!rules().by_name.emplace(name, std::move(rule)).second) {
-    throw InvalidArgumentError(str("there is an update rule '", name, "' already"));
+    throw InvalidArgumentError(str("an update rule '", name, "' is already registered"));
   }
 }
 

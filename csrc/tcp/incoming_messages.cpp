@@ -47,7 +47,7 @@ Ticket IncomingMessages::recv(Tag tag, std::span<const MutableBytes> spans) {
 
 Expected<IncomingMessages::MessagePointer> IncomingMessages::begin(const ChunkHeader& header) {
   const auto nonsense = [this] {
-    return Status(ErrorCode::transport, str("rank ", peer_, " sends what is no part of a message"),
+    return Status(ErrorCode::transport, str("rank ", peer_, " sent an invalid part of a message"),
                   peer_);
   };
   if (header.message == 0 || header.previous >= header.message ||
@@ -108,7 +108,7 @@ void IncomingMessages::match(Message& message, Posted posted) {
     finish(*posted.ticket,
            Status(ErrorCode::transport,
                   str("no memory for the ", message.length, " bytes that rank ", peer_, " sent of ",
-                      describe(message.tag), " before they were to be received"),
+                      describe(message.tag), " before they were expected"),
                   peer_));
     message.unwanted = true;
     return;
@@ -118,7 +118,7 @@ void IncomingMessages::match(Message& message, Posted posted) {
     finish(*posted.ticket,
            Status(ErrorCode::transport,
                   str("rank ", peer_, " sent ", message.length, " bytes of ", describe(message.tag),
-                      " where ", posted.length, " were to be received"),
+                      ", but ", posted.length, " were expected"),
                   peer_));
     message.unwanted = true;
     message.kept.reset();

@@ -62,7 +62,7 @@ void IncomingStream::read_opening(Progress& progress) {
   if (frame && !frame.value()) return;
   const auto confirmation = frame ? opening_.confirm(frame.value()->payload) : std::nullopt;
   if (!confirmation) {
-    progress.status = Status(ErrorCode::transport, "a stream that proves nothing");
+    progress.status = Status(ErrorCode::transport, "a stream without a valid proof");
     return;
   }
   link_.enqueue(frame_of(FrameKind::message, *confirmation));

@@ -28,7 +28,7 @@ constexpr std::size_t max_gathered_chunks = 16;
 constexpr Duration between_looks = std::chrono::milliseconds(20);
 
 Status is_none_of_ours() {
-  return Status(ErrorCode::transport, "what answers there is none of this world's ranks");
+  return Status(ErrorCode::transport, "the process that answers there is not a rank of this world");
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ class TcpTransport final : public Transport {
  private:
   TcpPeer& at(int peer) { return *peers_[static_cast<std::size_t>(peer)]; }
   void handle_event(const EpollSet<TcpWatched>::Event& event);
-  void take_up(int peer);
+  void mark_active(int peer);
   void call_at(Time time);
   void handle_timer();
 
@@ -94,7 +94,7 @@ TcpTransport::TcpTransport(int rank, std::vector<std::vector<std::string>> addre
                {[this](int peer, std::uint64_t) { return at(peer).expects_stream(); },
                 [this](int peer, std::uint64_t, SocketLink link) {
                   at(peer).admit(std::move(link));
-                  take_up(peer);
+                  mark_active(peer);
                 }}) {
   is_active_.resize(addresses.size());
   for (int peer = 0; peer < size(); ++peer) {
@@ -145,7 +145,7 @@ bool TcpTransport::progress() {
   for (const int peer : active) {
     is_active_[static_cast<std::size_t>(peer)] = 0;
     moved = at(peer).progress(now) || moved;
-    if (at(peer).has_work()) take_up(peer);
+    if (at(peer).has_work()) mark_active(peer);
   }
   return moved;
 }
@@ -158,11 +158,11 @@ void TcpTransport::handle_event(const EpollSet<TcpWatched>::Event& event) {
     case TcpWatched::incoming:
       const int peer = TcpPeer::peer_of(event.index);
       at(peer).mark_ready(event.source, event.index, event.events);
-      take_up(peer);
+      mark_active(peer);
   }
 }
 
-void TcpTransport::take_up(int peer) {
+void TcpTransport::mark_active(int peer) {
   if (std::exchange(is_active_[static_cast<std::size_t>(peer)], char{1}) == 0)
     active_.push_back(peer);
 }
@@ -181,7 +181,7 @@ void TcpTransport::handle_timer() {
   std::uint64_t count = 0;
   [[maybe_unused]] const auto got = ::read(timer_.get(), &count, sizeof count);
   timer_at_ = Time::max();
-  for (int peer = 0; peer < size(); ++peer) take_up(peer);
+  for (int peer = 0; peer < size(); ++peer) mark_active(peer);
 }
 
 // Anything ready by now keeps wait_fd() readable, so a sleeper on it wakes at once.
@@ -213,7 +213,7 @@ Expected<std::unique_ptr<Transport>> open_tcp_transport(Bootstrap& bootstrap,
   for (const std::string& text : told.value()) {
     std::vector<std::string> words = words_of(text);
     if (words.size() < 2) {
-      return failed.because(Status(ErrorCode::initialization, "a rank told no address"));
+      return failed.because(Status(ErrorCode::initialization, "a rank sent no address"));
     }
     words.erase(words.begin());
     addresses.push_back(std::move(words));

@@ -26,7 +26,7 @@ Expected<std::vector<std::string>> Bootstrap::allgather(const std::string& key,
     const auto found = get(str(key, "/", peer));
     const int name = world_rank(peer);
     if (!found.ok()) {
-      return Status(ErrorCode::initialization, str("rank ", name, " has told nothing"), name)
+      return Status(ErrorCode::initialization, str("rank ", name, " sent nothing"), name)
           .because(found.status());
     }
     const std::string& value = found.value();

@@ -163,8 +163,9 @@ class PendingCalls {
 };
 
 Status did_not_come(const std::set<int>& missing, const std::string& what) {
-  return Status(ErrorCode::initialization, str(describe_ranks({missing.begin(), missing.end()}),
-                                               " did not come for ", what, " before the deadline"));
+  return Status(ErrorCode::initialization,
+                str(describe_ranks({missing.begin(), missing.end()}),
+                    " did not connect to receive ", what, " before the deadline"));
 }
 
 }  // namespace
@@ -178,7 +179,7 @@ Status send_descriptors(int socket, std::span<const int> fds, Time deadline) {
   std::memcpy(CMSG_DATA(entry), fds.data(), fds.size_bytes());
   while (::sendmsg(socket, &envelope.header, MSG_NOSIGNAL) != 1) {
     if (!may_send_later(socket, errno, deadline)) {
-      return system_error("cannot hand shared memory on", errno);
+      return system_error("cannot pass shared memory on", errno);
     }
   }
   return {};
@@ -188,18 +189,18 @@ Expected<std::vector<UniqueFd>> receive_descriptors(int socket, std::size_t coun
                                                     const std::string& what, Time deadline) {
   while (!wait_readable(socket, deadline)) {
     if (Clock::now() >= deadline) {
-      return Status(ErrorCode::initialization, str(what, " was not handed on before the deadline"));
+      return Status(ErrorCode::initialization, str(what, " was not received before the deadline"));
     }
   }
   Envelope envelope(descriptors_per_message);
   const ssize_t got = ::recvmsg(socket, &envelope.header, MSG_CMSG_CLOEXEC);
-  if (got < 0) return system_error(str("cannot be handed ", what), errno);
+  if (got < 0) return system_error(str("cannot receive ", what), errno);
   auto fds = take_descriptors(envelope.header);
   if (got == 1 && fds.size() == count) return fds;
   if ((envelope.header.msg_flags & MSG_CTRUNC) != 0) {
-    return system_error(str("cannot be handed ", what), EMFILE);
+    return system_error(str("cannot receive ", what), EMFILE);
   }
-  return Status(ErrorCode::transport, str(what, " was not handed on: the other rank gave up"));
+  return Status(ErrorCode::transport, str(what, " was not received: the other rank gave up"));
 }
 
 Expected<UniqueFd> call_rank_zero(const std::string& address, const std::string& world, int rank) {

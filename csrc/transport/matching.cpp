@@ -76,11 +76,11 @@ void Matching::match(Arrival& arrival, Posted posted) {
   const auto kept = std::move(arrival.kept);
   if (posted.target.remaining() != arrival.length) {
     // The message is read to its end, so that later ones can be, but its bytes are dropped.
-    finish(*posted.ticket, Status(ErrorCode::transport,
-                                  str("rank ", arrival.peer, " sent ", arrival.length, " bytes of ",
-                                      describe(arrival.tag), " where ", posted.target.remaining(),
-                                      " were to be received"),
-                                  arrival.peer));
+    finish(*posted.ticket,
+           Status(ErrorCode::transport,
+                  str("rank ", arrival.peer, " sent ", arrival.length, " bytes of ",
+                      describe(arrival.tag), ", but ", posted.target.remaining(), " were expected"),
+                  arrival.peer));
     return;
   }
   arrival.target = std::move(posted.target);

@@ -197,7 +197,7 @@ Status PeerConnection::handle_frame(const Frame& frame, bool is_outgoing) {
     const bool more_to_come = is_outgoing && !frame.payload.empty();
     (more_to_come ? is_leaving_ : has_left_) = true;
   } else if (is_outgoing) {
-    return Status(ErrorCode::transport, "a message from a rank that was not to send any here");
+    return Status(ErrorCode::transport, "an unexpected message on an outgoing connection");
   } else if (frame.kind == FrameKind::message) {
     context_.on_message(path_, frame.payload);
   } else if (std::uint64_t count = 0;
@@ -205,7 +205,7 @@ Status PeerConnection::handle_frame(const Frame& frame, bool is_outgoing) {
     std::memcpy(&count, frame.payload.data(), sizeof count);
     return context_.on_resume(path_, count);
   } else {
-    return Status(ErrorCode::transport, "a frame that means nothing here");
+    return Status(ErrorCode::transport, "an unexpected frame");
   }
   return {};
 }
@@ -221,7 +221,8 @@ Status PeerConnection::handle_first_frame(const Frame& frame) {
              context_.handshake.is_good_bye_of(path_.peer, frame.payload)) {
     has_left_ = true;
   } else {
-    return Status(ErrorCode::transport, "what answers there is none of this world's ranks");
+    return Status(ErrorCode::transport,
+                  "the process that answers there is not a rank of this world");
   }
   return {};
 }

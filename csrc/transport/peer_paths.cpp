@@ -135,7 +135,7 @@ bool PeerPaths::is_next(std::size_t index) {
 Status PeerPaths::resume(std::size_t path, std::uint64_t count) {
   Path& resumed = paths_[path];
   if (paths_.size() == 1 || count < resumed.received) {
-    return Status(ErrorCode::transport, "it begins again where it must not");
+    return Status(ErrorCode::transport, "it resumed at an invalid position");
   }
   resumed.received = count;
   if (!is_complete(resumed) && !has_other(resumed)) {

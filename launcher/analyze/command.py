@@ -27,8 +27,8 @@ _EPILOG = """
     damaged          by file: why it cannot be read
     divergences      kind ("missing" or "mismatch"), operation, ranks,
                      missing, fields (by name: for each value, its ranks)
-    cut_short        as divergences, but the world failed by the loss of
-                     another rank before those in "missing" got there
+    cut_short        like divergences, but the world failed because
+                     another rank was lost before those in "missing" got there
     not_compared     operations that had not ended, and whose names could
                      not be told apart
     reordered        operations, ranks; or null

@@ -259,7 +259,7 @@ def read_folder(folder: Path) -> list[WorldRecords]:
     if not found:
         raise RecordsError(
             f"'{folder}' has no records (rank0.json, ...): start the job with RUEDA_FLIGHT_RECORDER={folder}; "
-            "ranks write when their world fails or stalls, or where rueda.write_flight_record() is called"
+            "ranks write when their world fails or stalls, or when rueda.write_flight_record() is called"
         )
     readable = [world for world in found if world.records]
     if not readable:

@@ -55,8 +55,8 @@ def _place_of(summary: RankSummary) -> str:
         more = len(summary.open) - MAX_OPEN
         return f"it waited for {named}" + (f" and {more} more" if more > 0 else "")
     if summary.last_done is not None:
-        return f"it waited for nothing; the last that it did was {summary.last_done}"
-    return "it had done nothing"
+        return f"it waited for nothing; its last operation was {summary.last_done}"
+    return "it had completed no operation"
 
 
 def _rank_line(summary: RankSummary) -> str:
@@ -73,13 +73,13 @@ def _outdated_line(records: Mapping[int, Record], rank: int) -> str:
     occasion = records[rank].occasion
     has_failed = any(record.occasion == "failure" for record in records.values())
     if has_failed and occasion in ("stall", "request"):
-        written = "of an earlier stall" if occasion == "stall" else "what it was asked for earlier"
+        written = "from an earlier stall" if occasion == "stall" else "from an earlier request"
         return (
             f"rank {rank}: its record is {written}; it wrote none when the world failed. "
-            "It was killed, or had ended."
+            "It was killed, or had ended before."
         )
     return (
-        f"rank {rank}: its record is older than those of others, and does not tell what it "
+        f"rank {rank}: its record is older than those of other ranks and does not show what it "
         "submitted later."
     )
 
@@ -94,7 +94,7 @@ def _world_lines(analysis: Analysis) -> Iterator[str]:
         yield f"'{path}' cannot be read: {why}"
     for reason in dict.fromkeys(record.why for _, record in sorted(world.records.items())):
         ranks = [rank for rank, record in sorted(world.records.items()) if record.why == reason]
-        yield f"Why, says {_ranks(ranks)}: {reason}"
+        yield f"Reason given by {_ranks(ranks)}: {reason}"
     yield ""
     for summary in analysis.summaries:
         yield _rank_line(summary)
@@ -110,19 +110,19 @@ def _agreement_lines(analysis: Analysis) -> Iterator[str]:
     if analysis.not_compared:
         yield (
             f"No divergence was found, but {_count_of(len(analysis.not_compared), 'operation')} that had not ended "
-            f"could not be compared, the first {analysis.not_compared[0]}: too many names came before "
-            "for its own to be counted, and it came several times."
+            f"could not be compared, the first {analysis.not_compared[0]}: its name was used several times, after "
+            "too many other names for its uses to be counted."
         )
     else:
         as_far = ", as far as their records go" if analysis.outdated or analysis.cut_short else ""
-        yield f"No divergence: all ranks that left a record have submitted the same{as_far}."
+        yield f"No divergence: all ranks that left a record have submitted the same operations{as_far}."
     if analysis.cut_short:
         cut = analysis.cut_short[0]
         records = analysis.world.records
         waited = max(records[rank].written for rank in cut.missing) - cut.operation.submitted
         yield (
-            f"The failure came before all had submitted {cut.operation}{_of_set(cut.operation)}: {_ranks(cut.ranks)} "
-            f"had, {max(0, waited) / 1e6:.3f} s before; {_ranks(cut.missing)} had not come to it."
+            f"The failure came before all ranks had submitted {cut.operation}{_of_set(cut.operation)}: "
+            f"{_ranks(cut.ranks)} had, {max(0, waited) / 1e6:.3f} s earlier; {_ranks(cut.missing)} had not reached it."
         )
 
 
@@ -137,7 +137,7 @@ def _verdict_lines(analysis: Analysis) -> Iterator[str]:
         yield ("First divergence: " if count == 0 else "Then: ") + lines[0]
         yield from lines[1:]
     if len(found) > MAX_DIVERGENCES:
-        yield f"And {len(found) - MAX_DIVERGENCES} more, which --json tells."
+        yield f"And {len(found) - MAX_DIVERGENCES} more; --json lists them."
     if not found:
         yield from _agreement_lines(analysis)
     if analysis.reordered is not None:

@@ -67,9 +67,9 @@ def _check_hosts(
 def _check_flags(hosts: str | None, ssh: str | None, mpi: bool, mpi_args: str | None) -> None:
     """Raises LaunchError where some are given that mean nothing together."""
     if hosts is None and (mpi or ssh is not None):
-        raise LaunchError(f"{'--mpi' if mpi else '--ssh'} goes with -H, which names the hosts")
+        raise LaunchError(f"{'--mpi' if mpi else '--ssh'} needs -H, which names the hosts")
     if mpi_args is not None and not mpi:
-        raise LaunchError("--mpi-args goes with --mpi")
+        raise LaunchError("--mpi-args needs --mpi")
     if mpi and ssh is not None:
         raise LaunchError(
             "--ssh: mpirun reaches hosts in its own way; for another agent give --mpi-args "
@@ -110,16 +110,16 @@ def make_check_command(native: Native) -> click.Command:
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
     @click.option(
         "-H", "--hosts", metavar="HOST:SLOTS,...",
-        help="Start ranks there, and report the links found between them and the algorithm "
-        "chosen for each size: of TCP, and with --mpi of MPI, too.",
+        help="Start ranks on these hosts, and report the links between them and the algorithm "
+        "chosen for each size: for TCP, and with --mpi also for MPI.",
     )  # fmt: skip
-    @click.option("--ssh", metavar="COMMAND", help="How `rueda run` reaches hosts, with -H.")
+    @click.option("--ssh", metavar="COMMAND", help="With -H: how `rueda run` reaches hosts.")
     @click.option(
         "--mpi", is_flag=True,
-        help="Start the ranks by mpirun, so that MPI is tried as well as TCP, with -H.",
+        help="With -H: start the ranks by mpirun, so that MPI is tried as well as TCP.",
     )  # fmt: skip
     @click.option(
-        "--mpi-args", metavar="'ARGS'", help="Arguments for mpirun, as one word, with --mpi."
+        "--mpi-args", metavar="'ARGS'", help="With --mpi: arguments for mpirun, as one word."
     )
     @click.pass_context
     def check(

@@ -34,18 +34,18 @@ print(json.dumps([version.value, error, devices.value]))
 def support_row(native: Native) -> Row:
     """What this build of Rueda does with GPUs."""
     if native.module is None:
-        return missing("GPU support", "the native extension is not there")
+        return missing("GPU support", "the native extension is missing")
     built, kernels, _ = native.module.gpu_support()
     if not built:
         return missing(
             "GPU support",
-            "librueda was built where there was no cuda.h",
+            "librueda was built without cuda.h",
             "needed for GPUs only: pip install nvidia-cuda-runtime nvidia-cuda-nvcc, then install Rueda again",
         )
     note = (
         f"kernels by {kernels}"
         if kernels
-        else "no kernels, for there was no nvcc: tensors are packed one by one"
+        else "no kernels, because nvcc was missing at build time: tensors are packed one by one"
     )
     return Row("GPU support", True, note=note)
 

@@ -71,7 +71,7 @@ def library_rows() -> list[Row]:
     """libmpi, the thread level that it grants, and ULFM."""
     path = find_library()
     if path is None:
-        reason = "no libmpi.so in the Python environment's lib nor in the system's"
+        reason = "no libmpi.so in the lib folder of the Python environment or the system"
         rows = [missing("MPI library", reason, f"{_INSTALL}, or set RUEDA_MPI_LIBRARY")]
         return rows + [missing(name, "no MPI library") for name in ("MPI threads", "ULFM")]
     try:
@@ -115,7 +115,7 @@ def mpirun_row(library: Row) -> Row:
     """mpirun, and whether it belongs to the library."""
     path = find_mpirun()
     if path is None:
-        return missing("mpirun", "none beside the MPI library nor on the PATH", _INSTALL)
+        return missing("mpirun", "none next to the MPI library or on the PATH", _INSTALL)
     try:
         found = inspect_mpirun(path)
     except LaunchError as error:
@@ -124,6 +124,6 @@ def mpirun_row(library: Row) -> Row:
     if library.found and found.version not in library.version:
         return Row(
             "mpirun", True, version, path,
-            note=f"not of the MPI library ({library.version}): ranks may not find each other",
+            note=f"does not belong to the MPI library ({library.version}): ranks may not find each other",
         )  # fmt: skip
     return Row("mpirun", True, version, path)

@@ -35,7 +35,9 @@ class Report:
 def _transport(name: str, needs: list[Row]) -> Row:
     lacking = [row.name for row in needs if not row.found]
     if lacking:
-        return missing(f"transport {name}", f"needs {' and '.join(lacking)}", "see there")
+        return missing(
+            f"transport {name}", f"needs {' and '.join(lacking)}", f"see {' and '.join(lacking)}"
+        )
     return Row(f"transport {name}", True)
 
 

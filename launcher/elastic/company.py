@@ -116,12 +116,12 @@ class Company:
         numbers = [how.rank for how in gone]
         if is_missed:
             self._say(
-                f"the job ends, for {self._name(gone[0])} ended before the first world was formed"
+                f"the job ends because {self._name(gone[0])} ended before the first world was formed"
             )
             return False
         now = time.monotonic()
         if not growth.bears_loss_of(*numbers, now=now):
-            self._say(f"the job ends, for {growth.why_not(*numbers, now=now)}")
+            self._say(f"the job ends because {growth.why_not(*numbers, now=now)}")
             return False
         for how in gone:
             what = "is lost" if growth.was_member(how.rank) else "has not joined"

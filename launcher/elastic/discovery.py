@@ -20,7 +20,7 @@ from .growth import Limits
 _PAUSE = 1.0
 # Seconds between checks for an answer.
 _LOOK = 0.1
-_PATIENCE = 30.0
+_SCRIPT_TIMEOUT = 30.0
 # Seconds to wait for a script to end once it is killed.
 _GIVEN_UP = 1.0
 _SHOWN = 300
@@ -98,9 +98,11 @@ class Discovery:
         except OSError as error:
             raise LaunchError(f"cannot run '{self._script}': {error.strerror}") from error
         try:
-            output, complaints = await asyncio.wait_for(self._read(process), _PATIENCE)
+            output, complaints = await asyncio.wait_for(self._read(process), _SCRIPT_TIMEOUT)
         except asyncio.TimeoutError:
-            raise LaunchError(f"'{self._script}' has not ended within {_PATIENCE:g} s") from None
+            raise LaunchError(
+                f"'{self._script}' has not ended within {_SCRIPT_TIMEOUT:g} s"
+            ) from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -108,7 +110,7 @@ class Discovery:
                 await asyncio.wait_for(process.communicate(), _LOOK)
         if process.returncode != 0:
             told = (output + complaints).decode(errors="replace").strip()[-_SHOWN:]
-            raise LaunchError(f"'{self._script}' has ended with {process.returncode}: {told}")
+            raise LaunchError(f"'{self._script}' exited with code {process.returncode}: {told}")
         return output.decode(errors="replace")
 
     async def _read(self, process: asyncio.subprocess.Process) -> list[bytes]:
@@ -139,14 +141,14 @@ class Discovery:
             parse_host_line(self._script, line, self._default_slots) for line in lines
         )
         if not hosts:
-            raise LaunchError(f"'{self._script}' has named no host")
+            raise LaunchError(f"'{self._script}' printed no host")
         others = [host.name for host in hosts if not host.is_local]
         if not self._here_only or len(others) < len(hosts):
             self.hosts = hosts
         if others and self._here_only:
             raise LaunchError(
-                f"'{self._script}' names host '{others[0]}', and the job has begun on this host alone, where "
-                "ranks of others cannot come: let its first answer name a host by its name in the network"
+                f"'{self._script}' names host '{others[0]}', but ranks of other hosts cannot join, because the job "
+                "began with only this host, under a local name: let its first answer use a name known in the network"
             )
 
     def _report(self, problem: str) -> None:
@@ -189,7 +191,7 @@ async def _enough(discovery: Discovery, ranks: int, timeout: float) -> tuple[Hos
     while total_slots(discovery.hosts or ()) < ranks:
         if time.monotonic() > deadline:
             raise LaunchError(
-                f"--host-discovery-script: {total_slots(discovery.hosts or ())} slots of {ranks} were there "
+                f"--host-discovery-script: only {total_slots(discovery.hosts or ())} of {ranks} slots were available "
                 f"within {timeout:g} s (--elastic-timeout)"
             )
         await asyncio.sleep(_LOOK)

@@ -29,7 +29,7 @@ def elastic_of(
         for name in _NEEDS:
             if values[name]:
                 flag = "--" + name.replace("_", "-")
-                raise LaunchError(f"{flag} is for jobs whose ranks come and go: give --max-np, too")
+                raise LaunchError(f"{flag} is for elastic jobs: give --max-np, too")
         return None
     most = values["max_np"]
     if values["host_discovery_script"] is not None and (values["hosts"] or values["hostfile"]):
@@ -37,7 +37,9 @@ def elastic_of(
             "--host-discovery-script says which hosts there are: leave out -H and --hostfile"
         )
     if most is None:
-        raise LaunchError("--host-discovery-script: say with --max-np how many ranks there may be")
+        raise LaunchError(
+            "--host-discovery-script needs --max-np, the most ranks that the job may have"
+        )
     if most < ranks:
         raise LaunchError(f"--max-np {most} is less than the {ranks} ranks of -np")
     first, longest = values["blacklist_cooldown_range"] or (1.0, 60.0)

@@ -235,10 +235,12 @@ class Growth:
     def why_not(self, *numbers: int, now: float) -> str:
         """Why the loss of these processes ends the job."""
         if self._is_one_too_many(numbers, now):
-            return f"it is the loss number {self._losses + 1}, and --reset-limit is {self._limits.changes}"
+            return (
+                f"it is loss number {self._losses + 1}, and --reset-limit is {self._limits.changes}"
+            )
         left = self._left_without(numbers)
         are_left = "1 rank is left" if left == 1 else f"{left} ranks are left"
-        beside = " beside those that are to leave" if set(self.leaving) - set(numbers) else ""
+        beside = " without those that are to leave" if set(self.leaving) - set(numbers) else ""
         return f"{are_left}{beside}, fewer than --min-np {self._limits.least}"
 
     def _left_without(self, numbers: Iterable[int]) -> int:

@@ -141,7 +141,7 @@ class ElasticHostsRun(RemoteRun):
         self._company.end_unwanted()
         for name, connection in list(self._ready.items()):
             if connection.is_over:  # it has ended for another reason
-                self._lose_host(supervisor, connection, "what starts ranks there has ended")
+                self._lose_host(supervisor, connection, "Rueda's process there has ended")
             elif not self._growth.has_slots(name) and not self._growth.alive_on(name):
                 self._dismiss(connection)
         for host in () if self._has_failed() else self._growth.missing(time.monotonic()):

@@ -41,13 +41,13 @@ class Desk:
     def _refusal(self, facts: Facts) -> str:
         own, other = installed_version(), facts.get("version")
         if other != own:
-            return f"the job has Rueda {own}, and host {facts.get('host')} has Rueda {other}: they must be the same"
+            return f"the job has Rueda {own}, but host {facts.get('host')} has Rueda {other}: install the same version"
         rank, number = facts.get("rank"), facts.get("number")
         if not isinstance(rank, int):
-            return f"{rank!r} is no rank"
+            return f"{rank!r} is not a rank"
         if number is None or (self._room.knows(number) and number not in self._done):
             return ""
-        return f"the ranks of the job are others than process {number!r}"
+        return f"process {number!r} is not one of the ranks of the job"
 
     def _take(self, facts: Facts, link: socket.socket) -> None:
         """Takes a connection. `facts`: include the number of a process that reconnects after its link broke."""
@@ -109,10 +109,12 @@ class Desk:
             if number in self._sessions:
                 self._sessions[number].send(recall=True)
         for number in self._room.waiting_for_nothing:
-            self._dismiss(number, done=True, why="the others have done their work and have left")
+            self._dismiss(number, done=True, why="the other ranks have finished the job")
 
     def _refuse(self, number: int) -> None:
-        self._dismiss(number, done=False, why="the ranks of the job could not take this process in")
+        self._dismiss(
+            number, done=False, why="the ranks of the job could not let this process join"
+        )
 
     def _dismiss(self, number: int, **over: Any) -> None:
         if session := self._sessions.get(number):

@@ -63,8 +63,8 @@ between_seeds, reference, notes and, for each way to train, in ways:
   to_target  reached, seeds, step, seconds, bytes, speedup
 
 \b
-Exit code: 0 if all are what --require asks for; 1 if one is not shown to be, or has
-failed; 3 if, of the rest, one is undecided; 2 if nothing could be compared.
+Exit code: 0 if all verdicts meet --require; 3 if those that do not are undecided;
+1 if one falls short or has failed; 2 if nothing could be compared.
 """
 
 

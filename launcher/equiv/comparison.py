@@ -75,7 +75,7 @@ def choose_measure(name: str | None, margin: float | None, outcome: Outcome) -> 
     given = {"loss": None, **first.results, **first.metrics}
     if wanted not in given:
         raise LaunchError(
-            f"--metric {wanted}: the script has given {', '.join(given)} to rueda.torch.equiv.result() and record()"
+            f"--metric {wanted}: the script passes {', '.join(given)} to rueda.torch.equiv.result() and record()"
         )
     higher = direction == "max" if direction else is_better_higher(wanted) is not False
     return Measure(wanted, higher, margin)
@@ -143,7 +143,7 @@ def _row(
     steps = {len(run[0].steps) - 1 for run in runs.values()}
     if len(steps) > 1:
         told = ", ".join(map(str, sorted(steps)))
-        problems.append(f"{way}: its seeds took other numbers of steps: {told}")
+        problems.append(f"{way}: its seeds took different numbers of steps: {told}")
     price = _price(runs, baseline.references, target)
     value = float(np.mean([measure.of(run) for run in runs.values()])) if runs else float("nan")
     if problems:
@@ -181,20 +181,20 @@ def _notes(
     notes = []
     if ":" not in (metric or "") and is_better_higher(measure.name) is None:
         notes.append(
-            f"whether more of '{measure.name}' is better its name does not tell, so more is taken to be: say "
+            f"the name '{measure.name}' does not tell whether more is better, so more is assumed to be: give "
             f"--metric {measure.name}:max or --metric {measure.name}:min"
         )
     record = outcomes[Planned(plan.reference, 0)].ranks[0]
     if baseline.seeds_are_alike:
         notes.append(
-            "all seeds of the reference have the same bits: the script does not use its seed, and nothing is known of "
-            "what chance does; use rueda.torch.equiv.seed(), or {seed} in the command"
+            "all seeds of the reference have the same bits: the script does not use its seed, so the effect of chance "
+            "is unknown; use rueda.torch.equiv.seed(), or {seed} in the command"
         )
     in_command = any("{strategy}" in word for word in plan.command)
     strategies = {way.strategy for way in (plan.reference, *plan.candidates)}
     if len(strategies) > 1 and "strategy" not in record.used and not in_command:
         notes.append(
-            "the script has not asked for its strategy, so all ran by the same: call wrap() without one, "
+            "the script has not asked for its strategy, so all runs used the same one: call wrap() without one, "
             "rueda.torch.equiv.strategy(), or use {strategy} in the command"
         )
     if measure.name == "loss" and not np.isfinite(measure.of((record,))):
@@ -207,6 +207,6 @@ def _notes(
         notes.append(
             "rounding alone moves the reference nearly as far as another seed"
             + (f" after step {last}" if last > 0 else "")
-            + ": from there on its state tells nothing"
+            + ": from then on its state shows nothing"
         )
     return notes

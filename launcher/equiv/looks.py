@@ -58,5 +58,5 @@ def _read(path: Path) -> dict[str, list[str]]:
         return {}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise LaunchError(
-            f"'{path}', which counts the looks at these runs, is unreadable ({error}): remove it, or take another --out"
+            f"'{path}', which counts the looks at these runs, is unreadable ({error}): remove it or change --out"
         ) from error

@@ -85,23 +85,23 @@ def lines_of(comparison: Comparison) -> Iterator[str]:
         yield from (f"  {note}" for note in verdict.notes)
         found = verdict.diverges
         if found is None and verdict.rounding is not None:
-            yield f"  {verdict.rounding.factor:.2g} times what rounding does"
+            yield f"  {verdict.rounding.factor:.2g} times the effect of rounding"
         if found is not None:
             yield (
-                f"  leaves what rounding explains after step {found.step} in '{found.tensor}' on rank {found.rank}: "
+                f"  exceeds what rounding explains after step {found.step} in '{found.tensor}' on rank {found.rank}: "
                 f"{found.times:.2g} times rounding, {found.relative:.2g} of its norm, {found.seeds} of "
                 f"{comparison.plan.seeds} seeds"
             )
         if not verdict.ranks_agree_at_end:
-            yield "  its ranks end with other bits"
+            yield "  its ranks end with different bits"
         yield from (f"  {problem}" for problem in row.problems[1:])
     share = f"{100 * comparison.confidence:g}%"
     looks = ""
     if comparison.earlier_looks:
         together = f"{100 * max(0.0, 2 * comparison.confidence - 1):g}%"
         looks = (
-            f" at the first look at their runs, and with those of all further looks, of which each is allowed half of "
-            f"the error of the one before, with {together}"
+            f" at the first look at their runs; with the verdicts of all further looks, each of which is allowed half "
+            f"the error of the one before, they hold with {together}"
         )
     yield (
         f"All verdicts hold together with {share} confidence{looks}. Between seeds the reference differs by "

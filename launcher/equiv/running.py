@@ -131,8 +131,8 @@ def problem_of(ranks: tuple[RankRecord, ...]) -> str:
     steps = {len(rank.steps) - 1: rank.rank for rank in reversed(ranks)}
     if len(steps) > 1:
         told = ", ".join(f"{count} on rank {rank}" for count, rank in sorted(steps.items()))
-        return f"its ranks took other numbers of steps: {told}"
+        return f"its ranks took different numbers of steps: {told}"
     for rank in ranks[1:]:
         if rank.layout != ranks[0].layout:
-            return f"rank {rank.rank} has recorded another model than rank 0"
+            return f"rank {rank.rank} has recorded a different model from rank 0's"
     return ""

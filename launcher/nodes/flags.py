@@ -61,13 +61,9 @@ def nodes_of(values: Mapping[str, Any], variables: Mapping[str, str]) -> Nodes |
         return None
     for name, flag in _NOT_WITH.items():
         if values[name]:
-            raise LaunchError(
-                f"{flag} is not for jobs that are started on each node; leave it out, or --nodes"
-            )
+            raise LaunchError(f"{flag} cannot be used with --nodes: leave out one of them")
     if values["bootstrap"] == "mpi":
-        raise LaunchError(
-            "--bootstrap mpi is not for jobs that are started on each node; leave out --nodes"
-        )
+        raise LaunchError("--bootstrap mpi cannot be used with --nodes: leave out one of them")
     rank = _number(values["node_rank"], "--node-rank", _RANKS, variables)
     if rank is None:
         raise LaunchError(
@@ -87,8 +83,8 @@ def hint_at_nodes(values: Mapping[str, Any], variables: Mapping[str, str]) -> st
     if not index or is_asked_for:
         return ""
     return (
-        f"this pod is number {index} of an indexed Kubernetes job (JOB_COMPLETION_INDEX), and its ranks are a job of "
-        "their own: for one job on all pods give --nodes N --rendezvous tcp:HOST:PORT, else --nodes 1"
+        f"this pod is number {index} of an indexed Kubernetes job (JOB_COMPLETION_INDEX), and its ranks form a job "
+        "of their own: for one job on all pods give --nodes N --rendezvous tcp:HOST:PORT, otherwise --nodes 1"
     )
 
 
@@ -100,11 +96,11 @@ def hint_at_batch_job(values: Mapping[str, Any], variables: Mapping[str, str]) -
     count, source = _granted(variables)
     if count < 2:
         return ""
-    start = "srun" if source.startswith("SLURM") else "its command for that"
+    start = "srun" if source.startswith("SLURM") else "the batch system's command"
     return (
-        f"the batch job has {count} nodes ({source}), and all ranks run on this one: start 'rueda run' on each with "
-        f"{start} and --nodes {count} --rendezvous tcp:HOST:PORT, or name the hosts with -H; --nodes 1 says that this "
-        "one is meant"
+        f"the batch job has {count} nodes ({source}), but all ranks run on this one: start 'rueda run' on each with "
+        f"{start} and --nodes {count} --rendezvous tcp:HOST:PORT, or name the hosts with -H; if one node is meant, "
+        "give --nodes 1"
     )
 
 
@@ -143,7 +139,7 @@ def _secret_in(name: str) -> str:
             raise LaunchError(f"RUEDA_SECRET_FILE={name} may be read by every user: chmod 600 it")
         return Path(name).read_text().strip()
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise LaunchError(f"RUEDA_SECRET_FILE={name} cannot be read: {reason}") from error
 
 
@@ -155,7 +151,7 @@ def _number(
     for name in names:
         if text := variables.get(name):
             if not text.isdecimal():
-                raise LaunchError(f"{name}={text} is no number; give {flag}")
+                raise LaunchError(f"{name}={text} is not a number; give {flag}")
             return int(text)
     return None
 

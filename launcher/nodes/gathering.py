@@ -79,9 +79,9 @@ class Gathering:
                 raise LaunchError(self._problem)
             if now - begun > self._nodes.timeout:
                 raise LaunchError(
-                    f"{_describe(self._missing())} of {self._nodes.count} did not come to {self._nodes.where} within "
-                    f"{self._nodes.timeout:g} s: is 'rueda run --nodes {self._nodes.count}' running there, and can it "
-                    "reach node 0?"
+                    f"{_describe(self._missing())} of {self._nodes.count} did not connect to {self._nodes.where} "
+                    f"within {self._nodes.timeout:g} s: is 'rueda run --nodes {self._nodes.count}' running there, and "
+                    "can it reach node 0?"
                 )
             if now - told > _PROGRESS:
                 told = now
@@ -102,7 +102,7 @@ class Gathering:
             self.found.pop(node.rank).link.close()
         self.found[node.rank] = node
         if self._is_complete:
-            self._say(f"node {node.rank} on {node.host} has come again")
+            self._say(f"node {node.rank} on {node.host} has reconnected")
 
     def _refusal(self, facts: dict[str, Any]) -> str:
         """Why a node with this secret is refused, or "". If not only that node is at fault, the job cannot start."""
@@ -121,7 +121,7 @@ class Gathering:
                 return self._problem
         if not isinstance(rank, int) or not 1 <= rank < self._nodes.count:
             numbers = f"from 1 to {self._nodes.count - 1}"
-            return f"host {host} says that it is node {rank}: others than node 0 have numbers {numbers}"
+            return f"host {host} claims to be node {rank}: apart from node 0, nodes have numbers {numbers}"
         if rank in self.found and not self.found[rank].is_gone:
             return f"host {self.found[rank].host} is node {rank} already: give each node its own --node-rank"
         return ""

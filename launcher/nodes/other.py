@@ -158,10 +158,10 @@ def run_node(nodes: Nodes, job: Job, output: RankOutput, grace: float, silence: 
         channel.say(Kind.PREPARED, {"rendezvous": ""})
         start = channel.expect(Kind.START)
     except NotNeeded:
-        say("the other nodes have done the work")
+        say("the other nodes have finished the job")
         return 0
     except LauncherIsGone:
-        raise LaunchError(f"node 0 at {nodes.where} has gone before the job began") from None
+        raise LaunchError(f"node 0 at {nodes.where} has ended before the job began") from None
     meeting = _understand(nodes, lambda: _meeting(nodes, start.json()))
     relay = guard(grace)
 
@@ -192,7 +192,7 @@ def _understand(nodes: Nodes, read: Callable[[], Understood]) -> Understood:
     try:
         return read()
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise LaunchError(f"node 0 at {nodes.where} says what is not understood") from None
+        raise LaunchError(f"node 0 at {nodes.where} has sent an invalid message") from None
 
 
 def _meeting(nodes: Nodes, said: dict[str, Any]) -> dict[str, str]:

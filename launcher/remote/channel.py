@@ -75,7 +75,9 @@ class Channel:
                 self._look(frame)
             readable, _, _ = select.select([self.input], [], [], deadline - time.monotonic())
             if not readable:
-                raise LaunchError(f"{self._peer} has not gone on within {self._timeout:g} s")
+                raise LaunchError(
+                    f"{self._peer} did not send the next message within {self._timeout:g} s"
+                )
             self._waiting = self.read()
 
     def _look(self, frame: Frame) -> None:

@@ -190,7 +190,7 @@ class Connection:
             self._killed = True
             loop = asyncio.get_running_loop()
             loop.call_later(
-                _KILLED_WITHIN, self.give_up, "its ranks were killed, but it does not say so"
+                _KILLED_WITHIN, self.give_up, "its ranks were killed, but it has not confirmed that"
             )
 
     def _take(self, stream: Stream, chunk: bytes) -> None:
@@ -210,7 +210,7 @@ class Connection:
             for frame in self._frames.feed(chunk):
                 self._handle(frame)
         except (NotOurs, ValueError):
-            self.give_up("it says what is not understood")
+            self.give_up("it has sent an invalid message")
 
     def _handle(self, frame: Frame) -> None:
         """Handles a frame. Raises NotOurs or ValueError if it is invalid."""

@@ -235,12 +235,12 @@ class RemoteRun(BuiltinRun):
     def _check_versions(self, connections: Sequence[Connection]) -> None:
         own = installed_version()
         for connection in connections:
-            theirs = connection.facts.get("version", "one that does not say its version")
+            theirs = connection.facts.get("version", "of unknown version")
             if theirs != own:
                 raise HostsFailed(
                     [connection],
-                    f"host '{connection.name}' has Rueda {theirs}, and the launcher is {own}: install "
-                    "the same on every host",
+                    f"host '{connection.name}' has Rueda {theirs}, but the launcher is {own}: install "
+                    "the same version on every host",
                 )
 
     def _address_of(self, connection: Connection) -> str:

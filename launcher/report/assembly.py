@@ -104,8 +104,8 @@ def assemble(folder: Path, asked: Asked) -> Report:
     why = "the mean of the ranks' own times in this run"
     if workload is None:
         notes.append(
-            "fewer than four steps were recorded, so that nothing is predicted: steps are those of torch's optimizers, "
-            "or call rueda.report.step()"
+            "fewer than four steps were recorded, so nothing is predicted: without a torch optimizer, call "
+            "rueda.report.step() after each step"
         )
     else:
         if asked.baseline is not None:
@@ -154,7 +154,7 @@ def read_baseline(folder: Path) -> Baseline:
         raise LaunchError(f"--baseline {folder}: {error}") from error
     if recordings[0].header.size != 1:
         raise LaunchError(
-            f"--baseline {folder}: it is a recording of {recordings[0].header.size} ranks; give that of one"
+            f"--baseline {folder}: it is a recording of {recordings[0].header.size} ranks; give a recording of one rank"
         )
     workload = workload_of(split(recordings))
     if workload is None:
@@ -166,18 +166,18 @@ def _notes(splits: Sequence[RankSplit]) -> list[str]:
     notes = []
     if any(each.uses_gpu for each in splits):
         notes.append(
-            "tensors were on GPUs: the parts are those of the processor's thread, which does not wait for what it has "
-            "enqueued; what a GPU waits for is not among them"
+            "tensors were on GPUs: the parts are those of the CPU thread, which does not wait for the work that it "
+            "enqueues; what a GPU waits for is not included"
         )
     if max(each.worlds for each in splits) > 1:
         notes.append(
-            "the world was formed anew during the run: who was waited for after that is known of ranks that stayed only"
+            "a new world was formed during the run: who was waited for afterwards is known only for ranks that stayed"
         )
     uncertainty = max(each.clock_uncertainty for each in splits)
     if uncertainty:
         notes.append(
-            f"ranks are on machines with clocks of their own, which were laid over each other by the operations "
-            f"themselves: straggler wait and communication are told apart to about {1e3 * uncertainty:.2f} ms"
+            f"the ranks' machines have different clocks, which were aligned by means of the operations themselves: "
+            f"straggler wait and communication can be separated to about {1e3 * uncertainty:.2f} ms"
         )
     usual = {each.rank for each in telling(splits)}
     left_out = [each.rank for each in splits if each.rank not in usual]
@@ -185,13 +185,13 @@ def _notes(splits: Sequence[RankSplit]) -> list[str]:
         most = max(len(each.steps) for each in splits)
         notes.append(
             f"{ranks_text(left_out)} recorded fewer than half of the {most} steps that others have, and "
-            f"{'is' if len(left_out) == 1 else 'are'} left out of what follows from steps: speed-up, predictions, "
-            "stragglers"
+            f"{'is' if len(left_out) == 1 else 'are'} left out of the results that need steps: speed-up, "
+            "predictions, stragglers"
         )
     if not any(len(each.steps) for each in splits):
         notes.append(
-            "no step was found: torch's optimizers end one, or call rueda.report.step(); the training is what lies "
-            "between the first operation and the last"
+            "no step was found, so the training is what lies between the first operation and the last: without a torch "
+            "optimizer, call rueda.report.step() after each step"
         )
     return notes
 
@@ -207,8 +207,8 @@ def _predict(
 ) -> tuple[Links | None, list[Prediction]]:
     if not workload.parts:
         notes.append(
-            "steps have no allreduce, and nothing is predicted: what ranks of asynchronous training wait for depends "
-            "on more than the simulator knows"
+            "steps have no allreduce, so nothing is predicted: the simulator does not model what ranks of asynchronous "
+            "training wait for"
         )
         return None, []
     path = find_simulator()
@@ -220,8 +220,8 @@ def _predict(
         return None, []
     if sends_otherwise:
         notes.append(
-            "steps exchange tensors by other operations than allreduce, of which nothing is predicted: predicted steps "
-            "are too short by what these take"
+            "steps use operations other than allreduce, which the simulator leaves out: predicted steps are too short "
+            "by the time these take"
         )
     simulate = Simulator(path)
     more = _engine(header)
@@ -251,7 +251,7 @@ def _predict(
         )
     if skipped:
         notes.append(
-            f"{' and '.join(skipped)} ranks would be on one host, where nothing is simulated; --ranks-per-host 1 "
+            f"{' and '.join(skipped)} ranks would be on one host, which is not simulated; --ranks-per-host 1 "
             "spreads them"
         )
     return links, found

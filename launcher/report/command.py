@@ -206,8 +206,8 @@ def make_report_command() -> click.Command:
 def _folder_of(arguments: tuple[str, ...], out: Path | None) -> Path:
     if len(arguments) > 1:
         raise LaunchError(
-            f"'{shlex.join(arguments)}' is more than a folder: give -np N before a command that is to be run"
+            f"'{shlex.join(arguments)}' is not one folder: to run a command, give -np N before it"
         )
     if out is not None:
-        raise LaunchError("--out is for runs: give -np N and a command")
+        raise LaunchError("--out needs a run: give -np N and a command")
     return Path(arguments[0])

@@ -67,14 +67,14 @@ def _tolerance(report: Report) -> Iterator[str]:
         yield (
             f"SSP gains nothing from a permanently slow rank: whatever the bound, the others end up waiting for rank "
             f"{ranks}. Give it less data, or another machine. (Times of all steps over those of BSP: {told}"
-            + ("; what they gain is by steps that are slow now and then)" if gain >= _GAIN else ")")
+            + ("; the gain comes from steps that are slow now and then)" if gain >= _GAIN else ")")
         )
     elif gain < _GAIN:
         yield f"SSP would gain little (times of all steps over those of BSP: {told})."
     else:
         yield (
-            f"A tolerance of delays would help: of the time of BSP, SSP would take {told}, without what it costs in "
-            "accuracy."
+            f"Tolerating delays would help, apart from the cost in accuracy (times of all steps of SSP over those of "
+            f"BSP: {told})."
         )
 
 
@@ -83,8 +83,8 @@ def _input(report: Report) -> Iterator[str]:
     if share <= TOLERATED_INPUT:
         return
     yield (
-        f"Input wait is {share:.0%} of the training. Let batches be loaded meanwhile: "
-        "rueda.torch.PrefetchLoader(loader), or more num_workers of the DataLoader; where the source cannot keep up, "
+        f"Input wait is {share:.0%} of the training. Load batches in the background: "
+        "rueda.torch.PrefetchLoader(loader), or more num_workers of the DataLoader; if the source cannot keep up, "
         "PrefetchLoader says so."
     )
 

@@ -179,13 +179,13 @@ class Store:
         client.read += piece
         self._try_to_answer(client)
         if not piece:
-            self._reject(client, "ended before it showed that it knows the job's secret")
+            self._reject(client, "ended before it proved that it knows the job's secret")
 
     def _try_to_answer(self, client: _Client) -> None:
         try:
             self._answer_all(client)
         except Nonsense:
-            self._reject(client, "said what no rank says")
+            self._reject(client, "sent an invalid message")
 
     def _answer_all(self, client: _Client) -> None:
         # Reads nothing from a client that does not read its answers.
@@ -244,15 +244,15 @@ class Store:
         elif question.verb == Verb.PROVE:
             self._admit(client, question)
         else:
-            self._rejections.of_one_that("said what no rank says")
+            self._rejections.of_one_that("sent an invalid message")
             self._refuse(client, error("say hello first"))
 
     def _challenge(self, client: _Client, question: Words) -> None:
         if client.hello is not None:
-            self._rejections.of_one_that("said what no rank says")
+            self._rejections.of_one_that("sent an invalid message")
             self._refuse(client, error("said hello twice"))
         elif not is_word(question.key):
-            self._rejections.of_one_that("speaks as another version of Rueda")
+            self._rejections.of_one_that("runs another version of Rueda")
             self._refuse(
                 client,
                 error(

@@ -84,7 +84,7 @@ class World:
             return error(f"key '{_shown(question.key)}' was put twice")
         packed = joined(question.key, question.value)
         if self._stored + len(packed) > _MAX_STORED:
-            return error("there is no room for more in the rendezvous")
+            return error("the rendezvous store is full")
         self._stored += len(packed)
         self._fresh += packed
         self._entries[question.key] = question.value

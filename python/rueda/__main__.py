@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     """Runs with the command line's arguments; returns the exit status."""
     if len(arguments) == 1 and (answer := answers().get(arguments[0])) is not None:
         if arguments[0] != "--version" and not Path(answer).is_dir():
-            print(f"rueda: {answer} is not there: rueda runs from its source tree", file=sys.stderr)
+            print(f"rueda: {answer} is missing: rueda runs from its source tree", file=sys.stderr)
             return 1
         print(answer)
         return 0

@@ -44,8 +44,7 @@ def text_of(name: object) -> str:
             text.encode()
         except UnicodeEncodeError:
             raise Refusal(
-                f"the name {text!a} has characters that are no text (surrogates), as a file name has that "
-                f"is not encoded as UTF-8"
+                f"the name {text!a} has surrogate characters, as from a file name that is not UTF-8"
             ) from None
     return text
 
@@ -88,7 +87,7 @@ def rows_of(splits: Iterable[int] | None) -> list[int]:
         raise Refusal(f"splits={shown(splits)} is not a sequence of whole numbers") from None
     for rows in all_rows:
         if not fits(rows, _ROW_BITS):
-            raise Refusal(f"splits={shown(splits)}: nothing has {shown(rows)} rows")
+            raise Refusal(f"splits={shown(splits)}: {shown(rows)} is not a possible number of rows")
     return all_rows
 
 

@@ -109,7 +109,7 @@ def attendance() -> Attendance:
             try:
                 _here.session = Session(address, hello=number)
             except OSError as error:
-                _log.warning("the launcher cannot be reached, so that no ranks join: %s", error)
+                _log.warning("the launcher cannot be reached, so no ranks can join: %s", error)
     return _here
 
 

@@ -185,7 +185,7 @@ def named_codec(spec: object) -> Codec | None:
     if spec is None or isinstance(spec, Codec):
         return _checked(spec)
     if not isinstance(spec, str):
-        hint = "; give 'fp16' or 'bf16', say" if hasattr(spec, "decompress") else ""
+        hint = "; give 'fp16' or 'bf16', for example" if hasattr(spec, "decompress") else ""
         raise ValueError(f"compression={spec!r} is neither a codec nor the name of one{hint}")
     if spec == "none":
         return None

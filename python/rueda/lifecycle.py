@@ -211,9 +211,7 @@ def abort(reason: str) -> None:
         >>> rueda.init()
     """
     if not isinstance(reason, str) or not reason.strip():
-        raise InvalidArgumentError(
-            f"abort({shown(reason)}): the reason is a text for the other ranks"
-        )
+        raise InvalidArgumentError(f"abort({shown(reason)}): pass a text for the other ranks")
     _native.rank()  # raises outside a world
     _native.abort(reason)
     attendance.leave(done=False)

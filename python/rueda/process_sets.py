@@ -67,7 +67,7 @@ def _sorted(ranks: Iterable[int]) -> list[int]:
             f"the ranks of a process set are whole numbers, not {ranks!r}"
         ) from None
     if not all(fits(number, RANK_BITS) for number in numbers):
-        raise InvalidArgumentError(f"there are no ranks such as some of {numbers}")
+        raise InvalidArgumentError(f"some of {numbers} cannot be ranks")
     return numbers
 
 
@@ -152,7 +152,7 @@ def adopt_process_sets(process_sets: Iterable[ProcessSet]) -> None:
             continue  # it has been removed since
         if not _native.was_added_as(number, process_set.ranks):
             raise InvalidArgumentError(
-                f"init(process_sets=...): the ranks of this job have begun with another set in the place of "
+                f"init(process_sets=...): the ranks of this job began with another set instead of "
                 f"{process_set!r}"
             )
         process_set.process_set_id = number

@@ -84,8 +84,8 @@ def refuse(
 def changed_in_flight(what: str, change: str) -> InvalidArgumentError:
     """The error for an array that changed after it was submitted. Only this rank raises it: others cannot know."""
     return InvalidArgumentError(
-        f"{what} {change} while it was in flight, and the operation used the memory that it had had "
-        f"before: wait for the handle first"
+        f"{what} {change} while it was in flight, and the operation used its previous memory: "
+        f"wait for the handle first"
     )
 
 
@@ -96,8 +96,8 @@ def _changed(name: str | None, change: str) -> InvalidArgumentError:
 def written_in_flight(name: str) -> InvalidArgumentError:
     """The error for a gradient that was written while being reduced in place. Only this rank raises it, too."""
     return InvalidArgumentError(
-        f"the gradient of '{name}' was written while it was being reduced, so that it is neither one nor the other: "
-        f"call synchronize() first, and clip, unscale or clear gradients then"
+        f"the gradient of '{name}' was modified while it was being reduced, so its values are undefined: "
+        f"call synchronize() before you clip, unscale or clear gradients"
     )
 
 

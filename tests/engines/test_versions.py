@@ -82,7 +82,7 @@ def test_another_version_is_refused_in_a_sentence(
 ) -> None:
     for version in case.refused:
         assert told(monkeypatch, case, version) == (
-            f"{case.module} needs {case.engine} {case.wanted} and {case.engine} {version} is installed: {case.install}"
+            f"{case.module} needs {case.engine} {case.wanted}, but {case.engine} {version} is installed: {case.install}"
         )
 
 
@@ -109,11 +109,11 @@ def test_a_newer_engine_that_lacks_something_is_told_in_a_sentence(
     (case,) = [case for case in CASES if case.module == module]
     text = told(monkeypatch, case, "9999.1.2")
     assert text.startswith(
-        f"{module} was tried with {case.engine} up to {NEWEST[module]}, and {case.engine} 9999.1.2 is installed, "
-        f"which lacks something: install {NEWEST[module]} ("
+        f"{module} was tested with {case.engine} up to {NEWEST[module]}; {case.engine} 9999.1.2 is installed and lacks "
+        f"something: install {NEWEST[module]} ("
     )
     assert "\n" not in text
-    assert "was tried with" not in told(monkeypatch, case, f"{NEWEST[module]}.3")
+    assert "was tested with" not in told(monkeypatch, case, f"{NEWEST[module]}.3")
 
 
 @pytest.mark.parametrize("module", NEWEST)

@@ -28,8 +28,8 @@ def test_a_rank_that_ends_before_init_is_named_and_the_job_ends(
     ran = rueda(*launch, "-np", "2", "python3", program)
     assert ran.code == 1
     assert ran.last_line == (
-        f"rueda: rank {leaves} ended with exit code 0 before calling rueda.init(), where rank "
-        f"{1 - leaves} would wait for ever"
+        f"rueda: rank {leaves} ended with exit code 0 before calling rueda.init(); rank "
+        f"{1 - leaves} would wait there for ever"
     )
     assert "rejected" not in ran.err  # of the one that was ended while it was to meet the other
 
@@ -82,7 +82,7 @@ def test_many_ranks_come_at_once(rueda: Rueda, script: Script) -> None:
     ran = rueda("run", "--no-mpi", "--grace", "0.5", "-np", "12", "python3", program)
     assert ran.code == 1
     assert re.fullmatch(
-        r"rueda: rank 7 ended with exit code 0 before calling rueda.init\(\), where ranks? .* would "
-        r"wait for ever",
+        r"rueda: rank 7 ended with exit code 0 before calling rueda.init\(\); ranks? .* would "
+        r"wait there for ever",
         ran.last_line,
     )

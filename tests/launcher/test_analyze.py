@@ -122,7 +122,7 @@ def test_the_first_operation_that_a_rank_has_not_submitted() -> None:
     text = text_of(analyse(ranks))
     assert "First divergence: allreduce 'b' was submitted by ranks 0 and 2;" in text
     assert "rank 1 wrote its record 98.000 s later; it waited for nothing" in text
-    assert "the last that it did was allreduce 'a'" in text
+    assert "its last operation was allreduce 'a'" in text
 
 
 def test_a_name_that_comes_again_is_told_by_its_count() -> None:
@@ -247,8 +247,11 @@ def test_who_had_not_come_as_far_when_the_world_failed_is_not_to_blame() -> None
     (cut,) = analysis.cut_short
     assert (cut.operation.name, cut.ranks, cut.missing) == ("b", (0, 2), (3,))
     text = text_of(analysis)
-    assert "No divergence: all ranks that left a record have submitted the same, as far as" in text
-    assert "ranks 0 and 2 had, 98.000 s before; rank 3 had not come to it" in text
+    assert (
+        "No divergence: all ranks that left a record have submitted the same operations, as far as"
+        in text
+    )
+    assert "ranks 0 and 2 had, 98.000 s earlier; rank 3 had not reached it" in text
 
 
 def test_who_did_something_else_when_the_world_failed_is_to_blame() -> None:
@@ -290,7 +293,9 @@ def test_a_record_of_an_earlier_stall_tells_nothing_of_what_came_later() -> None
     assert analysis.divergences == ()
     assert analysis.outdated == (1,)
     text = text_of(analysis)
-    assert "rank 1: its record is of an earlier stall; it wrote none when the world failed" in text
+    assert (
+        "rank 1: its record is from an earlier stall; it wrote none when the world failed" in text
+    )
     # Where it did not do what had been submitted by then, it is to blame.
     ranks[1].do("c", "submitted")
     late = ranks[1].record(written=50 * SECOND, occasion="stall")
@@ -317,7 +322,7 @@ def test_records_that_were_asked_for_at_different_times() -> None:
     ranks[0].do("b", "submitted")
     analysis = analyse_records([ranks[0].record(occasion="request"), early])
     assert analysis.divergences == ()
-    assert "rank 1: its record is older than those of others" in text_of(analysis)
+    assert "rank 1: its record is older than those of other ranks" in text_of(analysis)
 
 
 def many_names(capacity: int) -> list[Rank]:

@@ -89,9 +89,9 @@ def test_a_named_mpi_library_that_does_not_load(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--mpi"], "--mpi goes with -H"),
-        (["--ssh", "x"], "--ssh goes with -H"),
-        (["-H", "a:1,b:1", "--mpi-args", "x"], "--mpi-args goes with --mpi"),
+        (["--mpi"], "--mpi needs -H"),
+        (["--ssh", "x"], "--ssh needs -H"),
+        (["-H", "a:1,b:1", "--mpi-args", "x"], "--mpi-args needs --mpi"),
         (["-H", "a:1,b:1", "--mpi", "--ssh", "x"], "--mpi-args '--prtemca plm_ssh_agent COMMAND'"),
     ],
 )

@@ -38,7 +38,7 @@ def gone(*numbers: int) -> list[Failure]:
 def test_a_host_whose_loss_ends_the_job_is_not_said_to_be_borne() -> None:
     lines: list[str] = []
     assert not of_hosts(Limits(3, 4), lines).bears(False, *gone(1, 2))
-    assert lines == ["the job ends, for 2 ranks are left, fewer than --min-np 3"]
+    assert lines == ["the job ends because 2 ranks are left, fewer than --min-np 3"]
 
 
 def test_a_host_whose_loss_is_borne_is_one_loss() -> None:
@@ -51,7 +51,7 @@ def test_a_host_whose_loss_is_borne_is_one_loss() -> None:
     ]
     of_job.host_lost("b")
     assert not of_job.bears(False, Failure(3, -9, "c"))
-    assert lines[2:] == ["the job ends, for it is the loss number 2, and --reset-limit is 1"]
+    assert lines[2:] == ["the job ends because it is loss number 2, and --reset-limit is 1"]
 
 
 def test_the_ranks_of_a_host_that_end_one_after_the_other_are_one_loss() -> None:
@@ -61,7 +61,7 @@ def test_the_ranks_of_a_host_that_end_one_after_the_other_are_one_loss() -> None
         assert of_job.bears(False, Failure(number, -15, "b"))
         of_job.ended(number, False)
     assert not of_job.bears(False, Failure(3, -9, "c"))
-    assert lines[2:] == ["the job ends, for it is the loss number 2, and --reset-limit is 1"]
+    assert lines[2:] == ["the job ends because it is loss number 2, and --reset-limit is 1"]
 
 
 def test_what_may_yet_end_the_job_is_not_said_to_be_borne() -> None:

@@ -66,7 +66,7 @@ TWO = (Host("a", 1), Host("b", 2))
 def test_an_empty_answer_is_none(folder: Path, lines: list[str]) -> None:
     said = answers(folder, "echo a:1; echo b:2", "true", "echo; echo '  '", "echo b:1")
     assert said == [TWO, TWO, TWO, (Host("b", 1),)]
-    assert lines == ["--host-discovery-script: './hosts.sh' has named no host"]
+    assert lines == ["--host-discovery-script: './hosts.sh' printed no host"]
 
 
 def test_no_slots_are_an_answer(folder: Path, lines: list[str]) -> None:
@@ -78,7 +78,7 @@ def test_what_goes_to_standard_error_is_no_answer(folder: Path, lines: list[str]
     warns = "echo a:1; echo 'Warning: b:2' >&2"
     assert answers(folder, warns, f"{warns}; exit 3") == [(Host("a", 1),)] * 2
     (line,) = lines
-    assert "has ended with 3: a:1\nWarning: b:2" in line
+    assert "exited with code 3: a:1\nWarning: b:2" in line
 
 
 def test_an_answer_of_other_hosts_alone_is_none_where_they_cannot_come(
@@ -88,7 +88,7 @@ def test_an_answer_of_other_hosts_alone_is_none_where_they_cannot_come(
     said = answers(folder, "echo localhost:2", "echo elsewhere:2", here_only=True)
     assert said == [(here,), (here,)]
     (line,) = lines
-    assert "names host 'elsewhere', and the job has begun on this host alone" in line
+    assert "names host 'elsewhere', but ranks of other hosts cannot join" in line
 
 
 @pytest.mark.parametrize(

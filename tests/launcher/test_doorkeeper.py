@@ -126,7 +126,7 @@ def test_without_descriptors_the_door_waits_and_does_not_spin(
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert 1 <= calls <= waited / 0.1 + 1
-        assert taken.said[0].startswith("cannot take a connection for now: ")
+        assert taken.said[0].startswith("cannot accept connections for now: ")
         assert await asyncio.wait_for(greet(link, 3), 60) == ""
         taken.door.close()
         link.close()

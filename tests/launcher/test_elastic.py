@@ -198,7 +198,7 @@ def in_step(step): time.sleep(0.02)
         "-np", "2", "--max-np", "2", *DISCOVERING,
     )  # fmt: skip
     assert ran.code == 0, ran.out + ran.err
-    assert "'./hosts.sh' has ended with 3: no such cluster" in ran.err, ran.err
+    assert "'./hosts.sh' exited with code 3: no such cluster" in ran.err, ran.err
     assert ran.out.count("was of 2") == 2, ran.out
 
 
@@ -217,7 +217,7 @@ def in_step(step): time.sleep(0.02)
         "-np", "2", "--max-np", "4", *DISCOVERING,
     )  # fmt: skip
     assert ran.code == 0, ran.out + ran.err
-    assert ran.err.count("names host 'elsewhere', and the job has begun on this host alone") == 1, (
+    assert ran.err.count("names host 'elsewhere', but ranks of other hosts cannot join") == 1, (
         ran.err
     )
     assert ran.out.count("was of 2") == 2, ran.out
@@ -238,7 +238,7 @@ def test_too_few_slots_at_the_start(elastic: Elastic, tmp_path: Path) -> None:
         "", "-np", "2", "--max-np", "2", *DISCOVERING, "--elastic-timeout", "1"
     )  # fmt: skip
     assert ran.code == 2, ran.out + ran.err
-    assert "1 slots of 2 were there within 1 s (--elastic-timeout)" in ran.err, ran.err
+    assert "only 1 of 2 slots were available within 1 s (--elastic-timeout)" in ran.err, ran.err
 
 
 def test_the_job_ends_after_too_many_losses(elastic: Elastic) -> None:
@@ -251,7 +251,7 @@ def in_step(step):
         "-np", "2", "--max-np", "2", "--reset-limit", "1", "--blacklist-cooldown-range", "0", "0",
     )  # fmt: skip
     assert ran.code == 128 + 9, ran.out + ran.err
-    assert "it is the loss number 2, and --reset-limit is 1" in ran.err, ran.err
+    assert "it is loss number 2, and --reset-limit is 1" in ran.err, ran.err
 
 
 @pytest.mark.parametrize(
@@ -261,9 +261,9 @@ def in_step(step):
         (["--max-np", "4", "--min-np", "3"], "--min-np 3: a job of 2 ranks"),
         (
             ["--reset-limit", "3"],
-            "--reset-limit is for jobs whose ranks come and go: give --max-np",
+            "--reset-limit is for elastic jobs: give --max-np",
         ),
-        (["--host-discovery-script", "x"], "say with --max-np"),
+        (["--host-discovery-script", "x"], "needs --max-np"),
         (["--max-np", "2", "--blacklist-cooldown-range", "3", "1"], "the smaller first"),
         (
             ["--max-np", "4", "-H", "localhost:2", "--host-discovery-script", "x"],

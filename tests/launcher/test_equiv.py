@@ -246,16 +246,18 @@ def test_seeds_that_take_other_numbers_of_steps_are_told() -> None:
     uneven = [Outcome((recorded(training_of(seed, 20 - seed)),)) for seed in range(2)]
     (row,) = compare(PLAN, outcomes(uneven), 0.95).rows
     assert row.verdict.level == "failed"
-    assert row.problems == ("2 ranks sync: its seeds took other numbers of steps: 19, 20",)
+    assert row.problems == ("2 ranks sync: its seeds took different numbers of steps: 19, 20",)
 
 
 def test_ranks_that_take_other_numbers_of_steps_are_told() -> None:
     ranks = (recorded(training_of(0)), recorded(training_of(0, 19), rank=1))
-    assert problem_of(ranks) == "its ranks took other numbers of steps: 19 on rank 1, 20 on rank 0"
+    assert (
+        problem_of(ranks) == "its ranks took different numbers of steps: 19 on rank 1, 20 on rank 0"
+    )
     assert problem_of(ranks[:1]) == ""
     assert "recorded no step" in problem_of((recorded(training_of(0, 0)),))
     other = recorded({"bias": training_of(0)["bias"]}, rank=1)
-    assert problem_of((ranks[0], other)) == "rank 1 has recorded another model than rank 0"
+    assert problem_of((ranks[0], other)) == "rank 1 has recorded a different model from rank 0's"
 
 
 def test_a_script_that_does_not_use_its_seed_or_strategy_is_told() -> None:
@@ -345,9 +347,9 @@ def test_each_further_look_at_runs_may_be_wrong_by_half_as_much(tmp_path: Path) 
     ]
     assert "with 95% confidence. " in told[0]
     assert "with 95% confidence at the first look" in told[1]
-    assert "of the error of the one before, with 90%. " in told[1]
+    assert "the error of the one before, they hold with 90%. " in told[1]
     (tmp_path / LOOKS_FILE).write_text("[]")
-    with pytest.raises(LaunchError, match="take another --out"):
+    with pytest.raises(LaunchError, match="change --out"):
         look(5)
 
 
@@ -388,7 +390,7 @@ def test_a_metric_that_is_none_is_told_after_the_first_run(
     command = training("open('count', 'a').write('x')\ntrain()")
     ran = rueda(*EQUIV, "--np", "2", "--metric", "speed", *command)
     assert ran.code == 2
-    assert "--metric speed: the script has given loss, accuracy to" in ran.last_line
+    assert "--metric speed: the script passes loss, accuracy to" in ran.last_line
     assert len((tmp_path / "count").read_text()) == 1
 
 

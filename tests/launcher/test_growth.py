@@ -148,7 +148,7 @@ def test_who_is_to_leave_does_not_make_up_for_a_loss() -> None:
     assert not growth.bears_loss_of(1, now=0.0)  # 2 and 3 go at any moment, and then one is left
     assert (
         growth.why_not(1, now=0.0)
-        == "1 rank is left beside those that are to leave, fewer than --min-np 2"
+        == "1 rank is left without those that are to leave, fewer than --min-np 2"
     )
     assert growth.bears_loss_of(3, now=0.0)
     growth.ended(3, False, 0.0)
@@ -199,7 +199,7 @@ def test_the_loss_of_a_host_is_one_loss() -> None:
     assert growth.bears_loss_of(4, now=0.0)
     growth.ended(4, False, 0.0)
     assert not growth.bears_loss_of(0, now=0.0)
-    assert "it is the loss number 3, and --reset-limit is 2" in growth.why_not(0, now=0.0)
+    assert "it is loss number 3, and --reset-limit is 2" in growth.why_not(0, now=0.0)
 
 
 def test_ranks_of_a_host_that_end_one_after_the_other_are_one_loss() -> None:
@@ -210,11 +210,11 @@ def test_ranks_of_a_host_that_end_one_after_the_other_are_one_loss() -> None:
     assert growth.bears_loss_of(2, now=12.0)
     growth.ended(2, False, 12.0)
     assert not growth.bears_loss_of(4, now=12.0)  # is on another host
-    assert "it is the loss number 2" in growth.why_not(4, now=12.0)
+    assert "it is loss number 2" in growth.why_not(4, now=12.0)
     assert not growth.bears_loss_of(3, now=15.0)  # is too late to be of the first one
     growth.host_lost("b", 13.0)
     assert not growth.bears_loss_of(4, now=13.0)
-    assert "it is the loss number 2" in growth.why_not(4, now=13.0)
+    assert "it is loss number 2" in growth.why_not(4, now=13.0)
 
 
 def test_who_has_come_after_a_loss_is_no_part_of_it() -> None:

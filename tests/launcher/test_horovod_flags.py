@@ -76,11 +76,11 @@ def test_flags_without_effect_say_why(flags: list[str], why: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (["--host-discovery-script", "x"], "say with --max-np how many"),
+        (["--host-discovery-script", "x"], "needs --max-np"),
         (["--max-num-proc", "1"], "--max-np 1 is less than the 2 ranks"),
         (["--max-num-proc", "many"], "give a number of ranks"),
         (["--check-build"], "run 'rueda check' instead"),
-        (["-p", "22"], "--ssh-port is not there: --ssh 'ssh -p PORT'"),
+        (["-p", "22"], "--ssh-port is not supported: use --ssh 'ssh -p PORT'"),
         (["--fusion-threshold-mb", "much"], "give a number of MiB"),
         (["--blacklist-cooldown-range", "1", "2"], "give --max-np, too"),
     ],

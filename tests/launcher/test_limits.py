@@ -54,7 +54,7 @@ def test_a_script_without_interpreter(rueda: Rueda, tmp_path: Path) -> None:
     assert ran.code == 2
     assert ran.last_line == (
         "rueda: './job' is neither a program nor a script that begins with '#!': name its "
-        "interpreter, as in 'rueda run … bash ./job', or write '#!/bin/bash' at its head"
+        "interpreter, as in 'rueda run … bash ./job', or add '#!/bin/bash' as its first line"
     )
     assert "Traceback" not in ran.err
 
@@ -101,7 +101,7 @@ def test_a_launcher_that_cannot_be_split_says_so(rueda: Rueda, tmp_path: Path) -
     assert ran.code == 2
     assert ran.last_line == (
         "rueda: the launcher cannot start a process: Resource temporarily unavailable; raise the "
-        "limits of processes (ulimit -u, or the container's pids limit)"
+        "limit on processes (ulimit -u, or the container's pids limit)"
     )
 
 

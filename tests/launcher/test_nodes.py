@@ -79,15 +79,15 @@ def test_variables_alone_make_no_job_of_several_nodes() -> None:
     ("change", "variables", "part"),
     [
         ({"nodes": None}, {}, "say how many nodes the job has: --nodes N"),
-        ({"nodes": None}, {"PET_NNODES": "1:4"}, "PET_NNODES=1:4 is no number; give --nodes"),
+        ({"nodes": None}, {"PET_NNODES": "1:4"}, "PET_NNODES=1:4 is not a number; give --nodes"),
         ({"nodes": 0}, {}, "at least 1 node"),
         ({"node_rank": None}, {}, "say which of the 2 nodes this is: --node-rank R, from 0 to 1"),
         ({"node_rank": 2}, {}, "2 nodes have numbers from 0 to 1"),
         ({"rendezvous": None}, {}, "say where the nodes meet: --rendezvous tcp:HOST:PORT"),
         ({"rendezvous": "first:29400"}, {}, "write tcp:HOST:PORT"),
         ({"rendezvous": "tcp:first:99999"}, {}, "write tcp:HOST:PORT"),
-        ({"hosts": "a:2"}, {}, "-H is not for jobs that are started on each node"),
-        ({"bootstrap": "mpi"}, {}, "--bootstrap mpi is not for jobs"),
+        ({"hosts": "a:2"}, {}, "-H cannot be used with --nodes"),
+        ({"bootstrap": "mpi"}, {}, "--bootstrap mpi cannot be used with --nodes"),
         ({}, {"RUEDA_SECRET": "short"}, "nodes that meet over TCP need RUEDA_SECRET"),
         (
             {},
@@ -123,7 +123,7 @@ def test_a_pod_that_would_be_alone_is_told_so(rueda: Rueda) -> None:
     )
     assert ran.code == 0
     assert "JOB_COMPLETION_INDEX" in ran.err
-    assert "--nodes N --rendezvous tcp:HOST:PORT, else --nodes 1" in ran.err
+    assert "--nodes N --rendezvous tcp:HOST:PORT, otherwise --nodes 1" in ran.err
     assert hint_at_nodes({**NOTHING, "nodes": 1}, {"JOB_COMPLETION_INDEX": "3"}) == ""
     assert hint_at_nodes(NOTHING, {}) == ""
 
@@ -144,7 +144,7 @@ def test_a_batch_job_on_several_nodes_that_runs_on_one_is_told_so(
     found = {n: str(tmp_path / v) if v == "nodes" else v for n, v in variables.items()}
     values = {**NOTHING, "host_discovery_script": None}
     hint = hint_at_batch_job(values, found)
-    assert hint.startswith(f"the batch job has 2 nodes ({source}), and all ranks run on this one:")
+    assert hint.startswith(f"the batch job has 2 nodes ({source}), but all ranks run on this one:")
     assert "--nodes 2 --rendezvous tcp:HOST:PORT" in hint
     for name, value in (("nodes", 1), ("hosts", "a:1"), ("hostfile", "f")):
         assert hint_at_batch_job({**values, name: value}, found) == ""
@@ -270,5 +270,7 @@ def test_a_node_0_that_says_nonsense_is_one_sentence(payload: bytes) -> None:
         lambda: other._part(Job(1, ("true",)), frame.json(), "", 1.0, 60.0),
         lambda: other._meeting(nodes, frame.json()),
     ):
-        with pytest.raises(LaunchError, match="node 0 at tcp:first:29400 says what is not"):
+        with pytest.raises(
+            LaunchError, match="node 0 at tcp:first:29400 has sent an invalid message"
+        ):
             other._understand(nodes, read)

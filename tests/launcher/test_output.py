@@ -47,7 +47,7 @@ def test_full_standard_output_is_reported_once_and_makes_the_exit_code(
     assert said == [
         "rueda: cannot write to standard output: No space left on device; the job goes on, but its "
         "output there is incomplete",
-        "rueda: all ranks have ended with 0, but output is lost: cannot write to standard output: "
+        "rueda: all ranks exited with 0, but output was lost: cannot write to standard output: "
         "No space left on device",
     ]
     assert "Traceback" not in words

@@ -135,8 +135,8 @@ def test_what_cannot_be_reported_is_said_in_a_sentence(tmp_path: Path) -> None:
     for arguments, says in (
         ([tmp_path], "has no recording"),
         ([tmp_path / "none"], "cannot be read: No such file"),
-        (["python3", "train.py"], "give -np N before a command"),
-        (["--out", "x", tmp_path], "--out is for runs"),
+        (["python3", "train.py"], "to run a command, give -np N"),
+        (["--out", "x", tmp_path], "--out needs a run"),
         (["--predict", "many", tmp_path], "--predict many"),
         (["--np", "0", "true"], "--np"),
     ):
@@ -194,7 +194,7 @@ def test_a_baseline_is_what_speed_up_is_relative_to(tmp_path: Path) -> None:
     assert found["speedup"] == pytest.approx(2 * 45 / 90)
     ran = report(*flags, tmp_path / "two", tmp_path / "two")
     assert ran.exit_code == 2
-    assert "give that of one" in ran.output
+    assert "give a recording of one rank" in ran.output
 
 
 @pytest.mark.skipif(

@@ -326,17 +326,17 @@ def test_nonsense_ends_the_connection_and_nothing_else(nonsense: bytes) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([], "ended before it showed that it knows the job's secret"),
-        ([Words(Verb.GET, key=b"a")], "said what no rank says"),
-        ([Words(Verb.HELLO, 0, 1, key=fresh_word())] * 2, "said what no rank says"),
-        ([Words(Verb.HELLO, 0, 1, key=b"word")], "speaks as another version of Rueda"),
+        ([], "ended before it proved that it knows the job's secret"),
+        ([Words(Verb.GET, key=b"a")], "sent an invalid message"),
+        ([Words(Verb.HELLO, 0, 1, key=fresh_word())] * 2, "sent an invalid message"),
+        ([Words(Verb.HELLO, 0, 1, key=b"word")], "runs another version of Rueda"),
         (
             [Words(Verb.HELLO, 0, 1, key=fresh_word()), Words(Verb.PROVE, value=b"?")],
             "does not know the job's secret",
         ),
         (
             [Words(Verb.HELLO, 0, 1, key=fresh_word())],
-            "ended before it showed that it knows the job's secret",
+            "ended before it proved that it knows the job's secret",
         ),
     ],
     ids=["silent", "no hello", "two hellos", "another version", "another secret", "no proof"],

@@ -141,7 +141,7 @@ def test_where_the_system_lacks_something_it_is_said_once_and_tried_again(
             assert accepting.refusals == 0
             assert door.errors == []
             (line,) = door.said
-            assert line.endswith("cannot take a connection for now: the system lacks something")
+            assert line.endswith("cannot accept connections for now: the system lacks something")
 
     asyncio.run(scene())
 
@@ -235,7 +235,7 @@ def test_who_cannot_be_heard_for_now_is_not_taken_for_absent(
                 accepting.refusals = 1
                 come.leave(2)
         assert told == [
-            "rank 2 ended with exit code 0 before calling rueda.init(), where ranks 0 and 1 would wait for ever"
+            "rank 2 ended with exit code 0 before calling rueda.init(); ranks 0 and 1 would wait there for ever"
         ]
 
     asyncio.run(scene())

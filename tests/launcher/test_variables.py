@@ -81,7 +81,7 @@ def test_known_variables_are_not_mentioned(rueda: Rueda, launch: list[str]) -> N
 def test_a_world_of_one_where_several_were_started_is_pointed_out(sign: str) -> None:
     name, _, value = sign.partition("=")
     err = run(INIT, **{name: value})
-    assert f"as a world of one rank, although {sign} tells of " in err
+    assert f"as a world of one rank, although {sign} indicates " in err
     assert "RUEDA_BOOTSTRAP=none" in err
     assert "world of one" not in run(INIT, **{name: value, "RUEDA_BOOTSTRAP": "none"})
 

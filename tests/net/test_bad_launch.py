@@ -126,7 +126,7 @@ def test_another_version_is_there(through: Launcher) -> None:
         through, """echo 'Welcome!'; echo 'rueda-host {"version": "0.0.7"}'; exec cat >/dev/null"""
     )
     said = refused(through, *TWO)
-    assert said.startswith("host 'h1' has Rueda 0.0.7, and the launcher is ")
+    assert said.startswith("host 'h1' has Rueda 0.0.7, but the launcher is ")
 
 
 def test_something_else_answers(through: Launcher) -> None:

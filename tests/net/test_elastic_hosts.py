@@ -278,7 +278,7 @@ def test_a_host_that_cannot_be_reached_at_the_start_is_left_out_where_others_hav
         ('exec $agent $host "mount -t tmpfs none {parent}; $command"', "cannot enter folder"),
         (
             """echo 'rueda-host {{"version": "0.0.7"}}'; exec cat >/dev/null""",
-            "has Rueda 0.0.7, and the launcher is",
+            "has Rueda 0.0.7, but the launcher is",
         ),
         ("exec sleep 600", "was not ready within 20 s"),
     ],
@@ -466,7 +466,7 @@ def test_the_loss_of_a_host_that_ends_the_job_is_not_said_to_be_borne(launcher: 
                 os.kill(process, signal.SIGKILL)
         out, err = job.process.communicate(timeout=120)
     assert job.process.returncode != 0, out + err
-    assert re.search(r"the job ends, for .*, fewer than --min-np 2", err), err
+    assert re.search(r"the job ends because .*, fewer than --min-np 2", err), err
     assert not re.search(r"process [12] on h1 is lost.*the job goes on", err), err
 
 

@@ -153,7 +153,7 @@ def test_strangers_do_not_become_nodes(pods: Pods) -> None:
 def test_a_node_that_does_not_come_is_named_by_those_that_have(pods: Pods) -> None:
     first = pods.start("h0", "--nodes", "3", "--node-rank", "0", "--nodes-timeout", "15")
     one = pods.start("h1", "--nodes", "3", "--node-rank", "1")
-    sentence = f"node 2 of 3 did not come to tcp:h0:{PORT} within 15 s"
+    sentence = f"node 2 of 3 did not connect to tcp:h0:{PORT} within 15 s"
     for _, err in end([first, one], 2):
         assert sentence in err
 

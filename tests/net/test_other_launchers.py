@@ -331,7 +331,7 @@ def test_ranks_that_were_told_different_sizes(tasks: Tasks) -> None:
         rank_0.kill()
         warned = rank_0.communicate()[0]
     said = "was told that there are 5 ranks, rank 0 on h0 that there are 4"
-    assert f"rank 2 on h1 is not let in: rank 2 {said}" in text
+    assert f"rank 2 on h1 was rejected: rank 2 {said}" in text
     assert f"rejected rank 2 at {tasks.lab.ipv4('h1')}, which {said}" in warned
 
 
@@ -404,5 +404,5 @@ def test_a_rank_whose_agent_is_killed_does_not_wait_for_the_next_attempt(
     time.sleep(0.5)  # in which it begins to
     started.kill()
     assert started.stdout.read() == ""  # until the rank has ended, too
-    assert "has ended before it found rank 0: its attempt is over" in told.read_text()
+    assert "ended before the rank found rank 0: this attempt is over" in told.read_text()
     started.wait()

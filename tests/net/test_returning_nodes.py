@@ -130,8 +130,8 @@ def test_a_node_that_comes_when_the_work_is_done_ends_well(pods: Pods) -> None:
     while process.exists():
         time.sleep(0.02)
     again = pods.start("h1", "--nodes", "2", "--node-rank", "1", *flags, program=TRAINS)
-    while "node 1 on h1 has come again" not in first.stderr.readline():
+    while "node 1 on h1 has reconnected" not in first.stderr.readline():
         assert first.poll() is None, first.communicate()
     (pods.folder / "late").touch()
     _, (_, said) = end([first, again], 0)
-    assert "the other nodes have done the work" in said
+    assert "the other nodes have finished the job" in said

@@ -146,7 +146,7 @@ def test_a_rank_that_was_told_another_size_is_named(launcher: Launcher) -> None:
     """)
     ran = launcher.run(*TWO, "--init-timeout", "10", *program)
     assert ran.code != 0
-    assert "rank 3 on h1 is not let in: rank 3 was told that there are 5 ranks" in ran.err
+    assert "rank 3 on h1 was rejected: rank 3 was told that there are 5 ranks" in ran.err
 
 
 def test_a_rank_without_the_secret_is_no_rank(launcher: Launcher) -> None:

@@ -267,7 +267,7 @@ def test_ranks_that_have_come_differently_far_are_made_alike() -> None:
             rueda.elastic.run(lambda state: None)(lost)
             raise AssertionError("nothing raised")
         except rueda.InitializationError as error:
-            assert "had not got it yet" in str(error), error
+            assert "before the remaining ranks received it" in str(error), error
         """,
         2,
     )

@@ -441,7 +441,7 @@ def test_what_is_written_is_read(tensors: int, steps: int, every: int, random) -
         for row in rows:
             writer.row(row if int(row[0]) % every == 0 else row[: Layout.HEAD])
         writer.metric(1, "accuracy", 0.5, is_result=True)
-        with pytest.raises(RecordError, match="has not come to its end"):
+        with pytest.raises(RecordError, match="did not finish its record"):
             read_rank(Path(folder), 3)
         writer.end(rows[-1], {"seed"})
         found = read_rank(Path(folder), 3)

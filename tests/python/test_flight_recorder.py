@@ -217,7 +217,7 @@ def test_what_ranks_do_not_agree_on(tmp_path: Path) -> None:
     (found,) = world["divergences"]
     assert found["kind"] == "mismatch"
     assert found["fields"] == {"shape": {"4": [0], "5": [1], "6": [2]}}
-    assert world["ranks"]["0"]["why"] == "asked for by the application"
+    assert world["ranks"]["0"]["why"] == "requested by the application"
 
 
 def test_a_rank_that_raises_is_told_of(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_writing_without_a_folder_is_an_error() -> None:
         """
     )
     assert ended.returncode == 0, ended
-    assert "set RUEDA_FLIGHT_RECORDER to the folder that gets it" in ended.output
+    assert "set RUEDA_FLIGHT_RECORDER to the folder for its records" in ended.output
 
 
 def test_a_disk_that_is_full_ends_nothing(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_the_others_go_on(strategy: str) -> None:
     assert codes == [0, -signal.SIGKILL, 0], output
     assert output.count("went on") == 2, output
     # With replicas nothing is.
-    assert ("had pushed to them since is lost" in output) == ("replicated" not in strategy), output
+    assert ("later pushes to them are lost" in output) == ("replicated" not in strategy), output
 
 
 def test_without_recovery_the_loss_is_told() -> None:

@@ -185,7 +185,7 @@ def test_a_rank_whose_agent_ends_before_init_does_not_look_for_the_others(tmp_pa
         os.kill(int((tmp_path / "loaded").read_text()), signal.SIGKILL)
         raise
     for name in ("told", "fork"):
-        assert "has ended before it found rank 0" in (tmp_path / name).read_text()
+        assert "ended before the rank found rank 0" in (tmp_path / name).read_text()
 
 
 def test_torchrun_restarts_all_in_a_new_world(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ with rueda.world(rank, size, address):
         told = sorted(ended[n].output for n in range(2))
         assert [re.sub(" [01] ", " N ", each) for each in told] == ["0 N []\n", "1 N []\n"]
         # Both have said at the end that their work is done.
-        assert "JobHasEnded: the others have done their work" in ended[2].output
+        assert "JobHasEnded: the other ranks have finished the job" in ended[2].output
 
 
 def test_where_all_have_failed_as_many_again_form_a_world_anew(tmp_path: Path) -> None:
@@ -349,8 +349,8 @@ rueda.shutdown()
 @pytest.mark.parametrize(
     ("strange", "told"),
     [
-        ("options = {'fusion_threshold': 4096}", "could not take this process in"),
-        ("sets.reverse()", "have begun with another set"),
+        ("options = {'fusion_threshold': 4096}", "could not let this process join"),
+        ("sets.reverse()", "began with another set"),
     ],
     ids=["options", "sets"],
 )
@@ -393,7 +393,7 @@ def test_who_comes_when_the_work_is_done_is_told(tmp_path: Path) -> None:
         engine.start(0)
         ended = engine.ended()
         assert [each.returncode for each in ended] == [0, 0, 0], engine.outputs()
-        assert ended[2].output == "JobHasEnded the others have done their work and have left\n"
+        assert ended[2].output == "JobHasEnded the other ranks have finished the job\n"
 
 
 def test_who_does_not_know_the_secret_stays_outside(tmp_path: Path) -> None:

@@ -342,7 +342,7 @@ for _ in range(3):
         rueda.recover(break_whole=True)
     else:
         error = until_broken()
-        assert "begins anew" in str(error), error
+        assert "called recover()" in str(error), error
         recovery = rueda.recover()
         assert recovery.lost == {} and recovery.previous_ranks == [0, 1, 2]
     assert rueda.rank() == rank
@@ -379,7 +379,7 @@ if isinstance(noticed, rueda.ShutdownError):
     assert noticed.peer == 1 and recovery.lost == {1: "rank 1 has shut down"}, recovery
 else:  # another rank has begun anew already
     assert isinstance(noticed, rueda.PeerLostError) and list(recovery.lost) == [1], recovery
-    assert "begins anew, for rank 1 has shut down" in str(noticed), noticed
+    assert "called recover(), as rank 1 has shut down" in str(noticed), noticed
 assert recovery.previous_ranks == [0, 2, 3], recovery
 whole(3)
 try:

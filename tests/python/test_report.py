@@ -415,7 +415,7 @@ def test_times_that_cannot_be_are_told_and_the_rest_is_read(tmp_path, damage):
     file_of(tmp_path, 1).write_bytes(second.header.line() + rows.tobytes())
     found, notes = read_folder(tmp_path)
     assert [each.header.rank for each in found] == [0]
-    assert "rank1.report' is damaged: it has rows of times that cannot be" in notes[0]
+    assert "rank1.report' is damaged: it has rows of impossible times" in notes[0]
 
 
 def test_a_missing_rank_a_damaged_and_a_cut_file_are_told_and_the_rest_is_read(tmp_path):

@@ -54,7 +54,7 @@ def fails(text, action):
         return
     raise AssertionError(f"nothing raised: {text}")
 fails("needs leaves", lambda: make(reproducible=True))
-fails("leaves are for", lambda: make(leaves=8))
+fails("leaves= needs", lambda: make(leaves=8))
 fails("excludes compression", lambda: make(reproducible=True, leaves=8, compression="int8"))
 fails("excludes backward_passes", lambda: make(reproducible=True, leaves=8, backward_passes_per_step=2))
 fails("leaf_threads=0", lambda: make(reproducible=True, leaves=8, leaf_threads=0))

@@ -378,7 +378,7 @@ def test_a_newcomer_that_begins_with_other_sets_is_told() -> None:
         job.await_world(1, 2)
         stranger = job.start_joiner(other)
         assert job.processes[stranger][0].wait(60) == 1, job.outputs()
-        assert "have begun with another set in the place of" in job.outputs()
+        assert "began with another set instead of" in job.outputs()
         job.start_joiner()
         job.start_joiner()
         ended = job.ended()

@@ -23,8 +23,8 @@ def test_what_is_given_in_the_wrong_place_is_told_in_words() -> None:
 
         assert "model.state_dict()" in text_of(rueda.torch.broadcast_parameters, model)
         for function in rueda.torch.DistributedOptimizer, rueda.torch.broadcast_optimizer_state:
-            assert "a Linear is no optimizer" in text_of(function, model)
-        assert "a Linear is no optimizer" in text_of(rueda.torch.wrap, model, model)
+            assert "a Linear is not an optimizer" in text_of(function, model)
+        assert "a Linear is not an optimizer" in text_of(rueda.torch.wrap, model, model)
         told = text_of(
             rueda.torch.allreduce, torch.ones(2), compression=rueda.torch.Compression.fp16
         )

@@ -53,7 +53,7 @@ def test_numbers_that_make_no_sense_are_refused() -> None:
     for wrong in ({"items": 0, "batch": 1}, {"items": 3, "batch": 0}, {"items": 3, "batch": 1.5}):
         with pytest.raises(InvalidArgumentError):
             StepSampler(**wrong)
-    with pytest.raises(InvalidArgumentError, match="3 samples are less than a batch of 4"):
+    with pytest.raises(InvalidArgumentError, match="3 samples are fewer than a batch of 4"):
         StepSampler(3, 4, drop_last=True)
 
 

@@ -214,7 +214,7 @@ rueda.shutdown()
     ended = run(PREAMBLE + program, 3, extra={"RUEDA_RECOVERY": "on"})
     for rank in (0, 2):
         assert ended[rank].returncode == 0, ended[rank].output
-        assert "nobody is left who holds the part of rank 1" in ended[rank].output
+        assert "no remaining rank holds the part of rank 1" in ended[rank].output
         assert "replicated=True" in ended[rank].output
 
 

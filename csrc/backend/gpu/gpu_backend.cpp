@@ -48,11 +48,10 @@ class GpuBackend final : public DeviceBackend {
     const auto capturing = marked.is_capturing();
     if (!capturing) return capturing.status();
     if (*capturing) {
-      return Status(
-          ErrorCode::unsupported,
-          "its stream is being captured into a CUDA graph, in which the ranks cannot "
-          "agree on anything: make a persistent allreduce before the capture and start that, "
-          "or reduce outside of the captured part");
+      return Status(ErrorCode::unsupported,
+                    "its stream is being captured into a CUDA graph, during which the ranks cannot "
+                    "coordinate: create a persistent allreduce before the capture and start it, "
+                    "or reduce outside the captured part");
     }
     auto event = GpuEvent::after(marked);
     if (!event) return event.status();
@@ -149,8 +148,8 @@ class GpuBackend final : public DeviceBackend {
       const int own = gpu_.device->facts().ordinal;
       if (own == ordinal) return {};
       return {ErrorCode::invalid_argument,
-              str("it is on cuda:", ordinal, ", and this rank uses cuda:", own,
-                  " already: one rank uses one GPU, such as that of its local rank")};
+              str("it is on cuda:", ordinal, ", but this rank already uses cuda:", own,
+                  ": one rank uses one GPU, usually that of its local rank")};
     }
     const auto driver = load_cuda(options_);
     if (!driver) return driver.status();
@@ -160,8 +159,8 @@ class GpuBackend final : public DeviceBackend {
       gpu_.kernels = std::move(kernels).value();
     } else {
       log(LogLevel::warning,
-          "tensors of GPUs are packed one by one, and those with factors go "
-          "through the host's memory: ",
+          "GPU tensors are packed one by one, and those with scale factors go through host "
+          "memory: ",
           kernels.status().to_string());
     }
     if (options_.gpu_backend != "staged") {

@@ -51,14 +51,15 @@ GpuLane::~GpuLane() {
   if (callers_) callers_->end_abort();
   if (wait_until_idle(Clock::now() + drain_timeout)) return;
   // NCCL frees without waiting for the GPU, so memory that a stream may still reach is leaked.
-  log(LogLevel::warning, "the fusion buffers of a stream that does not end are lost");
+  log(LogLevel::warning, "a CUDA stream did not finish: its fusion buffers are leaked");
   static_cast<void>(new FusionBuffer(std::move(memory_.fusion())));
 }
 
 bool GpuLane::wait_until_idle(Time deadline) {
   Status idle = stream_->wait_until_idle(deadline);
   if (idle.ok()) idle = second_stream_.wait_until_idle(deadline);
-  if (!idle.ok()) log(LogLevel::warning, "a stream of Rueda does not end: ", idle.to_string());
+  if (!idle.ok())
+    log(LogLevel::warning, "a CUDA stream of Rueda did not finish: ", idle.to_string());
   return idle.ok();
 }
 
@@ -91,7 +92,8 @@ Status GpuLane::settle(PathChoice choice, std::span<const GpuPeerInfo> infos, in
     if (!started) return started.status();
     communicator_ = std::move(started).value();
   }
-  log(LogLevel::debug, "tensors of ", gpu_.device->facts().name, " go by ", name_of(choice.path));
+  log(LogLevel::debug, "tensors on ", gpu_.device->facts().name, " travel by ",
+      name_of(choice.path));
   path_.choose(std::move(choice), infos, rank);
   return {};
 }

@@ -11,8 +11,7 @@ namespace {
 constexpr Duration idle_timeout = std::chrono::seconds(5);
 
 constexpr std::string_view no_gpu =
-    "it has not used one yet: where ranks join early, each must have reduced a tensor of its GPU "
-    "before";
+    "it has not used one yet: each rank must reduce a tensor on its GPU before it joins";
 
 // Orders what `stream` enqueues from now on after all of them.
 Status make_wait(const CudaStream& stream, const GpuLane::Inputs& inputs) {

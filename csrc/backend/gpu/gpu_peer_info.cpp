@@ -19,14 +19,14 @@ std::string obstacle(std::span<const GpuPeerInfo> infos, const std::vector<int>&
       if (infos[i].nccl_version != infos[j].nccl_version) {
         return str("rank ", members[j], " has NCCL ", nccl_version_text(infos[j].nccl_version),
                    ", rank ", members[i], " has NCCL ", nccl_version_text(infos[i].nccl_version),
-                   ": install the same on all");
+                   ": install the same version on all ranks");
       }
       if (infos[i].host == infos[j].host && infos[i].gpu == infos[j].gpu) {
         if (infos[i].may_share && infos[j].may_share) continue;
         return str("ranks ", members[j], " and ", members[i], " share the GPU ",
                    infos[i].gpu.data(), ", which NCCL ", nccl_version_text(infos[i].nccl_version),
                    " does not allow: give each rank its own (torch.cuda.set_device(local_rank)), "
-                   "or for a test take NCCL 2.30 or newer with RUEDA_GPU_SHARING=on and "
+                   "or for a test use NCCL 2.30 or newer with RUEDA_GPU_SHARING=on and "
                    "NCCL_MULTI_RANK_GPU_ENABLE=1");
       }
     }
@@ -49,7 +49,7 @@ Expected<PathChoice> choose_path(std::span<const GpuPeerInfo> infos,
   for (std::size_t i = 0; i < infos.size(); ++i) {
     if (infos[i].has_gpu) continue;
     return Status(ErrorCode::invalid_argument,
-                  str("rank ", members[i], " takes part with no GPU: ", infos[i].problem.data()),
+                  str("rank ", members[i], " takes part without a GPU: ", infos[i].problem.data()),
                   members[i]);
   }
   const std::string asked = str("RUEDA_GPU_BACKEND=", wanted);
@@ -57,9 +57,9 @@ Expected<PathChoice> choose_path(std::span<const GpuPeerInfo> infos,
   const std::string why_not = obstacle(infos, members);
   if (why_not.empty()) return PathChoice{GpuPath::nccl, {}, false};
   if (wanted == "auto") return PathChoice{GpuPath::staged, why_not, true};
-  return Status(ErrorCode::unsupported,
-                str(asked, ", but ", why_not,
-                    ". RUEDA_GPU_BACKEND=staged, or auto, goes through the host's memory instead"));
+  return Status(
+      ErrorCode::unsupported,
+      str(asked, ", but ", why_not, ". RUEDA_GPU_BACKEND=staged or auto uses host memory instead"));
 }
 
 }  // namespace rueda

@@ -38,7 +38,7 @@ Status MemoryAgreement::verdict(const Lane& lane) const {
     const int rank = lane.world_rank(static_cast<int>(i));
     return {ErrorCode::unsupported,
             str("rank ", rank, " has no memory left for it: ", problems_[i].data(),
-                ". Let its allocator keep less, or reduce and gather less at once "
+                ". Let its allocator cache less, or reduce and gather less at once "
                 "(RUEDA_FUSION_THRESHOLD)"),
             rank};
   }

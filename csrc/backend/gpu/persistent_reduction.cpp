@@ -60,7 +60,8 @@ void PersistentReduction::outlast_run() {
     if (done.ok()) return;
     if (!deadline && !communicator_->over().ok()) deadline = now + abort_timeout;
     if (done.code() == ErrorCode::timeout && (!deadline || now < *deadline)) continue;
-    return log(LogLevel::warning, "a persistent allreduce was destroyed: ", done.to_string());
+    return log(LogLevel::warning,
+               "a persistent allreduce was destroyed before it was done: ", done.to_string());
   }
 }
 

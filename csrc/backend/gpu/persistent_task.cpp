@@ -79,14 +79,13 @@ Status PersistentTask::conclude(GpuLane& gpu, const Lane& lane) {
 Expected<bool> PersistentTask::advance_staged(GpuLane& gpu, const Lane&, Backend&) {
   std::string why = gpu.path().why_not_nccl();
   if (why.empty() && nccl_plan(reduction_) && !gpu.path().all_have_kernels()) {
-    why = "a rank was built without the kernels that convert and multiply elements";
+    why = "a rank's build lacks the CUDA kernels that convert and scale elements";
   } else if (why.empty()) {
     why = str("NCCL cannot do this ", name_of(reduction_.op), " of ", name_of(reduction_.dtype),
               " with the same results");
   }
   take_(std::make_shared<StagedReduction>(
-      gpu.gpu(),
-      Status(ErrorCode::unsupported, str("it goes through the host's memory (", why, ")"))));
+      gpu.gpu(), Status(ErrorCode::unsupported, str("it goes through host memory (", why, ")"))));
   is_staged_ = true;
   return true;
 }

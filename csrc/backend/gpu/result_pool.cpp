@@ -79,7 +79,7 @@ class ResultPool::Pooled final : public DeviceResult {
     const CudaStream& ending = pool_->ending_;
     Status status = users_.for_each([&](const CudaEvent& event) { return ending.wait_for(event); });
     if (status.ok()) status = pool_->pool_->free(ending, data_);
-    if (!status.ok()) log(LogLevel::warning, "a result's memory is lost: ", status.to_string());
+    if (!status.ok()) log(LogLevel::warning, "a result's memory is leaked: ", status.to_string());
   }
   Pooled(const Pooled&) = delete;
   Pooled& operator=(const Pooled&) = delete;
@@ -127,7 +127,7 @@ Expected<std::shared_ptr<ResultPool>> ResultPool::open(const DeviceReference& de
     }
     log(LogLevel::debug, "no memory pool: ", pool.status().to_string());
   }
-  log(LogLevel::info, "this GPU has no memory pools: it stands still where results are allocated");
+  log(LogLevel::info, "no memory pool on this GPU: it stalls when results are allocated");
   return opened;
 }
 

@@ -54,7 +54,7 @@ Expected<std::unique_ptr<NcclCommunicator>> NcclCommunicator::start(const NcclLi
 
 Status NcclCommunicator::refused_if_closed() const {
   if (!ended_.load()) return {};
-  return {ErrorCode::shutdown, shared_->with_rank("the NCCL communicator has been given up")};
+  return {ErrorCode::shutdown, shared_->with_rank("the NCCL communicator has been closed")};
 }
 
 Expected<bool> NcclCommunicator::poll() const {
@@ -78,9 +78,8 @@ Status NcclCommunicator::wait_until_ready(Time deadline) const {
     if (!ready) return ready.status();
     if (ready.value()) return {};
     if (Clock::now() >= deadline) {
-      return {ErrorCode::timeout,
-              shared_->with_rank(
-                  "NCCL was not ready before the deadline: other ranks may be missing,")};
+      return {ErrorCode::timeout, str(shared_->with_rank("NCCL was not ready before the deadline"),
+                                      ": other ranks may be missing")};
     }
     std::this_thread::sleep_for(between_polls);
   }
@@ -134,7 +133,7 @@ Status NcclCommunicator::close(Time deadline) {
   shared.stage.store(Shared::Stage::leave);
   shared.launch.post([&shared](const Status&) { shared.failure = leave(shared); });
   if (!shared.launch.wait_until_idle(deadline)) {
-    status = {ErrorCode::timeout, shared.with_rank("NCCL has not left before the deadline")};
+    status = {ErrorCode::timeout, shared.with_rank("NCCL did not shut down before the deadline")};
   } else {
     status = shared.failure;
   }

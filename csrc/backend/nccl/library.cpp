@@ -60,7 +60,7 @@ Expected<std::unique_ptr<NcclLibrary>> open_library(const Options& options) {
   int version = 0;
   if (get_version == nullptr || get_version(&version) != nccl::success) {
     return Status(ErrorCode::initialization,
-                  str(options.nccl_library, " is not NCCL: it does not tell its version"));
+                  str(options.nccl_library, " is not NCCL: it does not report its version"));
   }
   if (version < minimum_nccl_version) {
     return Status(ErrorCode::initialization,

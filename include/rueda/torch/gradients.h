@@ -184,9 +184,9 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
       const auto kept = state.residuals.find(watched.name);
       if (kept == state.residuals.end() || !watched.residual.defined()) continue;
       if (kept->second.numel() == watched.residual.numel()) continue;
-      throw InvalidArgumentError(
-          text("the state keeps ", kept->second.numel(), " elements that the compression of '",
-               watched.name, "' has lost, and the parameter has ", watched.residual.numel()));
+      throw InvalidArgumentError(text("the state keeps ", kept->second.numel(),
+                                      " elements of compression error for '", watched.name,
+                                      "', but the parameter has ", watched.residual.numel()));
     }
     for (Watched& watched : watched_) {
       if (!watched.residual.defined()) continue;
@@ -245,11 +245,11 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     const std::lock_guard lock(mutex_);
     const Watched& watched = watched_[number];
     if (watched.passes_left > 0 || !is_accumulated(watched.accumulator.get())) return;
-    throw InvalidArgumentError(text(
-        "the gradient of '", watched.name,
-        "' was computed more often than backward_passes_per_step=",
-        options_.backward_passes_per_step,
-        " before step() or synchronize(): a larger backward_passes_per_step accumulates first"));
+    throw InvalidArgumentError(text("the gradient of '", watched.name,
+                                    "' was computed more often than backward_passes_per_step=",
+                                    options_.backward_passes_per_step,
+                                    " before step() or synchronize(): a larger "
+                                    "backward_passes_per_step accumulates gradients first"));
   }
 
   void after_accumulation(std::size_t number) {

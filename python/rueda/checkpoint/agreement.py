@@ -83,7 +83,7 @@ def _raise_difference(details: Mapping[str, str]) -> None:
                 field=key,
                 values=tuple(texts),
             )
-    raise AssertionError("hashes differ, and what was hashed does not")
+    raise AssertionError("hashes differ, but the hashed values do not")
 
 
 def _shortened(text: str, others: Sequence[str], length: int = 200) -> str:
@@ -121,7 +121,7 @@ class WorldBeside:
 
         Raises :class:`rueda.InitializationError` if that fails, and what collectives raise.
         """
-        self.close("the world beside it is formed anew")
+        self.close("a new world for checkpoints is being formed")
         rank, size = lifecycle.rank(), lifecycle.size()
         number = _open(rank, size)
         self._set = ProcessSet(range(size))
@@ -138,11 +138,11 @@ class WorldBeside:
         beside = self._set
         try:
             if beside is None:
-                raise ShutdownError("the world beside the application's was closed")
+                raise ShutdownError("the world for checkpoints was closed")
             return allgather_object(value, name, beside)
         except ShutdownError as error:
             for rank in self._lost:
-                raise PeerLostError(f"rank {rank} was lost meanwhile", rank) from error
+                raise PeerLostError(f"rank {rank} was lost in the meantime", rank) from error
             raise
 
     def _has_lost(self, previous_ranks: list[int]) -> None:

@@ -160,8 +160,8 @@ def _flattened(nested: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def _require_alike(name: str, part: Any) -> None:
     if isinstance(part, Wrapped) and not part.strategy.ranks_stay_equal:
         raise UnsupportedError(
-            f"{name}: with the strategy {part.strategy.describe()} each rank's optimizer has another state: "
-            'switch("sync") before it is saved, or let every rank torch.save() its own state_dict()'
+            f"{name}: with the strategy {part.strategy.describe()} each rank's optimizer has its own state: "
+            'switch("sync") before saving, or let every rank torch.save() its own state_dict()'
         )
 
 
@@ -249,7 +249,7 @@ def difference(
     """Why a state cannot be loaded into a part; ``shapes``: extents and dtype of the checkpoint's tensors."""
     own = kind_of(part)
     if own.name != kind.name:
-        return f"{name}: the checkpoint has the state of a {kind.name}, and this is a {own.name}"
+        return f"{name}: the checkpoint has the state of a {kind.name}, but this is a {own.name}"
     if own.shapes is not None:
         return _difference_of_groups(name, kind.shapes or [], own.shapes)
     if isinstance(part, torch.nn.Module):

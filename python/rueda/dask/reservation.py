@@ -66,7 +66,7 @@ def _in_order(client: distributed.Client, size: int, timeout: float) -> list[str
         if time.monotonic() > deadline:
             raise TimeoutError(
                 f"rueda.dask.run() waits for {size} workers, but there were only {len(workers)} after {timeout:g} s: "
-                "start more, choose a smaller num_proc, or raise timeout= where lost workers take longer to start again"
+                "start more, choose a smaller num_proc, or raise timeout= if lost workers take longer to start again"
             )
         time.sleep(LOOK)
     if any(address.startswith("inproc:") for address in workers) and size > 1:

@@ -68,10 +68,10 @@ def run(
     :class:`rueda.PeerLostError` if workers are lost more than ``retries`` times.
     """
     if not isinstance(client, distributed.Client):
-        raise InvalidArgumentError(f"client={shown(client)} is no distributed.Client")
+        raise InvalidArgumentError(f"client={shown(client)} is not a distributed.Client")
     if client.asynchronous:
         raise InvalidArgumentError(
-            "rueda.dask.run() waits for its ranks, which the thread of an asynchronous client's event loop cannot: "
+            "rueda.dask.run() waits for its ranks, which would block the event loop of an asynchronous client: "
             "pass a client without asynchronous=True"
         )
     given = (function_of("fn", fn), positionals_of("args", args), keywords_of("kwargs", kwargs))

@@ -260,7 +260,7 @@ def _look_after(joiners: list[int]) -> None:
     """Called while processes are admitted: raises :class:`rueda.InitializationError` if one of them has ended."""
     gone = attendance().gone_of(joiners)
     if gone:
-        raise InitializationError(f"process {gone[0]}, which was to join, has ended")
+        raise InitializationError(f"process {gone[0]} ended before it could join")
 
 
 def _settle_failure(error: RuedaError, joiners: list[int], speaks: bool) -> None:

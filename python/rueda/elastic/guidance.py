@@ -94,7 +94,7 @@ class Guidance:
         if self._feed is None:
             return
         if self._feed.failure:
-            _log.info("newcomers cannot follow: %s", self._feed.failure)
+            _log.info("newcomers cannot get the state in the background: %s", self._feed.failure)
             self._failures += 1
             self._not_before = time.monotonic() + _PAUSE
         self._feed.release()

@@ -117,7 +117,7 @@ def _come_again(here: Attendance, offers: _Offers) -> None:
     if here.reconnection is None:
         raise InitializationError("the launcher has ended before this process could join")
     raise InitializationError(
-        "the reception could not be reached again, or did not take this process again, before it could join"
+        "the reception could not be reached again, or refused this process, before it could join"
     )
 
 
@@ -152,10 +152,12 @@ class _Offers:
         """Called while a world is entered: raises :class:`rueda.InitializationError` if that has become pointless."""
         self._listen()
         if self._entrance is not None:
-            raise InitializationError("the others have gone on, and have opened another door")
+            raise InitializationError(
+                "the other ranks have started another attempt to form the world"
+            )
         if self._is_recalled:
             raise InitializationError(
-                "others that were to form the world are lost, or could not enter it"
+                "other processes that were to join the world were lost, or could not join it"
             )
 
     def _listen(self) -> None:
@@ -204,7 +206,7 @@ def _pass(entrance: _Entrance, options: Mapping[str, str], offers: _Offers) -> N
     try:
         listener, address = listen(options.get("interface", ""))
     except OSError as error:
-        raise InitializationError(f"nothing can be listened at: {error}") from error
+        raise InitializationError(f"cannot listen for connections: {error}") from error
     offers.last_address = address
     with listener:
         session = attendance().session

@@ -109,8 +109,8 @@ class PrivateLink:
                 raise
             who = "member" if peer < self._members else "newcomer"
             raise RuedaTimeoutError(
-                f"rank {peer} of the {self._set.size()} that hand over and take the state, a {who}, did not {what} "
-                f"within {timeout:g} s",
+                f"rank {peer} ({who}) of the {self._set.size()} ranks that transfer the state did not {what} within "
+                f"{timeout:g} s",
                 peer,
                 reason="deadline",
             ) from error

@@ -201,7 +201,7 @@ def _sources_of(every: list[tuple[list[str], bool, int, bool]]) -> list[int]:
     sources = [number for number, (*_, is_newcomer) in enumerate(every) if not is_newcomer][:1]
     if not sources:
         raise StateIsLost(
-            "all ranks that had the training's state are lost, and those that are left had not got it yet"
+            "all ranks that had the training's state were lost before the remaining ranks received it"
         )
     return sources
 

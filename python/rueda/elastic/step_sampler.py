@@ -38,7 +38,7 @@ class StepSampler:
         self._batches = LeafSampler(items, 1, batch, seed, shuffle, drop_last)
         if len(self) == 0:
             raise InvalidArgumentError(
-                f"drop_last: {items} samples are less than a batch of {batch}"
+                f"drop_last: {items} samples are fewer than a batch of {batch}"
             )
         self._epoch = -1
         self._order: npt.NDArray[np.int64] = np.empty(0, np.int64)

@@ -124,7 +124,9 @@ def steps(
         2
     """
     if total < 0 or every < 1:
-        raise InvalidArgumentError(f"steps(): total={total} and every={every} make no sense")
+        raise InvalidArgumentError(
+            f"steps(): total={total} must be 0 or more and every={every} 1 or more"
+        )
     course = _Course(SharedState(state), total, every, begin, background_bytes)
     course.begin()
     try:
@@ -283,7 +285,7 @@ class _Course:
                 furthest = best[0]
                 if furthest == _NOTHING and all(is_newcomer for *_, is_newcomer, _ in told):
                     raise InitializationError(
-                        "all ranks that had the training's state are lost, and those that are left had not got it yet"
+                        "all ranks that had the training's state were lost before the remaining ranks received it"
                     ) from error
                 self.number = max(done, 0)
                 if furthest == _NOTHING:  # the job has just started: no rank has the state yet

@@ -91,13 +91,11 @@ def variables_of(name: str, value: Any) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise InvalidArgumentError(
-            f"{name}={shown(value)}: pass a dict of variables of the environment"
-        )
+        raise InvalidArgumentError(f"{name}={shown(value)}: pass a dict of environment variables")
     for key, content in value.items():
         if not isinstance(key, str) or not key or "=" in key or "\0" in key:
             raise InvalidArgumentError(
-                f"{name}={shown(value)}: {shown(key)} is no name of a variable of the environment"
+                f"{name}={shown(value)}: {shown(key)} is not the name of an environment variable"
             )
         if not isinstance(content, str) or "\0" in content:
             raise InvalidArgumentError(
@@ -132,11 +130,11 @@ def place_of(name: str, value: Any) -> str:
 
         >>> place_of("checkpoint", 5)
         Traceback (most recent call last):
-        rueda.errors.InvalidArgumentError: checkpoint=5 is no place: pass a path, or an address with ://
+        rueda.errors.InvalidArgumentError: checkpoint=5 is not a location: pass a path, or an address with ://
     """
     if not isinstance(value, str | os.PathLike):
         raise InvalidArgumentError(
-            f"{name}={shown(value)} is no place: pass a path, or an address with ://"
+            f"{name}={shown(value)} is not a location: pass a path, or an address with ://"
         )
     return os.fsdecode(value)
 
@@ -156,7 +154,7 @@ def seconds_of(name: str, value: Any) -> float:
         seconds = -1.0
     if not seconds >= 0:  # which no comparison with NaN is
         raise InvalidArgumentError(
-            f"{name}={shown(value)} is no time: pass a number of seconds, 0 or more"
+            f"{name}={shown(value)} is not a time: pass a number of seconds, 0 or more"
         )
     return seconds
 
@@ -168,7 +166,7 @@ def count_of(name: str, value: Any, what: str, least: int = 1) -> int:
 
         >>> count_of("num_proc", 0, "ranks")
         Traceback (most recent call last):
-        rueda.errors.InvalidArgumentError: num_proc=0 is no number of ranks: pass 1 or more
+        rueda.errors.InvalidArgumentError: num_proc=0 is not a number of ranks: pass 1 or more
     """
     try:
         count = least - 1 if isinstance(value, bool) else operator.index(value)
@@ -176,6 +174,6 @@ def count_of(name: str, value: Any, what: str, least: int = 1) -> int:
         count = least - 1
     if count < least:
         raise InvalidArgumentError(
-            f"{name}={shown(value)} is no number of {what}: pass {least} or more"
+            f"{name}={shown(value)} is not a number of {what}: pass {least} or more"
         )
     return count

@@ -44,7 +44,7 @@ class Needs(NamedTuple):
         new = self.below is not None and found >= (self.below,)
         if not found or found < self.oldest or new:
             raise ImportError(
-                f"{self.module} needs {self.engine} {self._wanted()} and {self.engine} {version} is installed: "
+                f"{self.module} needs {self.engine} {self._wanted()}, but {self.engine} {version} is installed: "
                 f"{self.install}",
                 name=self.package,
             )
@@ -63,8 +63,8 @@ class Needs(NamedTuple):
                 raise
             tried = ".".join(str(number) for number in self.newest)
             raise ImportError(
-                f"{self.module} was tried with {self.engine} up to {tried}, and {self.engine} {version} is installed, "
-                f"which lacks something: install {tried} ({type(error).__name__}: {error})",
+                f"{self.module} was tested with {self.engine} up to {tried}; {self.engine} {version} is installed and "
+                f"lacks something: install {tried} ({type(error).__name__}: {error})",
                 name=self.package,
             ) from error
 

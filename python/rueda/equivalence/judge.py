@@ -214,23 +214,21 @@ def _by_state(
 ) -> Verdict:
     if rounding.explains is None:
         needed = rounding.seeds_needed
-        more = f"{needed} seeds would" if needed else "more seeds would not, as far as these show"
+        more = f"{needed} seeds would" if needed else "these seeds do not suggest that more would"
         note = f"whether rounding explains the state is open ({more} tell)"
         return _by_quality(measure, [note], known)
     if not rounding.explains:
         return _by_quality(measure, [], known)
     last = baseline.last_testable_step()
     if last is None:
-        why = f"at most {rounding.high:.2g} times what rounding does, where {MARGIN:g} would be too much"
+        why = f"at most {rounding.high:.2g} times the effect of rounding; {MARGIN:g} would be too much"
         return Verdict("same state", why, **known)  # type: ignore[arg-type]
     if baseline.seeds_are_alike:
         note = "all seeds of the reference are the same: how far a state may go is not known"
     elif last < 1:
         note = "rounding alone moves this training as far as another seed from the first step on"
     else:
-        note = (
-            f"the same state up to step {last}, from which on rounding alone goes as far as a seed"
-        )
+        note = f"the same state up to step {last}; afterwards rounding alone moves it as far as another seed"
     return _by_quality(measure, [note], known)
 
 
@@ -251,7 +249,11 @@ def _by_quality(measure: Measure, notes: list[str], known: dict[str, object]) ->
         why = f"{interval}, within ±{quality.margin:.3g}"
     elif quality.verdict == "undecided":
         needed = quality.seeds_needed
-        told = f"needs {needed} seeds" if needed else "more seeds would not tell by what these show"
+        told = (
+            f"needs {needed} seeds"
+            if needed
+            else "these seeds do not suggest that more would decide it"
+        )
         why = f"{interval}, ±{quality.margin:.3g} would be the same: {quality.why}; {told}"
     else:
         why = quality.why or interval
@@ -261,8 +263,8 @@ def _by_quality(measure: Measure, notes: list[str], known: dict[str, object]) ->
 def _other_layout(ours: RankRecord, theirs: RankRecord) -> str:
     if ours.layout.names != theirs.layout.names or ours.layout.numels != theirs.layout.numels:
         names = sorted(set(ours.layout.names) ^ set(theirs.layout.names))
-        what = ", ".join(names) if names else "the same names, other sizes"
-        return f"states are not compared: the model has other tensors ({what})"
+        what = ", ".join(names) if names else "the same names, different sizes"
+        return f"states are not compared: the model has different tensors ({what})"
     return f"states are not compared: it took {len(ours.steps) - 1} steps, the reference {len(theirs.steps) - 1}"
 
 

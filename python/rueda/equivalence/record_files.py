@@ -155,7 +155,7 @@ def read_rank(folder: Path, rank: int) -> RankRecord:
     if not file(".json").exists():
         raise RecordError(f"rank {rank} has recorded nothing")
     if not file(".ended.json").exists():
-        raise RecordError(f"rank {rank} has not come to its end")
+        raise RecordError(f"rank {rank} did not finish its record")
     try:
         described = json.loads(file(".json").read_text())
         layout = Layout(

@@ -69,7 +69,7 @@ def _left_in(path: Path) -> Meeting:
                 atexit.register(_remove, path, os.getpid())
         finally:
             own.unlink()
-    raise InitializationError(f"{path} comes and goes: another program removes it")
+    raise InitializationError(f"another program keeps removing {path}")
 
 
 def _remove(path: Path, process: int) -> None:

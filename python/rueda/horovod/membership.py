@@ -68,7 +68,7 @@ def _of_ranks(ranks: Sequence[Any]) -> tuple[int, int, Meeting]:
         raise ValueError(f"comm={ranks} has a rank twice")
     if rank not in ranks:
         raise ValueError(
-            f"comm={ranks} lacks this process's rank, {rank}, which must not call init() then"
+            f"comm={ranks} lacks this process's rank, {rank}: only the ranks in comm may call init()"
         )
     return ranks.index(rank), len(ranks), meeting_of(",".join(map(str, ranks)))
 
@@ -77,6 +77,6 @@ def _of_communicator(comm: Any) -> tuple[int, int, Meeting]:
     hosts = set(comm.allgather(socket.gethostname()))
     if len(hosts) > 1:
         raise ValueError(
-            f"a communicator of a part of the processes must be on one host, not on {sorted(hosts)}"
+            f"a communicator of only some processes must be on one host, not on {sorted(hosts)}"
         )
     return comm.Get_rank(), comm.Get_size(), comm.bcast(random_meeting(), root=0)

@@ -21,12 +21,12 @@ UNUSED: dict[str, str] = {
     "HOROVOD_DYNAMIC_PROCESS_SETS": "",  # always on
     "HOROVOD_CONTROLLER": "",
     "HOROVOD_CPU_OPERATIONS": "",
-    "HOROVOD_HIERARCHICAL_ALLREDUCE": "the algorithm follows what is measured, see RUEDA_ALGORITHM",
-    "HOROVOD_HIERARCHICAL_ALLGATHER": "the algorithm follows what is measured, see RUEDA_ALGORITHM",
-    "HOROVOD_TORUS_ALLREDUCE": "the algorithm follows what is measured, see RUEDA_ALGORITHM",
+    "HOROVOD_HIERARCHICAL_ALLREDUCE": "init measures which algorithm is fastest, see RUEDA_ALGORITHM",
+    "HOROVOD_HIERARCHICAL_ALLGATHER": "init measures which algorithm is fastest, see RUEDA_ALGORITHM",
+    "HOROVOD_TORUS_ALLREDUCE": "init measures which algorithm is fastest, see RUEDA_ALGORITHM",
     "HOROVOD_AUTOTUNE": "Rueda measures once at init and does not tune while it runs",
     "HOROVOD_THREAD_AFFINITY": "Rueda's thread is not bound; use the launcher's --bind-to",
-    "HOROVOD_MPI_THREADS_DISABLE": "Rueda asks MPI for what it needs",
+    "HOROVOD_MPI_THREADS_DISABLE": "Rueda requests the MPI thread level that it needs",
     "HOROVOD_NUM_NCCL_STREAMS": "each process set has streams of its own",
     "HOROVOD_DISABLE_GROUP_FUSION": "groups may be fused with other tensors",
 }

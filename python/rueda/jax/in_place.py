@@ -117,7 +117,7 @@ def _lower(context: Any, *operands: Any, spec: Spec) -> Any:
     devices = _devices_of(context.module_context.axis_context)
     if devices > 1:
         raise UnsupportedError(
-            f"a function that {devices} devices of one process compute cannot call Rueda, to which a process is one "
+            f"a function that runs on {devices} devices of one process cannot call Rueda, for which a process is one "
             "rank: start a process for each device"
         )
     lifecycle.before_shutdown(drain)

@@ -115,7 +115,7 @@ def _building(optimizer: Any) -> Callable[..., Any]:
         if scales and caller is not optimizer:
             raise InvalidArgumentError(
                 "a LossScaleOptimizer around DistributedOptimizer looks at each rank's own gradients, so ranks would "
-                "part: use DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer)), "
+                "diverge: use DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer)), "
                 "with mixed_float16 too"
             )
         return plain(variables)

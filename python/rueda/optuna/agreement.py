@@ -66,7 +66,7 @@ def _wrong(n_trials: Any, timeout: Any, ranks_per_trial: Any) -> str:
     if count is not None and count < 1:
         return f"n_trials={count} would run no trial: pass 1 or more, or None for no limit"
     if seconds is not None and not seconds >= 0:
-        return f"timeout={seconds} is no time: pass seconds, or None for no limit"
+        return f"timeout={seconds} is not a time: pass seconds, or None for no limit"
     return ""
 
 
@@ -82,8 +82,8 @@ def agree_on_study(study: Any, ranks_per_trial: int) -> tuple[bool, bool]:
     everyone = _compare(study)
     if everyone is None:
         raise TimeoutError(
-            f"in {_ATTEMPTS} attempts what rank 0 had written to the study {name!r} was overwritten before all ranks "
-            "had read it: other jobs keep beginning on this study; begin them one after the other"
+            f"in {_ATTEMPTS} attempts, what rank 0 wrote to the study {name!r} was overwritten before all ranks had "
+            "read it, because other jobs keep starting on this study: start them one after the other"
         )
     for number, (wrong, is_one, directed) in enumerate(everyone):
         if wrong:
@@ -92,8 +92,8 @@ def agree_on_study(study: Any, ranks_per_trial: int) -> tuple[bool, bool]:
             )
         if not is_one and (number == 0 or ranks_per_trial < size()):
             raise InvalidArgumentError(
-                f"the study of rank {number} is not in the storage of rank 0's, as {size() // ranks_per_trial} trials "
-                f"at a time need it: {_SHARE}; a study in memory serves one trial at a time, with "
+                f"the study of rank {number} is not in the same storage as rank 0's, which {size() // ranks_per_trial} "
+                f"trials at a time require: {_SHARE}; a study in memory serves one trial at a time, with "
                 f"ranks_per_trial={size()}"
             )
         if directed != everyone[0][2]:

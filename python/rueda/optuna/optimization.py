@@ -90,7 +90,7 @@ def optimize(
 def _wrong(study: Any, objective: Any, catch: Any, callbacks: Any) -> str:
     """Why an argument on this rank has the wrong type; empty if none has."""
     if not isinstance(study, optuna.Study):
-        return f"study is an optuna.Study, not {shown(study)}"
+        return f"study must be an optuna.Study, not {shown(study)}"
     caught = catch if isinstance(catch, tuple) else (catch,)
     if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in caught):
         return f"catch={shown(catch)}: pass classes of exceptions"

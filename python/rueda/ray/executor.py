@@ -265,7 +265,7 @@ class RayExecutor:
 
     def _no_room(self) -> TimeoutError:
         return TimeoutError(
-            f"RayExecutor waits for {self._size} times {self._each}, which others still use after "
+            f"RayExecutor needs {self._size} times {self._each}, which others still use after "
             f"{self._room_timeout:g} s: end them, or raise timeout="
         )
 
@@ -388,9 +388,7 @@ class RayExecutor:
 def _share_of(name: str, value: Any) -> float:
     """A number of CPUs or GPUs per worker, possibly fractional."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise InvalidArgumentError(
-            f"{name}={value!r} is no number: pass 0 or more, for each worker"
-        )
+        raise InvalidArgumentError(f"{name}={value!r}: pass a number of 0 or more, for each worker")
     return float(value)
 
 

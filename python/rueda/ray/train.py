@@ -46,7 +46,7 @@ class RuedaConfig(BackendConfig):  # type: ignore[misc]
     def __init__(self, interface: str = "", *, elastic: bool = False, **options: Any) -> None:
         if elastic and not hasattr(Backend, "has_replica_groups"):
             raise UnsupportedError(
-                f"RuedaConfig(elastic=True): Ray {ray.__version__} replaces no worker alone; 2.60 does"
+                f"RuedaConfig(elastic=True): Ray {ray.__version__} cannot replace single workers; Ray 2.60 can"
             )
         self.interface = interface
         self.elastic = elastic

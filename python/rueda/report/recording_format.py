@@ -143,7 +143,7 @@ def read_recording(path: Path) -> Recording:
     if not np.isin(table["kind"], list(Kind)).all():
         raise RecordingError(f"'{path}' is damaged: it has rows of an unknown kind")
     if not _has_possible_times(table):
-        raise RecordingError(f"'{path}' is damaged: it has rows of times that cannot be")
+        raise RecordingError(f"'{path}' is damaged: it has rows of impossible times")
     is_whole = bool((table["kind"] == Kind.END).any())  # writing it may be told behind it
     table = _calls_in_two(table)
     return Recording(header, table, is_whole)

@@ -53,8 +53,8 @@ def hand_over(
     if lost:
         new.close()
         raise PeerLostError(
-            f"table '{old.name}': nobody is left who holds the part of rank {lost[0]}: with "
-            f"replicated=True it goes on without one rank, otherwise put it from a checkpoint"
+            f"table '{old.name}': no remaining rank holds the part of rank {lost[0]}: with "
+            f"replicated=True a table survives the loss of one rank, otherwise put() it from a checkpoint"
         )
     mine = [
         part

@@ -237,7 +237,7 @@ class Table(OpenTable):
 
         def arguments() -> tuple[Any, ...]:
             if order not in ("as_they_come", "ring"):
-                raise Refusal(f"Table(): order={order!r} is none of 'as_they_come', 'ring'")
+                raise Refusal(f"Table(): order={order!r} is not one of 'as_they_come', 'ring'")
             return (
                 whole("size", size),
                 0,
@@ -356,9 +356,7 @@ def readable(values: npt.ArrayLike) -> Floats:
 def writeable(out: Floats) -> Floats:
     """Raises InvalidArgumentError if values cannot be written directly into ``out``."""
     if out.dtype != np.float32 or not out.flags.c_contiguous or not out.flags.writeable:
-        raise InvalidArgumentError(
-            "out= is to be a contiguous array of float32 that may be written"
-        )
+        raise InvalidArgumentError("out= must be a contiguous, writable array of float32")
     return out
 
 

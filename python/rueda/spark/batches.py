@@ -83,9 +83,7 @@ class Batches:
             count += 1
             yield batch
             if number != len(self._readers):
-                raise RuedaError(
-                    "this epoch has ended, as another was begun: iterate one at a time"
-                )
+                raise RuedaError("this epoch ended when another began: iterate over one at a time")
         self._epochs += 1
         if self._joins:
             self.meet(count)

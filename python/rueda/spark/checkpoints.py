@@ -65,6 +65,6 @@ def checkpoint_at(place: str | os.PathLike[str] | None) -> Checkpoint:
         pyarrow.fs.FileSystem.from_uri(folder)
     except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
         raise InvalidArgumentError(
-            f"checkpoint={text!r} is no place to which Arrow can write: {error}"
+            f"checkpoint={text!r} is not a location to which Arrow can write: {error}"
         ) from error
     return Checkpoint(folder)

@@ -59,14 +59,14 @@ class _Predictor:
         for batch in batches:
             if self.column not in batch.schema.names:
                 raise InvalidArgumentError(
-                    f"there is no column '{self.column}' to predict from: there are {', '.join(batch.schema.names)}"
+                    f"there is no column '{self.column}' to predict from; there are {', '.join(batch.schema.names)}"
                 )
             inputs = arrays(batch.select([self.column]))[self.column]
             found = predict(np.asarray(inputs, np.float32))
             if found.ndim == 0 or len(found) != batch.num_rows:
                 raise InvalidArgumentError(
-                    f"the model has returned an array of shape {found.shape} for {batch.num_rows} rows: a row for "
-                    "each is wanted"
+                    f"the model has returned an array of shape {found.shape} for {batch.num_rows} rows: it must "
+                    "return one row for each"
                 )
             yield pa.RecordBatch.from_arrays(
                 [*batch.columns, _column(found)], names=[*batch.schema.names, self.output]

@@ -42,8 +42,8 @@ def check_cluster(context: SparkContext, size: int, timeout: float) -> None:
     """
     if context.getConf().get(_ALLOCATION, "false").lower() == "true":
         raise UnsupportedError(
-            f"{_ALLOCATION} is true, and Spark runs no barrier stage then: set it to false and ask for as many "
-            "executors as there shall be ranks"
+            f"{_ALLOCATION} is true, which excludes Spark's barrier stages: set it to false and ask for as many "
+            "executors as ranks"
         )
     # Spark's own check for a barrier stage, which it repeats for ten minutes before it gives up.
     scala: Any = context._jsc.sc()
@@ -73,7 +73,7 @@ def chosen(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
         )
     if not isinstance(frame, ClassicDataFrame):
         raise UnsupportedError(
-            "rueda.spark needs a DataFrame of a classic SparkSession: Spark Connect tells nothing of slots and stages"
+            "rueda.spark needs a DataFrame of a classic SparkSession: Spark Connect does not report slots and stages"
         )
     if columns is None:
         _check_names(frame, frame.columns)
@@ -81,7 +81,7 @@ def chosen(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
     if isinstance(columns, str):
         raise InvalidArgumentError(f"columns={columns!r} is a text: pass a list of names")
     if not isinstance(columns, Sequence) or not all(isinstance(name, str) for name in columns):
-        raise InvalidArgumentError(f"columns={columns!r} is no list of names")
+        raise InvalidArgumentError(f"columns={columns!r} is not a list of names")
     missing = [name for name in columns if name not in frame.columns]
     if missing or not columns:
         raise InvalidArgumentError(
@@ -102,6 +102,6 @@ def _check_names(frame: DataFrame, wanted: Sequence[str]) -> None:
     for name in wanted:
         if names.count(name if exact else name.lower()) > 1:
             raise InvalidArgumentError(
-                f"the DataFrame has the column {name!r} twice, and it is not to be told which one is meant: name its "
-                f"columns anew by df.toDF(), of those that there are: {', '.join(map(repr, frame.columns))}"
+                f"the DataFrame has the column {name!r} twice, so it is unclear which one is meant: rename its "
+                f"columns with df.toDF(); it has {', '.join(map(repr, frame.columns))}"
             )

@@ -77,7 +77,7 @@ def refuse(**given: Any) -> None:
     for name, value in given.items():
         if value:
             raise UnsupportedError(
-                f"{name}= has no meaning here: ranks are tasks of Spark, without MPI, and write into its logs"
+                f"{name}= has no meaning here: ranks are Spark tasks, without MPI, and write to Spark's logs"
             )
 
 

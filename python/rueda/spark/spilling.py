@@ -63,8 +63,8 @@ class Spill:
             yield
         except OSError as error:
             raise RuedaError(
-                f"what later epochs are to read cannot be kept in {self._folder}: {error}; let spark.local.dir name "
-                "a folder with more space, or pass spill=False where train iterates once"
+                f"batches for later epochs cannot be kept in {self._folder}: {error}; set spark.local.dir to a folder "
+                "with more space, or pass spill=False if train iterates only once"
             ) from error
 
 

@@ -69,7 +69,7 @@ def summaries_at(place: str | os.PathLike[str] | None) -> Summaries:
         fsspec.core.url_to_fs(folder)
     except (ImportError, ValueError) as error:
         raise InvalidArgumentError(
-            f"tensorboard={folder!r} is no place to which fsspec can write: {error}"
+            f"tensorboard={folder!r} is not a location to which fsspec can write: {error}"
         ) from error
     return Summaries(folder if "://" in folder else os.path.abspath(folder))
 

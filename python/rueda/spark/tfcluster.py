@@ -63,7 +63,7 @@ class TFCluster:
     def train(self, data: RDD[Any] | DataFrame, num_epochs: int = 1) -> None:
         """Runs ``map_fun`` on all ranks, fed with ``num_epochs`` passes over ``data``; returns when it has ended."""
         if isinstance(num_epochs, bool) or not isinstance(num_epochs, int) or num_epochs < 1:
-            raise InvalidArgumentError(f"num_epochs={num_epochs!r}: how often is told by 1 or more")
+            raise InvalidArgumentError(f"num_epochs={num_epochs!r}: pass 1 or more")
         self.result = fit(
             as_frame(data), _fed, self._size, args=(*self._given, num_epochs), join=False
         )

@@ -222,10 +222,10 @@ def _handle(
         raise DivergenceError(
             [each for each in divergences if not each.has_majority]
             + [each for each in divergences if each.has_majority],
-            "No majority of the ranks has the same bits, so that nobody can tell who is right",
+            "No majority of the ranks has the same bits, so it is unknown which ranks are right",
         )
     if not repair:
-        raise DivergenceError(divergences, "repair=True would take what the majority has")
+        raise DivergenceError(divergences, "repair=True would copy the tensors of the majority")
     own = _members(process_set)[process_set.rank()]
     for i, each in zip(differing, divergences, strict=True):
         tensor = named[i][1].detach()
@@ -372,12 +372,12 @@ def _require_one_layout(
         for (name, kind), (other, its) in zip(every[0], theirs, strict=False):
             if (name, kind) != (other, its):
                 raise MismatchError(
-                    f"the ranks compare other tensors: rank {members[0]} has '{name}', {kind}, in the place of "
-                    f"'{other}', {its}, on rank {rank}",
+                    f"the ranks compare different tensors: rank {members[0]} has '{name}', {kind}, where rank {rank} "
+                    f"has '{other}', {its}",
                     tensor=name,
                 )
         raise MismatchError(
-            f"the ranks compare other tensors: rank {members[0]} has {len(every[0])}, rank {rank} {len(theirs)}"
+            f"the ranks compare different tensors: rank {members[0]} has {len(every[0])}, rank {rank} {len(theirs)}"
         )
 
 

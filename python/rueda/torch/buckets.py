@@ -112,7 +112,7 @@ def _why_not(parameter: torch.Tensor) -> str:
     if torch.nn.parameter.is_lazy(parameter):
         return "it has no shape yet"
     if is_cut(parameter):
-        return "it is cut over ranks"
+        return "it is sharded over ranks"
     if parameter.layout != torch.strided or (
         gradient is not None and gradient.layout != torch.strided
     ):

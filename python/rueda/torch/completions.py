@@ -87,7 +87,7 @@ class Completions:
                     if not self._threads:
                         del self._watched[token]
                         raise RuntimeError(
-                            "no thread can be started to complete futures: raise the limits of processes (ulimit -u, "
+                            "no thread can be started to complete futures: raise the limit on processes (ulimit -u, "
                             "or the container's pids limit)"
                         )
                     # Before the interpreter ends: a thread that returns to the interpreter afterwards is killed in the

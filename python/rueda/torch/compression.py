@@ -218,8 +218,8 @@ def _named(rules: Rules | Codec | str) -> tuple[tuple[str, Codec | None], ...]:
         pairs = [()]
     if not all(len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
         raise InvalidArgumentError(
-            f"{rules!r} are no rules of a CompressionPolicy: give a codec, or patterns of parameters' names, each with "
-            'its codec: {"*.bias": None, "*": "int8"}'
+            f"{rules!r} are not rules of a CompressionPolicy: give a codec, or patterns of parameters' names, each "
+            'with its codec: {"*.bias": None, "*": "int8"}'
         )
     try:
         return tuple((pattern, named_codec(codec)) for pattern, codec in pairs)
@@ -240,6 +240,6 @@ def policy_of(compression: object) -> tuple[Compressor, CompressionPolicy | None
         return Compression.none, CompressionPolicy(compression)
     if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
         raise InvalidArgumentError(
-            f"compression={compression!r} is no codec, no rules for codecs and no compressor"
+            f"compression={compression!r} is neither a codec, nor rules for codecs, nor a compressor"
         )
     return compression, None

@@ -51,7 +51,7 @@ def cannot_defer() -> str:
             "a torch function mode, such as torch.device() or torch.set_default_device(), is active"
         )
     if torch._dynamo.utils.counters["frames"]:
-        return "torch.compile() is in use, and compiled code reads parameters unseen"
+        return "torch.compile() is in use, and compiled code reads parameters unnoticed"
     return ""
 
 

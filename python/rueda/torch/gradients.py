@@ -510,8 +510,8 @@ class GradientReducer:
             raise InvalidArgumentError(
                 f"the gradient of '{watched.name}' was computed more often than "
                 f"backward_passes_per_step={self.passes} before step() or synchronize(): a larger "
-                f"backward_passes_per_step accumulates gradients first; where another DistributedOptimizer takes the "
-                f"steps, drop this one before"
+                f"backward_passes_per_step accumulates gradients first; if another DistributedOptimizer takes the "
+                f"steps, delete this one first"
             )
 
     def _on_gradient(self, watched: Watched) -> None:

@@ -204,8 +204,8 @@ class LeafGradients:
             leaf_sum.add(value)
         elif leaf is None or leaf in leaf_sum.missing:
             raise InvalidArgumentError(
-                "a gradient that belongs to no leaf: call backward() once for each, and only within the loop over "
-                "the optimizer's leaves()"
+                "a gradient was computed outside of a leaf: call backward() once per leaf, and only within the loop "
+                "over the optimizer's leaves()"
             )
 
     @torch.no_grad()

@@ -222,9 +222,9 @@ class Distributed(torch.optim.Optimizer):
         in_flight = [] if reducer.synchronized else reducer.in_flight()
         waits = self._rueda_synchronizes and not reducer.synchronized and reducer.is_member
         if waits or in_flight:
-            which = f", '{in_flight[0]}' among them, are" if in_flight else " are still to be"
+            which = f", '{in_flight[0]}' among them," if in_flight else ""
             raise InvalidArgumentError(
-                f"GradScaler.step() was called before gradients{which} reduced: call synchronize() first, before "
+                f"GradScaler.step() was called before gradients{which} were reduced: call synchronize() first, before "
                 f"scaler.unscale_() and scaler.step()"
             )
         reducer.scaler_decides = True
@@ -429,7 +429,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     cut = next((name for parameter, name in names.items() if is_cut(parameter)), None)
     for option, given in (("reproducible", reproducible), ("overlap_forward", overlap_forward)):
         if given and cut is not None:
-            raise UnsupportedError(f"{option}=True: '{cut}' is cut over ranks (DTensor)")
+            raise UnsupportedError(f"{option}=True: '{cut}' is sharded over ranks (DTensor)")
     if reproducible:
         excluded = {
             "compression": compression is not None,
@@ -465,7 +465,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
             bucket_bytes or DEFAULT_BUCKET_BYTES["cpu"],
         )
     if leaves is not None:
-        raise InvalidArgumentError("leaves are for reproducible=True")
+        raise InvalidArgumentError("leaves= needs reproducible=True")
     if overlap_forward and not updates_each_alone(type(optimizer)):
         raise InvalidArgumentError(
             f"overlap_forward=True: {type(optimizer).__name__} is not known to update each parameter by its own "
@@ -482,7 +482,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     compressor, policy = policy_of(compression)
     if policy and policy.momentum > 0 and any(g.get("momentum") for g in optimizer.param_groups):
         raise InvalidArgumentError(
-            f"momentum={policy.momentum} of the compression takes the place of the optimizer's, which is not 0"
+            f"momentum={policy.momentum} of the compression replaces the optimizer's momentum, which must be 0"
         )
 
     options = ReducerOptions(

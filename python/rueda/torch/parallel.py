@@ -64,8 +64,8 @@ class Grid:
         world = lifecycle.size()
         if dist.get_world_size() != world or dist.get_rank() != lifecycle.rank():
             raise InvalidArgumentError(
-                f"torch's process group has this as rank {dist.get_rank()} of {dist.get_world_size()}, Rueda's world "
-                f"as {lifecycle.rank()} of {world}: a grid is of the same ranks in both"
+                f"this process is rank {dist.get_rank()} of {dist.get_world_size()} in torch's process group, but rank "
+                f"{lifecycle.rank()} of {world} in Rueda's world: a grid needs the same ranks in both"
             )
         self._sizes = _complete(sizes, world)
         self.mesh = init_device_mesh(
@@ -118,13 +118,13 @@ def _complete(sizes: dict[str, int], world: int) -> dict[str, int]:
     rest = [name for name, size in sizes.items() if size == -1]
     if not sizes or wrong or len(rest) > 1:
         raise InvalidArgumentError(
-            f"{sizes} is no grid: it needs a dimension, each of a size of 1 or more, and -1 once at most"
+            f"{sizes} is not a grid: give at least one dimension, sizes of 1 or more, and -1 at most once"
         )
     known = math.prod(size for size in sizes.values() if size != -1)
     complete = {name: world // known if size == -1 else size for name, size in sizes.items()}
     if math.prod(complete.values()) != world:
         raise InvalidArgumentError(
-            f"{sizes} does not come to the {world} ranks of the world"
+            f"{sizes} does not make up the {world} ranks of the world"
             + (f", which {known} does not divide" if rest else "")
         )
     return complete
@@ -157,7 +157,7 @@ def require_memory(
     """
     if shards < 1 or optimizer_values < 0:
         raise InvalidArgumentError(
-            f"shards={shards}, optimizer_values={optimizer_values}: of 1 and of 0 or more"
+            f"shards={shards} must be at least 1, optimizer_values={optimizer_values} at least 0"
         )
     parameters = list(model.parameters())
     whole = sum(_bytes_of(each, optimizer_values) for each in parameters)

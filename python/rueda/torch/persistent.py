@@ -182,7 +182,7 @@ def _views(tensor: torch.Tensor, output: torch.Tensor | None) -> tuple[View, Vie
     _, target = _adapter.write(output)
     if (source.shape, source.dtype, source.device) != (target.shape, target.dtype, target.device):
         raise Refusal(
-            f"the output of shape {list(target.shape)}, {output.dtype} on '{output.device}' is not like the tensor of "
-            f"shape {list(source.shape)}, {tensor.dtype} on '{tensor.device}'"
+            f"the output of shape {list(target.shape)}, {output.dtype} on '{output.device}' does not match the tensor "
+            f"of shape {list(source.shape)}, {tensor.dtype} on '{tensor.device}'"
         )
     return source, target

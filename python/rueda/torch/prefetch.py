@@ -197,7 +197,7 @@ class PrefetchLoader(Generic[T]):
             return f"The source cannot keep up: it needs more threads, {last_resort}"
         if _can_be_shared(self.loader):
             return (
-                f"The source cannot keep up with one thread: use threads= or the DataLoader's num_workers, and where "
+                f"The source cannot keep up with one thread: use threads= or the DataLoader's num_workers, and if "
                 f"these do not help, {last_resort}"
             )
         return f"The source cannot keep up: use more of a DataLoader's num_workers, {last_resort}"

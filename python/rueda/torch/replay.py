@@ -57,7 +57,7 @@ def why_not(state: TensorState, optimizer: torch.optim.Optimizer | None) -> str:
     if not all(tensor.is_cpu and tensor.layout == torch.strided for tensor in state.tensors):
         return "tensors are not in memory of the CPU"
     if getattr(_base_of(optimizer), "__module__", "__main__") == "__main__":
-        return "the optimizer's class stands in the main program"
+        return "the optimizer's class is defined in the main program"
     return ""
 
 
@@ -85,7 +85,7 @@ def taken_by(optimizer: torch.optim.Optimizer) -> tuple[Taken, list[torch.Tensor
         if gradient is None:
             continue
         if gradient.layout != torch.strided or gradient.dtype != each.dtype:
-            raise ValueError("a gradient is not as its parameter")
+            raise ValueError("a gradient has another layout or dtype than its parameter")
         gradients.append(gradient.detach())
     groups = [
         {name: value for name, value in group.items() if name != "params"}

@@ -280,7 +280,7 @@ class Reproducible(torch.optim.Optimizer):
         if kept is not None:
             if kept["leaves"] != self._rueda_leaves.count:
                 raise InvalidArgumentError(
-                    f"the state is of {kept['leaves']} leaves, and the optimizer has {self._rueda_leaves.count}"
+                    f"the state is from {kept['leaves']} leaves, but the optimizer has {self._rueda_leaves.count}"
                 )
             self._rueda_step = kept["step"]
             self._rueda_seed = kept["seed"]

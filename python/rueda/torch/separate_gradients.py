@@ -41,12 +41,12 @@ _collectives = Collectives(TorchAdapter(gpus=True))
 MISFIT = "gradient_misfit"
 _NOT_FINITE = "not_finite"
 _FROZEN = (
-    "the parameter needs no gradient there (requires_grad=False), and on other ranks it does: freeze it on all "
+    "the parameter needs no gradient there (requires_grad=False), but does on other ranks: freeze it on all "
     "ranks or on none"
 )
 
 _SPARSE_MOMENTUM = (
-    "the gradient is sparse and so travels without its codec, which was to correct momentum: give such parameters no "
+    "the gradient is sparse, so its codec, which should correct momentum, does not apply: give such parameters no "
     "codec, or sparse_as_dense=True"
 )
 

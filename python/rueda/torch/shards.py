@@ -110,8 +110,8 @@ def require_same_parts(
         for (label, part), (_, first) in zip(theirs, every[0], strict=False):
             if part != first:
                 raise MismatchError(
-                    f"rank {members[0]} holds {first} of '{label}' and rank {member} {part}: what they train together "
-                    f"has to be the same part, as in process_set=grid.process_set('replicate') of "
+                    f"rank {members[0]} holds {first} of '{label}' and rank {member} {part}: ranks that train together "
+                    f"must hold the same part, as in process_set=grid.process_set('replicate') of "
                     f"rueda.torch.parallel.Grid",
                     member if member != rank() else members[0],
                     tensor=label,

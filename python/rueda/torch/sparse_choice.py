@@ -72,5 +72,5 @@ def choose_sparse_algorithm(
 def algorithm_number(name: str) -> int:
     """The number that is sent for an algorithm. Raises Refusal for an unknown name."""
     if name not in ALGORITHMS:
-        raise Refusal(f"algorithm={name!r}: there are {', '.join(ALGORITHMS)}")
+        raise Refusal(f"algorithm={name!r} is not one of {', '.join(ALGORITHMS)}")
     return ALGORITHMS.index(name)

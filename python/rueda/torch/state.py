@@ -219,7 +219,7 @@ def require_optimizer(optimizer: object) -> None:
     """Raises InvalidArgumentError for anything else, such as the model, which comes first in other functions."""
     if not hasattr(optimizer, "param_groups"):
         raise InvalidArgumentError(
-            f"a {type(optimizer).__name__} is no optimizer: give one of torch.optim, as "
+            f"a {type(optimizer).__name__} is not an optimizer: give one of torch.optim, as "
             "torch.optim.SGD(model.parameters(), lr=0.1)"
         )
 

@@ -185,7 +185,7 @@ class _Plan:
         ]
         if problems:
             raise TransportError(
-                f"state has arrived otherwise than it was sent: {'; '.join(problems)}",
+                f"state was corrupted on its way: {'; '.join(problems)}",
                 reason="corrupted",
             )
 

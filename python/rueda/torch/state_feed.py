@@ -56,7 +56,7 @@ def join_shares(contents: Sequence[torch.Tensor], shares: Sequence[torch.Tensor]
         piece.of(contents).copy_(shares[owner][ends[owner] : ends[owner] + length])
         ends[owner] += length
     if ends != [share.numel() for share in shares]:
-        raise ValueError("a share has more bytes than it should")
+        raise ValueError("a share does not have the expected number of bytes")
 
 
 class Feed:

@@ -75,7 +75,7 @@ class Follower:
                     return
         except Exception as error:  # of any class: other ranks send the state later
             if not self._is_over and not self._is_complete:
-                _log.info("the state has not come in the background: %s", error)
+                _log.info("the state could not be received in the background: %s", error)
         finally:
             self._is_over = True
             if link is not None:
@@ -89,7 +89,7 @@ class Follower:
             handle.result()
             share = torch.from_numpy(payload)
             if digest(share) != expected:
-                raise ValueError(f"what member {member} has sent has come otherwise")
+                raise ValueError(f"the message from member {member} was corrupted on its way")
             headers.append(header)
             shares.append(share)
         return headers, shares

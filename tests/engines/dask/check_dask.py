@@ -416,7 +416,7 @@ def check_what_cannot_work_is_told(client: distributed.Client, folder: Path) -> 
         ("retries", "2", "retries='2'"),
         ("timeout", "x", "timeout='x'"),
         ("timeout", -1, "timeout=-1"),
-        ("client", None, "client=None is no distributed.Client"),
+        ("client", None, "client=None is not a distributed.Client"),
     ]
     for name, given, told in wrong_kinds:
         with raises(rueda.InvalidArgumentError, told):

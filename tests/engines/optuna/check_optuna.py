@@ -405,7 +405,7 @@ def check_other_jobs_that_keep_beginning_on_the_study() -> None:
 
         study.set_user_attr = write_twice  # type: ignore[method-assign]
         agreement._MAX_BACKOFF = 0.01
-        with raises(rueda.TimeoutError, "'contended'", "20 attempts", "other jobs keep beginning"):
+        with raises(rueda.TimeoutError, "'contended'", "20 attempts", "other jobs keep starting"):
             rueda.optuna.optimize(study, lambda trial: 0.0, n_trials=4, ranks_per_trial=per_trial)
         assert len(words) == (20 if rueda.rank() == 0 else 0)
         assert not study.trials

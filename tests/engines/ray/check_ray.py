@@ -345,7 +345,7 @@ def check_what_horovods_executor_cannot_do_is_told(folder: Path) -> None:
         ("elastic_timeout", 60),
         ("override_discovery", False),
     ):
-        with raises(rueda.UnsupportedError, f"{name}: elastic executors are not there"):
+        with raises(rueda.UnsupportedError, f"{name}: elastic executors are not supported"):
             HorovodExecutor(settings, **{name: value})
     for act in (ElasticRayExecutor, ElasticRayExecutor.create_settings):
         with raises(rueda.UnsupportedError, "RuedaConfig(elastic=True)"):
@@ -353,14 +353,14 @@ def check_what_horovods_executor_cannot_do_is_told(folder: Path) -> None:
     for given, parts in (
         ({}, ["pass num_workers, or num_hosts"]),
         ({"num_workers": 2, "num_hosts": 1}, ["num_workers and num_hosts are given"]),
-        ({"num_hosts": 0}, ["num_hosts=0 is no number of hosts"]),
+        ({"num_hosts": 0}, ["num_hosts=0 is not a number of hosts"]),
         ({"num_workers": 2, "gpus_per_worker": 1}, ["use_gpu=True"]),
     ):
         with raises(rueda.InvalidArgumentError, *parts):
             HorovodExecutor(settings, **given)
     with raises(rueda.InvalidArgumentError, "settings=2: pass RayExecutor.create_settings()"):
         HorovodExecutor(2)
-    with raises(rueda.InvalidArgumentError, "timeout_s='x' is no time"):
+    with raises(rueda.InvalidArgumentError, "timeout_s='x' is not a time"):
         HorovodExecutor.create_settings("x")
     with raises(rueda.InvalidArgumentError, "needs 2 nodes", "the cluster has 1"):
         HorovodExecutor(settings, num_hosts=2).start()

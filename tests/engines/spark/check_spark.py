@@ -138,7 +138,7 @@ def check_horovods_run(spark: SparkSession, folder: Path) -> None:
     for name in ("use_mpi", "extra_mpi_args", "stdout", "stderr", "executable"):
         with raises(rueda.UnsupportedError, f"{name}= has no meaning here"):
             horovod.spark.run(averages, (1,), num_proc=1, **{name: "x"})
-    with raises(rueda.UnsupportedError, "run_elastic() is not there", "fit(checkpoint=)"):
+    with raises(rueda.UnsupportedError, "run_elastic() is not supported", "fit(checkpoint=)"):
         horovod.spark.run_elastic(averages, num_proc=2)
     variable, told = "HOROVOD_SPARK_START_TIMEOUT", "num_proc=5 ranks need 5 slots"
     with (
@@ -539,7 +539,7 @@ def check_predictions_have_a_row_for_each(spark: SparkSession, folder: Path) -> 
     )
     assert [row["twice"] for row in twice.collect()] == [[2.0, 4.0], [6.0, 8.0]]
     batch = pa.RecordBatch.from_pydict({"features": [[1.0, 2.0], [3.0, 4.0]]})
-    with raises(rueda.InvalidArgumentError, "no column 'x' to predict from: there are features"):
+    with raises(rueda.InvalidArgumentError, "no column 'x' to predict from; there are features"):
         list(rueda.spark.predictor(lambda inputs: inputs, column="x")(iter([batch])))
     with raises(rueda.InvalidArgumentError, "the model has returned an array of shape ()"):
         list(rueda.spark.predictor(lambda inputs: inputs.sum())(iter([batch])))

@@ -262,7 +262,7 @@ def check_what_makes_no_sense() -> None:
             own[:-1],
             own.replace('"rueda": 1', '"rueda": 2'),
         ):
-            with raises(rueda.InvalidArgumentError, "is no handle"):
+            with raises(rueda.InvalidArgumentError, "is not from get_reconfigure_handle()"):
                 group.reconfigure(8, [own, nonsense])
         group.works(group.rank)  # nothing has changed
         group.reconfigure(8, [own])

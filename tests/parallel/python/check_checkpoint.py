@@ -491,7 +491,7 @@ def check_an_optimizer_whose_ranks_differ_is_refused_by_all() -> None:
         net = model()
         optimizer = rt.wrap(net, adam(list(net.parameters())), strategy="local:3")
         train(net, optimizer, range(2))
-        told = "rank 0: optimizer: with the strategy LocalSGD(period=3) each rank's optimizer has another state"
+        told = "rank 0: optimizer: with the strategy LocalSGD(period=3) each rank's optimizer has its own state"
         with parallel.raises(rueda.UnsupportedError, told, 'switch("sync")', "torch.save()"):
             ck.save(path, 2, model=net, optimizer=optimizer)
         assert not path.exists()
@@ -756,7 +756,7 @@ def check_another_model_or_optimizer_is_refused_by_all() -> None:
             ),
             ({"model": longer}, "'2.weight' is missing in the checkpoint, and float32[1, 2]"),
             ({"model": nn.Linear(1, 1)}, "more differ"),
-            ({"optimizer": sgd(list(net.parameters()))}, "the state of a Adam, and this is a SGD"),
+            ({"optimizer": sgd(list(net.parameters()))}, "the state of a Adam, but this is a SGD"),
             (
                 {"optimizer": adam([net[0].weight])},
                 "group 0 has 4 parameters in the checkpoint, and 1",

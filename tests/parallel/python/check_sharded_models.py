@@ -268,11 +268,13 @@ def check_other_parts_are_refused() -> None:
             rt.wrap(cut, sgd(cut.parameters()), "local:2")
         with raises(rueda.MismatchError, "holds part 1 of 2"):
             rt.DistributedOptimizer(sgd(cut.parameters()), cut.named_parameters())
-        with raises(rueda.MismatchError, "(part 1 of 2 of dimension 0)", "the ranks compare other"):
+        with raises(
+            rueda.MismatchError, "(part 1 of 2 of dimension 0)", "the ranks compare different"
+        ):
             rt.check_agreement(cut)
         together = grid().process_set("replicate")
         for option in ({"overlap_forward": True}, {"reproducible": True, "leaves": 4}):
-            with raises(rueda.UnsupportedError, "is cut over ranks (DTensor)"):
+            with raises(rueda.UnsupportedError, "is sharded over ranks (DTensor)"):
                 rt.DistributedOptimizer(sgd(cut.parameters()), process_set=together, **option)
     still_works()
 
@@ -288,10 +290,10 @@ def check_grids() -> None:
     assert repr(mine) == "Grid(replicate=2, shard=2)"
     assert Grid(DEVICE.type, all=-1).process_set("all") is rueda.global_process_set
     for sizes, why in (
-        ({}, "is no grid"),
-        ({"a": 0}, "is no grid"),
-        ({"a": -1, "b": -1}, "is no grid"),
-        ({"a": 3}, "does not come to the 4 ranks"),
+        ({}, "is not a grid"),
+        ({"a": 0}, "is not a grid"),
+        ({"a": -1, "b": -1}, "is not a grid"),
+        ({"a": 3}, "does not make up the 4 ranks"),
         ({"a": 3, "b": -1}, "which 3 does not divide"),
     ):
         with raises(rueda.InvalidArgumentError, why):

@@ -187,7 +187,7 @@ def check_a_table_of_some_ranks() -> None:
             table.add(np.ones(10), ticks=True).result()
             assert table.get(min_clock=1).result().tolist() == [len(ranks)] * 10
     else:
-        with raises(rueda.InvalidArgumentError, "members of its process set"):
+        with raises(rueda.InvalidArgumentError, "not a member of process set"):
             Table("some", 10, process_set=some)
     rueda.remove_process_set(some)
 
@@ -249,9 +249,9 @@ def check_a_forked_child_has_no_part() -> None:
 def check_bad_input() -> None:
     with raises(rueda.InvalidArgumentError, "no update rule 'adam'"):
         Table("t", 10, rule="adam")
-    with raises(rueda.InvalidArgumentError, "without an owner"):
+    with raises(rueda.InvalidArgumentError, "end at the size, 10"):
         Table("t", 10, bounds=[0] * size() + [9])
-    with raises(rueda.InvalidArgumentError, "bytes", "host has"):
+    with raises(rueda.InvalidArgumentError, "bytes on the host of", "left"):
         Table("t", 10**13)
     with raises(rueda.InvalidArgumentError, "'backwards'"):
         Table("t", 10, order="backwards")  # type: ignore[arg-type]
@@ -295,7 +295,7 @@ def check_bad_input() -> None:
             table.add(np.ones(4), begin=7)
         with raises(rueda.InvalidArgumentError, "-1 elements"):
             table.get(begin=11)
-        with raises(rueda.InvalidArgumentError, "contiguous array of float32"):
+        with raises(rueda.InvalidArgumentError, "contiguous, writable array of float32"):
             table.get(np.empty(10))
         with raises(rueda.InvalidArgumentError, "no row -3"):
             rows.get([1, -3])
@@ -307,7 +307,7 @@ def check_bad_input() -> None:
             rows.get([1.5])
         with raises(rueda.InvalidArgumentError, "of 2 elements"):
             rows.add([1, 2], np.ones(3))
-        with raises(rueda.InvalidArgumentError, "no function 'median'"):
+        with raises(rueda.InvalidArgumentError, "no shard function 'median'"):
             table.call("median")
         with raises(rueda.InvalidArgumentError, "failed at its owner"):
             table.call("top", struct.pack("=i", 3))

@@ -118,7 +118,7 @@ def check_what_cannot_be_reduced() -> None:
     with raises(rueda.InvalidArgumentError, "not contiguous"):
         tensor = torch.ones(4, 6)
         rt.PersistentAllreduce(tensor.T if last else tensor.view(6, 4), name="p")
-    with raises(rueda.InvalidArgumentError, "is not like the tensor"):
+    with raises(rueda.InvalidArgumentError, "does not match the tensor"):
         rt.PersistentAllreduce(torch.ones(4), torch.ones(5 if last else 4), name="p")
     with raises(rueda.UnsupportedError, "dtype"):
         rt.PersistentAllreduce(torch.empty(4, dtype=torch.float8_e5m2 if last else None), name="p")

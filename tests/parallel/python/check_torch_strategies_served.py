@@ -360,15 +360,15 @@ def check_bad_input() -> None:
 
     for strategy, text in (
         ("ssp:-1", "slack=-1.0 of SSP is not a number of at least 0"),
-        ("ssp:2.5", "slack=2.5 of SSP is no whole number of steps"),
+        ("ssp:2.5", "slack=2.5 of SSP is not a whole number of steps"),
         ("downpour:-1", "window=-1"),
         ("downpour:0", "window=0 of Downpour is neither a whole number of at least 1 nor 'epoch'"),
         ("hogwild:0", "window=0 of Hogwild"),
         ("adag:hour", "window='hour' is not a whole number"),
         ("downpour:1,replicated=2", "replicated='2' is neither yes nor no"),
         ("downpour:1,warn,sum,0.1,yes", "'yes' is no parameter"),
-        ("downpour:1,guard=yes", "guard='yes' is none of off, warn, scale"),
-        ("downpour:1,server=adam", "server='adam' is none of sum, adagrad"),
+        ("downpour:1,guard=yes", "guard='yes' is not one of off, warn, scale"),
+        ("downpour:1,server=adam", "server='adam' is not one of sum, adagrad"),
         ("downpour:1,server=adagrad,guard=warn", "guard= is for server='sum'"),
         ("adag:0", "window=0 of ADAG"),
         ("dynsgd:0", "window=0 of DynSGD"),

@@ -214,7 +214,7 @@ def check_a_state_that_one_rank_cannot_load() -> None:
     bad = copy.deepcopy(good)
     bad["rueda_strategy"]["strategy"] = "another"
     if rueda.rank() == 0:  # each by itself
-        with parallel.raises(rt.InvalidArgumentError, "the state is that of another"):
+        with parallel.raises(rt.InvalidArgumentError, "the state belongs to another"):
             wrapped.load_state_dict(bad)
     else:
         wrapped.load_state_dict(good)

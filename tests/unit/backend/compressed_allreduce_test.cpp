@@ -285,8 +285,9 @@ TEST_CASE("what cannot be compressed is refused on every rank") {
     refused("not max", [](Request& request) { request.op = ReduceOp::max; });
     refused("int32 cannot", [](Request& request) { request.dtype = DataType::int32; });
     refused("exclude each other", [](Request& request) { request.wire = DataType::float16; });
-    refused("means nothing", [](Request& request) { request.compression.fraction = 0.5; });
-    refused("not above 0", [](Request& request) { request.compression = {CodecKind::top_k, 0}; });
+    refused("does not apply", [](Request& request) { request.compression.fraction = 0.5; });
+    refused("must be above 0",
+            [](Request& request) { request.compression = {CodecKind::top_k, 0}; });
   });
 }
 

@@ -223,7 +223,7 @@ TEST_CASE("in the order of the ring, sums have the bits of a ring allreduce") {
         const std::string other = thrown_by<InvalidArgumentError>([&] {
           (void)table.add(Floats(static_cast<std::size_t>(size)), {.by_staleness = true});
         });
-        expect_contains(other, "nothing is stale");
+        expect_contains(other, "no addition is stale");
         table.close();
       },
       nullptr, sharing);
@@ -268,7 +268,7 @@ TEST_CASE("in the order of the ring, factors that differ are told to all of the 
     const Floats delta(10, 1);
     const Handle differs = table.add(delta, {.factor = rank == 1 ? 2.0F : 1.0F});
     const Handle agrees = table.add(delta);
-    expect_contains(error_of<MismatchError>(differs), "all give the same");
+    expect_contains(error_of<MismatchError>(differs), "all must pass the same");
     finish(agrees);
     expect(get(table) == Floats(10, 3), "the step that follows");
     table.close();
@@ -741,17 +741,18 @@ TEST_CASE("what cannot be opened is told to every rank, and the world goes on") 
       expect_contains(text, what);
     };
     const std::int64_t most = std::numeric_limits<std::int64_t>::max();
-    refused({.name = "t", .size = 10, .bounds = {0, 5, 9}}, "without an owner");
-    refused({.name = "t", .size = 10, .bounds = {0, 10}}, "one more is needed");
+    refused({.name = "t", .size = 10, .bounds = {0, 5, 9}},
+            "must begin at 0 and end at the size, 10");
+    refused({.name = "t", .size = 10, .bounds = {0, 10}}, "3 are needed");
     refused({.name = "t", .size = 10, .bounds = {0, 11, 10}}, "do not ascend");
-    refused({.name = "t"}, "or else rows of 1 or more");
-    refused({.name = "t", .size = 3, .width = 3}, "or else rows of 1 or more");
-    refused({.name = "t", .size = -3}, "or else rows of 1 or more");
+    refused({.name = "t"}, "exactly one of them must be positive");
+    refused({.name = "t", .size = 3, .width = 3}, "exactly one of them must be positive");
+    refused({.name = "t", .size = -3}, "exactly one of them must be positive");
     refused({.name = "t", .size = most}, "at most");
     refused({.name = "t", .size = most / 1024 / 16}, "bytes");
     refused({.name = "t", .width = most}, "at most");
     refused({.name = "t", .width = 2, .initial = {.spread = std::nanf("")}}, "finite");
-    refused({.name = "t", .width = 2, .order = TableOrder::ring}, "order of the ring");
+    refused({.name = "t", .width = 2, .order = TableOrder::ring}, "ring order");
     refused({.name = "t", .size = 10, .rule = "adam"}, "adam");
     refused({.name = "t", .size = 10, .rule = "adagrad", .parameters = {0.1}}, "2 parameters");
     // Of one rank only.
@@ -823,7 +824,7 @@ TEST_CASE("a table of a subset, and of a set that is removed meanwhile") {
     if (rank == 1) {
       expect_contains(thrown_by<InvalidArgumentError>(
                           [&] { (void)open(engine, {.name = "t", .size = 10}, set); }),
-                      "is none of set");
+                      "not a member of process set");
     } else {
       Table table = open(engine, {.name = "t", .size = 10}, set);
       const Floats delta(10, 1);

@@ -207,11 +207,11 @@ TEST_CASE("what is sent to a group is refused by who ends it, also after the oth
       self.go_on_until([&] { return find() != nullptr; }, "the group");
       together.arrive_and_wait();
       self.go_on_until([&] { return !find()->closing().ok(); }, "its end on another rank");
-      // As SetRequests::dissolve() does, which then asks for the rest, while somebody else makes
+      // As SetRequests::destroy() does, which then asks for the rest, while somebody else makes
       // progress.
       expect_ok(self.epoch().process_sets().remove(group), "its end here");
       self.go_on_until([&] { return find() == nullptr; }, "nothing is left of it");
-      self.push(Command::Kind::dissolve, group);
+      self.push(Command::Kind::destroy, group);
       self.go_on_until([&] { return is_refused.load(); }, "the refusal");
       return self.leave();
     }
@@ -222,7 +222,7 @@ TEST_CASE("what is sent to a group is refused by who ends it, also after the oth
     std::vector<float> large(5000, 1);
     const Handle sent = rank == 2 ? message(runtime, true, 1, large, group) : Handle{};
     together.arrive_and_wait();
-    if (rank == 0) return expect_ok(runtime.sets().dissolve(group), "its end");
+    if (rank == 0) return expect_ok(runtime.sets().destroy(group), "its end");
     expect(contains(error_of<ShutdownError>(sent), "rank 1"), "who has left");
     is_refused = true;
   });
@@ -283,7 +283,7 @@ TEST_CASE("a set ends for all where more has come for it than is kept") {
           return !why.ok();
         },
         "the end of the set");
-    expect(why.code() == ErrorCode::internal && contains(why, "more in process set"),
+    expect(why.code() == ErrorCode::internal && contains(why, "messages for process set"),
            why.message());
     expect(self.epoch().sets().find(0)->closing().ok(), "the world goes on");
     done = true;

@@ -143,7 +143,7 @@ TEST_CASE("entering a rendezvous that nobody serves fails at the deadline") {
 
 TEST_CASE("an address that is none is refused at once") {
   for (const char* address : {"", "host:1", "unix:/tmp/x"}) {
-    CHECK(contains(connect_rendezvous(address, 0, 1, soon()).status(), "no rendezvous"));
+    CHECK(contains(connect_rendezvous(address, 0, 1, soon()).status(), "not a rendezvous address"));
   }
   CHECK_FALSE(connect_rendezvous(fresh_unix(), 2, 2, soon()).ok());
 }
@@ -153,7 +153,7 @@ TEST_CASE("ranks that were told different sizes learn of it") {
   const auto first = enter(address, 0, 3);
   const auto second = connect_rendezvous(address, 1, 4, soon(), "known to these ranks alone");
   CHECK(second.status().code() == ErrorCode::initialization);
-  CHECK(contains(second.status(), "rank 1 on " + host_name() + " is not let in"));
+  CHECK(contains(second.status(), "rank 1 on " + host_name() + " was rejected"));
   CHECK(contains(second.status(), "that there are 4 ranks, rank 0 on " + host_name()));
 }
 

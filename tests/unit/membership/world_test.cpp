@@ -187,7 +187,7 @@ TEST_CASE("the links are chosen by where the ranks are and what works there") {
   CHECK(choose("mpi", one_host).value() == Links::mpi);
   CHECK(choose("auto", two_hosts).value() == Links::mpi);
   CHECK(text_of(choose("shm", two_hosts).status()) ==
-        "the transport that was asked for (RUEDA_TRANSPORT) cannot be used: shm: the ranks are on "
+        "the requested transport (RUEDA_TRANSPORT) cannot be used: shm: the ranks are on "
         "2 hosts: a b");
 
   obstacles[1] = "memfd_create is forbidden";
@@ -199,7 +199,7 @@ TEST_CASE("the links are chosen by where the ranks are and what works there") {
   for (auto& rank : two_hosts) rank.mpi_obstacle = "no libmpi was found";
   CHECK(choose("auto", two_hosts).value() == Links::tcp);
   CHECK(text_of(choose("mpi", two_hosts).status()) ==
-        "the transport that was asked for (RUEDA_TRANSPORT) cannot be used: mpi: no libmpi was "
+        "the requested transport (RUEDA_TRANSPORT) cannot be used: mpi: no libmpi was "
         "found on ranks 0-2");
 }
 

@@ -368,7 +368,7 @@ TEST_CASE("who has heard a stream being opened cannot open one") {
           static_cast<ssize_t>(heard.size()));
   IncomingStream receiver(second.key, 1, 0, SocketLink(std::move(second.far), false));
   const auto progress = receiver.read(second.in);
-  CHECK(contains(progress.status, "proves nothing"));
+  CHECK(contains(progress.status, "without a valid proof"));
   CHECK_FALSE(progress.is_peers_fault);
   CHECK_FALSE(receiver.is_open());
 }

@@ -26,10 +26,11 @@ _MOVED = {
 _HINT = "'horovod' means 'rueda.horovod' here, which has the API for PyTorch, TensorFlow and Keras, see docs/horovod.md"
 # Alternatives for missing modules, by name prefix.
 _HINTS = {
-    "horovod.spark.": "of horovod.spark run() is there; for estimators and stores take rueda.spark.fit(), which trains "
-    "on a DataFrame, see docs/spark.md",
-    "horovod.ray.": "of horovod.ray RayExecutor and ray_logger are there, see docs/ray.md",
-    "horovod.runner.": "of horovod.runner run() is there; `rueda run` starts all other jobs, see docs/horovod.md",
+    "horovod.spark.": "only run() of horovod.spark is available; for estimators and stores use rueda.spark.fit(), "
+    "which trains on a DataFrame, see docs/spark.md",
+    "horovod.ray.": "only RayExecutor and ray_logger of horovod.ray are available, see docs/ray.md",
+    "horovod.runner.": "only run() of horovod.runner is available; `rueda run` starts all other jobs, "
+    "see docs/horovod.md",
 }
 
 

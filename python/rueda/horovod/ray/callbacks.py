@@ -79,7 +79,7 @@ def calling(callbacks: Sequence[Callable[[Any], Any]]) -> Iterator[Queue]:
             queue.put(_End())
         except ray.exceptions.RayActorError:
             warnings.warn(
-                "callbacks may not have heard all that rank 0 has logged: the actor between them is lost",
+                "callbacks may have missed messages that rank 0 logged: the actor in between was lost",
                 stacklevel=4,
             )
         caller.join()

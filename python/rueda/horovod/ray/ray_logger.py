@@ -32,5 +32,6 @@ def log(info_dict: Any) -> None:
     elif not _has_warned:
         _has_warned = True
         warnings.warn(
-            "ray_logger.log() tells nobody: give callbacks= to run() or execute()", stacklevel=2
+            "ray_logger.log() has no callbacks to call: give callbacks= to run() or execute()",
+            stacklevel=2,
         )

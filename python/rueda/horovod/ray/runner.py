@@ -21,7 +21,7 @@ from rueda.horovod.ray.settings import MiniSettings, checked
 __all__ = ["ElasticRayExecutor", "RayExecutor"]
 
 _ELASTIC = (
-    "elastic executors are not there: rueda.ray.RuedaTrainer goes on without workers that are lost, with "
+    "elastic executors are not supported: rueda.ray.RuedaTrainer goes on without workers that are lost, with "
     "RuedaConfig(elastic=True), see docs/ray.md"
 )
 

@@ -160,7 +160,7 @@ def _check_ways(gloo: Any, mpi: Any, mpi_args: Any, ssh_port: Any, identity: Any
     """Raises ``InvalidArgumentError`` for arguments that the chosen way to start ranks would ignore."""
     if gloo and mpi_args is not None:
         raise InvalidArgumentError(
-            "mpi_args and use_gloo are given: mpi_args go with mpirun, which use_gloo leaves out"
+            "mpi_args and use_gloo are given: mpi_args are for mpirun, which use_gloo does not use"
         )
     for name, value in (("ssh_port", ssh_port), ("ssh_identity_file", identity)):
         if value is not None and (mpi or mpi_args is not None):

@@ -115,7 +115,9 @@ def _unpickled(rank: int, content: bytes) -> Any:
     try:
         return cloudpickle.loads(content)
     except Exception as error:  # imports and constructors may raise anything
-        told = f"what it has returned or raised cannot be unpickled here: {type(error).__name__}: {error}"
+        told = (
+            f"what it returned or raised cannot be unpickled here: {type(error).__name__}: {error}"
+        )
         return report(rank, RuedaError(told))
 
 

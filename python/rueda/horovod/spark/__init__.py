@@ -66,8 +66,8 @@ def run_elastic(*_: Any, **__: Any) -> NoReturn:
         >>> horovod.spark.run_elastic(train)  # doctest: +SKIP
     """
     raise UnsupportedError(
-        "horovod.spark.run_elastic() is not there: run() begins anew on all ranks where a worker is lost, and "
-        "rueda.spark.fit(checkpoint=) goes on from the last state, see docs/spark.md"
+        "horovod.spark.run_elastic() is not supported: run() starts again on all ranks if a worker is lost, and "
+        "rueda.spark.fit(checkpoint=) continues from the last state, see docs/spark.md"
     )
 
 
@@ -76,4 +76,6 @@ def _start_timeout() -> float:
     try:
         return float(text)
     except ValueError:
-        raise InvalidArgumentError(f"{_START_TIMEOUT}={text!r} is no number of seconds") from None
+        raise InvalidArgumentError(
+            f"{_START_TIMEOUT}={text!r} is not a number of seconds"
+        ) from None

@@ -37,7 +37,9 @@ class TensorFlowState(ObjectState):
         self, variables: Iterable[Any] | None = None, session: Any = None, **kwargs: Any
     ) -> None:
         if variables is None:
-            raise ValueError("TensorFlow 2 knows no global variables: give TensorFlowState some")
+            raise ValueError(
+                "TensorFlow 2 has no global variables: pass variables to TensorFlowState"
+            )
         self.variables = list(variables)
         self._values: list[Any] = []
         self._save_variables()

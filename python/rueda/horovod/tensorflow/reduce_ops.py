@@ -55,10 +55,10 @@ def element_wise(op: Any) -> ReduceOp:
     """Returns ``op``; raises NotImplementedError for Adasum, UnsupportedError for anything but a reduction."""
     if isinstance(op, _AdasumOp):
         raise NotImplementedError(
-            "Adasum is there for PyTorch only (rueda.horovod.torch): give Average or Sum"
+            "Adasum is supported for PyTorch only (rueda.horovod.torch): give Average or Sum"
         )
     if not isinstance(op, ReduceOp):
-        raise UnsupportedError(f"{op!r} is no reduction: give Average, Sum, Min, Max or Product")
+        raise UnsupportedError(f"{op!r} is not a reduction: give Average, Sum, Min, Max or Product")
     return op
 
 

@@ -25,7 +25,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
             raise ValueError("SyncBatchNormalization does not support fused=True.")
         if keras.backend.backend() != "tensorflow":
             raise ValueError(
-                f"SyncBatchNormalization is there for Keras' backend tensorflow, not for {keras.backend.backend()}"
+                f"SyncBatchNormalization supports Keras' backend tensorflow, not {keras.backend.backend()}"
             )
         kwargs.setdefault("name", "sync_batch_normalization")
         super().__init__(**kwargs)

@@ -106,8 +106,8 @@ class Target:
         self.tensor = _adapter.dense(tensor)
         if written and _shares_elements(self.tensor):
             raise Refusal(
-                f"several elements of the tensor of shape {list(tensor.shape)} are the same memory (strides "
-                f"{list(tensor.stride())}), so that a result has no room in it: use .contiguous()"
+                f"several elements of the tensor of shape {list(tensor.shape)} share memory (strides "
+                f"{list(tensor.stride())}), so it cannot hold a result: use .contiguous()"
             )
         if self.tensor.is_contiguous() and not self.tensor.is_conj() and not self.tensor.is_neg():
             self.memory, self.view = _adapter.write(self.tensor)

@@ -356,8 +356,8 @@ class Operations(dist.ProcessGroup):
             raise ShutdownError("the process group has been destroyed")
         if not self.is_of_this_world:
             raise ShutdownError(
-                "the process group is of a world that has gone; rueda.torch.c10d.renew_process_group() makes one of "
-                "the present world"
+                "the process group belongs to a world that has ended; rueda.torch.c10d.renew_process_group() makes "
+                "one of the present world"
             )
 
     def _world_rank(self, group_rank: int) -> int:

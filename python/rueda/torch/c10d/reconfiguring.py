@@ -92,7 +92,7 @@ class _Member(NamedTuple):
         except (ValueError, TypeError):
             # Omits the handle's text, which may contain a secret.
             raise InvalidArgumentError(
-                "what was given is no handle that get_reconfigure_handle() of this version of Rueda has returned"
+                "one of the handles is not from get_reconfigure_handle() of this version of Rueda"
             ) from None
 
 
@@ -215,12 +215,12 @@ class ReconfigurableGroup(PrivateWorld):
         if own not in members:
             is_old = any(member.id == own.id for member in members)
             raise InvalidArgumentError(
-                "this process's handle is one from before the last reconfigure(): each is good for one"
+                "this process's handle is from before the last reconfigure(): get a new one for each reconfigure()"
                 if is_old
                 else "this process's own handle is not among those of the members"
             )
         if len({member.id for member in members}) < len(members):
-            raise InvalidArgumentError("a process is there twice")
+            raise InvalidArgumentError("a process is among the members twice")
         self._used.add(uuid)
         self._leave_world()
         timeout = opts.timeout if opts.timeout is not None else timedelta(seconds=self._timeout)

@@ -60,9 +60,7 @@ def renew_process_group(timeout: timedelta | None = None) -> None:
                 state.commit()
     """
     if not lifecycle.is_initialized():
-        raise NotInitializedError(
-            "there is no world whose process group could be made: call rueda.init()"
-        )
+        raise NotInitializedError("there is no world to make a process group of: call rueda.init()")
     global _gone
     if dist.is_initialized():
         group = dist.group.WORLD

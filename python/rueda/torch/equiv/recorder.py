@@ -96,7 +96,7 @@ class Recorder:
             return
         if self._step:
             raise InvalidArgumentError(
-                "rueda.torch.equiv.watch() is for the beginning: a step is recorded already"
+                "call rueda.torch.equiv.watch() before the first step: a step was recorded already"
             )
         is_first = self._model is None
         self._model = model
@@ -144,7 +144,7 @@ class Recorder:
     def result(self, metrics: Mapping[str, Number]) -> None:
         """Records the training's result: the current state, and metrics."""
         if self._ended:
-            raise InvalidArgumentError("rueda.torch.equiv.result() is for the end: call it once")
+            raise InvalidArgumentError("call rueda.torch.equiv.result() once, at the end")
         if self._model is None:
             raise InvalidArgumentError(
                 "no result without a training: call rueda.torch.equiv.watch(model) before the first step, or "
@@ -218,7 +218,7 @@ class Recorder:
         tensors = self._tensors()
         if list(tensors) != list(writer.layout.names):
             raise InvalidArgumentError(
-                f"the model has other tensors in step {step} than at the beginning: "
+                f"the model has different tensors in step {step} than at the beginning: "
                 f"{', '.join(sorted(set(tensors) ^ set(writer.layout.names)))}"
             )
         for name, tensor in tensors.items():

@@ -66,9 +66,9 @@ class GradientAccumulation(Strategy):
     def before_scaler(self) -> None:
         if self.batches > 1:
             raise UnsupportedError(
-                f"{self.describe()} takes no GradScaler: of the batches of a step each rank would decide by itself "
-                f"whether they count, and with which scale. DistributedOptimizer(backward_passes_per_step="
-                f"{self.batches}) takes one: it has one decision for all of them"
+                f"{self.describe()} takes no GradScaler: for each batch of a step, every rank would decide by itself "
+                f"whether it counts, and with which scale. DistributedOptimizer(backward_passes_per_step="
+                f"{self.batches}) takes one: it decides once for all batches of a step"
             )
 
     def consolidate(self) -> None:

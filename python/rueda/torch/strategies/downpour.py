@@ -306,4 +306,4 @@ def _number_or_epoch(strategy: Downpour) -> None:
 
 def _one_of(value: str, choices: tuple[str, ...], name: str) -> None:
     if value not in choices:
-        raise InvalidArgumentError(f"{name}={value!r} is none of {', '.join(choices)}")
+        raise InvalidArgumentError(f"{name}={value!r} is not one of {', '.join(choices)}")

@@ -113,7 +113,7 @@ class Guard:
             self._has_warned = True
             mean = sum(delay * share for delay, share in self._delays.items())
             _log.warning(
-                "pushes over-correct: their gain is %.3g, and with %d rank(s), whose pushes come %.3g others late, it "
+                "pushes over-correct: their gain is %.3g, and with %d rank(s), whose pushes are %.3g pushes late, it "
                 "may be %.3g at most: a lower learning rate, shorter windows or guard='scale' help",
                 pushed,
                 self._ranks,

@@ -54,7 +54,7 @@ class Meetings:
             return self._take(meeting, number)
         self._missed[partner] = meeting
         _log.warning(
-            "rank %d goes on without rank %d, which has not come to round %d within %g s",
+            "rank %d goes on without rank %d, which has not reached round %d within %g s",
             rank(),
             partner,
             number,

@@ -37,5 +37,5 @@ def load(targets: Named, values: Named) -> None:
     """assign() of saved values; raises ValueError if their names or shapes differ."""
     kept = {name: each.shape for name, each in targets.items()}
     if {name: each.shape for name, each in values.items()} != kept:
-        raise ValueError(f"the state is that of other parameters than {', '.join(kept)}")
+        raise ValueError(f"the state belongs to other parameters than {', '.join(kept)}")
     assign(targets, values)

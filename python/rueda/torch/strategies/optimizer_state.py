@@ -102,7 +102,7 @@ def average_state(replica: Replica) -> int:
         if differing:
             raise MismatchError(
                 f"the optimizers keep different state: '{differing[0]}' is on only one of the ranks {members[first]} "
-                f"and {member}, as where a parameter had a gradient on some ranks only",
+                f"and {member}, as happens if a parameter had a gradient on some ranks only",
                 tensor=differing[0],
                 field="state",
             )

@@ -147,10 +147,10 @@ class Replica:
         """
         if self._world != world_number():
             raise InvalidArgumentError(
-                f"this is another world than that in which '{self.prefix}' began to train or loaded a state, and its "
-                f"ranks may have come to different exchanges: let all load_state_dict() what they saved at the same "
-                f"step, or all switch(), which begins anew with the mean of theirs; either takes ranks that have all "
-                f"been in this training, no newcomers"
+                f"the world has changed since '{self.prefix}' began to train or loaded a state, so its ranks may have "
+                f"reached different exchanges: on all ranks, load_state_dict() states saved at the same step, or "
+                f"switch(), which starts again from the mean of the ranks; neither works for ranks that are new to "
+                f"this training"
             )
 
     @property
@@ -264,7 +264,7 @@ class Replica:
         if not meeting.wait(limit):
             raise RuedaTimeoutError(
                 f"rank {partner} has not swapped tensors with this one within {limit:g} s: it has taken fewer "
-                f"steps, or is at work on something else (exchange {number} of '{self.prefix}')",
+                f"steps, or is busy with something else (exchange {number} of '{self.prefix}')",
                 partner,
                 reason="deadline",
             )

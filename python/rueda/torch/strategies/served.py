@@ -139,8 +139,8 @@ class Served(Strategy):
         own = next((part for part in self.table.parts() if part.is_own), None)
         if own is None:
             raise TransportError(
-                f"the state of the strategy cannot be saved: what the rule {self.rule()[0]} keeps of this rank's part "
-                "of the parameters was left in the middle of a change, by a rank that has ended or was stopped"
+                f"the state of the strategy cannot be saved: a rank ended or was stopped while it changed the state "
+                f"of the rule {self.rule()[0]} for this rank's part of the parameters"
             )
         return torch.from_numpy(own.state.copy())
 
@@ -224,8 +224,8 @@ class Served(Strategy):
         if rank() == first:
             lost = self.table.owners - len(told)
             _log.warning(
-                "%s goes on without %d rank(s): their parts of the parameters are as rank %d had pulled them in step "
-                "%d, and what others had pushed to them since is lost",
+                "%s goes on without %d rank(s): their parts of the parameters are as rank %d pulled them in step "
+                "%d, and later pushes to them are lost",
                 self.describe(),
                 lost,
                 first,
@@ -292,10 +292,10 @@ class Served(Strategy):
 
         def prepare() -> tuple[None, dict[str, str]]:
             if state["pulled"].shape != self.pulled.shape:
-                raise InvalidArgumentError("the state is that of other parameters")
+                raise InvalidArgumentError("the state belongs to other parameters")
             if tuple(state["part"]) != self._part():
                 raise InvalidArgumentError(
-                    f"the state is that of another rank, or of another number of ranks: it has elements "
+                    f"the state belongs to another rank, or another number of ranks: it has elements "
                     f"{state['part']} of the centre, and this rank owns {list(self._part())}"
                 )
             return None, {}

@@ -42,7 +42,9 @@ class SSP(Served):
         super().validate(replica)
         within(self, 0, math.inf, "slack")
         if not (math.isinf(self.slack) or float(self.slack).is_integer()):
-            raise InvalidArgumentError(f"slack={self.slack!r} of SSP is no whole number of steps")
+            raise InvalidArgumentError(
+                f"slack={self.slack!r} of SSP is not a whole number of steps"
+            )
 
     def after_step(self) -> None:
         self.attempt(self._exchange)

@@ -131,7 +131,7 @@ class Wrapped(torch.optim.Optimizer):
         strategy.before_scaler()
         if strategy.reduces_gradients_now() and self._rueda_is_due():
             raise InvalidArgumentError(
-                "GradScaler.step() was called before gradients are those of all ranks: call synchronize() first, "
+                "GradScaler.step() was called before gradients were averaged over the ranks: call synchronize() first, "
                 "before scaler.unscale_() and scaler.step()"
             )
         inherited = getattr(super(), "_step_supports_amp_scaling", False)
@@ -252,8 +252,8 @@ class Wrapped(torch.optim.Optimizer):
         def prepare() -> tuple[tuple[int, int], dict[str, str]]:
             if kept is not None and kept["strategy"] != strategy.describe():
                 raise InvalidArgumentError(
-                    f"the state is that of {kept['strategy']}, and this is {strategy.describe()}: load it there, then "
-                    f"switch()"
+                    f"the state belongs to {kept['strategy']}, but this is {strategy.describe()}: wrap() with the "
+                    f"state's strategy, load it, then switch()"
                 )
             taken = (0, 0) if kept is None else (int(kept["steps"]), int(kept["batches"]))
             load_in_place(self, load_optimizer)
@@ -335,7 +335,7 @@ def wrap(
         >>> optimizer.consolidate()
     """
     if not takes_part(process_set):
-        raise InvalidArgumentError(f"this rank is no member of {process_set!r}")
+        raise InvalidArgumentError(f"this rank is not a member of {process_set!r}")
 
     def prepare() -> tuple[tuple[Strategy, Replica], dict[str, str]]:
         if isinstance(optimizer, Distributed | Reproducible | Wrapped):
@@ -352,7 +352,7 @@ def wrap(
             "optimizer": type(optimizer).__name__,
             **layout_of(model.state_dict()),
             "parameters of the optimizer": ", ".join(replica.originals),
-            "parameters that are cut over ranks": ", ".join(
+            "parameters that are sharded over ranks": ", ".join(
                 name for name, each in replica.originals.items() if is_cut(each)
             ),
         }

@@ -113,7 +113,7 @@ TEST_CASE("a rank that joins without ever having used a GPU is named, and the wo
       Submission submission = gpu.submission(collective, memory, {6}, DataType::float32, "x");
       if (collective == Collective::broadcast) submission.request.root = 0;
       const std::string error = gpu.error_of(gpu.submit(std::move(submission)));
-      expect(error.find("rank 1 takes part with no GPU") != std::string::npos, error);
+      expect(error.find("rank 1 takes part without a GPU") != std::string::npos, error);
     }
     test::finish(gpu.engine.join(0));
     meet(gpu, "still");

@@ -18,7 +18,7 @@ std::vector<GpuPeerInfo> cards_of(int ranks, int without_kernels) {
   return infos;
 }
 
-constexpr auto goes_through_memory = "go through the host's memory, not by NCCL: no library";
+constexpr auto goes_through_memory = "go through host memory, not NCCL: no library";
 constexpr auto nccl_cannot = "because NCCL cannot do it";
 
 }  // namespace

@@ -31,7 +31,7 @@ std::string log_of(const GpuWorld& world) {
     }
     expect(gpu.engine.metrics().values().at("nccl_calls") == 0, "not by NCCL");
   });
-  CHECK(log.lines("warning", "go through the host's memory, not by NCCL") == 1);
+  CHECK(log.lines("warning", "go through host memory, not NCCL") == 1);
   return log.text();
 }
 
