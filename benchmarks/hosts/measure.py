@@ -1,11 +1,11 @@
 """Allreduce and all-to-all across hosts: network namespaces on this machine, each with a link of its own.
 
-What each host sends is limited to `--rate`, and with `--flows` each TCP flow to the rate of its class, of which there
-are as many as rates are given: the low bits of the port that sends choose it. The contenders are started in turn,
-`--starts` times each. The table gives the median over all starts of rank 0's median time of a call, and its least and
-greatest; the bytes that the first host's interface has sent for each call, with all headers, by those of the tensor;
-and the processor time of rank 0 by the bytes of its tensors. Of an all-to-all these are what a rank sends altogether,
-itself included. `--baseline` is a folder with another build of Rueda.
+What each host sends is limited to `--rate`, and takes `--delay` from host to host; with `--flows` each TCP flow is
+limited to the rate of its class, of which there are as many as rates are given: the low bits of the port that sends
+choose it. The contenders are started in turn, `--starts` times each. The table gives the median over all starts of rank
+0's median time of a call, and its least and greatest; the bytes that the first host's interface has sent for each call,
+with all headers, by those of the tensor; and the processor time of rank 0 by the bytes of its tensors. Of an all-to-all
+these are what a rank sends altogether, itself included. `--baseline` is a folder with another build of Rueda.
 
     python benchmarks/hosts/measure.py --hosts 2 --ranks 2 --contenders rueda,gloo,mpi
 
@@ -35,7 +35,10 @@ LIMIT = 600.0  # seconds that a start may take
 # The program of a rank, whether mpirun starts it, and its variables.
 CONTENDERS: dict[str, tuple[str, bool, dict[str, str]]] = {
     "rueda": ("rueda", False, {}),
-    "rueda-ring": ("rueda", False, {"RUEDA_ALGORITHM": "ring"}),
+    **{
+        f"rueda-{algorithm}": ("rueda", False, {"RUEDA_ALGORITHM": algorithm})
+        for algorithm in ("ring", "hierarchical", "doubling", "halving", "tree")
+    },
     "rueda-int8": ("rueda-int8", False, {}),
     "rueda-fp16": ("rueda-fp16", False, {}),
     "rueda-torch": ("rueda-torch", False, {}),
@@ -126,6 +129,7 @@ def report(name: str, starts: list[dict[str, Any]], length: int) -> None:
 @click.option("--ranks", type=click.IntRange(min=1), default=1, show_default=True, help="On each.")
 @click.option("--rate", default="1gbit", show_default=True, help="As tc reads it; '' for none.")
 @click.option("--flows", default="", help="Rates of classes of flows: 31mbit,125mbit,...")
+@click.option("--delay", type=click.FloatRange(min=0), default=0.0, help="Milliseconds, one way.")
 @click.option("--congestion", type=click.Choice(["reno", "cubic", "bbr"]), default="cubic",
               show_default=True)  # fmt: skip
 @click.option("--sizes", default="1024,67108864", show_default=True, help="Bytes.")
@@ -140,6 +144,7 @@ def main(
     ranks: int,
     rate: str,
     flows: str,
+    delay: float,
     congestion: str,
     sizes: str,
     calls: str,
@@ -155,12 +160,15 @@ def main(
         entries = {"before": ("rueda", True, {"PYTHONPATH": str(baseline)}), **entries}
     measured: dict[str, list[dict[str, Any]]] = {name: [] for name in entries}
     with Lab(count, rate=rate or None, congestion=congestion) as lab:
+        if delay:
+            lab.delay(delay / 1e3)
         if flows:
             lab.cap_flows(flows.split(","), port="sport")
         for _ in range(starts):
             for name, entry in entries.items():
                 measured[name].append(start(lab, ranks, entry, lengths, repeats))
     told = f", flows of {flows}" if flows else ""
+    told += f", {delay:g} ms from host to host" if delay else ""
     click.echo(
         f"{count} hosts with {ranks} ranks each, links of {rate or 'no limit'}{told}, "
         f"{congestion}, {starts} starts"

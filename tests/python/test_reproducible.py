@@ -68,7 +68,7 @@ def twice():
         loss = model(torch.ones(1, 3)).sum()
         loss.backward(retain_graph=True)
         loss.backward()
-fails("once for each", twice)
+fails("once per leaf", twice)
 def early():
     for leaf in optimizer.leaves():
         break
@@ -79,7 +79,7 @@ fails("cannot be copied", lambda: copy.deepcopy(optimizer))
 fails("added later", lambda: optimizer.add_param_group({"params": [torch.zeros(1)]}))
 state = optimizer.state_dict()
 state["rueda_leaves"]["leaves"] = 5
-fails("of 5 leaves", lambda: optimizer.load_state_dict(state))
+fails("from 5 leaves", lambda: optimizer.load_state_dict(state))
 for leaf in optimizer.leaves():
     model(torch.ones(1, 3)).sum().backward()
 optimizer.step()
