@@ -171,7 +171,10 @@ std::int64_t DataPlane::buffer_bytes(const Batch& batch) const {
   const std::int64_t packed = batch.is_packed() ? batch.bytes() : 0;
   const Algorithm algorithm = hosts_.algorithms().choose(batch.bytes());
   if (algorithm == Algorithm::doubling) return packed + batch.bytes();
-  if (algorithm == Algorithm::halving) return packed + (batch.bytes() + 1) / 2;
+  if (algorithm == Algorithm::halving) {
+    const bool is_power = std::has_single_bit(static_cast<unsigned>(hosts_.hosts()));
+    return packed + (is_power ? (batch.bytes() + 1) / 2 : batch.bytes());
+  }
   if (algorithm == Algorithm::tree) {
     const HierarchyPlan plan(hosts_, algorithm, batch.elements, element_bytes, chunk_bytes_);
     const std::int64_t trees = std::min<std::int64_t>(plan.parts(), parts_under_way);

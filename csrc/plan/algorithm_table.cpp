@@ -112,12 +112,11 @@ Expected<AlgorithmTable> AlgorithmTable::parse(std::string_view text,
     const auto range =
         range_of(colon == std::string_view::npos ? std::string_view() : part.substr(colon + 1));
     if (!algorithm || !range) {
-      return Status(
-          ErrorCode::initialization,
-          str("'", part,
-              "' is not an algorithm with a range of sizes: give auto, or flat, "
-              "staged, direct, ring, hierarchical, doubling, tree, gathered or pairwise, each "
-              "optionally with a range, as in flat:0-8K;ring:8K-"));
+      return Status(ErrorCode::initialization,
+                    str("'", part,
+                        "' is not an algorithm with a range of sizes: give auto, or flat, "
+                        "staged, direct, ring, hierarchical, doubling, halving, tree, gathered or "
+                        "pairwise, each optionally with a range, as in flat:0-8K;ring:8K-"));
     }
     if (serves(*algorithm, extent)) table.set(range->first, range->last, *algorithm);
   }

@@ -17,8 +17,6 @@ namespace {
 // not for more than this.
 constexpr std::int64_t max_doubling = 256 << 10;
 constexpr std::int64_t min_doubling = 1 << 10;
-// Nor does recursive halving, although its later exchanges are short.
-constexpr std::int64_t max_halving = 1 << 20;
 // Trees are for latency: each host has one rank in them, whatever its other ranks could carry.
 constexpr std::int64_t max_tree = 1 << 20;
 // Smaller data may travel along with the hosts' agreement instead of by doubling: eager_limit().
@@ -122,7 +120,8 @@ AlgorithmTable algorithms_across(const LinkCosts& costs, int hosts, bool shares)
     if (size >= min_tree && size < max_tree) {
       consider(Algorithm::tree, tree_cost(costs, hosts, size) * clearly);
     }
-    if (size < max_halving) {
+    // Its first messages are halves. They are not cut, so they should be no longer than a chunk.
+    if (size <= costs.chunk) {
       consider(Algorithm::halving, halving_cost(costs, hosts, size) * clearly);
     }
     doubles = best == Algorithm::doubling;

@@ -35,8 +35,9 @@ model = torch.nn.Sequential(
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 named = model.named_parameters()
 if reproducible:
+    named_buffers = () if "PLAIN" in os.environ else model.named_buffers()
     optimizer = rueda.torch.DistributedOptimizer(
-        optimizer, named, reproducible=True, leaves=8, named_buffers=model.named_buffers()
+        optimizer, named, reproducible=True, leaves=8, named_buffers=named_buffers
     )
 else:
     bucket_agreement.MAX_LAYOUTS = int(os.environ.get("MAX_LAYOUTS", bucket_agreement.MAX_LAYOUTS))
@@ -63,7 +64,10 @@ while gate and not os.path.exists(gate):
     time.sleep(0.01)
 steps = int(os.environ.get("STEPS", 12))
 hold = os.environ.get("HOLD")  # what step 5 waits for after its first leaf
-seen = set()  # steps whose leaves this rank has been through
+size = rueda.size()
+inside = os.environ.get("INSIDE")  # whether ranks wait for each other in their first leaf
+met = set()  # steps in which they have
+skipped = os.environ.get("SKIP", "").split()  # steps without one of the optimizer, as after an overflow
 for step in rueda.elastic.steps(
     steps, model, optimizer, scheduler, every=int(os.environ.get("EVERY", 1))
 ):
@@ -73,17 +77,24 @@ for step in rueda.elastic.steps(
             for leaf in optimizer.leaves():
                 value = loss(step.number, leaf.number)
                 value.backward()
+                if inside and step.number not in met:
+                    met.add(step.number)
+                    rueda.barrier(name="inside")
                 leaf.keep(loss=value)
                 print("leaf", step.number, leaf.number, flush=True)
                 while hold and step.number == 5 and not os.path.exists(hold):
                     time.sleep(0.01)
-                moment(step.number, "again" if step.number in seen else "leaves")
-            seen.add(step.number)
+                moment(step.number, "leaves")
+                if rueda.size() < size:
+                    moment(step.number, "again")
         else:
             optimizer.zero_grad()
             loss(step.number, rueda.rank()).backward()
         moment(step.number, "reducing")
-        optimizer.step()
+        if str(step.number) in skipped:
+            optimizer.synchronize()
+        else:
+            optimizer.step()
         moment(step.number, "stepped")
         if os.environ.get("AVERAGES"):
             print("average", step.number, *optimizer.averages("loss"), flush=True)
@@ -91,7 +102,9 @@ for step in rueda.elastic.steps(
             rueda.barrier()
         scheduler.step()
         print("step", step.number, "of", rueda.size(), flush=True)
-values = model.state_dict() if reproducible else dict(model.named_parameters())  # buffers are each rank's
+values = model.state_dict()
+if not reproducible or "PLAIN" in os.environ:
+    values = dict(model.named_parameters())  # buffers are each rank's
 if not reproducible:
     print("buckets", len(optimizer.gradient_buckets().names), flush=True)
 bits = b"".join(v.detach().reshape(-1).view(torch.uint8).numpy().tobytes() for v in values.values())
@@ -165,6 +178,32 @@ def test_only_the_leaves_of_the_lost_are_computed_again(kills: str) -> None:
         assert set(again) <= set(sum(lost, Counter())), job.outputs()
         for output in survivors.values():
             assert averages_of(output) == averages_of(alone.output), job.outputs()
+
+
+@pytest.mark.parametrize("plain", [{}, {"PLAIN": "1"}], ids=["buffers", "no buffers"])
+def test_a_leaf_in_which_the_loss_is_noticed_is_computed_to_its_end(plain: dict[str, str]) -> None:
+    """Its gradients count once, buffers get their values back, and what it keeps is not missing."""
+    variables = {"REPRODUCIBLE": "1", "STEPS": str(STEPS), "AVERAGES": "1", **plain}
+    (alone,) = check(PROGRAM, 1, extra=variables)
+    with ElasticJob(PROGRAM, 4, KILL="1:5:begin 3:7:begin", INSIDE="1", **variables) as job:
+        ended = job.ended()
+        assert [ended[n].returncode for n in (0, 2)] == [0, 0], job.outputs()
+        for number in (0, 2):
+            expected = hashes_of({0: alone.output})
+            assert hashes_of({0: ended[number].output}) == expected, job.outputs()
+            assert averages_of(ended[number].output) == averages_of(alone.output), job.outputs()
+            assert set(leaves_of(ended[number].output).values()) == {1}, job.outputs()
+
+
+@pytest.mark.parametrize("kills", ["1:5:leaves", "1:5:leaves 3:6:begin", "1:5:stepped 3:6:leaves"])
+def test_results_of_a_step_that_the_optimizer_skipped_are_not_used_in_the_next(kills: str) -> None:
+    variables = {"REPRODUCIBLE": "1", "STEPS": str(STEPS), "SKIP": "5"}
+    (alone,) = check(PROGRAM, 1, extra=variables)
+    with ElasticJob(PROGRAM, 4, KILL=kills, **variables) as job:
+        ended = job.ended()
+        survivors = {n: how.output for n, how in ended.items() if how.returncode == 0}
+        assert len(survivors) == 4 - len(kills.split()), job.outputs()
+        assert hashes_of(survivors) == hashes_of({0: alone.output}), job.outputs()
 
 
 def test_a_newcomer_gets_leaves_of_the_step_that_is_repeated(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ class SharedState:
             )
         self._optimizer: Any = optimizers[0] if optimizers else None
         self._modules = [part for part in parts if _is_module(part)]
+        # Whether the optimizer is one of DistributedOptimizer(reproducible=True).
+        self.has_leaves = hasattr(self._optimizer, "divide_anew")
         reducer = getattr(self._optimizer, "_rueda", None)
         if reducer is not None and reducer.options.overlap_forward:
             raise InvalidArgumentError(
@@ -61,32 +63,36 @@ class SharedState:
         """Called when another step begins."""
         self._stepped = False
 
+    def end_step(self) -> None:
+        """Called when a step is over, which is not repeated. Only for optimizers with leaves."""
+        self._optimizer.end_step()
+
     def _note_step(self, *_: object) -> None:
         self._stepped = True
 
     def give_up_step(self) -> None:
         """Discards gradients in flight, and changes that leaves have made to buffers."""
         optimizer = self._optimizer
-        if hasattr(optimizer, "divide_anew"):
+        if self.has_leaves:
             optimizer.give_up_step()
         elif optimizer is not None:
             optimizer.load_state_dict(optimizer.state_dict())
 
     def take_world(self) -> None:
         """Called when the world has changed."""
-        if hasattr(self._optimizer, "divide_anew"):
+        if self.has_leaves:
             self._optimizer.divide_anew()
 
     def computed_leaves(self) -> list[int]:
         """The leaves of the step that was given up whose results this rank still has."""
-        if self._stepped or not hasattr(self._optimizer, "divide_anew"):
+        if self._stepped or not self.has_leaves:
             return []
         leaves: list[int] = self._optimizer.computed_leaves()
         return leaves
 
     def resume_step(self, computed: Sequence[Sequence[int]]) -> None:
         """Continues that step; ``computed``: by rank, its computed_leaves(). If no rank has any, it begins anew."""
-        if hasattr(self._optimizer, "divide_anew"):
+        if self.has_leaves:
             self._optimizer.resume_step(computed)
 
     @property

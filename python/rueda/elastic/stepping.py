@@ -164,6 +164,8 @@ class _Course:
 
     def begin(self) -> None:
         """Gives a new rank the others' state; at the start of the job, rank 0's."""
+        if self._state.has_leaves:
+            self._state.end_step()
         self._is_newcomer = came_late()
         try:
             if not self._is_newcomer:
@@ -235,6 +237,8 @@ class _Course:
         """Ends a step, or continues without ranks that were lost."""
         if step.lost is None:
             self.number += 1
+            if self._state.has_leaves:
+                self._state.end_step()
         else:
             stepped = self._state.has_stepped
             self._recover(step.lost, self.number + stepped, is_cut=stepped)

@@ -106,7 +106,7 @@ class LeafGradients:
 
     With the last leaf of this rank, the partial sums of a tensor are complete. A bucket is reduced once those of all
     its tensors are, while backward() continues. ``computed``: what this rank has from an interrupted try of the step,
-    see :meth:`computed`; then only the leaves that it lacks are computed.
+    see :meth:`computed`; then only the leaves that it lacks are computed, and the ``unfinished`` one.
     """
 
     def __init__(
@@ -115,6 +115,7 @@ class LeafGradients:
         leaves: Leaves,
         bucket_bytes: int,
         computed: Mapping[torch.Tensor, Nodes] | None = None,
+        unfinished: int | None = None,
     ) -> None:
         self.leaves = leaves
         self.sums: list[LeafSum] = []
@@ -123,6 +124,7 @@ class LeafGradients:
         self._prefix = prefix
         self._bucket_bytes = bucket_bytes
         self._computed = computed or {}
+        self._unfinished = unfinished if unfinished in leaves.own else None
         # Costs a row of memory in each bucket.
         self._keeps = can_recover()
         self._buckets: list[LeafBucket] = []
@@ -149,7 +151,10 @@ class LeafGradients:
             self._close(members, tensors)
         keep_gradients_in_heap(tensors)
         if self._computed and self.sums:
-            self.missing = tuple(sorted({leaf for each in self.sums for leaf in each.missing}))
+            missing = {leaf for each in self.sums for leaf in each.missing}
+            if self._unfinished is not None:
+                missing.add(self._unfinished)
+            self.missing = tuple(sorted(missing))
         return range(before, len(self.sums))
 
     def _close(self, members: list[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
@@ -192,6 +197,13 @@ class LeafGradients:
         Valid as long as this object does not begin another step.
         """
         return {each.tensor: each.nodes() for each in self.sums} if self._keeps else {}
+
+    @property
+    def unfinished(self) -> int | None:
+        """The leaf that has begun, or had begun in the interrupted try, and has not ended."""
+        if not self._begun:
+            return self._unfinished
+        return None if self.is_complete() else self.missing[self._finished]
 
     def add(self, number: int, value: torch.Tensor) -> None:
         """Adds a result of the current leaf. Raises InvalidArgumentError if there is no leaf or it has added one.

@@ -59,6 +59,7 @@ class _Computed:
 
     sums: Mapping[torch.Tensor, Nodes] = field(default_factory=dict)
     kept: Mapping[int, dict[str, float]] = field(default_factory=dict)  # by leaf, see Leaf.keep()
+    unfinished: int | None = None  # the leaf that was interrupted
 
     def leaves(self) -> list[int]:
         """The leaves of which it has the result for at least one tensor."""
@@ -82,9 +83,10 @@ class Reproducible(torch.optim.Optimizer):
     _rueda_step: int
     _rueda_kept: dict[int, dict[str, float]]  # by leaf, of the current step
     _rueda_synchronized: bool
-    _rueda_before: list[torch.Tensor]  # the buffers before the current step, as each leaf sees them
+    # Each buffer, and its value before the current step, with which each leaf begins; until the step is over.
+    _rueda_before: list[tuple[torch.Tensor, torch.Tensor]]
     _rueda_computed: _Computed  # of a step that was given up
-    _rueda_has_results: bool  # whether the gradients have some of the step that comes next
+    _rueda_has_results: bool  # whether the gradients have some that resume_step() may use
     _rueda_resumed: int | None  # the step for which the leaves are divided by who has computed them
 
     def leaves(self, batch: LeafBatch | None = None) -> Iterator[Leaf]:
@@ -98,6 +100,13 @@ class Reproducible(torch.optim.Optimizer):
         """
         if self._rueda_resumed not in (None, self._rueda_step):
             self.divide_anew()
+        # Without a step() in between, these may be the leaves of other samples.
+        is_again = self._rueda_gradients.is_begun()
+        if is_again and self._rueda_resumed is not None:
+            resumed = self._rueda_resumed
+            self._rueda_gradients.abandon()
+            self._rueda_take(self._rueda_leaves)
+            self._rueda_resumed = resumed
         self._rueda_computed = _Computed()
         gradients = self._rueda_gradients
         if batch is not None and len(batch.samples) != self._rueda_leaves.count:
@@ -105,7 +114,7 @@ class Reproducible(torch.optim.Optimizer):
                 f"the batch is divided into {len(batch.samples)} leaves, and the optimizer has "
                 f"{self._rueda_leaves.count}"
             )
-        self._rueda_has_results = True
+        self._rueda_has_results = not is_again
         gradients.begin()
         self._rueda_synchronized = False
         had = set(self._rueda_leaves.own).difference(gradients.missing)
@@ -113,7 +122,7 @@ class Reproducible(torch.optim.Optimizer):
         for each in self._rueda_names:
             each.grad = None
         buffers = [(number, gradients.sums[number].tensor) for number in self._rueda_buffers]
-        before = self._rueda_before = [buffer.clone() for _, buffer in buffers]
+        self._rueda_before = [(buffer, buffer.clone()) for _, buffer in buffers]
         for number in gradients.missing:
             kept = self._rueda_kept.setdefault(number, {})
             seed = leaf_seed(self._rueda_seed, self._rueda_step, number)
@@ -121,11 +130,10 @@ class Reproducible(torch.optim.Optimizer):
             if leaf.samples is None or len(leaf.samples) > 0:
                 yield from self._computed(leaf)
             with torch.no_grad():
-                for (position, buffer), old in zip(buffers, before, strict=True):
+                for (position, buffer), (_, old) in zip(buffers, self._rueda_before, strict=True):
                     gradients.add(position, buffer.clone())
                     buffer.copy_(old)
             gradients.end_leaf()
-        self._rueda_before = []
         gradients.end()
 
     def _computed(self, leaf: Leaf) -> Iterator[Leaf]:
@@ -148,6 +156,12 @@ class Reproducible(torch.optim.Optimizer):
         self._rueda_gradients.abandon()
         self.give_up_step()
         self._rueda_take(Leaves(self._rueda_leaves.count))
+
+    def end_step(self) -> None:
+        """Ends a step of :func:`rueda.elastic.steps`: it is not resumed any more, even if step() was not called."""
+        self._rueda_gradients.abandon()
+        self._rueda_gradients.forget()
+        self._rueda_forget_results()
 
     def computed_leaves(self) -> list[int]:
         """The leaves that this rank need not compute again in resume_step(). It must have given the step up."""
@@ -200,19 +214,33 @@ class Reproducible(torch.optim.Optimizer):
 
         In a world that can lose ranks, keeps what this rank has computed of it until the next :meth:`leaves`.
         """
+        gradients = self._rueda_gradients
         if self._rueda_has_results:
-            self._rueda_computed = _Computed(self._rueda_gradients.computed(), self._rueda_kept)
-        before, self._rueda_before = self._rueda_before, []
+            self._rueda_computed = _Computed(
+                gradients.computed(), self._rueda_kept, gradients.unfinished
+            )
         with torch.no_grad():
-            for each, old in zip(self._rueda_buffer_names, before, strict=False):
-                each.copy_(old)
+            for buffer, old in self._rueda_before:
+                buffer.copy_(old)
+        self._rueda_before = []
+
+    def _rueda_forget_results(self) -> None:
+        self._rueda_computed = _Computed()
+        self._rueda_has_results = False
+        self._rueda_before = []
+        if self._rueda_resumed is not None:
+            self._rueda_resumed = -1  # leaves() divides anew
 
     def _rueda_take(self, leaves: Leaves, computed: _Computed | None = None) -> None:
         if not takes_part(leaves.process_set):
             raise InvalidArgumentError("reproducible=True: this rank is not in the process set")
         computed = computed or _Computed()
         gradients = LeafGradients(
-            self._rueda_prefix, leaves, self._rueda_bucket_bytes, computed.sums
+            self._rueda_prefix,
+            leaves,
+            self._rueda_bucket_bytes,
+            computed.sums,
+            computed.unfinished,
         )
         self._rueda_leaves = leaves
         self._rueda_gradients = gradients
@@ -248,7 +276,7 @@ class Reproducible(torch.optim.Optimizer):
         note_step(self)
         self.synchronize()
         self._rueda_gradients.forget()
-        self._rueda_has_results = False
+        self._rueda_forget_results()
         self._rueda_synchronized = False
         self._rueda_step += 1
         return super().step()
@@ -284,10 +312,7 @@ class Reproducible(torch.optim.Optimizer):
                 )
             self._rueda_step = kept["step"]
             self._rueda_seed = kept["seed"]
-        self._rueda_computed = _Computed()
-        self._rueda_has_results = False
-        if self._rueda_resumed is not None:
-            self._rueda_resumed = -1  # leaves() divides anew
+        self._rueda_forget_results()
         load_in_place(self, partial(super().load_state_dict, rest))
 
     def __reduce__(self) -> Any:

@@ -172,7 +172,7 @@ TEST_CASE("the table across hosts follows from what links cost") {
   CHECK(algorithms_across(gigabit, 4, false).to_string() ==
         "doubling:0-64K;halving:64K-128K;ring:128K-");
   CHECK(algorithms_across(fast, 4, true).to_string() ==
-        "doubling:0-256K;halving:256K-1M;hierarchical:1M-");
+        "doubling:0-256K;halving:256K-512K;hierarchical:512K-");
   CHECK(algorithms_across({}, 8, true).choose(256 << 10) == Algorithm::halving);
   CHECK(algorithms_across({}, 8, true).choose(1 << 20) == Algorithm::hierarchical);
   CHECK(algorithms_across({}, 7, false).choose(256 << 10) == Algorithm::ring);
