@@ -10,6 +10,9 @@ namespace {
 
 constexpr int max_pauses = 20;
 constexpr int max_yields = 200;
+// An answer of the network takes longer than one of memory. Other programs, of which this rank
+// knows nothing, such as ranks in other containers, may have to run before it comes.
+constexpr Duration network_pausing = std::chrono::microseconds(5);
 
 }  // namespace
 
@@ -20,6 +23,8 @@ bool Backoff::back_off(Time now) {
     if (now - since_ >= spinning_) return false;
     if (placement_.shares_processor()) {
       if (!placement_.move_apart(now)) sched_yield();
+    } else if (limit_ != Duration::max() && now - since_ > network_pausing) {
+      sched_yield();
     } else {
       pause_processor();
     }

@@ -20,7 +20,8 @@ class Backoff {
  public:
   // `oversubscribed`: what is awaited may need this very processor, so that spinning delays it.
   // Otherwise it spins for `spinning`, about the cost of sleeping and being woken, if no other rank
-  // is on this processor according to `placement`.
+  // is on this processor according to `placement`. A spin that is limited, since it waits for the
+  // network, soon yields the processor in between.
   Backoff(bool oversubscribed, Duration spinning, Placement& placement)
       : oversubscribed_(oversubscribed), spinning_(spinning), placement_(placement) {}
 

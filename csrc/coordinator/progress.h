@@ -17,7 +17,7 @@
 #include "coordinator/backoff.h"
 #include "coordinator/handle_state.h"
 #include "coordinator/metrics.h"
-#include "coordinator/network_spinning.h"
+#include "core/network_spinning.h"
 #include "coordinator/progress_lock.h"
 #include "coordinator/watcher.h"
 #include "core/clock.h"

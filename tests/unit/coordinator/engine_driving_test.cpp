@@ -13,7 +13,7 @@
 #include <random>
 #include <vector>
 
-#include "coordinator/network_spinning.h"
+#include "core/network_spinning.h"
 #include "coordinator/progress.h"
 #include "core/unique_fd.h"
 #include "ranks/engine_ranks.h"
