@@ -51,7 +51,7 @@ std::string thrown_by(const Action& action) {
 void error_of_shape(Table& table) {
   const std::string told =
       thrown_by<InvalidArgumentError>([&] { static_cast<void>(table.put_state(Floats(3), 0, 2)); });
-  expect_contains(told, "3 numbers for 1 of each of 2");
+  expect_contains(told, "3 state values for 2 elements with 1 each");
 }
 
 // Small numbers, whose sums are exact in any order.

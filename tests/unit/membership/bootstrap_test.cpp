@@ -131,7 +131,7 @@ TEST_CASE("where the store is served already, rank 0 enters it as the others do"
     expect(all.ok() && *all == std::vector<std::string>{"0", "1", "2"}, "what all have put");
   });
   const auto nobody = enter_rendezvous(fresh_unix(), 0, 1, Clock::now(), secret);
-  CHECK(contains(nobody.status(), "which the launcher serves"));
+  CHECK(contains(nobody.status(), "served by the launcher"));
 }
 
 TEST_CASE("entering a rendezvous that nobody serves fails at the deadline") {

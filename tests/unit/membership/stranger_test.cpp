@@ -492,7 +492,7 @@ TEST_CASE("calls are answered until the deadline, however many strangers come") 
   done = true;
   strangers.join();
   CHECK(status.code() == ErrorCode::initialization);
-  CHECK(contains(status, "ranks 1 and 2 did not come for a test before the deadline"));
+  CHECK(contains(status, "ranks 1 and 2 did not connect to receive a test before the deadline"));
 }
 
 TEST_CASE("those who answer calls sleep while no descriptor is left, and end at the deadline") {
@@ -511,7 +511,7 @@ TEST_CASE("those who answer calls sleep while no descriptor is left, and end at 
     ::getrusage(RUSAGE_THREAD, &now);
     return ended;
   }();
-  CHECK(contains(status, "rank 1 did not come"));
+  CHECK(contains(status, "rank 1 did not connect"));
   // Each nap is a voluntary switch, and a crowded machine makes them long; who looks again at once
   // makes none.
   CHECK(now.ru_nvcsw - begun.ru_nvcsw >= 1);

@@ -181,8 +181,11 @@ TEST_CASE("each block is combined once for each rank and reaches all in 2 log2 m
 TEST_CASE("trees are taken where there are many hosts, between doubling and rings") {
   LinkCosts gigabit{50'000, 8, true};
   gigabit.per_message = 5'000;
-  CHECK(algorithms_across(gigabit, 8, true).to_string() == "doubling:0-64K;hierarchical:64K-");
-  const AlgorithmTable many = algorithms_across(gigabit, 64, true);
+  CHECK(algorithms_across(gigabit, 8, true).to_string() ==
+        "doubling:0-32K;halving:32K-512K;hierarchical:512K-");
+  CHECK(algorithms_across(gigabit, 7, true).to_string() ==
+        "doubling:0-16K;tree:16K-64K;hierarchical:64K-");
+  const AlgorithmTable many = algorithms_across(gigabit, 60, true);
   CHECK(many.choose(1 << 10) == Algorithm::doubling);
   CHECK(many.choose(64 << 10) == Algorithm::tree);
   CHECK(many.choose(512 << 10) == Algorithm::tree);
@@ -190,6 +193,9 @@ TEST_CASE("trees are taken where there are many hosts, between doubling and ring
   // Up to 4 KiB travel along with what hosts agree on, where they would be doubled.
   CHECK(algorithms_across({}, 3, true).choose(4 << 10) == Algorithm::doubling);
   CHECK(many.choose(4 << 10) == Algorithm::doubling);
+  // Halving needs no more bytes than a ring if the number of hosts is a power of two.
+  CHECK(algorithms_across(gigabit, 64, true).choose(64 << 10) == Algorithm::halving);
+  CHECK(algorithms_across(gigabit, 64, true).choose(512 << 10) == Algorithm::tree);
   // The chunk with which it takes least.
   const std::int64_t chunk = tree_chunk(gigabit, 64, 64 << 10);
   CHECK(chunk == 2612);  // sqrt(64 Ki * 5000 / (6 * 8))
