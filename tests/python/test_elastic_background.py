@@ -206,5 +206,5 @@ def test_shares_are_even_and_make_up_the_whole() -> None:
             copies = [torch.zeros_like(content) for content in contents]
             state_feed.join_shares(copies, shares)
             assert all(map(torch.equal, copies, contents))
-    with pytest.raises(ValueError, match="more bytes"):
+    with pytest.raises(ValueError, match="number of bytes"):
         state_feed.join_shares([torch.zeros(3, dtype=torch.uint8)], [torch.zeros(4)])

@@ -315,7 +315,7 @@ def test_the_others_go_on_without_a_newcomer_with_another_model(tmp_path: Path) 
         ),
         ([("leaves=8", "leaves=4")], "the number of leaves is 4 on rank 2, and 8 on rank 0"),
         (
-            [("if reproducible:\n    optimizer", "if False:\n    optimizer")],
+            [("if reproducible:\n    named", "if False:\n    named")],
             "the number of leaves is missing on rank 2, and 8 on rank 0",
         ),
     ],

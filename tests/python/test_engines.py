@@ -33,7 +33,7 @@ def test_a_version_that_cannot_be_used_is_told(needs: Needs, version: str, wante
         needs.check(version)
     assert raised.value.name == "some"
     assert str(raised.value) == (
-        f"rueda.some needs Some {wanted} and Some {version} is installed: {needs.install}"
+        f"rueda.some needs Some {wanted}, but Some {version} is installed: {needs.install}"
     )
 
 

@@ -146,7 +146,7 @@ def seconds_of(name: str, value: Any) -> float:
 
         >>> seconds_of("timeout", "1 min")
         Traceback (most recent call last):
-        rueda.errors.InvalidArgumentError: timeout='1 min' is no time: pass a number of seconds, 0 or more
+        rueda.errors.InvalidArgumentError: timeout='1 min' is not a time: pass a number of seconds, 0 or more
     """
     try:
         seconds = -1.0 if isinstance(value, bool | str | bytes) else float(value)

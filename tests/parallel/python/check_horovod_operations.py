@@ -561,7 +561,7 @@ def check_roots_and_names_that_are_none() -> None:
             lambda door: door.alltoall(torch.ones(hvd.size()), name=name),
             lambda door: door.reducescatter(torch.ones(hvd.size()), name=name),
         ):
-            with parallel.raises(error, "caf", "udce9", "surrogates"):
+            with parallel.raises(error, "caf", "udce9", "surrogate"):
                 call(door)
     assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [hvd.size()] * 2
 

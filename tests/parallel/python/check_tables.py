@@ -258,7 +258,7 @@ def check_bad_input() -> None:
     for wrong, said in ((1.5, "size=1.5"), ("10", "size='10'"), (2**70, "64 bits")):
         with raises(rueda.InvalidArgumentError, said):
             Table("t", wrong)  # type: ignore[arg-type]
-    with raises(rueda.InvalidArgumentError, "surrogates"):
+    with raises(rueda.InvalidArgumentError, "surrogate"):
         Table("t\udc80", 10)
     with raises(rueda.InvalidArgumentError, "initial='one'"):
         RowTable("t", 3, initial="one")  # type: ignore[arg-type]

@@ -512,7 +512,7 @@ def check_gradients_written_in_flight() -> None:
             x, y = batch(5)
             F.cross_entropy(shared(share(x)), share(y)).backward()
             nn.utils.clip_grad_norm_(shared.parameters(), 0.01)
-            told = ("the gradient of '", "was written", "synchronize() first")
+            told = ("the gradient of '", "was modified", "call synchronize() before")
             with parallel.raises(rueda.InvalidArgumentError, *told):
                 distributed.step()
             shared.load_state_dict(state[0])

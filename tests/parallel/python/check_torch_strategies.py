@@ -399,7 +399,7 @@ def check_process_sets() -> None:
     trained, optimizer = fresh(sgd)
     for other in sets:
         if other is not mine:
-            with parallel.raises(rt.InvalidArgumentError, "no member"):
+            with parallel.raises(rt.InvalidArgumentError, "not a member"):
                 rt.wrap(trained, optimizer, process_set=other)
     wrapped = rt.wrap(trained, optimizer, strategy="local:2", process_set=mine)
     train(trained, wrapped, 0, 2)
