@@ -200,7 +200,7 @@ def check_what_cannot_work_is_told(folder: Path) -> None:
         ("timeout", "x"),
     ]
     for name, value in of_executor:
-        with raises(rueda.InvalidArgumentError, f"{name}={value!r} is no "):
+        with raises(rueda.InvalidArgumentError, f"{name}={value!r}", "pass a number of"):
             rueda.ray.RayExecutor(2, use_gpu=True, **{name: value})
     of_start: list[tuple[str, Any]] = [
         ("executable_cls", "Counter"),
