@@ -1,6 +1,5 @@
 #include "membership/link_trial.h"
 
-#include <poll.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -12,7 +11,6 @@
 #include <string>
 
 #include "core/log.h"
-#include "core/network_spinning.h"
 #include "core/strings.h"
 
 namespace rueda {
@@ -26,7 +24,6 @@ constexpr std::size_t burst = 32;  // small messages in flight
 constexpr int burst_runs = 8;
 constexpr std::size_t copied_bytes = 4 << 20;  // more than one processor's caches hold
 constexpr int copies = 3;
-constexpr int longest_sleep_ms = 100;  // after which the deadline is looked at
 constexpr std::size_t large_bytes = 2 * LinkCosts::large_chunk;
 // Large chunks mean fewer messages, but small ones overlap better.
 constexpr double worthwhile_gain = 1.1;
@@ -83,14 +80,9 @@ class Trial {
   }
 
   Status finish(const Transfer& transfer) {
-    Time idle_since = Clock::now();
     while (!transfer.done) {
-      if (transport_.progress()) {
-        idle_since = Clock::now();
-        continue;
-      }
-      const Time now = Clock::now();
-      if (now >= deadline_) {
+      if (transport_.progress()) continue;
+      if (Clock::now() >= deadline_) {
         const Status late(ErrorCode::initialization,
                           str("rank ", transfer.peer,
                               " on another host did not answer while the link to it was measured"),
@@ -98,24 +90,9 @@ class Trial {
         transport_.abort(late);  // nothing may touch the buffers once they are gone
         return late;
       }
-      if (now - idle_since < spinning_.limit() || !sleep()) sched_yield();
+      sched_yield();
     }
     return transfer.status;
-  }
-
-  // As operations wait (Progress): on a host whose ranks share processors, most of a hop's time is
-  // that of being woken. False if there is nothing to sleep on, or something to do.
-  bool sleep() {
-    if (transport_.requires_polling() || !transport_.arm()) return false;
-    pollfd watched{transport_.wait_fd(), POLLIN, 0};
-    const bool can_sleep = watched.fd >= 0;
-    if (can_sleep) {
-      const Time begin = Clock::now();
-      ::poll(&watched, 1, longest_sleep_ms);
-      spinning_.learn_from(Clock::now() - begin);
-    }
-    transport_.disarm();
-    return can_sleep;
   }
 
   Transport& transport_;
@@ -124,7 +101,6 @@ class Trial {
   std::vector<std::byte> outgoing_;
   int next_ = 0;
   int previous_ = 0;
-  NetworkSpinning spinning_;
 };
 
 // ns per byte copied in memory.

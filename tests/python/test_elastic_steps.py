@@ -65,6 +65,7 @@ while gate and not os.path.exists(gate):
 steps = int(os.environ.get("STEPS", 12))
 hold = os.environ.get("HOLD")  # what step 5 waits for after its first leaf
 size = rueda.size()
+averaged = "AVERAGES" in os.environ
 inside = os.environ.get("INSIDE")  # whether ranks wait for each other in their first leaf; one is lost in step 5
 met = set()  # steps in which they have
 skipped = os.environ.get("SKIP", "").split()  # steps without one of the optimizer, as after an overflow
@@ -93,13 +94,15 @@ for step in rueda.elastic.steps(
             optimizer.zero_grad()
             loss(step.number, rueda.rank()).backward()
         moment(step.number, "reducing")
+        if averaged:  # before the step, as all that ranks do together: what follows it is not repeated
+            averages = optimizer.averages("loss")
         if str(step.number) in skipped:
             optimizer.synchronize()
         else:
             optimizer.step()
         moment(step.number, "stepped")
-        if os.environ.get("AVERAGES"):
-            print("average", step.number, *optimizer.averages("loss"), flush=True)
+        if averaged:
+            print("average", step.number, *averages, flush=True)
         if f"{number}:{step.number}" == os.environ.get("CUT"):
             rueda.barrier()
         scheduler.step()

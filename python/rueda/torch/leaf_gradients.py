@@ -175,7 +175,6 @@ class LeafGradients:
         self._begun = True
         for each in self.sums:
             each.start_over()
-        for each in self.sums:
             each.take_kept()
 
     def abandon(self) -> None:

@@ -13,8 +13,8 @@
 #include <random>
 #include <vector>
 
+#include "coordinator/network_spinning.h"
 #include "coordinator/progress.h"
-#include "core/network_spinning.h"
 #include "core/unique_fd.h"
 #include "ranks/engine_ranks.h"
 
