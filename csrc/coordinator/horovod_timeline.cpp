@@ -86,6 +86,11 @@ class HorovodTimeline final : public TimelineWriter {
                     R"("args":{"start_time_since_epoch_in_micros":)", since_epoch.count(), "}"));
     write_order(0);
   }
+  HorovodTimeline(const HorovodTimeline&) = delete;
+  HorovodTimeline& operator=(const HorovodTimeline&) = delete;
+
+  // A timeline may be stopped while collectives run: one that other ranks have begun, for one.
+  ~HorovodTimeline() override { end_all(Clock::now()); }
 
   void ready(int set, const Request& request, std::span<const int> ranks, Time when) override {
     const CollectiveNames* const names = names_of(request.collective);
@@ -160,11 +165,7 @@ class HorovodTimeline final : public TimelineWriter {
   }
 
   void world(const WorldMark& mark, Time when) override {
-    for (auto& [key, lane] : lanes_) {
-      if (lane.state != Lane::idle) end(lane, when);
-      lane.state = Lane::idle;
-      lane.later.clear();
-    }
+    end_all(when);
     rank_ = mark.rank;
     file_.write(world_event(mark, "\"g\"", file_.microseconds(when)));
   }
@@ -237,6 +238,15 @@ class HorovodTimeline final : public TimelineWriter {
   void end(Lane& lane, Time when, const std::string& arguments = "") {
     const std::string time = later(lane, when);
     file_.write(str(R"("ph":"E","pid":)", lane.pid, ",\"ts\":", time, arguments));
+  }
+
+  // Ends every bar that is open, and forgets what would follow.
+  void end_all(Time when) {
+    for (auto& [key, lane] : lanes_) {
+      if (lane.state != Lane::idle) end(lane, when);
+      lane.state = Lane::idle;
+      lane.later.clear();
+    }
   }
 
   void bar(Lane& lane, std::string_view name, Time from, Time until) {

@@ -89,6 +89,9 @@ void ended(Timeline& timeline, const Request& request,
   timeline.write(
       [&](TimelineWriter& to) { to.ended(set, request, Clock::now(), Clock::now(), done); });
 }
+void answered(Timeline& timeline, const std::string& name, int set = 0) {
+  timeline.write([&](TimelineWriter& to) { to.answered(set, name, Clock::now()); });
+}
 
 }  // namespace
 
@@ -113,7 +116,7 @@ TEST_CASE("what nobody negotiated has this rank's tick alone") {
   });
   CHECK(events == Names{"B NEGOTIATE_REDUCESCATTER", "X 0", "E", "B REDUCESCATTER", "B QUEUE", "E",
                         "B MPI_REDUCESCATTER", "E", "E", "@2 B NEGOTIATE_BROADCAST", "@2 E",
-                        "@2 B BROADCAST"});
+                        "@2 B BROADCAST", "@2 E"});
 }
 
 TEST_CASE("ranks that are ahead by a round wait for the bar of this one to end") {
@@ -123,7 +126,7 @@ TEST_CASE("ranks that are ahead by a round wait for the bar of this one to end")
     ended(timeline, request_of("x"));
   });
   CHECK(events == Names{"B NEGOTIATE_ALLREDUCE", "X 0", "E", "B ALLREDUCE", "B QUEUE", "E",
-                        "B MPI_ALLREDUCE", "E", "E", "B NEGOTIATE_ALLREDUCE", "X 1"});
+                        "B MPI_ALLREDUCE", "E", "E", "B NEGOTIATE_ALLREDUCE", "X 1", "E"});
 }
 
 TEST_CASE("rounds that overlap, as where this rank has joined, are written one after the other") {
@@ -148,19 +151,16 @@ TEST_CASE("a timeline that is opened while a tensor is reduced has it once it en
     ended(timeline, request_of("y"));
   });
   CHECK(events == Names{"B ALLREDUCE", "B QUEUE", "E", "B MPI_ALLREDUCE", "E", "E",
-                        "@2 B NEGOTIATE_ALLREDUCE", "@2 X 1"});
+                        "@2 B NEGOTIATE_ALLREDUCE", "@2 X 1", "@2 E"});
 }
 
 TEST_CASE("a negotiation ends with an answer, too, and a barrier moves nothing") {
   const Names events = events_of(horovod, [](Timeline& timeline) {
     ready(timeline, request_of("x", Collective::barrier), {0});
-    const auto answer = [&](const std::string& name) {
-      timeline.write([&](TimelineWriter& to) { to.answered(0, name, Clock::now()); });
-    };
     timeline.write([&](TimelineWriter& to) { to.stalled(0, "x", Clock::now()); });
-    answer("x");
-    answer("x");
-    answer("unheard of");
+    answered(timeline, "x");
+    answered(timeline, "x");
+    answered(timeline, "unheard of");
     ready(timeline, request_of("y", Collective::add_process_set), {0});
   });
   CHECK(events == Names{"B NEGOTIATE_BARRIER", "X 0", "i STALL", "E"});
@@ -170,8 +170,11 @@ TEST_CASE("process sets that use one name have lanes of their own") {
   const Names events = events_of(horovod, [](Timeline& timeline) {
     ready(timeline, request_of("x"), {0});
     ready(timeline, request_of("x"), {0}, 1);
+    answered(timeline, "x");
+    answered(timeline, "x", 1);
   });
-  CHECK(events == Names{"B NEGOTIATE_ALLREDUCE", "X 0", "@2 B NEGOTIATE_ALLREDUCE", "@2 X 0"});
+  CHECK(events ==
+        Names{"B NEGOTIATE_ALLREDUCE", "X 0", "@2 B NEGOTIATE_ALLREDUCE", "@2 X 0", "E", "@2 E"});
 }
 
 TEST_CASE("in Rueda's own format, too, with the process set in the name of the row") {
@@ -201,6 +204,18 @@ TEST_CASE("in Rueda's own format, too, with the process set in the name of the r
     }
   }
   CHECK(rows == expected);
+}
+
+TEST_CASE("a timeline that is stopped while collectives run ends the bars that are open") {
+  Names events = events_of(horovod, [](Timeline& timeline) {
+    started(timeline, request_of("x"), true);
+    ready(timeline, request_of("x"), {1});  // of a next round, which is not written
+    ready(timeline, request_of("y"), {1});
+  });
+  REQUIRE(events.size() > 2);
+  std::sort(events.end() - 2, events.end());
+  CHECK(events == Names{"B NEGOTIATE_ALLREDUCE", "X 0", "E", "B ALLREDUCE",
+                        "@2 B NEGOTIATE_ALLREDUCE", "@2 X 1", "@2 E", "E"});
 }
 
 TEST_CASE("cycles are marked only if asked for") {
