@@ -28,7 +28,7 @@ python_sources = python launcher tests examples docs benchmarks
 
 # Whose environments cost little. The tests of the other engines run where `make engines` has made theirs, and those of
 # these are skipped where theirs cannot be made.
-light_engines = optuna hydra kubernetes dask jax
+light_engines = optuna hydra kubernetes dask jax intelmpi
 
 # Says of what takes long how long it took, and for how long it kept processors busy: $(call timed,NAME) COMMAND
 timed = TIMEFORMAT='==> $(1): %0R s, processors %0U + %0S s'; time

@@ -24,6 +24,14 @@ assert [part[:2] for part in found] == [own] * rueda.size(), found
 print("met", rueda.size(), sorted({part[2] for part in found}), own, "\\n", end="")
 """
 
+ON_RANKS = Path(__file__).resolve().parents[1] / "engines" / "on_ranks"
+TRAIN = """
+import rueda, digits
+rueda.init(init_timeout=60)
+digits.require_trained_as_by_one()
+print("trained on", rueda.size(), "of", rueda.cross_size(), "hosts\\n", end="")
+"""
+
 
 @pytest.fixture(scope="module")
 def slurm(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
@@ -51,6 +59,14 @@ def test_plain_srun_on_two_nodes(slurm: Slurm, script: str) -> None:
     ran = slurm.run("srun", "-N2", "-n4", sys.executable, script, **secret())
     assert ran.returncode == 0, ran.stderr + slurm.logs()
     assert ran.stdout.count("met 4 ['h0', 'h1']") == 4
+
+
+def test_digits_are_trained_on_two_nodes(slurm: Slurm) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn, which has the digits, is not installed")
+    line = ["srun", "-N2", "--ntasks-per-node=2", sys.executable, "-c", TRAIN]
+    ran = slurm.run(*line, PYTHONPATH=str(ON_RANKS), **secret())
+    assert ran.returncode == 0, ran.stderr + slurm.logs()
+    assert ran.stdout.count("trained on 4 of 2 hosts") == 4
 
 
 def test_plain_srun_on_one_node_needs_no_secret(slurm: Slurm, script: str) -> None:

@@ -63,7 +63,7 @@ def test_one_part_runs_after_another(tree: Path) -> None:
     assert calls[0] == "compile release"
     assert [call for call in calls if call != "compile release"] == [
         "test release",
-        "install optuna hydra kubernetes dask jax",
+        "install optuna hydra kubernetes dask jax intelmpi",
         "test python",
         "compile asan",
         "test asan",
@@ -94,7 +94,7 @@ def test_whatever_fails_is_the_result(tree: Path, broken: str) -> None:
 
 
 def test_engines_that_cannot_be_installed_are_done_without(tree: Path) -> None:
-    ran, calls = make(tree, "test", broken="install optuna hydra kubernetes dask jax")
+    ran, calls = make(tree, "test", broken="install optuna hydra kubernetes dask jax intelmpi")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "their tests are skipped" in ran.stdout
     assert "test python" in calls

@@ -15,7 +15,7 @@ import distributed
 import numpy as np
 import rueda
 import rueda.dask
-from digits import accuracy_of, require_as_good, trained_by
+from digits import learned, require_as_good
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "parallel" / "python")]
 from parallel import raises  # noqa: E402
@@ -364,10 +364,6 @@ def check_three_ranks_train_as_one(client: distributed.Client, folder: Path) -> 
     for weights in together:
         np.testing.assert_allclose(weights, alone, rtol=1e-12)
         np.testing.assert_array_equal(weights, together[0])
-
-
-def learned() -> float:
-    return accuracy_of(trained_by(rueda.rank(), rueda.size()))
 
 
 def check_digits_are_trained_as_by_one_process(client: distributed.Client, folder: Path) -> None:

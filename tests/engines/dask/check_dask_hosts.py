@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import distributed
 import rueda
 import rueda.dask
+from digits import learned, learned_alone, require_as_good
+from search import require_search, searches
 from two_hosts import (
     dies_on_the_second_host,
     fails_on_the_second_host,
@@ -17,6 +20,17 @@ from two_hosts import (
 
 def check_ranks_of_a_host_are_neighbours(client: distributed.Client) -> None:
     require_two_hosts(rueda.dask.run(client, looks_around))
+
+
+def check_digits_are_trained_as_by_one_process(client: distributed.Client) -> None:
+    together = rueda.dask.run(client, learned)
+    assert len(set(together)) == 1
+    require_as_good(together[0], learned_alone())
+
+
+def check_a_search_with_optuna(client: distributed.Client) -> None:
+    journal = str(Path.cwd() / "study.log")
+    require_search(journal, rueda.dask.run(client, searches, [journal]))
 
 
 def check_an_error_of_the_other_host_is_told(client: distributed.Client) -> None:

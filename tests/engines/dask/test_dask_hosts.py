@@ -14,8 +14,8 @@ PORT = 8786
 
 
 @pytest.fixture(scope="module")
-def ran(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OneRun:
-    with two_hosts(engine, tmp_path_factory.mktemp("hosts")) as hosts:
+def ran(engine: Engine, digits: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> OneRun:
+    with two_hosts(engine, tmp_path_factory.mktemp("hosts"), **digits) as hosts:
         scheduler = f"tcp://{hosts.address('h0')}:{PORT}"
         told = ["--host", hosts.address("h0"), "--port", str(PORT), "--no-dashboard"]
         hosts.start("h0", *hosts.module("distributed.cli.dask_scheduler"), *told)

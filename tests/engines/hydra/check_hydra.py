@@ -1,4 +1,7 @@
-"""Ranks that meet through PMI: two worlds after one another, and values that take several pieces."""
+"""Ranks that meet through PMI: two worlds after one another, and values that take several pieces.
+
+``fails`` as argument: rank 1 does. ``trains``: all ranks train the digits, as well as one process does.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import sys
 
 import rueda
+from digits import require_trained_as_by_one
 
 assert "PMI_FD" in os.environ
 rueda.init(init_timeout=60)
@@ -16,5 +20,7 @@ rueda.init(init_timeout=60)
 assert rueda.allreduce([1.0], op=rueda.Sum, name="x")[0] == rueda.size()
 if "fails" in sys.argv and rueda.rank() == 1:
     raise ValueError("a bad row")
+if "trains" in sys.argv:
+    require_trained_as_by_one()
 rueda.barrier()
-print(f"met {rueda.size()}\n", end="", flush=True)
+print(f"met {rueda.size()} on {rueda.cross_size()} hosts\n", end="", flush=True)

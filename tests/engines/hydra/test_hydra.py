@@ -1,42 +1,71 @@
-"""rueda.init() under MPICH's mpiexec, without any MPI: the ranks meet through PMI."""
+"""rueda.init() under MPICH's and Intel MPI's mpiexec, without any MPI: the ranks meet through PMI."""
 
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from engines.environments import STALLS, Engine
+from engines.environments import STALLS, Engine, find, variables_of
 from launching import environment
+from net.lab import Lab
+from net.lab.fixture import MakeLab, make_lab
+
+__all__ = ["make_lab"]
 
 SCRIPT = Path(__file__).with_name("check_hydra.py")
+# How each is told of a program that starts processes on another host, as ssh does.
+AGENT = {
+    "hydra": ["-launcher", "ssh", "-launcher-exec"],
+    "intelmpi": ["-bootstrap", "ssh", "-bootstrap-exec"],
+}
 
 
-def run(engine: Engine, size: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module", params=AGENT)
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Each of the two process managers has an environment of its own."""
+    found = find(request.param)
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+def line_of(engine: Engine, options: Sequence[str], *arguments: str) -> list[str]:
+    """The command line that starts the ranks."""
+    mpiexec = engine.python.with_name("mpiexec.hydra")
+    return [str(mpiexec), *options, str(engine.python), str(SCRIPT), *arguments]
+
+
+def run(line: Sequence[str], **more: str) -> subprocess.CompletedProcess[str]:
     """Ranks under Hydra, to their end."""
-    line = [
-        engine.python.with_name("mpiexec.hydra"),
-        "-n",
-        str(size),
-        engine.python,
-        SCRIPT,
-        *arguments,
-    ]
+    variables = environment(variables_of({**STALLS, **more}))
     return subprocess.run(
-        line, env=environment(STALLS), capture_output=True, text=True, timeout=120, check=False
+        line, env=variables, capture_output=True, text=True, timeout=120, check=False
     )
 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_ranks_meet_through_pmi_again_and_again(engine: Engine, size: int) -> None:
-    ran = run(engine, size)
+    ran = run(line_of(engine, ["-n", str(size)]))
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.count(f"met {size}") == size
+    assert ran.stdout.count(f"met {size} on 1 hosts") == size
     assert ran.stderr == ""
 
 
+def test_ranks_of_two_hosts_meet_and_train(
+    engine: Engine, digits: dict[str, str], make_lab: MakeLab
+) -> None:
+    lab: Lab = make_lab(2)
+    agent = [*AGENT[engine.name], str(lab.agent)]
+    line = line_of(engine, ["-hosts", "h0,h1", "-ppn", "2", "-n", "4", *agent], "trains")
+    ran = run(lab.inside("h0", *line), **digits)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("met 4 on 2 hosts") == 4
+
+
 def test_a_rank_that_fails_ends_the_job(engine: Engine) -> None:
-    ran = run(engine, 2, "fails")
+    ran = run(line_of(engine, ["-n", "2"], "fails"))
     assert ran.returncode != 0
     assert "ValueError: a bad row" in ran.stderr
     assert "met" not in ran.stdout

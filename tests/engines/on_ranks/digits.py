@@ -64,6 +64,26 @@ def trained_by(rank: int, size: int, rate: float = _RATE, process_set: Any = Non
     return weights
 
 
+def learned(process_set: Any = None) -> float:
+    """The accuracy to which all ranks come together, or those of a process set."""
+    ranks = rueda if process_set is None else process_set
+    return accuracy_of(trained_by(ranks.rank(), ranks.size(), process_set=process_set))
+
+
+def require_trained_as_by_one() -> None:
+    """On all ranks: together they must train alike, and as well as each does alone."""
+    together = learned()
+    assert set(rueda.allgather_object(together)) == {together}
+    alone = [rueda.add_process_set([rank]) for rank in range(rueda.size())]
+    require_as_good(together, learned(alone[rueda.rank()]))
+
+
+def learned_alone() -> float:
+    """The accuracy to which this process comes by itself. For where it is no rank."""
+    with rueda.world(0, 1):
+        return learned()
+
+
 def require_as_good(several: float, one: float) -> None:
     """Accuracies in percent of several ranks and of one process, which must have learned."""
     print("accuracy", several, one, flush=True)

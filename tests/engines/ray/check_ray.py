@@ -19,7 +19,7 @@ import rueda
 import rueda.elastic
 import rueda.horovod.ray
 import rueda.ray
-from digits import TRAINED, accuracy_of, gradient_of, require_as_good, samples, trained_by
+from digits import TRAINED, accuracy_of, gradient_of, learned_alone, require_as_good, samples
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rueda.horovod import alias
@@ -426,16 +426,11 @@ def trains_digits(config: dict[str, str]) -> None:
             ray.train.report(metrics, checkpoint=checkpoint)
 
 
-def trained_alone() -> float:
-    with rueda.world(0, 1):
-        return accuracy_of(trained_by(0, 1))
-
-
 def check_a_trainer_goes_on_from_its_checkpoint(folder: Path) -> None:
     config = {"folder": str(folder)}
     metrics = trainer(trains_digits, folder, max_failures=1, train_loop_config=config).fit().metrics
     assert metrics["first"] == 30
-    require_as_good(metrics["accuracy"], trained_alone())
+    require_as_good(metrics["accuracy"], learned_alone())
 
 
 def check_a_trainer_tells_the_error_and_its_rank(folder: Path) -> None:
@@ -547,7 +542,7 @@ def check_survivors_go_on_and_one_new_worker_joins_them(folder: Path) -> None:
         assert len({each["step"] for each in ranks}) == 1
         accuracies = {each["accuracy"] for each in ranks}
         assert len(accuracies) == 1
-        require_as_good(accuracies.pop(), trained_alone())
+        require_as_good(accuracies.pop(), learned_alone())
 
 
 def ends_early(config: dict[str, str]) -> None:

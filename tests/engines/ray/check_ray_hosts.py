@@ -13,6 +13,8 @@ import ray
 import ray.train
 import rueda
 import rueda.ray
+from digits import learned, learned_alone, require_as_good
+from search import require_search, searches
 from two_hosts import (
     dies_on_the_second_host,
     fails_on_the_second_host,
@@ -23,6 +25,17 @@ from two_hosts import (
 
 def check_ranks_of_a_host_are_neighbours(executor: rueda.ray.RayExecutor) -> None:
     require_two_hosts(executor.run(looks_around))
+
+
+def check_digits_are_trained_as_by_one_process(executor: rueda.ray.RayExecutor) -> None:
+    together = executor.run(learned)
+    assert len(set(together)) == 1
+    require_as_good(together[0], learned_alone())
+
+
+def check_a_search_with_optuna(executor: rueda.ray.RayExecutor) -> None:
+    journal = str(Path.cwd() / "study.log")
+    require_search(journal, executor.run(searches, [journal]))
 
 
 def check_an_error_of_the_other_host_is_told(executor: rueda.ray.RayExecutor) -> None:

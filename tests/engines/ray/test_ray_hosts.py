@@ -23,9 +23,9 @@ PORTS = {
 
 
 @pytest.fixture(scope="module")
-def ran(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OneRun:
+def ran(engine: Engine, digits: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> OneRun:
     patient = {**VARIABLES, "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300"}
-    with two_hosts(engine, tmp_path_factory.mktemp("hosts"), **patient) as hosts:
+    with two_hosts(engine, tmp_path_factory.mktemp("hosts"), **patient, **digits) as hosts:
         head = f"{hosts.address('h0')}:{PORT}"
         line = [*hosts.module("ray.scripts.scripts"), "start", "--block"]
         each = ["--num-cpus", "2", "--object-store-memory", str(100 << 20)]

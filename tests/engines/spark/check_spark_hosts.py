@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import rueda
 import rueda.spark
+from digits import learned, learned_alone, require_as_good
 from pyspark.sql import SparkSession
 from two_hosts import (
     dies_on_the_second_host,
@@ -22,6 +23,12 @@ from two_hosts import (
 
 def check_ranks_of_a_host_are_neighbours(spark: SparkSession) -> None:
     require_two_hosts(rueda.spark.run(looks_around, num_proc=4))
+
+
+def check_digits_are_trained_as_by_one_process(spark: SparkSession) -> None:
+    together = rueda.spark.run(learned, num_proc=4)
+    assert len(set(together)) == 1
+    require_as_good(together[0], learned_alone())
 
 
 def check_an_error_of_the_other_host_is_told(spark: SparkSession) -> None:

@@ -14,7 +14,7 @@ PORT = 7077
 
 
 @pytest.fixture(scope="module")
-def ran(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OneRun:
+def ran(engine: Engine, digits: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> OneRun:
     folder = tmp_path_factory.mktemp("hosts")
     variables = {
         "PYSPARK_PYTHON": str(engine.python),
@@ -24,7 +24,7 @@ def ran(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OneRun:
     }
     (packages,) = engine.python.parents[1].glob("lib/python*/site-packages")
     spark_class = packages / "pyspark" / "bin" / "spark-class"
-    with two_hosts(engine, folder, **variables) as hosts:
+    with two_hosts(engine, folder, **variables, **digits) as hosts:
         master = f"spark://{hosts.address('h0')}:{PORT}"
         for host, role, *more in (
             ("h0", "master.Master", "--port", str(PORT)),
