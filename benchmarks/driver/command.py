@@ -42,8 +42,8 @@ call of every round, on all ranks.
 \b
 Contenders. rueda: direct calls in C++, on private memory (any) and on registered memory
 (rueda::allocate, rueda.empty). rueda-named: named calls in C++. rueda-python: named calls from
-Python. rueda-python-direct: rueda.torch.PersistentAllreduce. baseline, baseline-named: the build
-that --baseline names. Peers: mpi (every Open MPI found), impi (Intel MPI), gloo
+Python. rueda-python-direct: rueda.torch.PersistentAllreduce. baseline, baseline-named and so
+on: the build that --baseline names. Peers: mpi (every Open MPI found), impi (Intel MPI), gloo
 (torch.distributed), deepspeed (its shared-memory allreduce). In the ratios, "Open MPI" is the
 fastest Open MPI found, with its defaults; with --tune-mpi, "its best" is the fastest of all
 settings.
@@ -97,7 +97,7 @@ _FLAGS = [
                  "and gloo that are installed."),
     click.option("--baseline", type=click.Path(path_type=Path), metavar="FOLDER",
                  help="Another build of Rueda, installed with `pip install --target FOLDER`, to "
-                 "compare on the paths direct and named."),
+                 "compare on the same paths."),
     click.option("--impi", type=click.Path(path_type=Path), metavar="FOLDER",
                  help="An environment that contains Intel MPI."),
     click.option("--tune-mpi", is_flag=True,

@@ -20,7 +20,6 @@ from .mpi_libraries import IntelMpi, OpenMpi, find_intel_mpi, find_open_mpis, in
 PRIVATE, REGISTERED = "private", "registered"
 PEERS = ("mpi", "impi", "gloo", "deepspeed")
 PATHS = ("direct", "named", "python", "python-direct")
-BASELINE_PATHS = ("direct", "named")  # in C++: they need no Python code of the other build
 
 
 @dataclass(frozen=True)
@@ -92,27 +91,32 @@ def rueda(path: str, baseline: Path | None = None) -> Contender:
     Raises LaunchError if something is not installed.
     """
     both = (PRIVATE, REGISTERED)
+    first = "rueda" if baseline is None else "baseline"
     if path == "python":
-        return Contender("rueda-python", _python_ranks("rueda"), both)
+        return Contender(f"{first}-python", _python_ranks("rueda", baseline), both)
     if path == "python-direct":
         if importlib.util.find_spec("torch") is None:
             raise LaunchError("--paths python-direct: torch is not installed: pip install torch")
-        ranks = _python_ranks("rueda_direct")
-        return Contender("rueda-python-direct", ranks, both, collectives=("allreduce",))
-    name = ("rueda" if baseline is None else "baseline") + ("" if path == "direct" else "-named")
+        ranks = _python_ranks("rueda_direct", baseline)
+        return Contender(f"{first}-python-direct", ranks, both, collectives=("allreduce",))
+    name = first + ("" if path == "direct" else "-named")
     return Contender(name, _rueda_commands([str(worker(baseline)), "rueda", path]), both)
 
 
-def _python_ranks(module: str) -> Callable[[Setting], list[Command]]:
+def _python_ranks(module: str, baseline: Path | None = None) -> Callable[[Setting], list[Command]]:
+    own = Path(__file__).parents[2]
+    if baseline is None:
+        script = ["-m", f"rueda.bench.ranks.{module}_rank"]
+    else:
+        script = [str(Path(__file__).parent / "ranks" / "other_build.py"), f"{module}_rank"]
+
     def commands(setting: Setting) -> list[Command]:
         base = _own_environment(setting)
-        base["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [str(Path(__file__).parents[2]), base.get("PYTHONPATH")])
-        )
+        first = own if baseline is None else baseline.absolute()
+        base["PYTHONPATH"] = os.pathsep.join(filter(None, [str(first), base.get("PYTHONPATH")]))
         job = Job(setting.ranks, ())
         rendezvous = new_rendezvous()
-        script = f"rueda.bench.ranks.{module}_rank"
-        argv = [sys.executable, "-m", script, setting.address, setting.token, str(setting.folder)]
+        argv = [sys.executable, *script, setting.address, setting.token, str(setting.folder)]
         return [
             Command(argv, {**base, **rank_variables(rank, job, rendezvous)})
             for rank in range(setting.ranks)

@@ -16,7 +16,6 @@ from . import plot, tables, turns, values
 from .arena import Arena, Interrupted
 from .collectives import COLLECTIVES
 from .contenders import (
-    BASELINE_PATHS,
     PATHS,
     PEERS,
     PRIVATE,
@@ -166,7 +165,7 @@ def run(request: Request) -> int:
     if request.explain:
         return _explain(arena)
     if request.baseline is not None:
-        ours += [rueda(path, request.baseline) for path in paths if path in BASELINE_PATHS]
+        ours += [rueda(path, request.baseline) for path in paths]
     peers, notes = _find_peers(request)
     _check_files(request)
     for line in notes:

@@ -120,14 +120,15 @@ def test_another_build_takes_turns_with_this_one(tmp_path: Path) -> None:
     (tmp_path / "site" / "rueda").symlink_to(worker().parents[1])
     ran = bench(
         tmp_path, "-np", "2", "-b", "64", "-e", "64", "--rounds", "1", "--calls", "3", "--peers", "none",
-        "--baseline", "site", "--paths", "direct,named,python", "--json", "report.json", "--no-limits",
+        "--baseline", "site", "--paths", ",".join(OWN_PATHS), "--json", "report.json", "--no-limits",
     )  # fmt: skip
     assert ran.code == 0, ran.err
     report = json.loads((tmp_path / "report.json").read_text())
     check_report(report, [64])
     baseline = {label for label in report["contenders"] if label.startswith("baseline")}
     kinds = ("private", "registered")
-    assert baseline == {f"baseline{way} {kind}" for way in ("", "-named") for kind in kinds}
+    ways = ["", *(f"-{path}" for path in OWN_PATHS if path != "direct")]
+    assert baseline == {f"baseline{way} {kind}" for way in ways for kind in kinds}
 
 
 def check_report(report: dict[str, Any], sizes: list[int]) -> None:

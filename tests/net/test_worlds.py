@@ -103,6 +103,12 @@ def test_hosts_over_tcp(run_once: RunOnce, check: str) -> None:
     run_once(PARALLEL / "check_hosts.py", "h0:2,h1:2").require(check)
 
 
+@each_check_of(PARALLEL / "check_torch_hosts.py")
+def test_persistent_operations_over_tcp(run_once: RunOnce, check: str) -> None:
+    pytest.importorskip("torch")
+    run_once(PARALLEL / "check_torch_hosts.py", "h0:2,h1:2").require(check)
+
+
 @pytest.mark.parametrize("hosts", ["h0:2,h1:2", "h0:1,h1:2"])
 @each_check_of(PARALLEL / "check_compression.py")
 def test_compression_over_tcp(run_once: RunOnce, hosts: str, check: str) -> None:

@@ -9,6 +9,7 @@ from one_run import OneRun, each_check_of
 pytestmark = pytest.mark.skipif(find_mpirun() is None, reason="there is no MPI")
 
 HOSTS = PARALLEL / "check_hosts.py"
+PERSISTENT = PARALLEL / "check_torch_hosts.py"
 BUCKETS = PARALLEL / "check_torch_buckets.py"
 
 TORCH_DISTRIBUTED = """
@@ -53,6 +54,17 @@ def two_hosts() -> OneRun:
 @each_check_of(HOSTS)
 def test_two_hosts_with_two_ranks_each(two_hosts: OneRun, check: str) -> None:
     two_hosts.require(check)
+
+
+@pytest.fixture(scope="module")
+def persistent() -> OneRun:
+    pytest.importorskip("torch")
+    return all_checks_on_hosts(PERSISTENT, 2, 2)
+
+
+@each_check_of(PERSISTENT)
+def test_persistent_operations(persistent: OneRun, check: str) -> None:
+    persistent.require(check)
 
 
 @pytest.fixture(scope="module")

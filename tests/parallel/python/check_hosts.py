@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import parallel
 import rueda
@@ -22,6 +24,15 @@ def sets_of_hosts() -> list[rueda.ProcessSet]:
         rueda.add_process_set(list(range(first, first + each)))
         for first in range(0, rueda.size(), each)
     ]
+
+
+def sent_through_networks() -> int:
+    """Bytes that this host has sent through all its interfaces; between two barriers, so that no rank moves any."""
+    rueda.barrier(name="all have moved")
+    lines = Path("/proc/self/net/dev").read_text().splitlines()[2:]
+    total = sum(int(line.partition(":")[2].split()[8]) for line in lines)
+    rueda.barrier(name="all have looked")
+    return total
 
 
 def check_who_is_where() -> None:
@@ -99,6 +110,26 @@ def check_messages_within_and_across_hosts() -> None:
             assert np.all(taken == sender)
         for handle in handles:
             handle.result()
+
+
+def exchange(receiver: int, sender: int) -> int:
+    """Each rank sends 32 MiB to another; the bytes that this host has sent through its networks meanwhile."""
+    array, taken = np.full(1 << 20, rueda.rank()), np.empty(1 << 20, np.int64)
+    before = sent_through_networks()
+    for _ in range(4):
+        handle = rueda.send_async(array, receiver)
+        assert rueda.recv(taken, sender) == sender
+        assert np.all(taken == sender)
+        handle.result()
+    return sent_through_networks() - before
+
+
+def check_messages_within_a_host_go_through_memory() -> None:
+    ranks, each = own_host(), rueda.local_size()
+    own = rueda.local_rank()
+    assert exchange(ranks[(own + 1) % each], ranks[own - 1]) < 1 << 20
+    across = exchange((rueda.rank() + each) % rueda.size(), (rueda.rank() - each) % rueda.size())
+    assert across > each * 32 << 20
 
 
 if __name__ == "__main__":

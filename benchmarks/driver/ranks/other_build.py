@@ -1,0 +1,39 @@
+"""Runs a rank of this folder with another build of Rueda, the first on PYTHONPATH: other_build.py MODULE ARGUMENTS...
+
+The rank's own code is this build's, so that both are called in the same way. It is loaded under another name and
+without what starts the measurement, which would ask the other build for what it may not have.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import runpy
+import sys
+import types
+from pathlib import Path
+
+_DRIVER = Path(__file__).resolve().parents[1]
+_NAME = "rueda_bench_of_this_build"
+# What the ranks need of Rueda beside its public names.
+_NEEDED = ("peer_user",)
+
+
+def _main() -> None:
+    module = sys.argv[1]
+    del sys.argv[1]
+    sys.path.pop(0)  # this folder
+    package = types.ModuleType(_NAME)
+    package.__path__ = [str(_DRIVER)]
+    sys.modules[_NAME] = package
+    for needed in _NEEDED:
+        name = f"rueda.{needed}"
+        spec = importlib.util.spec_from_file_location(name, _DRIVER.parent / f"{needed}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    runpy.run_module(f"{_NAME}.ranks.{module}", run_name="__main__")
+
+
+if __name__ == "__main__":
+    _main()
