@@ -164,6 +164,9 @@ constexpr std::array signs{
          "start `rueda run --nodes N --rendezvous tcp:HOST:PORT` in each pod, or set "
          "RUEDA_BOOTSTRAP=none if each is to train by itself"},
     Sign{"SLURM_NTASKS", 2, "a Slurm job of several tasks"},
+    Sign{"FLUX_JOB_SIZE", 2, "a Flux job of several tasks",
+         "leave Flux's PMI on (`-o pmi=simple`, its default), or set RUEDA_BOOTSTRAP=none if each "
+         "is to train by itself"},
     Sign{"PBS_NP", 2, "a PBS job of several processes"},
     Sign{"LSB_DJOB_NUMPROC", 2, "an LSF job of several processes"},
     Sign{"AWS_BATCH_JOB_NUM_NODES", 2, "an AWS Batch job of several nodes"},

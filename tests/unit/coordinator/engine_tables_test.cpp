@@ -1,4 +1,6 @@
 // Tables over engines that are threads: what ranks read, add and wait for.
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -6,6 +8,8 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <stdexcept>
+#include <vector>
 
 #include "api/table_opening.h"
 #include "coordinator/table_owner.h"
@@ -727,6 +731,62 @@ TEST_CASE("functions with large results") {
     const auto found = table.call("top", std::as_bytes(std::span(&wanted, 1)));
     for (const auto& each : found) expect(each.size() == 12 * 40'000, "so many of each");
     meet(engine);
+    table.close();
+  });
+}
+
+// How many values of a shard lie between two bounds.
+std::vector<std::byte> count_between(const ShardView& shard, std::span<const std::byte> arguments) {
+  std::array<float, 2> bounds{};
+  if (arguments.size() != sizeof bounds) throw std::runtime_error("two bounds are needed");
+  std::memcpy(bounds.data(), arguments.data(), sizeof bounds);
+  std::int64_t found = 0;
+  shard.visit([&](std::int64_t /*index*/, std::span<const float> values) {
+    found += std::count_if(values.begin(), values.end(),
+                           [&](float value) { return bounds[0] <= value && value < bounds[1]; });
+  });
+  const auto* const bytes = reinterpret_cast<const std::byte*>(&found);
+  return {bytes, bytes + sizeof found};
+}
+
+// Keeps values below a bound, and counts for each how often it was changed.
+void add_below(const UpdateArguments& update) {
+  for (std::size_t i = 0; i < update.values.size(); ++i) {
+    const auto bound = static_cast<float>(update.parameters[0]);
+    update.values[i] = std::min(update.values[i] + update.factor * update.delta[i], bound);
+    ++update.state[static_cast<std::ptrdiff_t>(i)];
+  }
+}
+
+TEST_CASE("functions and rules of the application run at the owners") {
+  register_shard_function("count_between", count_between);
+  register_update_rule("add_below", {add_below, 1, {"bound"}});
+  run_engines(3, {}, [](int rank, Runtime& engine) {
+    Table table =
+        open(engine, {.name = "own", .size = 9, .rule = "add_below", .parameters = {7.5}});
+    Floats delta(9);
+    std::iota(delta.begin(), delta.end(), 0.0F);
+    finish(table.add(delta));  // three ranks add 0 to 8
+    meet(engine);
+    Floats values(9);
+    finish(table.get(values));
+    expect(values == Floats{0, 3, 6, 7.5F, 7.5F, 7.5F, 7.5F, 7.5F, 7.5F}, "bounded");
+    const std::array<float, 2> bounds{3, 7.5F};
+    const auto counts = table.call("count_between", std::as_bytes(std::span(bounds)));
+    const std::array<std::int64_t, 3> expected{2, 0, 0};
+    for (std::size_t owner = 0; owner < 3; ++owner) {
+      std::int64_t count = -1;
+      expect(counts.at(owner).size() == sizeof count, "a number");
+      std::memcpy(&count, counts[owner].data(), sizeof count);
+      expect(count == expected.at(owner), str("of owner ", owner));
+    }
+    const std::string thrown =
+        thrown_by<InvalidArgumentError>([&] { (void)table.call("count_between"); });
+    expect_contains(thrown, "'count_between' failed at its owner: two bounds are needed");
+    meet(engine);
+    const auto parts = table.parts();
+    expect(parts.size() == 1 && parts[0].owner == rank, "its own");
+    expect(parts[0].state == Floats(3, 3), "each was changed by all ranks");
     table.close();
   });
 }

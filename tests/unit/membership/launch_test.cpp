@@ -517,15 +517,11 @@ TEST_CASE("a foreign launcher's world is refused, with what to do") {
 
 TEST_CASE("what tells of several processes is pointed out to one that is alone") {
   const Variables several[] = {
-      {{"WORLD_SIZE", "4"}},
-      {{"PET_NNODES", "2"}},
-      {{"PET_NNODES", "1:4"}},
-      {{"PET_NPROC_PER_NODE", "8"}},
-      {{"JOB_COMPLETION_INDEX", "0"}},
-      {{"SLURM_NTASKS", "2"}},
-      {{"PBS_NP", "16"}},
-      {{"LSB_DJOB_NUMPROC", "2"}},
-      {{"AWS_BATCH_JOB_NUM_NODES", "2"}},
+      {{"WORLD_SIZE", "4"}},           {{"PET_NNODES", "2"}},
+      {{"PET_NNODES", "1:4"}},         {{"PET_NPROC_PER_NODE", "8"}},
+      {{"JOB_COMPLETION_INDEX", "0"}}, {{"SLURM_NTASKS", "2"}},
+      {{"FLUX_JOB_SIZE", "2"}},        {{"PBS_NP", "16"}},
+      {{"LSB_DJOB_NUMPROC", "2"}},     {{"AWS_BATCH_JOB_NUM_NODES", "2"}},
   };
   for (const Variables& variables : several) {
     const auto& [name, value] = *variables.begin();
