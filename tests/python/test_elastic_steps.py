@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import re
@@ -19,7 +20,7 @@ pytest.importorskip("rueda._native")
 pytest.importorskip("torch")
 
 # Ends with the hash of the parameters and with the learning rate. KILL: "process:step:phase" where a process kills
-# itself. CUT: "process:step" where it waits for the others behind the optimizer's step, who do not come.
+# itself. CUT: "process:step" where it waits for the others behind the optimizer's step, of whom one does not come.
 PROGRAM = """
 import hashlib, os, signal, time
 import rueda, rueda.elastic, rueda.torch, torch
@@ -103,7 +104,7 @@ for step in rueda.elastic.steps(
         moment(step.number, "stepped")
         if averaged:
             print("average", step.number, *averages, flush=True)
-        if f"{number}:{step.number}" == os.environ.get("CUT"):
+        if f"{number}:{step.number}" in os.environ.get("CUT", "").split():
             rueda.barrier()
         scheduler.step()
         print("step", step.number, "of", rueda.size(), flush=True)
@@ -125,6 +126,12 @@ def hashes_of(outputs: dict[int, str]) -> set[str]:
     return {
         found for text in outputs.values() for found in re.findall(r"parameters (\w{16})", text)
     }
+
+
+def rates_of(output: str) -> list[int]:
+    """The learning rates with which a rank has ended, as the number of steps that the scheduler has taken."""
+    found = re.findall(r"^rate \[(.*)\]", output, re.M)
+    return [round(math.log(float(rate) / 0.01, 0.99)) for rate in found]
 
 
 @cache
@@ -237,8 +244,18 @@ def test_without_leaves_all_that_are_left_have_the_same_parameters() -> None:
         ended = job.ended()
         assert [ended[n].returncode for n in (0, 2)] == [0, 0], job.outputs()
         assert len(hashes_of({n: ended[n].output for n in (0, 2)})) == 1, job.outputs()
-        first, second = (re.findall(r"^rate .*", ended[n].output, re.M) for n in (0, 2))
-        assert first == second != [], job.outputs()
+        assert rates_of(ended[0].output) == rates_of(ended[2].output) == [STEPS], job.outputs()
+        assert "has not happened" not in job.outputs()
+
+
+def test_what_no_rank_has_done_behind_the_optimizers_step_is_told() -> None:
+    with ElasticJob(PROGRAM, 3, STEPS=str(STEPS), KILL="1:7:stepped", CUT="0:7 2:7") as job:
+        ended = job.ended()
+        assert len(hashes_of({n: ended[n].output for n in (0, 2)})) == 1, job.outputs()
+        for number in (0, 2):
+            assert rates_of(ended[number].output) == [STEPS - 1], job.outputs()
+        told = "every rank was interrupted after optimizer.step() in step 7: what follows it"
+        assert job.outputs().count(told) == 2, job.outputs()
 
 
 @pytest.mark.parametrize("layouts", [0, 1])

@@ -97,7 +97,8 @@ def steps(
     When a rank is lost (``rueda run --min-np``), or ends cleanly before the last step, as with ``sys.exit(0)``, the
     others continue in a new world. Ranks that had not finished the step repeat it, unless one of them had taken the
     optimizer's step: then all get its state. Nothing else is rolled back: choose the step's data by its number, and
-    call optimizer.step() after everything else that ranks do together. After the last step the ranks wait for each
+    call optimizer.step() after everything else that ranks do together. If all ranks were interrupted after it, what
+    follows it in that step has not happened, and a warning says so. After the last step the ranks wait for each
     other, so that a rank lost in it is noticed before what follows; what they do together after the loop needs its own
     :func:`rueda.recover`. Between steps, processes that wait to join (``rueda run --max-np``) are admitted, and get the
     state and the step's number. With ``DistributedOptimizer(reproducible=True)``, only the lost ranks' leaves of a
@@ -291,6 +292,13 @@ class _Course:
                     raise InitializationError(
                         "all ranks that had the training's state were lost before the remaining ranks received it"
                     ) from error
+                if best == (furthest, False):
+                    _log.warning(
+                        "every rank was interrupted after optimizer.step() in step %d: what follows it in the step, "
+                        "such as a scheduler's step, has not happened; call optimizer.step() after everything else "
+                        "that ranks do together",
+                        furthest - 1,
+                    )
                 self.number = max(done, 0)
                 if furthest == _NOTHING:  # the job has just started: no rank has the state yet
                     self._restore()
