@@ -1,3 +1,3 @@
-"""Finds the package where it is not installed, before a test imports it."""
+"""Finds the package if it is not installed, before a test imports it."""
 
 import rueda_command  # noqa: F401

@@ -90,7 +90,7 @@ def test_bus_bandwidth_is_counted_as_by_nccl_tests() -> None:
 @pytest.mark.parametrize("name", COLLECTIVES)
 @pytest.mark.parametrize("rank", [0, 2])
 def test_results_are_those_of_a_simulation(name: str, rank: int) -> None:
-    """Blocks of an expected result, against the collectives written out with NumPy."""
+    """Compares the blocks of an expected result with the collectives written out in NumPy."""
     ranks, count, root = 3, 12, 1
     collective = COLLECTIVES[name]
     part = count // ranks
@@ -166,7 +166,7 @@ def layout(dtype: str = "float32", ranks: int = 2, count: int = 5000) -> Values:
 
 
 def reduced(ranks: int, count: int, iteration: int) -> np.ndarray:
-    """What a right allreduce leaves."""
+    """Returns a correct allreduce result."""
     period = values.period("float32")
     table = np.frombuffer(values.table(REDUCTION, ranks, "sum", "float32"), np.float32)
     return table[(np.arange(count) + 37 * iteration) % period].copy()
@@ -336,7 +336,7 @@ def test_every_setting_of_open_mpi_is_swept_once() -> None:
 
 
 class EndingGroup(Group):
-    """Remembers that it was ended."""
+    """Records that it was ended."""
 
     ended = False
 
@@ -347,7 +347,7 @@ class EndingGroup(Group):
 def test_open_mpis_best_is_chosen_for_each_size(
     report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of three settings the first is displaced, the second the best at 2 KiB, the third at 4."""
+    """Of three settings one is displaced, the second is best at 2 KiB, the third at 4 bytes."""
     mpi = OpenMpi(Path("mpirun"), Path("libmpi.so"), 4, "4.1.4")
     names = [f"{mpi.name} {setting.name}" for setting in settings(4)]
     times = {name: {4: 9.0, 2048: 9.0} for name in names}
@@ -371,7 +371,7 @@ def test_open_mpis_best_is_chosen_for_each_size(
 
 def test_messages_arrive_as_they_were_sent() -> None:
     ours, theirs = socket.socketpair()
-    payload = bytes(range(256)) * 40000  # more than a socket's buffer
+    payload = bytes(range(256)) * 40000  # more than a socket's buffer holds
     sender = threading.Thread(
         target=send, args=(ours, {"collective": "allreduce", "text": "two words"}, payload)
     )
@@ -386,7 +386,7 @@ def test_messages_arrive_as_they_were_sent() -> None:
 
 
 class AnsweringGroup(Group):
-    """Answers as ranks would, each call taking 10 µs."""
+    """Answers like real ranks, with calls of 10 µs."""
 
     def __init__(self) -> None:
         super().__init__("answers", "answers", Path("log"))
@@ -405,7 +405,7 @@ def test_blocks_have_as_many_calls_as_the_time_allows(report: Report) -> None:
     turn = Turn(report.plan, group, 4).as_collective("private")
     turn.take()
     turn.take()
-    # 0.1 s for calls that come 1 ms apart, after a trial.
+    # 0.1 s of calls that start 1 ms apart, after a trial.
     assert group.asked == [3, 100, 100]
     assert turn.samples.median == pytest.approx(10e-6)
 

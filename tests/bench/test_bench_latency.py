@@ -20,7 +20,7 @@ def test_a_quantile_is_no_less_than_that_part_of_the_calls(times: list[int], par
     distribution = Distribution()
     distribution.add_run(times)
     found = distribution.quantile(part) * 1e9
-    within = 1.02  # the precision with which times are kept
+    within = 1.02  # the resolution of the recorded times
     assert sum(time <= found * within for time in times) >= part * len(times)
     assert sum(time >= found / within for time in times) >= (1 - part) * len(times)
 

@@ -1,4 +1,4 @@
-"""`rueda bench` itself: what it refuses, what it measures, and that nobody survives it."""
+"""`rueda bench` itself: what it refuses, what it measures, and that no process survives it."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_the_algorithms_are_explained(tmp_path: Path) -> None:
 
 @pytest.fixture
 def long_run(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A run that is in the midst of measuring, and its ranks."""
+    """Starts a run; yields it while it measures, and its ranks."""
     process = subprocess.Popen(
         [*LAUNCHER, "bench", "-b", "4K", "-e", "4K", "--rounds", "1000", "--peers", "none",
          "--seconds", "0.2", "--no-limits", "--memory", "private"],
@@ -208,7 +208,7 @@ def long_run(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
-    for line in process.stdout:  # the head is printed when all ranks have joined
+    for line in process.stdout:  # the header is printed once all ranks have joined
         if line.startswith("# measured"):
             break
     ranks = sorted(descendants(process.pid))

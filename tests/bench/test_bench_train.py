@@ -180,7 +180,7 @@ def test_reports_of_doors_are_put_together(tmp_path: Path) -> None:
 def test_reports_of_doors_that_were_measured_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are left as they are; torch is known once something has been measured."""
+    """They are left unchanged. The torch version is known once something has been measured."""
     from rueda.bench.train import doors_run
 
     def measured(model: str, *_: object) -> dict:
@@ -230,7 +230,7 @@ with Progress() as progress:
 def test_a_quick_run_of_doors() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("rueda._native")
-    # In a process of its own, since whatever it leaves behind is ended with it.
+    # In its own process: whatever it leaves behind ends with it.
     command = [sys.executable, "-c", DOOR_RUN]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr

@@ -1,1 +1,1 @@
-"""Kills, stops and continues ranks at random moments, and looks whether the others go on rightly."""
+"""Kills, stops and continues ranks at random moments, and checks that the others go on right."""

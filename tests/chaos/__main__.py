@@ -1,4 +1,4 @@
-"""Kills ranks of jobs, one job after the other, and says how long the others took to go on.
+"""Kills ranks of one job after another, and reports how long the others took to go on.
 
 python -m tests.chaos --kills 200 --transport shm --seed 7
 """

@@ -19,42 +19,42 @@ from pathlib import Path
 from .schedule import HARMLESS, Blow, World
 
 RANK = Path(__file__).with_name("rank.py")
-# Seconds, after which a job that does not go on hangs, and within which one starts on a busy machine.
+# Seconds after which a job counts as hung, and within which a job starts on a busy machine.
 TIMEOUT = 30.0
 STARTING = 120.0
 HEARTBEAT = 1.0
-# Between two looks at what ranks have noted, with the time at which they did; seconds.
+# Seconds between two reads of the ranks' diaries, which have timestamps.
 LOOK = 0.01
 
 
 class Hang(AssertionError):
-    """A job that did not do in time what it had to; the text has what its ranks said."""
+    """A job missed a deadline; the text has the ranks' output."""
 
 
 @dataclass
 class Outcome:
-    """What became of a world."""
+    """The measurements of one world."""
 
-    # Of each blow but the harmless ones: its kind, and the seconds until all that are left had a right result, with
-    # who came in the place of who was lost.
+    # Kind of each blow except harmless ones, and the seconds until all survivors and replacements
+    # had a correct result; for `launcher`, until nothing of the job was left.
     delays: list[tuple[str, float]] = field(default_factory=list)
-    # Of each delay but those of the launcher, on the way: until the last rank that is left knew that the world was
-    # broken, and until the last one was in a new world, where the ranks say so.
+    # For each delay except the launcher's: seconds until the last survivor knew that the world was
+    # broken, and until the last one was in a new world; nan if no rank reported it.
     moments: list[tuple[float, float]] = field(default_factory=list)
-    # Of each frozen rank: the seconds until the others were told.
+    # For each frozen rank: the seconds until the last of the others was told.
     named: list[float] = field(default_factory=list)
     output: str = ""
 
 
 def flags_of(world: World) -> list[str]:
-    """What the launcher is told where it is to replace ranks that are lost, at once."""
+    """Returns the launcher flags that replace lost ranks at once, if the world replaces them."""
     if not world.is_replaced:
         return []
     return ["--max-np", str(world.ranks), "--blacklist-cooldown-range", "0", "0"]
 
 
 def command(ranks: int, arguments: Sequence[str], extra: Sequence[str] = ()) -> list[str]:
-    """A job on this host."""
+    """Returns the command of a job on this host."""
     rueda = str(Path(sys.executable).with_name("rueda"))
     return [
         rueda, "run", "--min-np", "1", "-np", str(ranks), "--oversubscribe", "--no-prefix", *extra,
@@ -63,7 +63,7 @@ def command(ranks: int, arguments: Sequence[str], extra: Sequence[str] = ()) -> 
 
 
 class Job:
-    """One world under way."""
+    """A running job."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Job:
         variables: Mapping[str, str],
         timeout: float = TIMEOUT,
     ) -> None:
-        """`make_command`: of the arguments of a rank, how the job is started. `timeout`: in seconds, as above."""
+        """`make_command`: gives the job's command for a rank's arguments. `timeout`: seconds."""
         self._world = world
         self._timeout = timeout
         self._folder = Path(tempfile.mkdtemp(prefix="rueda-chaos-"))
@@ -93,9 +93,9 @@ class Job:
         self._pids: dict[int, int] = {}
 
     def run(self, outcome: Outcome | None = None) -> Outcome:
-        """Deals all blows; raises Hang where the others do not go on, AssertionError for wrong results.
+        """Deals all blows. Raises Hang if the others stop, AssertionError for wrong results.
 
-        `outcome`: gets what has been measured, also where an error follows.
+        `outcome` receives the measurements, even if an error follows.
         """
         outcome = outcome or Outcome()
         try:
@@ -136,11 +136,11 @@ class Job:
         if blow.kind == "freeze":
             told = [self._first(process, seen[process], "broken") for process in self._alive]
             outcome.named.append(max(told) - began)
-            # It must not touch the memory of its host again: it is killed.
+            # It must not touch its host's shared memory again, so it is killed.
             self._await_end(self._pids[blow.victims[0]], "was frozen, and lives on")
 
     def _strike(self, blow: Blow) -> float:
-        """Does it to the victims; returns when the last of them had its turn."""
+        """Deals the blow; returns the time at which the last victim was hit."""
         number = signal.SIGSTOP if blow.kind == "freeze" else signal.SIGKILL
         for position, victim in enumerate(blow.victims):
             if position > 0 and blow.gap:
@@ -150,7 +150,7 @@ class Job:
         return began
 
     def _end_launcher(self, outcome: Outcome) -> float:
-        """Kills one of the launcher's processes; returns the seconds until nothing of the job was left."""
+        """Kills one of the launcher's processes; returns the seconds until the job is gone."""
         line = [self._process.pid]  # the guardian, the keeper, and the supervisor
         while len(line) < 3:
             children = Path(f"/proc/{line[-1]}/task/{line[-1]}/children").read_text().split()
@@ -165,7 +165,7 @@ class Job:
         for process in [*line, *self._pids.values()]:
             self._await_end(process, "outlives the launcher")
         self._alive.clear()
-        if victim > 0:  # the guardian is there to say so
+        if victim > 0:  # the guardian is alive to say so
             assert "the launcher was killed by SIGKILL; all ranks are gone" in outcome.output, (
                 outcome.output
             )
@@ -183,7 +183,7 @@ class Job:
         raise Hang(f"process {pid} {complaint}\n{self._describe()}")
 
     def _disturb(self, blow: Blow) -> None:
-        """Half of a heartbeat is not long enough to be lost, and neither is less again and again."""
+        """Stops a rank for half a heartbeat, or repeatedly for less: it must not be lost."""
         seen = {process: len(self._diary(process)) for process in self._alive}
         (victim,) = blow.victims
         if blow.kind == "pause":
@@ -204,7 +204,7 @@ class Job:
         os.kill(self._pids[victim], signal.SIGCONT)
 
     def _time_run(self, process: int) -> int:
-        """For how long its threads have had a processor, in ns."""
+        """Returns the CPU time of the rank's threads in ns."""
         try:
             threads = Path(f"/proc/{self._pids[process]}/task").iterdir()
             return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads)
@@ -212,7 +212,7 @@ class Job:
             raise AssertionError(f"rank {process} is gone\n{self._describe()}") from error
 
     def _await_more_run(self, process: int, before: int) -> None:
-        """Until it has had a turn, also on a machine with too much to do."""
+        """Waits until the rank has run again, even on an overloaded machine."""
         deadline = time.monotonic() + self._timeout
         while self._time_run(process) <= before:
             if time.monotonic() > deadline:
@@ -220,18 +220,18 @@ class Job:
             time.sleep(LOOK)
 
     def _await_newcomer(self, seen: dict[int, int]) -> None:
-        """Until a process has come in the place of the one that was killed: the next that is started."""
+        """Waits for the replacement of the killed process: the next process that starts."""
         newcomer = max(self._pids) + 1
         self._pids[newcomer] = self._await_event(newcomer, "born", "start", STARTING)["pid"]
         self._alive.add(newcomer)
         seen[newcomer] = 0
 
     def _await_right(self, seen: Mapping[int, int]) -> float:
-        """When the last of those that are left first had a right result in a world of all of them."""
+        """Returns when the last survivor first had a correct result in a world of all survivors."""
         return max(self._when_right(process, seen[process]) for process in sorted(self._alive))
 
     def _when_right(self, process: int, seen: int) -> float:
-        """When the rank first had a right result in a world of those that are left."""
+        """Returns when the rank first had a correct result in a world of all survivors."""
 
         def look(lines: list[dict]) -> dict | None:
             right = [line for line in lines[seen:] if line["event"] == "right"]
@@ -241,7 +241,7 @@ class Job:
         return float(self._await(process, look, f"go on as one of {len(self._alive)}")["at"])
 
     def _last(self, event: str, seen: Mapping[int, int], began: float) -> float:
-        """Seconds until the last rank that is left said so for the first time."""
+        """Returns the seconds until the last survivor first noted `event`; nan if none did."""
         return max(
             (
                 float(line["at"]) - began
@@ -257,7 +257,7 @@ class Job:
     def _await_event(
         self, process: int, event: str, what: str, within: float | None = None
     ) -> dict:
-        """The first line of this kind, once it is there; `what`: what else the rank did not do."""
+        """Waits for the rank's first `event` line; `what` describes a failure to write it."""
         return self._await(process, lambda lines: _find(lines, event), what, within)
 
     def _await(
@@ -296,12 +296,12 @@ class Job:
         return output
 
     def _describe(self) -> str:
-        """What the ranks have written, and where those that are left are."""
+        """Dumps the living ranks' tracebacks, kills the job, and returns diaries and output."""
         started = _descendants(self._process.pid)
         for pid in {*started, *(self._pids[process] for process in self._alive & set(self._pids))}:
             with suppress(OSError):
                 arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                if arguments[1:2] == [str(RANK).encode()]:  # no launcher's
+                if arguments[1:2] == [str(RANK).encode()]:  # not the launcher's
                     os.kill(pid, signal.SIGUSR1)
         time.sleep(0.5)
         self._kill_all()
@@ -322,7 +322,7 @@ class Job:
 
 
 def _descendants(pid: int) -> list[int]:
-    """What the process has started, and what that has: also ranks that have not told who they are yet."""
+    """Returns all descendants, including ranks that have not reported yet."""
     found = []
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():

@@ -1,7 +1,7 @@
 """A rank that does random operations, checks every result, and goes on when others are lost.
 
-It writes a line for each thing that happens to it into a file of its own, with the time of the clock that all
-processes of the host share.
+It appends a line per event to its own file, with the time of the clock that all processes of the
+host share.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ SIZES = {
 
 
 class Diary:
-    """What has happened, a line each; a line is written at once and whole."""
+    """Records events, one line each; each line is written at once and atomically."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def note(self, event: str, **what: object) -> None:
-        """Adds a line."""
+        """Appends a line."""
         line = json.dumps({"at": time.monotonic(), "event": event, **what})
         os.write(self._file, line.encode() + b"\n")
 
 
 @cache
 def pattern(count: int) -> np.ndarray:
-    """What all ranks' values have in common."""
+    """Returns the part that all ranks' values have in common."""
     return (np.arange(count) % 7).astype(np.float32)
 
 
 def values(step: int, rank: int, count: int) -> np.ndarray:
-    """Whole numbers, so that every order of sums gives the same."""
+    """Returns whole numbers, so every summation order gives the same result."""
     return pattern(count) + np.float32(rank + step % 11)
 
 
 def total(step: int, part: np.ndarray) -> np.ndarray:
-    """The values of all ranks added up, where the pattern is `part`."""
+    """Returns the sum of all ranks' values for the pattern `part`."""
     size = rueda.size()
     return part * np.float32(size) + np.float32(size * (size - 1) // 2 + size * (step % 11))
 
 
 def allreduce(step: int, count: int) -> None:
-    """All ranks' values added up."""
+    """Sums all ranks' values."""
     got = rueda.allreduce(values(step, rueda.rank(), count), op=rueda.Sum, name=f"sum{count}")
     part = slice(None, None, max(1, count // 1009) if IS_MEASURED else 1)
     expected = total(step, pattern(count)[part])
@@ -67,7 +67,7 @@ def allreduce(step: int, count: int) -> None:
 
 
 def group(step: int, count: int) -> None:
-    """Several allreduces as one."""
+    """Runs several allreduces as one group."""
     tensors = [values(step + part, rueda.rank(), count // 3 + part) for part in range(3)]
     got = rueda.grouped_allreduce(tensors, op=rueda.Sum, name=f"group{count}")
     for part, one in enumerate(got):
@@ -76,7 +76,7 @@ def group(step: int, count: int) -> None:
 
 
 def allgather(step: int, count: int) -> None:
-    """A part of each rank, of another length each."""
+    """Gathers a part of a different length from each rank."""
     rank, size = rueda.rank(), rueda.size()
     got = rueda.allgather(values(step, rank, count + rank), name=f"gather{count}")
     expected = np.concatenate([values(step, other, count + other) for other in range(size)])
@@ -84,27 +84,27 @@ def allgather(step: int, count: int) -> None:
 
 
 def broadcast(step: int, count: int) -> None:
-    """What one rank has, each rank's turn in its time."""
+    """Broadcasts from each rank in turn."""
     root = step % rueda.size()
     got = rueda.broadcast(values(step, rueda.rank(), count), root, name=f"broadcast{count}")
     assert np.array_equal(got, values(step, root, count)), f"step {step}: broadcast of {count}"
 
 
 def barrier(step: int, count: int) -> None:
-    """Nothing but meeting."""
+    """Meets, without data."""
     rueda.barrier()
 
 
 OPERATIONS = (allreduce, allreduce, allreduce, group, allgather, broadcast, barrier)
-# What others are measured beside does nothing else, and looks at a part of large results.
+# A measured rank only does allreduces, and checks only a sample of large results.
 IS_MEASURED = os.environ.get("CHAOS_MEASURED") == "1"
 
 
 def main() -> None:
-    """Runs until the file `end` is there."""
+    """Runs until the file `end` exists."""
     folder, phase, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    # Before anybody counts on it: a large one takes a tenth of a second, in which it hears nothing.
+    # Computed before init: a large pattern takes 0.1 s, in which the rank hears nothing.
     for count in SIZES[phase]:
         pattern(count)
     newcomer = os.environ.get("RUEDA_JOINER")
@@ -123,7 +123,7 @@ def main() -> None:
                 told = rueda.allreduce(np.array([float(last)]), op=rueda.Max, name="end")
                 if told[0]:
                     break
-                if rueda.elastic.update() is not None:  # the newcomer settles, too
+                if rueda.elastic.update() is not None:  # the newcomer settles too
                     step = settle(step, diary)
                     diary.note("right", size=rueda.size(), step=step)
                     continue
@@ -147,7 +147,10 @@ def main() -> None:
 
 
 def settle(step: int, diary: Diary) -> int:
-    """The step of whoever is furthest: what others have not finished is not done again; and a first checked sum."""
+    """Returns the step of the rank furthest ahead, after a first checked sum.
+
+    Steps that some ranks have not finished are not repeated.
+    """
     while True:
         try:
             furthest = int(rueda.allreduce(np.array([step]), op=rueda.Max, name="step")[0])

@@ -1,4 +1,4 @@
-"""What is done to the ranks of a world, and when: made of a seed, so that it can be repeated."""
+"""What happens to the ranks of a world and when: derived from a seed, so it can be repeated."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-# What the ranks do when a blow comes: nothing for long, small operations, or large ones.
+# What the ranks do when a blow comes: idle mostly, small operations, large ones, or a mix.
 PHASES = ("idle", "small", "large", "mixed")
 
 
 @dataclass(frozen=True)
 class Blow:
-    """Something that is done to ranks of a world."""
+    """An action against ranks of a world."""
 
-    kind: str  # of KINDS
-    # By process: their ranks in the first world; who is started later comes after these; none of the launcher.
+    kind: str  # one of KINDS
+    # Process numbers: ranks of the first world, then processes started later; empty for `launcher`.
     victims: tuple[int, ...]
-    delay: float  # seconds after the world has last gone on
-    gap: float = 0.0  # seconds between the first victim and the second
-    bursts: tuple[float, ...] = ()  # for how much of a heartbeat the victim is stopped each time
+    delay: float  # seconds after the world last went on
+    gap: float = 0.0  # seconds between the first and the second victim
+    bursts: tuple[float, ...] = ()  # each stop of the victim, in heartbeats
 
     def __str__(self) -> str:
-        """For the log, so that a run can be followed."""
+        """Formats the blow for the log."""
         names = "+".join(map(str, self.victims))
         return f"{self.kind}({names}) after {self.delay * 1e3:.0f} ms" + (
             f", {self.gap * 1e3:.1f} ms apart" if self.gap else ""
@@ -32,7 +32,7 @@ class Blow:
 
 @dataclass(frozen=True)
 class World:
-    """A job, and the blows that it gets one after the other."""
+    """A job and its blows, in order."""
 
     number: int
     ranks: int
@@ -42,23 +42,24 @@ class World:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether another process is started in the place of each that is lost."""
+        """Whether a new process replaces each lost one."""
         return any(blow.kind == "restart" for blow in self.blows)
 
 
-# kill: one rank. first: the lowest that is left, which coordinates. two: two at once. again: a second one while the
-# others recover. freeze: stopped until it is expelled. pause: stopped for half of a heartbeat, and never expelled.
-# slow: stopped again and again for less than that, and never expelled. launcher: a process of the launcher, with which
-# all ranks end. restart: one rank, and another process joins in its place; in worlds of their own.
+# kill: one rank. first: the lowest survivor, which coordinates. two: two at once. again: a second
+# one while the others recover. freeze: stopped until it is expelled. pause: stopped for half a
+# heartbeat, not expelled. slow: stopped repeatedly for less, not expelled. launcher: a process of
+# the launcher; all ranks end with it. restart: one rank, which another process replaces; in
+# separate worlds.
 KINDS = ("kill", "first", "two", "again", "freeze", "pause", "slow", "launcher", "restart")
-# After which all go on as if nothing had been.
+# The others go on as if nothing had happened.
 HARMLESS = ("pause", "slow")
 
 
 def worlds(kills: int, ranks: int, seed: int, kinds: tuple[str, ...]) -> Iterator[World]:
-    """As many worlds as it takes until `kills` processes are killed; each ends with two ranks, one, or none.
+    """Yields worlds until `kills` processes are killed; each ends with two ranks, one, or none.
 
-    Those of restarts end with all. Where `kinds` kill nobody, each blow counts.
+    Worlds of restarts end with all ranks. If `kinds` kill nobody, each blow counts as a kill.
     """
     rng = random.Random(seed)
     harmless = HARMLESS if set(kinds) - set(HARMLESS) else ()
@@ -76,21 +77,21 @@ def worlds(kills: int, ranks: int, seed: int, kinds: tuple[str, ...]) -> Iterato
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The least of the values, which are in order, that no more than 1 - `share` of them exceed."""
+    """Returns the smallest value of `ordered` that at most 1 - `share` of the values exceed."""
     return ordered[max(0, math.ceil(round(len(ordered) * share, 6)) - 1)]
 
 
 def _losses(
     rng: random.Random, ranks: int, kills: int, kinds: Sequence[str], harmless: Sequence[str]
 ) -> list[Blow]:
-    """Blows of a world in which nobody is replaced; those that are `harmless` do not count."""
+    """Returns blows of a world without replacement; `harmless` ones do not count as kills."""
     alive = list(range(ranks))
     blows: list[Blow] = []
     lost = 0
     while len(alive) > 2 and lost < kills:
         fitting = [kind for kind in kinds if len(alive) > 3 or kind not in ("two", "again")]
         if set(kinds) - set(harmless) and not set(fitting) - set(harmless):
-            fitting.append("kill")  # else it would never end
+            fitting.append("kill")  # or the loop would never end
         blow = _blow(rng, rng.choice(fitting), alive)
         blows.append(blow)
         lost += 0 if blow.kind in harmless else len(blow.victims) or 1
@@ -104,7 +105,7 @@ def _losses(
 
 
 def _restarts(rng: random.Random, ranks: int, count: int) -> list[Blow]:
-    """Blows of a world that is whole again before each of them."""
+    """Returns blows of a world that is whole again before each of them."""
     alive = list(range(ranks))
     blows = []
     for newcomer in range(ranks, ranks + count):

@@ -1,4 +1,4 @@
-"""A few of the jobs that `python -m tests.chaos` runs by the hundred, and the schedule itself."""
+"""Some of the jobs that `python -m tests.chaos` runs by the hundred, and the schedule itself."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_quantile_leaves_no_more_above_it_than_its_share() -> None:
             found = quantile(ordered, share)
             above = sum(value > found for value in ordered)
             assert above <= (1 - share) * count + 1e-9
-            assert above + 1 > (1 - share) * count - 1e-9  # and of one less there would be
+            assert above + 1 > (1 - share) * count - 1e-9  # the next smaller one has more
     assert quantile([float(value) for value in range(100)], 0.99) == 98
 
 

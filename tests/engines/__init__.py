@@ -1,1 +1,1 @@
-"""Rueda inside other engines, each in an environment of its own."""
+"""Rueda inside other engines, each in its own environment."""

@@ -14,7 +14,7 @@ from engines.environments import Engine, find  # noqa: E402
 
 @pytest.fixture(scope="module")
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """The environment of the engine in whose folder the test is; without it the test is skipped."""
+    """The environment of the engine named by the test's folder; skips the test without it."""
     found = find(request.path.relative_to(HERE).parts[0])
     if isinstance(found, str):
         pytest.skip(found)
@@ -23,7 +23,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables for scripts that train the digits of scikit-learn, which not every environment has."""
+    """Variables for scripts that train scikit-learn's digits; not every environment has them."""
     reason = "scikit-learn, which has the digits, is not installed"
     datasets = pytest.importorskip("sklearn.datasets", reason=reason)
     images, labels = datasets.load_digits(return_X_y=True)

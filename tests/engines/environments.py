@@ -1,4 +1,4 @@
-"""The environments of engines, which `make engines` makes, and ranks that run in them."""
+"""The environments of engines, made by `make engines`, and ranks that run in them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from launching import Ended, Job, environment
 from one_run import OneRun
 
 ROOT = Path(__file__).resolve().parents[2]
-# What scripts of several engines import, and ranks, be they tasks of Spark or actors of Ray.
+# Modules imported by scripts of several engines and by ranks, such as tasks of Spark or actors of
+# Ray.
 ON_RANKS = ROOT / "tests" / "engines" / "on_ranks"
-# What hangs is to fail while the test still waits.
+# Hanging ranks must fail before the test times out.
 STALLS = {"RUEDA_STALL_WARNING": "10", "RUEDA_STALL_ERROR": "30"}
 
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine with a Python environment of its own, in which Rueda is, too."""
+    """An engine with its own Python environment, which includes Rueda."""
 
     name: str
     python: Path
@@ -35,9 +36,9 @@ class Engine:
         limit: float = 120,
         folder: Path | None = None,
     ) -> list[str]:
-        """Runs the script on ``size`` ranks, all of which must succeed, and returns what each has written.
+        """Runs the script on ``size`` ranks, which must succeed; returns each rank's output.
 
-        ``folder``: where they run; by default where the tests do.
+        ``folder``: the ranks' working directory; by default that of the tests.
         """
         with Job(script, size, arguments, variables_of(extra), self.python, folder) as job:
             ended = job.wait(limit)
@@ -53,7 +54,7 @@ class Engine:
         speakers: int | None = None,
         killed: int | None = None,
     ) -> OneRun:
-        """Runs a script whose first ``speakers`` ranks, or all, say which of its checks have passed.
+        """Runs a script whose first ``speakers`` ranks (default: all) print the checks that passed.
 
         ``killed``: the rank that the last check kills.
         """
@@ -70,7 +71,7 @@ class Engine:
         extra: dict[str, str] | None = None,
         limit: float = 240,
     ) -> Ended:
-        """One process, which is told its ``folder`` and starts a cluster itself, to the end of both."""
+        """Runs one process that starts a cluster in ``folder``; returns once both have ended."""
         with subprocess.Popen(
             [self.python, script, folder],
             env=environment(variables_of(extra)),
@@ -89,20 +90,20 @@ class Engine:
 
 
 def variables_of(extra: dict[str, str] | None = None) -> dict[str, str]:
-    """``extra``, with what lets Python find what is in ``on_ranks``."""
+    """Returns ``extra`` plus a PYTHONPATH that includes ``on_ranks``."""
     given = {**os.environ, **(extra or {})}.get("PYTHONPATH")
     paths = [str(ON_RANKS), *filter(None, [given])]
     return {**(extra or {}), "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def find(name: str) -> Engine | str:
-    """The engine, or why it cannot be used here."""
+    """Returns the engine, or why it cannot be used here."""
     requirements = ROOT / "tests" / "engines" / name / "requirements.txt"
     assert requirements.exists(), f"there is no {requirements}"
     python = ROOT / ".engines" / name / "bin" / "python"
     if not python.exists():
         return f"there is no .engines/{name}: make engines ENGINES={name}"
-    # Links lead into the environment of all tests, which may have been removed.
+    # Its links lead into the test environment, which may have been removed.
     tried = subprocess.run(
         [python, "-c", "import rueda; rueda.init"],
         env={k: v for k, v in os.environ.items() if k != "PYTHONHOME"},

@@ -1,7 +1,7 @@
-"""Clusters of engines on two hosts of a lab (tests/net/lab), h0 and h1, on each of which run two ranks.
+"""Clusters of engines on two hosts of a lab (tests/net/lab), h0 and h1, with two ranks on each.
 
-Each host has two links, and its name leads to the first of them, by which no host reaches the other: engines are told
-the addresses of the second.
+Each host has two links. Its name resolves to the first, over which the hosts cannot reach each
+other: engines must use the addresses of the second.
 """
 
 from __future__ import annotations
@@ -32,25 +32,23 @@ while True:
 
 
 class Hosts:
-    """Where an engine's daemons run, and the program that uses them."""
+    """Runs an engine's daemons, and the program that uses them."""
 
     def __init__(self, lab: Lab, engine: Engine, folder: Path, extra: dict[str, str]) -> None:
-        """``extra``: variables of all that runs there."""
+        """``extra``: variables of everything that runs there."""
         self.python = str(engine.python)
-        self.place = (
-            lab.folder
-        )  # for sockets and the like: its path is short, and it ends with the lab
+        self.place = lab.folder  # for sockets and the like: a short path that ends with the lab
         self._lab = lab
         self._folder = folder
         self._variables = environment(variables_of({**STALLS, **extra}))
         self._daemons: list[subprocess.Popen[bytes]] = []
 
     def address(self, host: str) -> str:
-        """Of the network by which they reach each other."""
+        """Returns the host's address on the network that connects the hosts."""
         return self._lab.ipv4(host, 1)
 
     def start(self, host: str, *command: str) -> None:
-        """A daemon, which ends with the lab."""
+        """Starts a daemon, which ends with the lab."""
         log = self._folder / f"{host}-{len(self._daemons)}.log"
         with log.open("wb") as file:
             self._daemons.append(
@@ -67,17 +65,17 @@ class Hosts:
             )
 
     def wait_for(self, host: str, port: int) -> None:
-        """Until something listens there."""
+        """Waits until something listens there."""
         line = [self.python, "-c", _CONNECTS, self.address(host), str(port)]
         done = self._lab.run(host, *line, timeout=120)
         assert done.returncode == 0, f"{done.stderr}\n{self._logs()}"
 
     def module(self, name: str) -> list[str]:
-        """The command line of a module of the engine's Python."""
+        """Returns the command line of a module of the engine's Python."""
         return [self.python, "-m", name]
 
     def run(self, script: Path, *arguments: str, limit: float = 240) -> OneRun:
-        """A script with checks, on h0."""
+        """Runs a script with checks on h0."""
         folder = self._folder / "checks"
         folder.mkdir()
         output = self._folder / "checks.log"
@@ -94,7 +92,7 @@ class Hosts:
             try:
                 process.wait(limit)
             except subprocess.TimeoutExpired:
-                process.kill()  # what it has started ends with the lab
+                process.kill()  # its children end with the lab
                 process.wait()
         written = output.read_text(errors="replace")
         if process.returncode:
@@ -102,12 +100,12 @@ class Hosts:
         return OneRun(process.returncode == 0, [written])
 
     def close(self) -> None:
-        """For daemons that have ended with the lab."""
+        """Waits for the daemons, which have ended with the lab."""
         for daemon in self._daemons:
             daemon.wait(30)
 
     def _logs(self) -> str:
-        """The ends of what the daemons have written."""
+        """Returns the last output of the daemons."""
         paths = sorted(self._folder.glob("h*.log"))
         ends = [f"--- {p.name}\n{p.read_text(errors='replace')[-4000:]}" for p in paths]
         return "\n" + "\n".join(ends)
@@ -115,7 +113,7 @@ class Hosts:
 
 @contextmanager
 def two_hosts(engine: Engine, folder: Path, **extra: str) -> Iterator[Hosts]:
-    """Two hosts, which end with all that runs on them; without a lab the test is skipped."""
+    """Yields two hosts, which end with all that runs on them; skips the test without a lab."""
     with ExitStack() as stack:
         with or_skip():
             lab = stack.enter_context(Lab(2, links=2))

@@ -1,4 +1,4 @@
-"""Modules for engines tell in one sentence which engine they need, where it is missing or of another version."""
+"""Modules for engines name in one sentence the engine and version they need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytest.importorskip("rueda._native")
 
 
 class Case(NamedTuple):
-    """``wanted``: what is said of versions; ``asked``: what is asked for where there is none at all."""
+    """``wanted``: text about versions; ``asked``: text if the engine is not installed."""
 
     module: str
     engine: str
@@ -62,7 +62,7 @@ each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.module)
 
 
 def told(monkeypatch: pytest.MonkeyPatch, case: Case, version: str | None) -> str:
-    """What importing the module says where the engine is of that version, or is not installed."""
+    """Returns the error of importing the module if the engine has that version, or is missing."""
     engine = None
     if version is not None:
         engine = ModuleType(case.package)
@@ -72,7 +72,7 @@ def told(monkeypatch: pytest.MonkeyPatch, case: Case, version: str | None) -> st
     with pytest.raises((ImportError, AttributeError)) as raised:
         importlib.import_module(case.module)
     for name in [name for name in sys.modules if name.startswith(f"{case.module}.")]:
-        del sys.modules[name]  # which has the stand-in
+        del sys.modules[name]  # which use the stand-in
     return str(raised.value)
 
 
@@ -93,7 +93,7 @@ def test_an_engine_that_is_missing_is_asked_for_in_a_sentence(
     assert told(monkeypatch, case, None) == f"{case.module} needs {case.asked}: {case.install}"
 
 
-NEWEST = {  # that was tried, where newer ones are taken: those with which the tests run
+NEWEST = {  # the newest version tested, for engines without an upper limit
     "rueda.dask": "2026.8",
     "rueda.jax": "0.10",
     "rueda.optuna": "5.0",
@@ -105,7 +105,7 @@ NEWEST = {  # that was tried, where newer ones are taken: those with which the t
 def test_a_newer_engine_that_lacks_something_is_told_in_a_sentence(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in that has nothing but its version."""
+    """Uses a stand-in that only has a version."""
     (case,) = [case for case in CASES if case.module == module]
     text = told(monkeypatch, case, "9999.1.2")
     assert text.startswith(

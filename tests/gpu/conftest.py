@@ -1,6 +1,7 @@
-"""Tests on a GPU of this machine. Without one they are skipped, with the reason.
+"""Tests on a GPU of this machine; without one they are skipped, with the reason.
 
-``RUEDA_TEST_DEVICE=cpu`` rehearses them: the same checks on tensors of the CPU, without those that are about GPUs.
+``RUEDA_TEST_DEVICE=cpu`` rehearses them: the same checks on CPU tensors, without the checks that
+are about GPUs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
 
 
 def why_no_gpu() -> str:
-    """Why nothing can be tested here; empty where something can."""
+    """Returns why nothing can be tested here; empty if tests can run."""
     if os.environ.get("RUEDA_TEST_DEVICE") == "cpu":
         return ""
     try:
@@ -40,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Records how a test ended as soon as it has, for whoever runs the tests within a deadline (gpu_steps.py)."""
+    """Records each test's outcome at once, for runs within a deadline (gpu_steps.py)."""
     record = os.environ.get("RUEDA_TEST_RECORD")
     if not record or (report.when != "call" and report.outcome == "passed"):
         return

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "gpu"
 PYTHON = str(BUILD / "venv" / "bin" / "python")
 REHEARSAL = os.environ.get("RUEDA_TEST_DEVICE") == "cpu"
-# In place of the driver and of NCCL in a rehearsal.
+# Replace the driver and NCCL in a rehearsal.
 DOUBLES = {
     "RUEDA_CUDA_LIBRARY": str(BUILD / "tests/doubles/cuda/libcuda.so.1"),
     "RUEDA_NCCL_LIBRARY": str(BUILD / "tests/doubles/nccl/libnccl.so.2"),
@@ -29,7 +29,7 @@ DOUBLES = {
 
 
 def built(*targets: str) -> list[Step]:
-    """First in each part; quick where another part has built it. The worlds can do without the programs."""
+    """The first steps of each part; quick if another part has built it. Worlds need no programs."""
     build = str(ROOT / ".ci/gpu-build.sh")
     doubles = ["gpu_doubles"] if REHEARSAL and targets else []
     steps = [Step("build", [build], 400, required=True)]
@@ -39,19 +39,19 @@ def built(*targets: str) -> list[Step]:
 
 
 def machine() -> Step:
-    """What it is that everything runs on."""
+    """Records what everything runs on."""
     return Step("the machine", [PYTHON, str(ROOT / "tests/gpu/machine.py")], 60)
 
 
 def program(name: str, path: str, limit: float) -> Step:
-    """One in C++ of the build."""
-    # The program loads the system's driver: the double is that here.
+    """Runs a C++ program of the build."""
+    # The program loads the system's driver; in a rehearsal that is the double.
     variables = {"LD_LIBRARY_PATH": str(BUILD / "tests/doubles/cuda")} if REHEARSAL else {}
     return Step(name, [str(BUILD / path)], limit, variables=variables, skip_mark="skipped: ")
 
 
 def tests(name: str, limit: float, *which: str) -> Step:
-    """Pytest with its own settings, and no plug-in of the machine's."""
+    """Runs pytest with its own settings and without the machine's plug-ins."""
     return Step(
         name,
         [
@@ -64,7 +64,7 @@ def tests(name: str, limit: float, *which: str) -> Step:
 
 
 def measurement(section: str, limit: float) -> Step:
-    """A section of benchmarks/gpu/measure.py."""
+    """Runs a section of benchmarks/gpu/measure.py."""
     command = [PYTHON, "benchmarks/gpu/measure.py", "--section", section]
     return Step(f"measure {section}", command, limit, variables=DOUBLES if REHEARSAL else {})
 
@@ -96,7 +96,7 @@ def core() -> Sequence[Step]:
 
 
 def torch() -> Sequence[Step]:
-    """torch.distributed, training and LibTorch; at the end what no machine is known to have allowed yet."""
+    """torch.distributed, training and LibTorch; last, what no machine is known to allow yet."""
     return [
         *built(),
         machine(),
@@ -122,7 +122,7 @@ def torch() -> Sequence[Step]:
 
 
 def sanitizer() -> Sequence[Step]:
-    """The slowest: under NVIDIA's checker of memory accesses."""
+    """The slowest part: under NVIDIA's memory checker."""
     return [
         *built("gpu_hardware_tests"),
         machine(),
@@ -132,7 +132,7 @@ def sanitizer() -> Sequence[Step]:
 
 
 def bench() -> Sequence[Step]:
-    """What docs/gpu.md sets bars for."""
+    """The measurements for which docs/gpu.md sets bars."""
     return [
         *built("gpu_benchmarks"),
         machine(),

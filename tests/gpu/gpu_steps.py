@@ -1,8 +1,9 @@
-"""Runs steps one after the other within a deadline, and keeps what each has found as it goes.
+"""Runs steps one after another within a deadline, and saves each step's results as it goes.
 
-A step is a command. It succeeds with 0 and is skipped with 77, the last line of its output being the reason; what it
-appends to the file named by ``RUEDA_TEST_RECORD``, a JSON object a line, is kept with it. Two files hold everything,
-complete at each moment: NAME.json, a summary that is written anew every second, and NAME.log, the output of all steps.
+A step is a command. Exit status 0 is success; 77 means skipped, with the reason in the last line of
+its output. JSON lines that it appends to the file ``RUEDA_TEST_RECORD`` are kept with it. Two files
+hold everything and are complete at each moment: NAME.json, a summary rewritten every second, and
+NAME.log, the output of all steps.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 SKIPPED = 77
-TAIL_LINES = 40  # of a step that failed, on the terminal
+TAIL_LINES = 40  # shown on the terminal if a step fails
 
 
 @dataclass(frozen=True)
 class Step:
-    """``limit``: seconds it may take, less where the deadline comes first. ``required``: the others need it.
+    """``limit``: seconds, less if the deadline is nearer. ``required``: the other steps need it.
 
-    ``skip_mark``: how a line begins by which a program that ends well says that it did nothing.
+    ``skip_mark``: prefix of the line by which a successful program reports that it did nothing.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Outcome:
     records: list[Any] = field(default_factory=list)
 
     def line(self) -> str:
-        """For the summary."""
+        """Formats the outcome for the summary."""
         counts = Counter(r["outcome"] for r in self.records if "test" in r)
         tests = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
         detail = "; ".join(text for text in (tests, self.reason) if text)
@@ -58,9 +59,9 @@ class Outcome:
 
 
 class Steps:
-    """``name``: of the files; ``seconds``: until the deadline, from now on.
+    """``name``: of the files; ``seconds``: until the deadline, from now.
 
-    ``grace``: seconds between asking a step to end and ending it.
+    ``grace``: seconds between asking a step to end and killing it.
     """
 
     def __init__(self, name: str, out: Path, seconds: float, grace: float = 8.0) -> None:
@@ -76,7 +77,7 @@ class Steps:
         self._log_path.write_text("")
 
     def run(self, steps: Sequence[Step]) -> bool:
-        """Whether all passed or were skipped."""
+        """Returns whether all steps passed or were skipped."""
         why_not = ""
         for number, step in enumerate(steps):
             self._still_to_come = [later.name for later in steps[number + 1 :]]
@@ -95,7 +96,7 @@ class Steps:
         return all(each.outcome in {"passed", "skipped"} for each in self._outcomes)
 
     def summary(self) -> str:
-        """A line for each step, and the sum of all."""
+        """Returns a line for each step, and the totals."""
         counts = Counter(each.outcome for each in self._outcomes)
         total = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
         lines = [each.line() for each in self._outcomes]
@@ -190,14 +191,14 @@ class Steps:
 
 
 def _read(record: Path) -> list[Any]:
-    """The whole lines."""
+    """Parses the complete lines."""
     lines = record.read_text().split("\n")[:-1] if record.exists() else []
     return [json.loads(line) for line in lines if line]
 
 
 def _end(process: subprocess.Popen[bytes], grace: float) -> None:
-    """Ends a step with all that it has started: worlds of ranks lead sessions of their own."""
-    # Asked first, so that pytest and the launcher end what is theirs.
+    """Ends a step and all its descendants: worlds of ranks lead their own sessions."""
+    # SIGINT first, so that pytest and the launcher clean up.
     if process.poll() is None:
         family = _descendants(process.pid)
         process.send_signal(signal.SIGINT)

@@ -10,7 +10,7 @@ from pathlib import Path
 from launching import Ended, run_to_end
 
 RANKS = Path(__file__).resolve().parent / "ranks"
-LIMIT = 120.0  # seconds that a world may take
+LIMIT = 120.0  # seconds a world may take
 REHEARSAL = os.environ.get("RUEDA_TEST_DEVICE") == "cpu"
 
 
@@ -23,7 +23,7 @@ def run_world(
     under: Sequence[str] = (),
     options: Sequence[str] = (),
 ) -> Ended:
-    """Runs a script of ``ranks/`` to its end.
+    """Runs a script of ``ranks/`` to completion.
 
     ``under``: a command that runs each rank's Python; ``options``: of ``rueda run``.
     """
@@ -39,17 +39,17 @@ def check_world(
     limit: float = LIMIT,
     options: Sequence[str] = (),
 ) -> None:
-    """Runs a script, in which all ranks must succeed, or as many as ``options`` ask for."""
+    """Runs a script on all ranks; ``options`` may tolerate lost ranks."""
     ended = run_world(script, size, extra=extra, limit=limit, options=options)
     assert ended.returncode == 0, ended.output
     assert "ok check_" in ended.output, ended.output
 
 
 def path(size: int) -> dict[str, str]:
-    """What tensors take when nobody chooses: NCCL does not let two ranks share a GPU."""
+    """Returns the default path of tensors: NCCL does not let two ranks share a GPU."""
     return {"EXPECTED_ROAD": "nccl" if size == 1 else "staged"}
 
 
 def _device() -> dict[str, str]:
-    # run_to_end() leaves out all variables of Rueda's, and with them this one.
+    # run_to_end() drops all of Rueda's variables, including this one.
     return {"RUEDA_TEST_DEVICE": "cpu"} if REHEARSAL else {}

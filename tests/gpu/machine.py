@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def first_lines(command: list[str], lines: int = 1) -> str:
-    """Of what a program says about itself; why not where it says nothing."""
+    """Returns the last lines a program says about itself, or why there are none."""
     if shutil.which(command[0]) is None:
         return f"there is no {command[0]}"
     try:
@@ -23,7 +23,7 @@ def first_lines(command: list[str], lines: int = 1) -> str:
 
 
 def facts() -> dict[str, object]:
-    """Everything, as texts and numbers."""
+    """Returns all facts as texts and numbers."""
     import rueda
     import torch
     from rueda import _native

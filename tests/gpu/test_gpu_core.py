@@ -1,6 +1,7 @@
-"""One to four processes on one GPU through rueda.torch: alone through NCCL, together through pinned memory of the host.
+"""One to four processes on one GPU through rueda.torch: alone over NCCL, together staged.
 
-The order is that of first_light.py: what most depends on comes first.
+Staged tensors go through pinned host memory. The order is that of first_light.py: what most depends
+on comes first.
 """
 
 from __future__ import annotations

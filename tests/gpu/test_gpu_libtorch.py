@@ -1,4 +1,4 @@
-"""rueda/torch.h on tensors of a GPU: a program that is compiled here, against the torch that is installed."""
+"""rueda/torch.h on tensors of a GPU: compiles a program here against the installed torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def flags(folder: Path) -> list[str]:
-    """Of the compiler and the linker, for torch as it is installed and the Rueda that Python imports."""
+    """Returns compiler and linker flags for the installed torch and the imported Rueda."""
     import rueda
     import torch
     from torch.utils.cpp_extension import CUDA_HOME
@@ -33,7 +33,7 @@ def flags(folder: Path) -> list[str]:
         *("-std=c++20", "-O1", f"-I{ROOT / 'include'}", f"-I{ROOT / 'tests/libtorch'}"),
         *(flag for path in system for flag in ("-isystem", str(path))),
         *("-o", str(folder / "libtorch_test"), "-Wl,--no-as-needed", "-Wl,--disable-new-dtags"),
-        "-Wl,--allow-shlib-undefined",  # what torch's libraries need is found when they are loaded
+        "-Wl,--allow-shlib-undefined",  # dependencies of torch's libraries are found at load time
         *(flag for path in libraries for flag in (f"-L{path}", f"-Wl,-rpath,{path}")),
         *(f"-l{name}" for name in (*names, "rueda")),
     ]

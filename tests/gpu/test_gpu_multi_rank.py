@@ -1,11 +1,11 @@
-"""Two ranks on one card over NCCL, which NCCL 2.30 and newer allow."""
+"""Two ranks on one GPU over NCCL, which NCCL 2.30 and newer allow."""
 
 from __future__ import annotations
 
 import pytest
 from gpu_worlds import REHEARSAL, check_world
 
-OLDEST = 23000  # 2.30.0, as Horovod writes it
+OLDEST = 23000  # 2.30.0 in Horovod's notation
 ALLOWED = {
     "RUEDA_GPU_BACKEND": "nccl",
     "EXPECTED_ROAD": "nccl",

@@ -1,4 +1,4 @@
-"""A world of one rank, and the kernels alone, under NVIDIA's checker of memory accesses."""
+"""A world of one rank, and the kernels alone, under NVIDIA's memory checker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from gpu_worlds import REHEARSAL, run_world
 
 FOUND_ERRORS = 86
-# Where it cannot attach to the GPU at all, as under some sandboxes, nothing has been checked.
+# If it cannot attach to the GPU, as in some sandboxes, nothing has been checked.
 REFUSALS = ("Device not supported", "device is not supported", "Unable to find the injection")
 
 
@@ -24,7 +24,7 @@ def sanitizer() -> list[str]:
     )
     if program is None:
         pytest.skip("compute-sanitizer is not on the PATH")
-    # torch and NCCL try what a driver may refuse; accesses to memory are what matters.
+    # torch and NCCL try calls that a driver may refuse; only memory accesses matter.
     options = ["--tool", "memcheck", "--report-api-errors", "no"]
     return [program, *options, "--error-exitcode", str(FOUND_ERRORS)]
 
@@ -38,7 +38,8 @@ def must_be_clean(returncode: int, output: str) -> None:
 
 
 def test_world_of_one_rank(sanitizer: list[str]) -> None:
-    # Torch's allocator hands out parts of large blocks, beyond whose ends nothing would be noticed.
+    # Torch's allocator hands out parts of large blocks, so accesses past their ends would go
+    # unnoticed.
     ended = run_world(
         "check_gpu_sanitized.py",
         1,
@@ -49,7 +50,7 @@ def test_world_of_one_rank(sanitizer: list[str]) -> None:
 
 
 def test_kernels(sanitizer: list[str]) -> None:
-    # .ci/gpu-build.sh has built it beside the environment that runs this.
+    # .ci/gpu-build.sh has built it next to this environment.
     program = Path(sys.prefix).parent / "tests" / "cuda_hardware_test"
     if not program.exists():
         pytest.skip(f"{program} has not been built: `make test-gpu-sanitizer` does")

@@ -13,7 +13,7 @@ from typing import Any
 
 
 def provide(name: str, **content: Any) -> None:
-    """A module that the tests import and that Rueda has no use for."""
+    """Installs a module that the tests import and that Rueda does not need."""
     module = ModuleType(name)
     module.__dict__.update(content)
     sys.modules[name] = module
@@ -33,7 +33,7 @@ def in_thread(target: Callable[..., Any], args: Any = (), daemon: bool = True) -
 
 
 def expand(cases: Any) -> Callable[[Callable[..., Any]], Any]:
-    """As that of the package parameterized: a test for each case, beside it in the class."""
+    """Like parameterized.expand: adds a test to the class for each case."""
 
     def decorate(test: Callable[..., Any]) -> None:
         around = sys._getframe(1).f_locals
@@ -49,7 +49,7 @@ def expand(cases: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def main(folder: Path, site: str, file: str) -> None:
-    """Runs the tests of a file, in an order that is the same on all ranks."""
+    """Runs the tests of a file, in the same order on all ranks."""
     sys.path += [site]
     sys.path[:0] = [str(folder / "test" / "parallel"), str(folder / "test" / "utils")]
     import horovod.tensorflow as hvd
@@ -73,7 +73,7 @@ def main(folder: Path, site: str, file: str) -> None:
     provide("mock", **vars(unittest.mock))
     provide("parameterized", parameterized=SimpleNamespace(expand=expand))
     hvd._executing_eagerly = tf.executing_eagerly
-    # What it would add are sessions of TensorFlow 1.
+    # The original would add sessions of TensorFlow 1.
     test_util.run_all_in_graph_and_eager_modes = lambda cls: cls
     os.environ["PMI_RANK"], os.environ["PMI_SIZE"] = map(str, rank_and_size())
     options = ["-q", "-rfE", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist"]

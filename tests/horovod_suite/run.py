@@ -29,14 +29,14 @@ LIMIT = 1800  # seconds
 
 
 def site_packages() -> str:
-    """Where pytest is."""
+    """Returns the folder that has pytest."""
     python = Path(os.environ.get("VIRTUAL_ENV") or ROOT / ".venv") / "bin" / "python"
     asked = "import sysconfig; print(sysconfig.get_path('platlib'))"
     return subprocess.check_output([python, "-c", asked], text=True).strip()
 
 
 def run(folder: Path, file: str, site: str) -> bool:
-    """Runs one file on all its ranks, prints what rank 0 has found, and returns whether the job ended by itself."""
+    """Runs one file on all its ranks and prints rank 0's results; True if pytest finished."""
     output = folder / f"output of {file}"
     line = [
         sys.executable,
@@ -48,7 +48,7 @@ def run(folder: Path, file: str, site: str) -> bool:
         "--output-filename",
         output,
     ]
-    # A rank whose test has failed runs the next one, and the others do, too.
+    # A rank whose test failed runs the next one, and so do the others.
     line += ["-np", str(RANKS[file]), sys.executable, HERE / "rank.py", folder, site, file]
     variables = {**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
     ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""What the tests of the command `rueda` share: ways to start it, and what it leaves behind."""
+"""Shared by the tests of the command `rueda`: ways to start it, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rueda(tmp_path: Path) -> Rueda:
 
 
 def _launches() -> dict[str, list[str]]:
-    """Flags for each way to start ranks: without MPI, and with each mpirun of this machine."""
+    """Returns flags for each way to start ranks: without MPI, and with each mpirun found here."""
     from rueda.launcher.mpirun import find_mpirun
 
     launches = {"builtin": ["--no-mpi"]}
@@ -50,7 +50,7 @@ def launch(request: pytest.FixtureRequest) -> list[str]:
 
 @pytest.fixture(params=_by_name)
 def any_launch(request: pytest.FixtureRequest) -> list[str]:
-    """Like `launch`, with the system's mpirun too: for what depends on mpirun's words."""
+    """Like `launch`, plus the system's mpirun: for tests that depend on mpirun's messages."""
     return _by_name[request.param]
 
 
@@ -77,7 +77,7 @@ all_started()
 
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[[str], str]:
-    """Writes the program that the ranks run: it knows `rank` and `size`."""
+    """Writes the program that the ranks run; it has `rank` and `size`."""
 
     def write(text: str) -> str:
         (tmp_path / "program.py").write_text(PREAMBLE + textwrap.dedent(text))
@@ -87,7 +87,7 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether there is no such process, or one that only waits to be reaped."""
+    """Whether the process does not exist or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -97,7 +97,7 @@ def has_ended(pid: int) -> bool:
 
 @pytest.fixture
 def no_survivors(tmp_path: Path) -> Iterator[None]:
-    """Fails the test if a process that has left its number in a file pid.* still runs."""
+    """Fails the test if a process whose number is in a file pid.* still runs."""
     yield
     files = list(tmp_path.glob("pid.*"))
     assert files, "no rank has started"

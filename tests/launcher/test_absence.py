@@ -31,7 +31,7 @@ def test_a_rank_that_ends_before_init_is_named_and_the_job_ends(
         f"rueda: rank {leaves} ended with exit code 0 before calling rueda.init(); rank "
         f"{1 - leaves} would wait there for ever"
     )
-    assert "rejected" not in ran.err  # of the one that was ended while it was to meet the other
+    assert "rejected" not in ran.err  # about the rank that was ended while it waited for the other
 
 
 def test_ranks_that_leave_an_init_in_time_are_no_absentees(
@@ -52,7 +52,8 @@ def test_ranks_that_leave_an_init_in_time_are_no_absentees(
 def test_ranks_that_form_no_common_world_may_end_when_they_like(
     rueda: Rueda, launch: list[str], script: Script
 ) -> None:
-    # Without mpirun it is judged as soon as rank 0's end and what rank 1 says are known; with it, after so many looks.
+    # Without mpirun the launcher decides once it knows rank 0's end and rank 1's words; with it,
+    # after this many looks.
     looks = _LOOKS + 2 if "--mpirun" in launch else 0
     program = script(f"""
         first = int(pathlib.Path("pid.0").read_text())

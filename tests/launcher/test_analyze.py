@@ -1,4 +1,4 @@
-"""Where ranks began to differ, in records that are laid side by side."""
+"""Compares records to find where ranks began to differ."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECOND = 1_000_000
 
 
 class Rank:
-    """Records as a rank would, all of its operations in set 0 unless told otherwise."""
+    """Records like a rank's; operations are in set 0 by default."""
 
     def __init__(self, rank: int, size: int, capacity: int = 1000) -> None:
         self.rank, self.size, self.capacity = rank, size, capacity
@@ -59,7 +59,7 @@ class Rank:
         )
 
     def forget_names(self, names: str) -> None:
-        """As a rank that has seen too many before these."""
+        """Forgets these names, like a rank that has seen too many others since."""
         for index, operation in enumerate(self.operations):
             if operation.name in names.split():
                 self.operations[index] = replace(operation, of_name=0)
@@ -190,7 +190,7 @@ def test_a_rank_that_has_joined_takes_part_in_everything() -> None:
 
 
 def test_after_a_join_operations_are_counted_anew() -> None:
-    """Until it, each rank has sat out other operations than the others."""
+    """Before it, each rank may have sat out different operations."""
     ranks = ranks_of(2)
     for rank, count in zip(ranks, (5, 3), strict=True):
         for _ in range(count):
@@ -227,7 +227,7 @@ def test_a_rank_without_a_record() -> None:
 
 
 def broken_world() -> list[Rank]:
-    """Of four ranks, the second has gone without a record while others waited for 'b'."""
+    """Of four ranks, the second left no record while others waited for 'b'."""
     ranks = ranks_of(4)
     del ranks[1]
     for rank in ranks:
@@ -260,7 +260,7 @@ def test_who_did_something_else_when_the_world_failed_is_to_blame() -> None:
     first, second = analyse_records(failed(ranks)).divergences
     assert (first.operation.name, first.missing) == ("b", (3,))
     assert (second.operation.name, second.missing) == ("c", (0, 2))
-    ranks[0].do("c", "failed")  # which the last one has passed 'b' for
+    ranks[0].do("c", "failed")  # for which the last rank skipped 'b'
     first = analyse_records(failed(ranks)).divergences[0]
     assert (first.operation.name, first.missing) == ("b", (3,))
 
@@ -296,7 +296,7 @@ def test_a_record_of_an_earlier_stall_tells_nothing_of_what_came_later() -> None
     assert (
         "rank 1: its record is from an earlier stall; it wrote none when the world failed" in text
     )
-    # Where it did not do what had been submitted by then, it is to blame.
+    # A rank that did not do what others had submitted by then is to blame.
     ranks[1].do("c", "submitted")
     late = ranks[1].record(written=50 * SECOND, occasion="stall")
     found = analyse_records([*others, late]).divergences
@@ -504,7 +504,7 @@ ODD = (None, -1, 1.5, True, "x", [], {}, [1], {"a": 1}, {"0": ["a"]}, [["a"]], 2
 
 @pytest.mark.parametrize("odd", ODD, ids=repr)
 def test_fields_of_a_wrong_type(tmp_path: Path, odd: Any) -> None:
-    """They make a file a damaged one; what is taken can be compared and printed."""
+    """They mark the file as damaged, or the record can be compared and printed."""
     ranks = ranks_of(2)
     for rank in ranks:
         rank.do("a", root=0, started=SECOND, ended=SECOND, code="stalled", error="e")

@@ -49,7 +49,7 @@ without_extension = Native(why_not="No module named 'rueda._native'")
 
 @pytest.fixture
 def fake_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
-    """Programs that do nothing but answer --version as Open MPI 4 and 5 do."""
+    """Programs that only answer --version like Open MPI 4 and 5."""
     monkeypatch.setattr("rueda.launcher.run.cores_within_quota", lambda: (2, None))
     monkeypatch.setattr("rueda.launcher.mpirun.usable_cores", lambda: 2)
     monkeypatch.setattr("rueda.launcher.run.search_path", lambda: os.environ["PATH"])
@@ -141,7 +141,7 @@ def test_hosts_that_get_no_rank_take_no_part(fake_mpirun: dict[int, str]) -> Non
     hosts = ["-H", "localhost:4,far-away:4", "-np", "2"]
     assert dry_run(fake_mpirun[5], *hosts, "true")[1:5] == ["-np", "2", "-H", "localhost:4"]
     line = dry_run(fake_mpirun[5], *hosts, "--map-by", "node", "true")
-    assert line[1:5] == ["-np", "2", "-H", "localhost:4,far-away:4"]  # mpirun shares them out
+    assert line[1:5] == ["-np", "2", "-H", "localhost:4,far-away:4"]  # mpirun distributes the ranks
     lines = run("--dry-run", "--no-mpi", *hosts, "true").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["env", "env"]
 
@@ -284,7 +284,7 @@ def test_help_lists_every_option_of_the_table() -> None:
 
 
 def test_help_has_bytes_in_the_largest_unit() -> None:
-    """As docs/options.md has them."""
+    """As docs/options.md shows them."""
     assert "Default 64M." in run("--help").stdout
     assert "67108864" not in run("--help").stdout
 
@@ -300,7 +300,7 @@ def test_a_command_that_is_nearly_one_is_named() -> None:
 
 
 def test_a_command_imports_no_other() -> None:
-    """What it takes to import them would be added to the start of every job."""
+    """Importing other commands would slow down the start of every job."""
     program = (
         "import sys, click.testing, rueda.launcher.cli as cli\n"
         "command = cli.build(cli.load_native())\n"
@@ -318,7 +318,7 @@ def test_a_command_imports_no_other() -> None:
 
 
 def test_launchers_do_without_numpy() -> None:
-    """It would take up half of what they need to start."""
+    """Importing it would take half of a launcher's startup time."""
     program = (
         "import sys, rueda.launcher.cli, rueda.launcher.remote.host\n"
         "assert 'numpy' not in sys.modules\n"

@@ -1,4 +1,4 @@
-"""Commands that start `rueda run` end it, and remove their files, where they are ended themselves."""
+"""Commands that start `rueda run` end it and remove its files if they are ended themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rueda_command import LAUNCHER, launcher_environment
 
 from .conftest import has_ended
 
-# Marks that it runs and then does nothing until it is told to end, of which it makes something.
+# Marks that it runs, then waits for SIGTERM, marks that it got it, and exits.
 WAITS = """
 import os, pathlib, signal, sys, time
 def end(*_):

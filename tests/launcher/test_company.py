@@ -1,4 +1,4 @@
-"""What the launcher says and tells of processes that are lost, without any."""
+"""What the launcher says about lost processes and tells others, tested without processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rueda.launcher.failure import Failure
 
 
 class Said:
-    """A process that the launcher talks with."""
+    """A process that talks to the launcher."""
 
     def __init__(self) -> None:
         self.number = -1
@@ -26,7 +26,7 @@ class Said:
 
 
 def of_hosts(limits: Limits, lines: list[str] | None = None) -> Company:
-    """Rank 0 on a, ranks 1 and 2 on b, rank 3 on c. `lines`: takes what the launcher says."""
+    """Rank 0 on a, ranks 1 and 2 on b, rank 3 on c. `lines` receives the launcher's messages."""
     growth = Growth(limits, ["a", "b", "b", "c"], {"a": 1, "b": 2, "c": 1})
     return Company(growth, lambda number: None, say=[].append if lines is None else lines.append)
 

@@ -1,4 +1,4 @@
-"""How many cores a rank's threads may use: those of its affinity, within what its container gets."""
+"""How many cores a rank's threads may use: its affinity, limited by its container's quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reception beside processes that come, die, are expelled and are slow, in any order: there never are two worlds."""
+"""Processes join, die, are expelled and are slow in any order: there are never two worlds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Message = dict[str, Any]
 
 
 class Line:
-    """What the desk has instead of a connection."""
+    """Replaces the desk's connection."""
 
     def __init__(
         self,
@@ -35,63 +35,63 @@ class Line:
         process.line = self
 
     def send(self, **message: Any) -> None:
-        """The process has not read it yet."""
+        """Queues a message that the process has not read yet."""
         self._process.told.append(message)
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends the connection."""
         if self.is_open:
             self.is_open = False
             self._end(self)
 
 
 class Door:
-    """What the desk has instead of a listener."""
+    """Replaces the desk's listener."""
 
     def __init__(self, *_: object) -> None:
         pass
 
     def open(self) -> None:
-        """Nobody comes by himself."""
+        """Does nothing: tests bring the processes."""
 
     def close(self) -> None:
-        """As open()."""
+        """Does nothing."""
 
 
 @dataclass(eq=False)
 class Process:
-    """One that knows the reception; it is on its way through a door, in a world, or waits."""
+    """A process known to the reception: on its way through a door, in a world, or waiting."""
 
     number: int = -1
     line: Any = None
-    told: deque[Message] = field(default_factory=deque)  # and not read yet
-    said: deque[Message] = field(default_factory=deque)  # and not heard yet
+    told: deque[Message] = field(default_factory=deque)  # not read yet
+    said: deque[Message] = field(default_factory=deque)  # not heard yet
     joiners: list[int] = field(default_factory=list)
     door: str = ""
-    world: int = 0  # 0: in none
+    world: int = 0  # 0 for none
     is_alive: bool = True
     is_expelled: bool = False
 
 
 class Job:
-    """Processes and their desk. Each method is one event; `chance` chooses among what may happen."""
+    """Processes and their desk. Each method is one event; `chance` picks the possible events."""
 
     def __init__(self, size: int, chance: random.Random) -> None:
         self.size = size
         self.chance = chance
         self.desk = reception.Desk(None, b"", size)  # type: ignore[arg-type] - Door takes anything
         self.processes: list[Process] = []
-        self.doors: dict[str, list[int]] = {}  # who comes in there, by rank
+        self.doors: dict[str, list[int]] = {}  # the numbers of those who enter, by rank
         self.worlds = 0
         self.roughness = chance.choice([0.1, 0.25, 0.5])  # how often something happens to the job
-        self.losses = 0.2  # of worlds in whose forming a rank is lost
+        self.losses = 0.2  # share of worlds that lose a rank while they form
 
     def those(self, is_wanted: Callable[[Process], bool]) -> list[Process]:
-        """The living among them."""
+        """Returns the living processes that satisfy the condition."""
         return [each for each in self.processes if each.is_alive and is_wanted(each)]
 
     def ranks(self) -> list[Process]:
-        """Of the only world."""
+        """Returns the ranks of the only world."""
         ranks = self.those(lambda each: each.world > 0)
         assert len({each.world for each in ranks}) <= 1, "two worlds"
         return ranks
@@ -99,7 +99,7 @@ class Job:
     # --- What processes do
 
     def come(self) -> None:
-        """One more."""
+        """Adds a process."""
         process = Process()
         self.processes.append(process)
         self.desk._take({"rank": self.chance.randrange(self.size)}, process)  # type: ignore[arg-type]
@@ -107,24 +107,24 @@ class Job:
         process.said.append({"ready": process.number})
 
     def die(self, process: Process) -> None:
-        """It is killed; of what it was about to say the last part may be lost."""
+        """Kills the process; the last part of what it was about to say may be lost."""
         for _ in range(self.chance.randint(0, len(process.said))):
             self.hear(process)
         process.is_alive = False
         process.line.close()
 
     def expel(self, process: Process) -> None:
-        """The others go on without it, which lives on, and is in no world."""
+        """The others go on without the process, which lives on in no world."""
         process.world, process.is_expelled = 0, True
 
     def hear(self, process: Process) -> None:
-        """The desk hears what the process has said first."""
+        """The desk hears the oldest message of the process."""
         message = process.said.popleft()
         if process.line.is_open:
             process.line.hear(process.line, message)
 
     def read(self, process: Process) -> None:
-        """The process reads what it was told first."""
+        """The process reads its oldest message."""
         message = process.told.popleft()
         process.joiners = message.get("joiners", process.joiners)
         if "over" in message:
@@ -138,12 +138,12 @@ class Job:
                 self.open(process, message["begin"]["numbers"], 1, members=0)
 
     def fail(self, process: Process) -> None:
-        """It does not come through its door, and waits again."""
+        """The process does not come through its door and waits again."""
         process.said.append({"ready": process.number, "after": process.door})
         process.door = ""
 
     def open(self, process: Process, numbers: list[int], old: int, **more: int) -> None:
-        """Opens a door; the first `old` of those who come in know by themselves."""
+        """Opens a door; the first `old` processes that enter know of it already."""
         address = f"door {len(self.doors)}"
         self.doors[address] = numbers
         if process.world == 0:
@@ -153,7 +153,7 @@ class Job:
         process.said.append({"door": door})
 
     def take_in(self) -> None:
-        """Ranks open a door to those of whom they have heard that they wait."""
+        """The ranks open a door to the waiting processes they know of."""
         ranks = self.ranks()
         numbers = [each.number for each in ranks]
         joiners = [number for number in ranks[0].joiners if number not in numbers]
@@ -161,7 +161,7 @@ class Job:
             self.open(ranks[0], numbers + joiners, len(numbers))
 
     def form(self, address: str) -> None:
-        """All are there and form a world, in which one may be lost at the last moment."""
+        """All have arrived and form a world; one rank may be lost at the last moment."""
         self.worlds += 1
         members = [self.processes[number] for number in self.doors.pop(address)]
         if len(members) > 1 and self.chance.random() < self.losses:
@@ -175,12 +175,12 @@ class Job:
         self.tell_formed()
 
     def tell_formed(self) -> None:
-        """As the first rank does, sooner or later."""
+        """The first rank reports the world, sooner or later."""
         ranks = self.ranks()
         ranks[0].said.append({"formed": {"members": [each.number for each in ranks]}})
 
     def formable(self) -> list[str]:
-        """Doors at which all have come; those in a world leave it for the next one together."""
+        """Returns doors at which all have arrived; members of a world leave it together."""
         numbers = [each.number for each in self.ranks()]
         found = []
         for address, coming in self.doors.items():
@@ -191,10 +191,10 @@ class Job:
                 found.append(address)
         return found
 
-    # --- Which of it happens
+    # --- Which events happen
 
     def events(self) -> Iterator[Callable[[], None]]:
-        """What goes on by itself."""
+        """Yields the events that happen by themselves."""
         for each in self.those(lambda each: bool(each.said)):
             yield lambda each=each: self.hear(each)  # type: ignore[misc]
         for each in self.those(lambda each: bool(each.told)):
@@ -203,7 +203,7 @@ class Job:
             yield lambda address=address: self.form(address)  # type: ignore[misc]
 
     def blows(self) -> Iterator[Callable[[], None]]:
-        """What happens to the job, or not."""
+        """Yields what may happen to the job."""
         yield self.come
         for each in self.those(lambda _: True):
             yield lambda each=each: self.die(each)  # type: ignore[misc]
@@ -216,16 +216,16 @@ class Job:
                 yield lambda: self.expel(self.chance.choice(ranks))
 
     async def live(self, steps: int) -> None:
-        """So many events."""
+        """Runs this many events."""
         for _ in range(steps):
             mild = list(self.events())
             wild = list(self.blows())
             is_rough = not mild or self.chance.random() < self.roughness
             self.chance.choice(wild if is_rough else mild)()
-            await asyncio.sleep(0)  # the desk looks
+            await asyncio.sleep(0)  # lets the desk look
 
     async def settle(self) -> None:
-        """All is said and read, and who meets nobody gives up, until nothing happens any more."""
+        """Delivers everything; who meets nobody gives up. Returns once nothing happens any more."""
         for _ in range(2000):
             await asyncio.sleep(0)
             if events := list(self.events()):
@@ -239,7 +239,7 @@ class Job:
 
 @contextmanager
 def without_sockets() -> Iterator[None]:
-    """The desk takes lines instead of connections."""
+    """Gives the desk lines instead of connections."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reception, "Session", Line)
         patch.setattr(reception, "Doorkeeper", Door)
@@ -269,7 +269,7 @@ def test_there_never_are_two_worlds_and_who_waits_in_the_end_is_in_one(
 
 
 async def world_of_two() -> Job:
-    """Which the desk has heard of."""
+    """Returns a job with a world of two that the desk has heard of."""
     job = Job(2, random.Random(0))
     job.losses = 0
     job.come()
@@ -279,15 +279,15 @@ async def world_of_two() -> Job:
 
 
 def let_in_another(job: Job) -> Process:
-    """The ranks form a world with a newcomer, and have not said so yet."""
+    """The ranks form a world with a newcomer and have not reported it yet."""
     speaker = job.ranks()[0]
     job.come()
     newcomer = job.processes[-1]
-    job.hear(newcomer)  # that it waits
+    job.hear(newcomer)  # that the newcomer waits
     while newcomer.number not in speaker.joiners:
         job.read(speaker)
     job.take_in()
-    job.hear(speaker)  # where that is
+    job.hear(speaker)  # where the door is
     while not newcomer.door:
         job.read(newcomer)
     job.form(job.formable()[0])
@@ -296,7 +296,7 @@ def let_in_another(job: Job) -> Process:
 
 
 async def nobody_begins_beside(job: Job, rank: Process) -> None:
-    """Two more come, and get into the only world, whose only rank that is."""
+    """Two more processes join the only world, which has only this rank."""
     job.come()
     job.come()
     await job.settle()
@@ -312,7 +312,7 @@ def test_nobody_begins_beside_who_was_let_in_by_ranks_that_are_gone() -> None:
         job = await world_of_two()
         newcomer = let_in_another(job)
         for each in job.ranks()[:2]:
-            each.said.clear()  # before it could say that there is a world of three
+            each.said.clear()  # before it could report the world of three
             job.die(each)
         await nobody_begins_beside(job, newcomer)
 
@@ -324,7 +324,7 @@ def test_who_was_expelled_does_not_say_who_the_ranks_are() -> None:
     async def run() -> None:
         job = await world_of_two()
         frozen, other = job.ranks()
-        job.tell_formed()  # and is frozen before the desk has heard it
+        job.tell_formed()  # it is frozen before the desk hears this
         job.expel(frozen)
         job.tell_formed()
         job.hear(other)
@@ -352,7 +352,7 @@ def test_who_is_on_the_way_to_one_that_is_lost_turns_back() -> None:
         job.die(opener)
         await asyncio.sleep(0)
         while other.door:
-            job.read(other)  # that it is recalled, in the end
+            job.read(other)  # reads in the end that it is recalled
 
     with without_sockets():
         asyncio.run(run())

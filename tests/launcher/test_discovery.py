@@ -1,4 +1,4 @@
-"""What becomes of the answers of a host discovery script."""
+"""How the launcher handles the answers of a host discovery script."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from rueda.launcher.hosts import Host
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script is asked again at once."""
+    """Runs the script again without a pause."""
     monkeypatch.setattr(discovery, "_PAUSE", 0.001)
 
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is reported."""
+    """The messages reported."""
     said: list[str] = []
     monkeypatch.setattr(discovery, "say_at_once", said.append)
     return said
 
 
 def answers(folder: Path, *bodies: str, here_only: bool = False) -> list[tuple[Host, ...] | None]:
-    """The hosts after each run of a script that does one thing after the other, and then the last again."""
+    """Runs a script that executes a body per run, the last one repeatedly; returns each result."""
     script = folder / "hosts.sh"
     cases = "".join(f"{number}) {body} ;;\n" for number, body in enumerate(bodies, 1))
     script.write_text(
@@ -37,7 +37,7 @@ def answers(folder: Path, *bodies: str, here_only: bool = False) -> list[tuple[H
 
     class Watched(Discovery):
         async def _run(self) -> str:
-            if (folder / "runs").exists():  # what the run before has come to
+            if (folder / "runs").exists():  # the result of the previous run
                 found.append(self.hosts)
             return await super()._run()
 

@@ -1,4 +1,4 @@
-"""The door of the launchers' own connections: strangers neither keep others out nor keep the launcher busy."""
+"""The door for launchers' connections: strangers neither block others nor busy the launcher."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEY = key_of("the secret of a job", ())
 
 
 class Taken:
-    """A door and whom it has let in."""
+    """A door and the connections it has accepted."""
 
     def __init__(self, expected: int = 0) -> None:
         self.facts: list[dict[str, Any]] = []
@@ -53,7 +53,7 @@ async def read_line(link: socket.socket) -> bytes:
 
 
 async def greet(link: socket.socket, rank: int) -> str:
-    """As a launcher that knows the secret does: why it is not taken, or nothing."""
+    """Greets like a launcher that knows the secret; returns why it is refused, or ""."""
     loop = asyncio.get_running_loop()
     other = Other(KEY)
     await loop.sock_sendall(link, other.hello())
@@ -68,7 +68,7 @@ def test_silent_strangers_make_room() -> None:
         with await connect(taken.address) as link:
             assert await asyncio.wait_for(greet(link, 1), 60) == ""
         assert taken.facts == [{"rank": 1}]
-        # The oldest have gone, the youngest are still heard.
+        # The oldest connections are gone, the youngest are still served.
         assert (
             await asyncio.wait_for(asyncio.get_running_loop().sock_recv(strangers[0], 1), 60) == b""
         )
@@ -136,12 +136,12 @@ def test_without_descriptors_the_door_waits_and_does_not_spin(
 
 def test_who_does_not_know_the_secret_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     async def come(taken: Taken, *lines: bytes) -> None:
-        """Until the door has closed the connection."""
+        """Connects, sends the lines, and waits until the door closes the connection."""
         loop = asyncio.get_running_loop()
         with await connect(taken.address) as link:
             for line in lines:
                 await loop.sock_sendall(link, line)
-            with contextlib.suppress(ConnectionResetError):  # it has not read all of it
+            with contextlib.suppress(ConnectionResetError):  # the door did not read everything
                 while await asyncio.wait_for(loop.sock_recv(link, 4096), 60):
                     pass
 

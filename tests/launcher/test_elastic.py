@@ -1,4 +1,4 @@
-"""`rueda run --max-np`: lost ranks are replaced, and others join and leave."""
+"""`rueda run --max-np`: lost ranks are replaced, and ranks join and leave."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .conftest import Rueda, has_ended
 
 Elastic = Callable[..., Ran]
 
-# Counts in steps that take a while until ENOUGH, which is the same for all.
+# Counts in slow steps until ENOUGH, which is the same for all ranks.
 PROGRAM = """
 import os, pathlib, signal, sys, time
 import numpy as np
@@ -55,7 +55,7 @@ print("was of", *sizes, flush=True)
 
 @pytest.fixture
 def elastic(rueda: Rueda, tmp_path: Path) -> Iterator[Elastic]:
-    """Runs the program with a few lines of its own; no process may be left."""
+    """Runs the program with a few lines of its own; fails if a process is left."""
 
     def run(special: str, *flags: str) -> Ran:
         (tmp_path / "program.py").write_text(PROGRAM.replace("SPECIAL", special))
@@ -70,13 +70,13 @@ DISCOVERING = ("--host-discovery-script", "./hosts.sh")
 
 
 def discover(folder: Path, script: str) -> None:
-    """Writes what DISCOVERING runs."""
+    """Writes the script that DISCOVERING runs."""
     file = folder / "hosts.sh"
     file.write_text(f"#!/bin/sh\n{script}")
     file.chmod(0o755)
 
 
-# In programs: how many slots the script names from now on.
+# For programs: sets the number of slots that the script names.
 SLOTS = """
 def say_slots(count):
     pathlib.Path("slots.new").write_text(count)
@@ -85,7 +85,7 @@ def say_slots(count):
 
 
 def discover_slots(folder: Path, count: str) -> None:
-    """A script that names as many slots of this host as the file `slots`, ``count`` at first."""
+    """Writes a script that names as many slots of this host as file `slots`, first ``count``."""
     discover(folder, "echo localhost:$(cat slots)\n")
     (folder / "slots").write_text(count)
 
@@ -224,7 +224,7 @@ def in_step(step): time.sleep(0.02)
 
 
 def test_a_signal_ends_the_wait_for_slots_and_the_script(rueda: Rueda, tmp_path: Path) -> None:
-    # The launcher is its parent; it would go on for long.
+    # The launcher is the script's parent; the script would run for long.
     discover(tmp_path, "echo $$ > pid.script\nkill -TERM $PPID\nexec sleep 600\n")
     ran = rueda("run", "-np", "2", "--max-np", "2", *DISCOVERING, "true")
     assert ran.code == 128 + 15, ran.out + ran.err

@@ -1,4 +1,4 @@
-"""What the ranks that are left get to know of how others have ended."""
+"""What the surviving ranks learn about how others have ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .conftest import Rueda
 
 pytest.importorskip("rueda._native")
 
-# Ranks 1 and 2 end, one after the other; rank 0 and 3 go on.
+# Ranks 1 and 2 end one after the other; ranks 0 and 3 go on.
 PROGRAM = """
 import numpy as np
 import rueda
@@ -86,7 +86,7 @@ def test_without_a_launcher_nothing_is_known_of_the_status() -> None:
     assert lost.ending is None
 
 
-# Rank 1 ends in a way of its own; without recovery the others can do nothing but say how.
+# Rank 1 ends as WAY says; without recovery the others can only report it.
 ALONE = """
 import numpy as np
 import rueda

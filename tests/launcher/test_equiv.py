@@ -1,4 +1,4 @@
-"""`rueda equiv`: what it runs, what it says where runs go wrong, and a training from end to end."""
+"""`rueda equiv`: which runs it starts, what it reports about failures, and a whole training."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from rueda.launcher.equiv.report import as_json, lines_of, print_report
 from rueda.launcher.equiv.running import OUTPUT_FILE, Outcome, problem_of, run
 
 EQUIV = ["equiv", "--launch=--no-mpi --grace 0.5", "--json"]
-# Records a training of one number, without torch, which takes a second to import.
+# Records a training of one number without torch, whose import takes a second.
 SCRIPT = """
 import os, sys, time
 from pathlib import Path
@@ -73,7 +73,7 @@ def train(steps=5, moved=0.0, until=5, seed=told.seed):
 
 @pytest.fixture
 def training(tmp_path: Path) -> Callable[[str], list[str]]:
-    """A script that ends with these lines, as a command line."""
+    """Writes a script that ends with these lines; returns its command line."""
 
     def write(text: str) -> list[str]:
         (tmp_path / "train.py").write_text(f"{SCRIPT}\n{text}\n")
@@ -232,7 +232,7 @@ PLAN = Plan(Way(1, "sync"), (WAY,), 2, ("python", "train.py"))
 
 
 def outcomes(ours: list[Outcome]) -> dict[Planned, Outcome]:
-    """Of the plan, with these of the candidate, seed by seed."""
+    """Returns the plan's outcomes, with these of the candidate, seed by seed."""
     found = {}
     for seed, outcome in enumerate(ours):
         found[Planned(PLAN.reference, seed)] = Outcome((recorded(training_of(seed)),))
@@ -416,7 +416,7 @@ def test_a_picture_that_cannot_be_written_leaves_the_report(
 def test_a_fault_in_a_training_with_torch_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The digits on two ranks: as on one but for rounding, and with a fault in one tensor from step 40 on."""
+    """Two ranks train the digits: like one rank up to rounding, then with a fault from step 40."""
     pytest.importorskip("torch")
     pytest.importorskip("sklearn", reason="scikit-learn, which has the digits, is not installed")
     folder = Path(__file__).parents[2] / "benchmarks" / "equiv"

@@ -1,4 +1,4 @@
-"""A rank that ends before the world is formed: the others are told so at once, whatever the job would bear later."""
+"""A rank that ends before the world is formed: the others hear it at once, whatever the limits."""
 
 from __future__ import annotations
 

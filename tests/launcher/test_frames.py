@@ -25,7 +25,7 @@ frames = st.lists(
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
-    """`data` in pieces."""
+    """Cuts `data` into pieces."""
     ends = sorted({min(place, len(data)) for place in places} | {len(data)})
     return [data[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
@@ -100,7 +100,7 @@ def test_a_line_without_an_end_costs_little() -> None:
 
 
 class Host1:
-    """The launcher's end of a connection to a host with ranks 2 and 3, and what it has taken for true."""
+    """The launcher's end of a connection to a host with ranks 2 and 3, and what it accepted."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []

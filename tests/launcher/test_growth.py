@@ -1,4 +1,4 @@
-"""When processes are started to join a job, and when they are to leave it."""
+"""When processes are started to join a job, and when processes are to leave it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rueda.launcher.elastic.growth import Growth, Limits
 
 
 class GrowthHere(Growth):
-    """Of a job on one host."""
+    """The growth of a job on one host."""
 
     def __init__(self, limits: Limits, ranks: int, slots: int) -> None:
         super().__init__(limits, ["here"] * ranks, {"here": slots})
@@ -58,7 +58,7 @@ def test_newcomers_with_which_the_members_part_are_no_losses_and_come_less_and_l
         growth.formed([0, 1, misfit])
         growth.formed([0, 1])
         assert growth.bears_loss_of(misfit, now=now)
-        assert not growth.bears_loss_of(1, now=now)  # the misfit is not one of those that are left
+        assert not growth.bears_loss_of(1, now=now)  # the misfit does not count as left
         growth.ended(misfit, False, now)
         assert growth.count_missing(now + pause - 0.01) == 0
         assert growth.count_missing(now + pause) == 1
@@ -93,7 +93,7 @@ def test_fewer_slots_let_the_last_leave_but_not_the_least_number() -> None:
     growth = GrowthHere(Limits(2, 4), 4, 4)
     growth.set_slots({"here": 1})
     assert growth.leaving == [2, 3]
-    growth.set_slots({"here": 4})  # they may have heard of it
+    growth.set_slots({"here": 4})  # they may have heard that they are to leave
     assert growth.leaving == [2, 3]
     growth.ended(3, True, 0.0)
     assert growth.leaving == [2]
@@ -145,7 +145,7 @@ def test_who_is_to_leave_does_not_make_up_for_a_loss() -> None:
     growth = GrowthHere(Limits(2, 4), 4, 4)
     growth.set_slots({"here": 2})
     assert growth.leaving == [2, 3]
-    assert not growth.bears_loss_of(1, now=0.0)  # 2 and 3 go at any moment, and then one is left
+    assert not growth.bears_loss_of(1, now=0.0)  # 2 and 3 leave at any moment; then one is left
     assert (
         growth.why_not(1, now=0.0)
         == "1 rank is left without those that are to leave, fewer than --min-np 2"
@@ -206,12 +206,12 @@ def test_ranks_of_a_host_that_end_one_after_the_other_are_one_loss() -> None:
     hosts, slots = ["a", "b", "b", "b", "c"], {"a": 1, "b": 3, "c": 1}
     growth = Growth(Limits(1, 5, changes=1), hosts, slots)
     growth.ended(1, False, 10.0)
-    growth.formed([0, 2, 3, 4])  # before the next has ended
+    growth.formed([0, 2, 3, 4])  # before the next one has ended
     assert growth.bears_loss_of(2, now=12.0)
     growth.ended(2, False, 12.0)
-    assert not growth.bears_loss_of(4, now=12.0)  # is on another host
+    assert not growth.bears_loss_of(4, now=12.0)  # on another host
     assert "it is loss number 2" in growth.why_not(4, now=12.0)
-    assert not growth.bears_loss_of(3, now=15.0)  # is too late to be of the first one
+    assert not growth.bears_loss_of(3, now=15.0)  # too late to be part of the first loss
     growth.host_lost("b", 13.0)
     assert not growth.bears_loss_of(4, now=13.0)
     assert "it is loss number 2" in growth.why_not(4, now=13.0)
@@ -238,9 +238,9 @@ def test_a_host_without_ranks_is_no_loss() -> None:
     assert growth.bears_loss_of(on_b, now=0.0)
     growth.host_lost("b", 10.0)
     assert (growth.ready, growth.gone) == ([], [on_b])
-    assert growth.missing(10.9) == []  # it cools down
+    assert growth.missing(10.9) == []  # the host cools down
     assert growth.missing(11.0) == ["b"]
-    growth.host_lost("b", 11.0)  # nothing of it is left that could be lost
+    growth.host_lost("b", 11.0)  # nothing is left on it that could be lost
     assert growth.missing(13.0) == ["b"]
 
 
@@ -253,13 +253,13 @@ def test_a_host_is_lost_as_a_whole() -> None:
 
 def test_what_is_lost_is_replaced_where_there_is_room() -> None:
     growth = Growth(Limits(1, 4, cooldown=(1.0, 60.0)), ["a", "a", "b"], {"a": 2, "b": 2, "c": 1})
-    assert growth.missing(0.0) == ["b"]  # the hosts are filled in their order
+    assert growth.missing(0.0) == ["b"]  # hosts are filled in order
     number = growth.start("b")
     assert growth.host_of(number) == "b"
     growth.formed([0, 1, 2, number])
     assert growth.missing(0.0) == []
     growth.ended(1, False, 10.0)
-    assert growth.missing(10.0) == ["c"]  # another host helps out while this one cools down
+    assert growth.missing(10.0) == ["c"]  # another host fills in while this one cools down
     assert growth.missing(11.0) == ["a"]
 
 
@@ -276,7 +276,7 @@ def test_each_host_cools_down_by_itself() -> None:
     growth.formed([0, joined])
     growth.ended(joined, False, 10.0)
     growth.host_failed("b", 10.0)
-    assert growth.missing(11.0) == ["c"]  # it had been forgiven, and b has not
+    assert growth.missing(11.0) == ["c"]  # c was forgiven, b was not
     assert growth.missing(14.0) == ["b", "c"]
 
 
@@ -313,7 +313,7 @@ def test_who_is_told_to_end_before_it_has_joined_does_not_end_the_job() -> None:
     assert growth.unwanted == [on_b]
     growth.let_go(on_b)
     assert growth.unwanted == []
-    growth.is_ready(on_b)  # it said so before it heard
+    growth.is_ready(on_b)  # said before it heard
     assert growth.ready == []
     growth.set_slots({"a": 1, "b": 1})
     growth.ended(on_b, True, 0.0)
@@ -337,7 +337,7 @@ def test_what_fails_at_once_is_one_failure() -> None:
         growth.ended(number, False, 10.0)
     assert growth.missing(10.9) == []
     assert growth.missing(11.0) == ["b"] * 4
-    growth.ended(growth.start("b"), False, 11.0)  # and this is the next
+    growth.ended(growth.start("b"), False, 11.0)  # the next failure
     assert growth.missing(12.9) == []
     assert growth.missing(13.0) == ["b"] * 4
 

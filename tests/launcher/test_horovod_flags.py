@@ -116,7 +116,7 @@ def test_horovod_is_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ranks_are_told_who_they_are_as_by_horovodrun() -> None:
-    """Scripts and libraries look at these variables before they import anything."""
+    """Scripts and libraries read these variables before they import anything."""
     told = {
         "RANK": "1",
         "SIZE": "2",

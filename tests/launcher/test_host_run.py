@@ -1,4 +1,4 @@
-"""The launcher's process on a host, without one."""
+"""The launcher's process on a host, tested without that process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JOB = HostJob(["true"], "/", {}, [{"RUEDA_SIZE": "2"}], 1, 1.0, 60.0, "", "", Fa
 
 
 class Interrupted:
-    """A supervisor that has nothing to do but to end."""
+    """A supervisor that only records how it is interrupted."""
 
     ending = False
     interrupted_by = None
@@ -51,7 +51,7 @@ def test_a_launcher_that_says_nonsense_is_taken_for_gone(said: bytes) -> None:
             channel = Channel(there.fileno(), "the launcher", 1.0)
             host = HostRun(JOB, Prepared(("true",), {}, None, ""), {}, channel, -1)
             supervisor = Interrupted()
-            with here:  # which is not closed yet: that alone would do
+            with here:  # still open: closing it would have the same effect
                 here.sendall(said)
                 while not supervisor.signals:
                     host._hear(cast(Supervisor, supervisor))

@@ -1,4 +1,4 @@
-"""What cannot be started is said in a sentence, without a traceback and without waiting."""
+"""What cannot be started is reported in one sentence, without a traceback and without waiting."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_more_ranks_than_can_exist(rueda: Rueda, launch: list[str], ranks: int) 
 
 
 def test_signals_are_obeyed_while_ranks_are_started(rueda: Rueda, tmp_path: Path) -> None:
-    # Rank 0 asks the launcher to end, which it must do long before it has started all.
+    # Rank 0 tells the launcher to end, which must happen long before all ranks have started.
     program = """
         touch started.$RUEDA_RANK
         if [ $RUEDA_RANK = 0 ]; then kill -TERM $PPID; fi
@@ -163,14 +163,14 @@ def test_too_low_a_hard_limit_for_the_library_fails_at_once(
     )
     started = time.monotonic()
     code, _, err = run_limited(512, 1024, tmp_path, *launch, "-np", "4", "python3", "-c", program)
-    assert time.monotonic() - started < 100  # the time-out of init() is 120
+    assert time.monotonic() - started < 100  # the timeout of init() is 120
     assert code == 1
     assert "4 ranks on this host need " in err
     assert " open files in each process, and the limit is 40: raise it (ulimit -Hn " in err
 
 
 def without_override(*command: str) -> list[str]:
-    """Runs a command that may not read what its owner has forbidden."""
+    """Returns a command that, even as root, may not read what file modes forbid."""
     if os.geteuid() != 0:
         return list(command)
     if shutil.which("setpriv") is None:

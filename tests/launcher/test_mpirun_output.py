@@ -42,7 +42,7 @@ def test_each_rank_gets_its_own_words(
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     found = sort(chunks, separator)
-    # The last line of the stream is ended where the writer did not.
+    # sort() ends the last line if its writer did not.
     if written and not stream.endswith((b"\n", b"\r")):
         expected[written[-1][:2]] += b"\n"
     assert found == expected
@@ -118,7 +118,7 @@ RAISED = ["Traceback (most recent call last):", "ValueError: no more data"]
 
 
 def test_who_handles_the_loss_of_a_rank_is_not_blamed_for_it() -> None:
-    """It exits without finalising MPI, maybe before the rank that raised has ended."""
+    """It exits without finalising MPI, perhaps before the rank that raised has ended."""
     watch = FailureWatch()
     for line in RAISED:
         watch.see(1, line)

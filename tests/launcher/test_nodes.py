@@ -1,4 +1,4 @@
-"""`rueda run --nodes`: what it takes from flags and variables, and what it says before anything is started."""
+"""`rueda run --nodes`: its flags and variables, and its messages before anything starts."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_node_without_its_program_tells_the_others(tmp_path: Path, wrong: int)
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_wait_for_node_0(number: signal.Signals) -> None:
-    """As Ctrl-C does, or the end of a pod; whoever listens there says nothing."""
+    """As by Ctrl-C or the end of a pod; the listener says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(60)
         where = f"tcp:127.0.0.1:{listener.getsockname()[1]}"
@@ -217,7 +217,7 @@ def test_a_signal_ends_the_wait_for_node_0(number: signal.Signals) -> None:
 
 
 def talk(first_key: bytes, other_key: bytes) -> dict[str, Any]:
-    """A whole conversation; what node 0 learns of the other."""
+    """Runs a whole conversation; returns what node 0 learns about the other."""
     first, other = First(first_key), Other(other_key)
     challenge = first.challenge(other.hello())
     return first.facts(other.prove(challenge, {"node": 1}))

@@ -1,4 +1,4 @@
-"""What becomes of output that cannot be written."""
+"""What happens to output that cannot be written."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_full_disk_for_the_ranks_files_is_reported_once(
     process = start([*launch, "-np", "2", "--output-filename", str(small_disk)], tmp_path)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 74, err
-    assert len(out.splitlines()) == 4000  # the terminal misses nothing
+    assert len(out.splitlines()) == 4000  # the terminal gets all lines
     assert err.decode().count("; the job goes on") == 1, err
     assert f"'{small_disk}/rank." in err.decode()
     assert b"Traceback" not in err
@@ -108,7 +108,7 @@ def test_nothing_is_lost_on_a_non_blocking_pipe(
     os.set_blocking(write_end, False)
     process = start([*launch, "-np", "2"], tmp_path, stdout=write_end)
     deadline = time.monotonic() + 60
-    while select.select([], [write_end], [], 0)[1]:  # until it is full
+    while select.select([], [write_end], [], 0)[1]:  # until the pipe is full
         assert time.monotonic() < deadline
         time.sleep(0.01)
     os.close(write_end)

@@ -1,4 +1,4 @@
-"""How other hosts are reached, and what is done when that is to be mpirun's task."""
+"""How other hosts are reached, and which options leave that to mpirun."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FAR = ["-H", "far-away-1:1,far-away-2:1"]
 
 @pytest.fixture
 def mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An mpirun that is found on the PATH, beside a system's programs."""
+    """An mpirun found on the PATH, next to the system's programs."""
     program = tmp_path / "mpirun"
     program.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n")
     program.chmod(0o755)
@@ -99,15 +99,13 @@ def test_the_variable_of_the_bootstrap_does_as_the_flag(
     assert line().startswith(mpirun)
     monkeypatch.setenv("RUEDA_BOOTSTRAP", "rendezvous")
     assert line().startswith("env ")
-    monkeypatch.setenv(
-        "RUEDA_RANK", "0"
-    )  # which tells how this rank of another job has met the others
+    monkeypatch.setenv("RUEDA_RANK", "0")  # says how this rank of another job met the others
     assert line().startswith(mpirun)
 
 
 def test_other_nodes_are_not_told_what_they_bring_themselves() -> None:
     shares = place(4, [Host("node-0", 2), Host("node-1", 2)])
-    run = object.__new__(NodesRun)  # of which nothing is started
+    run = object.__new__(NodesRun)  # starts nothing
     run._job = Job(4, ("python", "t.py"), settings={"API_TOKEN": "1"})
     run._shares, run._grace, run._reach = shares, 1.0, Reach("ssh", 1.0, 1.0)
     first, second = (run._part(share, "") for share in shares)
@@ -190,6 +188,6 @@ def test_addresses_of_this_host() -> None:
 def test_a_listener_is_open_at_once(address: str) -> None:
     with listen(address) as listener:
         port = listener.getsockname()[1]
-        own = address if address != "203.0.113.1" else "127.0.0.1"  # not this host's: all of it
+        own = address if address != "203.0.113.1" else "127.0.0.1"  # else all addresses
         socket.create_connection((own, port), timeout=5).close()
         assert rendezvous_at(address, port) in (f"tcp:{address}:{port}", f"tcp:[{address}]:{port}")

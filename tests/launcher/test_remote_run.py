@@ -1,4 +1,4 @@
-"""A job on several hosts, without any."""
+"""A job on several hosts, tested without hosts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_rank_that_was_lost_is_not_lost_again_with_its_host(
 
 @pytest.fixture
 def name_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """One that answers only once the event is set, and gives up after a while."""
+    """A name server that answers only once the event is set, or fails after 10 s."""
     answers = threading.Event()
 
     def look_up(*_: object, **__: object) -> list[object]:
@@ -58,7 +58,7 @@ def name_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def test_a_host_whose_name_is_not_found_stops_nothing_else(name_server: threading.Event) -> None:
-    """While it is looked up, other hosts are to hear that the launcher is there."""
+    """During the look-up, other hosts must hear from the launcher."""
     job = Job(1, ("true",), (Host("a", 1),), {"RUEDA_RECOVERY": "on"})
     elastic = Elastic(Limits(1, 2), "./hosts.sh", None, 1.0)
     reach, output = Reach("no-such-agent", 1.0, 1.0), RankOutput(1, None, False)

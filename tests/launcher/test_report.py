@@ -1,4 +1,4 @@
-"""`rueda report`: runs of real ranks, what is left of them where something goes wrong, and what is said."""
+"""`rueda report`: runs of real ranks, their leftovers after failures, and its messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .conftest import Rueda
 REPORT = ["report", "--launch=--no-mpi --grace 0.5"]
 SPREAD = ["--ranks-per-host", "1", "--predict", "2,8"]
 PARTS = ("compute", "communication", "straggler", "input", "other")
-# Steps of sleeping and an allreduce; the last rank sleeps twice as long. Tells what it has measured itself.
+# Sleeps and does an allreduce per step; the last rank sleeps twice as long. Reports its own times.
 TRAIN = """
 import json, os, signal, sys, time
 import numpy as np
@@ -115,7 +115,7 @@ def test_a_full_disk_ends_the_recording_and_not_the_training(rueda: Rueda, tmp_p
 
 def test_another_launcher_records_by_the_variable(rueda: Rueda, train: str, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
-    # Of an earlier run with more ranks.
+    # From an earlier run with more ranks.
     (tmp_path / "kept" / "rank5.report").write_text("something")
     ran = rueda("run", "--no-mpi", "-np", "2", "python3", train, "12", RUEDA_REPORT="kept")
     assert ran.code == 0, ran.err
@@ -209,7 +209,7 @@ def test_the_page_needs_no_other_file(tmp_path: Path) -> None:
     assert "src=" not in page
     assert "<link" not in page
     assert "straggler wait" in page
-    name = "x" * 300  # longer than any may be
+    name = "x" * 300  # longer than a file name may be
     ran = report("--html", tmp_path / name, "--predict", "0", tmp_path)
     assert ran.exit_code == 2
     assert "xxx': File name too long" in ran.output

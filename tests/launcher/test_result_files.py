@@ -1,4 +1,4 @@
-"""Files that commands leave what they have found in, on disks that are full, too."""
+"""Files in which commands leave their results, also on full disks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_file_is_replaced_and_keeps_its_mode_and_the_link_to_it(tmp_path: Path
     assert {path.name for path in tmp_path.iterdir()} == {"found.json", "link"}
 
 
-# The limit of a file's size stands for a full disk.
+# A limit on the file size stands in for a full disk.
 FULL = """
 import resource, signal, sys
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_characters_that_are_no_text_are_written_all_the_same(tmp_path: Path) -> None:
-    """As those of a command line that is no UTF-8."""
+    """For example from a command line that is not UTF-8."""
     write_file(tmp_path / "page", "train\udce9.py")
     assert (tmp_path / "page").read_text() == "train\\udce9.py"
 
@@ -66,7 +66,7 @@ def test_characters_that_are_no_text_are_written_all_the_same(tmp_path: Path) ->
 def test_files_that_cannot_be_are_refused_before_anything_runs(tmp_path: Path) -> None:
     require_file("--json", None)
     require_file("--json", tmp_path / "new")
-    require_file("--json", tmp_path / ("x" * 300))  # told when it is written
+    require_file("--json", tmp_path / ("x" * 300))  # reported when it is written
     with pytest.raises(LaunchError, match=r"--json .*: that is a folder"):
         require_file("--json", tmp_path)
     with pytest.raises(LaunchError, match="--json none/new: there is no folder '/"):

@@ -203,7 +203,7 @@ def test_whose_exception_came_of_a_lost_peer_is_not_blamed(
     """)
     ran = rueda(*any_launch, "-np", "3", "python3", program)
     assert ran.code == 1
-    # mpirun may end rank 2 before it comes to its own words.
+    # mpirun may end rank 2 before it can write its own error.
     assert re.fullmatch(
         r"rueda: rank 2 on \S+ failed first: (KeyError: 'the cause' \(exit code 1\)|"
         r"KeyError: 3 \(noticed by rank 1 on \S+: exit code 1\))",

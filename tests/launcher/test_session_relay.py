@@ -1,4 +1,4 @@
-"""Sessions of ranks on other hosts, carried over the connection between the hosts."""
+"""Sessions of ranks on other hosts, relayed over the connection between the hosts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Said = list[tuple[Kind, bytes, int]]
 
 
 async def read(end: socket.socket) -> bytes:
-    """What has come, once something has."""
+    """Returns what has arrived, once something has."""
     return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(end, 1 << 16), 10)
 
 
@@ -27,7 +27,7 @@ async def until_said(said: Said, count: int) -> None:
 
 
 def open_session(relay: SessionRelay, begin: bytes) -> socket.socket:
-    """A rank's end of a new session."""
+    """Returns a rank's end of a new session."""
     here, there = socket.socketpair()
     here.setblocking(False)
     relay.accept(there, begin)
@@ -41,7 +41,7 @@ def test_what_ranks_and_launcher_say_goes_both_ways_to_the_right_one() -> None:
             lambda kind, payload, number: said.append((kind, payload, number)), Endings()
         )
         first = open_session(relay, b'{"hello": 4}\n')
-        second = open_session(relay, b'{"he')  # the rest comes later
+        second = open_session(relay, b'{"he')  # the rest arrives later
         second.send(b'llo": 5}\n{"ready": 5}\n')
         await until_said(said, 3)
         assert {kind for kind, _, _ in said} == {Kind.SESSION}
@@ -55,7 +55,7 @@ def test_what_ranks_and_launcher_say_goes_both_ways_to_the_right_one() -> None:
         relay.take(Frame(Kind.SESSION, 1, b""))
         assert await read(first) == b""
         assert said[3:] == [(Kind.SESSION, b"", 1)]
-        relay.take(Frame(Kind.SESSION, 1, b'{"joiners": []}'))  # that was on its way
+        relay.take(Frame(Kind.SESSION, 1, b'{"joiners": []}'))  # was already on its way
         second.close()
         await until_said(said, 5)
         assert said[4:] == [(Kind.SESSION, b"", 2)]
@@ -98,7 +98,7 @@ def test_endings_are_told_on_the_host_which_asks_the_launcher_once() -> None:
             assert json.loads(await read(end)) == {"ended": [first]}
         assert asked == [1]
         second = {"host": "h0", "pid": 8, "status": -9, "how": "killed by SIGKILL (Killed)"}
-        endings.learn([first, second])  # the launcher tells of all hosts
+        endings.learn([first, second])  # the launcher reports for all hosts
         for end in (one, two):
             assert json.loads(await read(end)) == {"ended": [second]}
         one.close()

@@ -1,4 +1,4 @@
-"""Lines of JSON between launcher and ranks: whatever comes is understood, or ends the session."""
+"""Lines of JSON between launcher and ranks: any input is understood or ends the session."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_line_may_name_thousands_of_ranks_and_has_an_end_all_the_same() -> Non
 
 
 def test_what_a_host_hands_on_the_launcher_understands() -> None:
-    """Otherwise a process could end the connection to its host, and with it all ranks there."""
+    """Otherwise a process could end its host's connection, and all ranks there with it."""
 
     async def run() -> None:
         said: list[bytes] = []

@@ -27,10 +27,10 @@ def running(
     stdout: int = subprocess.PIPE,
     stderr: int = subprocess.PIPE,
 ) -> Iterator[subprocess.Popen[str]]:
-    """The launcher, led by the words `before`, once all its ranks have started."""
+    """Runs the launcher behind the words `before`, and yields it once all ranks have started."""
     process = subprocess.Popen(
         [*before, *LAUNCHER, *arguments, "-np", str(ranks), "python3", "program.py"],
-        env={**launcher_environment(), "OMP_NUM_THREADS": "1"},  # else the launcher speaks of it
+        env={**launcher_environment(), "OMP_NUM_THREADS": "1"},  # or the launcher prints a hint
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         stdout=stdout,
@@ -126,7 +126,7 @@ WITH_GRANDCHILDREN = """
 
 
 def keeper_and_supervisor_of(process: subprocess.Popen[str]) -> tuple[int, int]:
-    """The other processes of the launcher: that which inherits, and that which runs the job."""
+    """Returns the launcher's keeper, which adopts orphans, and the supervisor of the job."""
     (keeper,) = children(process.pid)
     (supervisor,) = children(keeper)
     return keeper, supervisor
@@ -174,7 +174,7 @@ def test_no_process_of_the_ranks_outlives_another_process_of_the_launcher(
 def test_no_process_of_the_ranks_outlives_all_that_has_the_words_of_the_command(
     tmp_path: Path, launch: list[str], script: Script
 ) -> None:
-    """As after `pkill -KILL -f` by words of the launcher's command line."""
+    """As after `pkill -KILL -f` with words of the launcher's command line."""
     script(WITH_GRANDCHILDREN)
     with running(tmp_path, launch, 2) as process:
         keeper, supervisor = keeper_and_supervisor_of(process)
@@ -220,7 +220,7 @@ def test_a_job_under_nohup_outlives_its_terminal(tmp_path: Path, script: Script)
 def test_a_connection_whose_other_end_is_gone_does_not_end_the_job(
     tmp_path: Path, launch: list[str], script: Script
 ) -> None:
-    """What was to be said to it brings SIGPIPE, too."""
+    """Writing to it raises SIGPIPE too."""
     script(UNTIL_GO)
     with running(tmp_path, launch, 2) as process:
         process.send_signal(signal.SIGPIPE)
@@ -245,7 +245,7 @@ def test_nobody_reads_the_output(tmp_path: Path, launch: list[str], script: Scri
 
 @pytest.fixture
 def unread_pipe() -> Iterator[tuple[int, int]]:
-    """A pipe that is full already, and that nobody reads."""
+    """A full pipe that nobody reads."""
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     for size in (1 << 16, 1):
@@ -259,14 +259,14 @@ def unread_pipe() -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def closed_afterwards(read_end: int) -> Iterator[None]:
-    """Lets go on what waits for a reader, so that a test that fails ends."""
+    """Closes the read end, which unblocks its writers, so that a failing test ends."""
     try:
         yield
     finally:
         os.close(read_end)
 
 
-# Writes more than any pipe takes, so that whoever hands it on has to wait for a reader.
+# Writes more than any pipe holds, so that whoever relays it has to wait for a reader.
 WRITING = """
     def write_for_ever(descriptor):
         os.set_blocking(descriptor, False)
@@ -339,7 +339,7 @@ def test_a_signal_ends_a_job_whose_output_is_not_read(
 def test_a_signal_ends_a_job_that_has_lost_a_rank_and_whose_output_is_not_read(
     tmp_path: Path, script: Script, unread_pipe: tuple[int, int], flags: Sequence[str]
 ) -> None:
-    """The launcher has a line of its own to say then, and must not wait for a reader."""
+    """The launcher has its own message to write, and must not wait for a reader."""
     write = "\n    if rank == 0:\n        write_for_ever(2)\n"
     lose = """
     pathlib.Path(f"ready.{rank}").touch()
@@ -365,7 +365,7 @@ def test_a_signal_ends_a_job_that_has_lost_a_rank_and_whose_output_is_not_read(
 
 
 def is_idle(pid: int) -> bool:
-    """Whether the process's main thread waits."""
+    """Whether the process's main thread sleeps."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
@@ -387,7 +387,7 @@ def test_output_that_is_read_after_the_ranks_end_is_whole(
         assert own == [f"[{rank}]<stdout>: line {n}" for n in range(10000)]
 
 
-# Needs what the test lets it have to end well after a signal.
+# After a signal, exits well only once the test creates `go`.
 SAVING = """
     def save(number, frame):
         pathlib.Path(f"told.{rank}").touch()
@@ -402,7 +402,7 @@ SAVING = """
     pathlib.Path(f"ready.{rank}").touch()
     time.sleep(100)
 """
-PATIENT = ["run", "--no-mpi", "--grace", "60"]  # mpirun has a patience of its own
+PATIENT = ["run", "--no-mpi", "--grace", "60"]  # mpirun has its own grace period
 
 
 def wait_for_files(tmp_path: Path, name: str, process: subprocess.Popen[str]) -> None:
@@ -435,13 +435,13 @@ def test_a_signal_to_all_processes_of_the_launcher_is_one(
     with running(tmp_path, PATIENT, 2) as process:
         keeper, supervisor = keeper_and_supervisor_of(process)
         if first == "supervisor":
-            os.kill(process.pid, signal.SIGSTOP)  # relays after the ranks have been told
+            os.kill(process.pid, signal.SIGSTOP)  # relays only after the ranks have been told
         for pid in (process.pid, keeper, supervisor):
             os.kill(pid, number)
         wait_for_files(tmp_path, "told", process)
         os.kill(process.pid, signal.SIGCONT)
         wait_until_taken(process.pid, number)
-        # Whatever the launcher does of it comes before what this makes it do.
+        # The launcher acts on the signal before it sees the effects of this.
         (tmp_path / "go").touch()
         wait_for_files(tmp_path, "saved", process)
         _, err = process.communicate(timeout=30)
@@ -461,7 +461,7 @@ def test_a_second_signal_kills_at_once(
             os.kill(pid, signal.SIGTERM)
         wait_for_files(tmp_path, "told", process)
         wait_until_taken(process.pid, signal.SIGTERM)
-        for pid in pids:  # by others: what one process sends twice at once counts once
+        for pid in pids:  # by another process: one process's signals at once count once
             subprocess.run(["kill", "-TERM", str(pid)], check=True)
         process.communicate(timeout=30)
     assert process.returncode == 143
@@ -474,9 +474,7 @@ def test_timeout_which_signals_twice_leaves_ranks_their_grace(
     script(SAVING)
     ending = ["timeout", "--preserve-status", "100"]
     with running(tmp_path, PATIENT, 2, ending) as process:
-        process.send_signal(
-            signal.SIGTERM
-        )  # as when the time is up: to its child, and to its group
+        process.send_signal(signal.SIGTERM)  # as on a timeout: to its child and to its group
         wait_for_files(tmp_path, "told", process)
         (guardian,) = children(process.pid)
         wait_until_taken(guardian, signal.SIGTERM)
@@ -486,7 +484,7 @@ def test_timeout_which_signals_twice_leaves_ranks_their_grace(
     assert process.returncode == 143
 
 
-# Ends well once it has been told so often as SIGNALS says.
+# Ends well once it has received two signals.
 CHECKPOINTING = """
     took = []
     signal.signal(signal.SIGUSR1, lambda *_: took.append(1))

@@ -1,4 +1,4 @@
-"""The store at which the ranks of a job meet, as who connects to it sees it."""
+"""The store at which the ranks of a job meet, as its clients see it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from rueda.launcher.store.words import (
 from rueda.launcher.strangers import MAX_PENDING
 
 SECRET = "what the ranks of this job know"
-# Long enough for a loaded machine: against hangs.
+# Long enough for a loaded machine; only guards against hangs.
 WITHIN = 60.0
 
 
 class Caller:
-    """A connection to the store, word by word."""
+    """A connection to the store that speaks word by word."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -53,7 +53,7 @@ class Caller:
         self._writer.write(data)
 
     async def hear(self) -> Words | None:
-        """The next answer; nothing where the store has closed the connection."""
+        """Returns the next answer, or None if the store closed the connection."""
         async with asyncio.timeout(WITHIN):
             while (words := Words.take_from(self._read, MAX_FRAME)) is None:
                 piece = await self._reader.read(1 << 16)
@@ -71,7 +71,7 @@ class Caller:
 
 
 class Meeting:
-    """A store, and those who call there."""
+    """A store and its callers."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -164,9 +164,9 @@ def test_a_rank_that_has_ended_is_named_to_who_waits_and_to_who_comes_later() ->
     async def scene(meeting: Meeting) -> None:
         first = await meeting.enter(0)
         first.say(Verb.BARRIER)
-        assert await first.ask(Verb.MISSING) is not None  # it waits
+        assert await first.ask(Verb.MISSING) is not None  # so it waits
         assert meeting.store.is_needed(2)
-        assert not meeting.store.is_needed(3)  # a process that is to join later
+        assert not meeting.store.is_needed(3)  # a process that will join later
         meeting.store.lose(2, "killed by SIGKILL (Killed)")
         why = "rank 2 ended before the world was formed: killed by SIGKILL (Killed)"
         lost = Words(Verb.LOST, rank=2, value=why.encode())
@@ -242,7 +242,7 @@ def test_the_next_world_begins_with_nothing_and_waits_for_nobody_of_the_last() -
         await second.ask(Verb.BARRIER)
         first.leave()
         assert await second.ask(Verb.GET, key=b"a") == Words(Verb.OK, value=b"1")
-        again = await meeting.enter(0)  # while rank 1 is in the world before
+        again = await meeting.enter(0)  # while rank 1 is still in the previous world
         assert "no rank has put" in said(await again.ask(Verb.GET, key=b"a"))
         again.say(Verb.BARRIER)
         second.leave()
@@ -372,7 +372,7 @@ def test_no_rank_is_said_to_be_rejected() -> None:
         only.write(b"\xff" * 40)
         assert await only.hear() is None
 
-        await Caller.at(meeting.address)  # and is still there when the store closes
+        await Caller.at(meeting.address)  # still connected when the store closes
         while len(meeting.store._pending) < 1:
             await asyncio.sleep(0.01)
         meeting.store.close()
@@ -433,7 +433,7 @@ def test_where_no_descriptor_is_left_the_oldest_who_says_nothing_makes_room(
         assert refusals == 0
         assert await silent[0].hear() is None
         assert await silent[1].hear() is None
-        silent[2].say(Verb.GET, key=b"a")  # who is still there gets an answer
+        silent[2].say(Verb.GET, key=b"a")  # who is still connected gets an answer
         assert said(await silent[2].hear())
         first.say(Verb.BARRIER)
         assert await second.ask(Verb.BARRIER) == Words(Verb.OK)

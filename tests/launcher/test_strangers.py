@@ -1,4 +1,4 @@
-"""What strangers cost the launcher, at each of the doors at which ranks come to it."""
+"""What strangers cost the launcher at each door at which ranks arrive."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from rueda.launcher.store import server
 from rueda.launcher.store.server import Store, open_local
 from rueda.launcher.strangers import MAX_ACCEPTED_AT_ONCE, LimitedSay
 
-# Long enough for a loaded machine: against hangs.
+# Long enough for a loaded machine; only guards against hangs.
 WITHIN = 60.0
 
 
 @dataclass
 class Accepting:
-    """Counts what is accepted, and refuses on demand."""
+    """Counts accepted connections, and refuses on demand."""
 
     calls: int = 0
     taken: int = 0
-    refusals: int = 0  # to come
+    refusals: int = 0  # still to come
     error: int = errno.EMFILE
 
 
@@ -52,11 +52,11 @@ def accepting(monkeypatch: pytest.MonkeyPatch) -> Accepting:
 
 @dataclass
 class Door:
-    """Where ranks come to, in the running loop."""
+    """A door for ranks in the running loop."""
 
     address: str
     said: list[str] = field(default_factory=list)
-    errors: list[dict[str, Any]] = field(default_factory=list)  # that nobody has caught
+    errors: list[dict[str, Any]] = field(default_factory=list)  # uncaught
     callers: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class Door:
 
 
 def call(callers: contextlib.ExitStack, address: str, words: bytes = b"?") -> socket.socket:
-    """Connects, and says something at once."""
+    """Connects and sends something at once."""
     end = callers.enter_context(socket.socket(socket.AF_UNIX))
     end.connect(address.replace("@", "\0", 1))
     end.sendall(words)
@@ -117,7 +117,7 @@ def test_others_have_their_turn_however_many_come(opens: Opens, accepting: Accep
             async with asyncio.timeout(WITHIN):
                 while accepting.taken < count:
                     before = accepting.taken
-                    await asyncio.sleep(0)  # a turn
+                    await asyncio.sleep(0)  # one turn of the loop
                     most = max(most, accepting.taken - before)
             assert most <= MAX_ACCEPTED_AT_ONCE
             assert door.errors == []
@@ -231,7 +231,7 @@ def test_who_cannot_be_heard_for_now_is_not_taken_for_absent(
                 assert accepting.refusals == 1
                 await until(lambda: come.has_come(0))
                 assert told == []
-                # Nothing waits to be heard, whatever the system lacks.
+                # No connection is pending, whatever the system lacks.
                 accepting.refusals = 1
                 come.leave(2)
         assert told == [

@@ -1,4 +1,4 @@
-"""What the launcher's children get before they are ended."""
+"""How much time the launcher's children get before they are ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rueda.launcher.writer import Writer
 
 @pytest.fixture
 def relay() -> Iterator[int]:
-    """A pipe through which nothing comes."""
+    """A pipe that carries nothing."""
     read, write = os.pipe()
     yield read
     os.close(read)
@@ -28,7 +28,7 @@ def relay() -> Iterator[int]:
 
 
 class Clock:
-    """A loop whose time is that of the calls that are put off, each of which is due at once."""
+    """A loop whose clock jumps to each delayed call, which runs at once."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -49,7 +49,7 @@ class Clock:
 
 
 def moment_of(relay: int, waited: Callable[[float], float]) -> float:
-    """When a child is told to end that is given a moment of a second, and at a time has `waited`."""
+    """Returns when a child with a moment of 1 s is told to end; `waited`: its CPU wait by time."""
     told: list[float] = []
 
     async def run() -> None:
@@ -74,7 +74,7 @@ def moment_of(relay: int, waited: Callable[[float], float]) -> float:
         (lambda now: min(now, 3), 4),
         (lambda now: now / 2, 2),
         (lambda now: 0.5, 1),  # before the moment began
-        (lambda now: now, 1 + 10),  # no moment lasts for ever
+        (lambda now: now, 1 + 10),  # a moment does not last for ever
     ],
     ids=["sleeps", "at first", "by turns", "before", "always"],
 )
@@ -102,7 +102,7 @@ def test_what_waits_for_a_processor_is_told_from_what_sleeps(tmp_path: Path) -> 
                 assert each.stdout is not None
                 each.stdout.readline()
             before = waited_for_processor(second.pid)
-            while waited_for_processor(second.pid) < before + 0.01:  # of the other, sooner or later
+            while waited_for_processor(second.pid) < before + 0.01:  # sooner or later
                 assert second.poll() is None
         finally:
             first.kill()

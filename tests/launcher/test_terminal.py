@@ -1,4 +1,4 @@
-"""How wide tables are."""
+"""The width of tables."""
 
 from __future__ import annotations
 

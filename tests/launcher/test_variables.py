@@ -1,4 +1,4 @@
-"""Variables that have no effect, or not the expected one, are pointed out once."""
+"""Variables without effect, or with an unexpected one, are pointed out once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who begins a world of a job whose processes something else starts."""
+"""Who begins the world of a job whose processes another program starts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from rueda.launcher.elastic.waiting_room import WaitingRoom
 
 
 def waiting(room: WaitingRoom, rank: int) -> int:
-    """One more process, which waits."""
+    """Admits one more waiting process."""
     number = room.admit(rank)
     room.is_ready(number)
     return number
 
 
 def open_door(room: WaitingRoom, beginners: list[int], address: str) -> None:
-    """The first of them does, and the others are told."""
+    """The first of them opens a door, and the others are told."""
     room.meet_at(beginners[0], address)
     room.show(beginners[1:], address)
 
@@ -24,10 +24,10 @@ def test_a_world_begins_with_the_ranks_that_were_asked_for() -> None:
     assert room.begin() == []
     numbers[1] = waiting(room, 1)
     assert room.begin() == [numbers[0], numbers[1], numbers[2]]
-    assert room.begin() == []  # which is under way
+    assert room.begin() == []  # which is in progress
     room.formed([numbers[0], numbers[1], numbers[2]])
     waiting(room, 1)
-    assert room.begin() == []  # the ranks take it in
+    assert room.begin() == []  # the ranks let it in
 
 
 def test_others_begin_where_one_is_lost_before_the_world_is_formed() -> None:
@@ -48,11 +48,11 @@ def test_those_who_have_not_come_through_the_newest_door_begin_again() -> None:
     room.is_outside(both[1], "another")
     assert room.begin() == []
     room.is_outside(both[1], "a")
-    assert room.begin() == []  # the first may have come through
+    assert room.begin() == []  # the first may have entered
     room.is_outside(both[0], "a")
     assert room.begin() == both
     open_door(room, both, "b")
-    room.is_outside(both[1], "a")  # said before it was told of the other
+    room.is_outside(both[1], "a")  # said before it heard of the other door
     assert room.begin() == []
 
 
@@ -87,7 +87,7 @@ def test_nobody_begins_beside_who_may_have_been_let_in() -> None:
         room.ended(number, False, 0.0)
     new = waiting(room, 1)
     assert room.begin() == []
-    # Its connection has broken, over which it was to hear of that door.
+    # The connection broke over which it would have heard of that door.
     room.ended(late, False, 0.0)
     room.come_back(late)
     assert room.begin() == []
@@ -115,7 +115,7 @@ def test_who_comes_back_was_never_gone() -> None:
     room = WaitingRoom(2)
     ranks = [waiting(room, 0), waiting(room, 1)]
     assert room.begin() == ranks
-    room.ended(ranks[1], False, 0.0)  # before it is said that the world has been formed
+    room.ended(ranks[1], False, 0.0)  # before it is reported that the world was formed
     assert room.gone == [ranks[1]]
     assert room.knows(ranks[1])
     room.come_back(ranks[1])
@@ -147,7 +147,7 @@ def test_where_the_work_is_done_who_waits_is_sent_away() -> None:
     room.formed(ranks)
     late = [waiting(room, 0), waiting(room, 1)]
     room.ended(ranks[0], True, 0.0)
-    assert room.waiting_for_nothing == []  # the other may still take them in
+    assert room.waiting_for_nothing == []  # the other may still let them in
     room.ended(ranks[1], True, 0.0)
     assert room.waiting_for_nothing == late
     assert room.begin() == []

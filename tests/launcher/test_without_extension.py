@@ -5,7 +5,7 @@ import sys
 
 from rueda_command import launcher_environment
 
-# What Python raises for a module that is not there.
+# What Python raises for a missing module.
 HIDE = "import sys; sys.modules['rueda._native'] = None\n"
 
 

@@ -12,12 +12,12 @@ namespace {
 
 namespace ad = rueda::libtorch::autograd;
 
-// What rank `of` has: of a first extent that may depend on the rank.
+// The values of rank `of`, with a first extent that may depend on the rank.
 torch::Tensor values(int of, std::int64_t rows = 4) {
   return torch::arange(rows * 2).reshape({rows, 2}).to(torch::kDouble) + of;
 }
 
-// The weights of the loss of rank `of`: another for each element.
+// The loss weights of rank `of`, which differ between elements.
 torch::Tensor weights(int of, const torch::Tensor& like) {
   return (torch::arange(like.numel()).reshape(like.sizes()) % 7).to(torch::kDouble) + 10 * of;
 }
@@ -45,7 +45,7 @@ void test_reductions() {
   auto first = values(rank()).requires_grad_();
   auto second = values(rank(), 1).requires_grad_();
   const auto group = ad::grouped_allreduce({first, second, torch::ones({2})}, {.name = "several"});
-  (group[0] * weights(rank(), first)).sum().backward();  // the others have gradients of zero
+  (group[0] * weights(rank(), first)).sum().backward();  // the others' gradients are zero
   expect_close(first.grad(), mean_weights(first.detach()), "through a group");
   expect_equal(second.grad(), torch::zeros({1, 2}, torch::kDouble), "what no loss depends on");
   expect(!ad::allreduce(torch::ones(2)).requires_grad(), "none is required");
@@ -53,7 +53,7 @@ void test_reductions() {
 
 void test_gather() {
   const int mine = rank();
-  auto input = values(mine, mine + 1).requires_grad_();  // rank r gives r + 1 rows
+  auto input = values(mine, mine + 1).requires_grad_();  // rank r contributes r + 1 rows
   const auto gathered = ad::allgather(input, {.name = "rows"});
   backward(gathered);
   const auto expected = mean_weights(gathered.detach()).narrow(0, mine * (mine + 1) / 2, mine + 1);
@@ -73,7 +73,7 @@ void test_broadcast() {
 
 void test_reduce_scatter() {
   for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
-    auto input = values(rank(), 2 * size() + 1).requires_grad_();  // rank 0 gets a row more
+    auto input = values(rank(), 2 * size() + 1).requires_grad_();  // rank 0 gets one row more
     const auto result = ad::reduce_scatter(input, {.op = op, .prescale_factor = 2.0});
     backward(result);
     std::vector<torch::Tensor> parts;
@@ -86,7 +86,7 @@ void test_reduce_scatter() {
 }
 
 void test_alltoall() {
-  // Rank r gives r + 1 rows to each rank.
+  // Rank r sends r + 1 rows to each rank.
   const int mine = rank();
   const std::vector<std::int64_t> splits(static_cast<std::size_t>(size()), mine + 1);
   auto input = values(mine, size() * (mine + 1)).requires_grad_();
@@ -95,7 +95,7 @@ void test_alltoall() {
     expect(result.received_splits[static_cast<std::size_t>(other)] == other + 1, "the splits");
   }
   backward(result.tensor);
-  std::vector<torch::Tensor> back;  // of each rank's weights those of the rows that I gave it
+  std::vector<torch::Tensor> back;  // from each rank's weights, the rows that this rank sent
   const auto received = torch::empty({size() * (size() + 1) / 2, 2}, torch::kDouble);
   for (int other = 0; other < size(); ++other) {
     back.push_back(weights(other, received).narrow(0, mine * (mine + 1) / 2, mine + 1));

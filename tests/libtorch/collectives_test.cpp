@@ -21,7 +21,7 @@ namespace rt = rueda::libtorch;
 
 constexpr ReduceOp sum = ReduceOp::sum;
 
-// Of some rank: small whole numbers, so that sums are exact in every dtype.
+// The values of rank `of`: small whole numbers, so that sums are exact in every dtype.
 torch::Tensor values(int of, torch::IntArrayRef shape, torch::ScalarType dtype = torch::kFloat) {
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) count *= extent;
@@ -42,7 +42,7 @@ void test_dtypes() {
     expect_equal(found, total({7}, dtype), c10::toString(dtype));
   }
   for (const auto dtype :
-       {torch::kUInt16, torch::kUInt32, torch::kUInt64}) {  // no arithmetic there
+       {torch::kUInt16, torch::kUInt32, torch::kUInt64}) {  // torch has no arithmetic on these
     const auto found = rt::allreduce(values(rank(), {7}).to(dtype), {.op = sum});
     expect(found.scalar_type() == dtype, "an unsigned dtype stays");
     expect_equal(found.to(torch::kLong), total({7}, torch::kLong), c10::toString(dtype));
@@ -68,7 +68,7 @@ void test_allreduce() {
   expect_equal(tensor, total({3, 5}), "in place");
   expect(tensor._version() > version, "autograd knows that the tensor has changed");
 
-  // Strides of other kinds, in place and out of place.
+  // Other strides, in place and out of place.
   auto transposed = values(rank(), {3, 5}).t();
   expect_equal(rt::allreduce(transposed, {.op = sum}), total({3, 5}).t(), "transposed");
   auto whole = values(rank(), {4, 6});
@@ -92,7 +92,7 @@ void test_asynchronous() {
     expect(handles[i].done(), "done after wait()");
     expect(handles[i].wait_for(std::chrono::seconds(0)), "waiting again");
   }
-  // Dropped handles: the tensors live on until the operation has ended.
+  // Dropped handles: the tensors live until the operation has ended.
   for (int i = 0; i < 50; ++i) {
     (void)rt::allreduce_async(torch::full({100'000}, 1.0F), {.op = sum});
   }
@@ -102,10 +102,10 @@ void test_asynchronous() {
   expect_equal(last, torch::full({100'000}, 1.0 * size()), "after dropped handles");
 }
 
-// A tensor whose memory is freed by dropping the handle of an operation that is not done, while
-// tensors of dropped handles are released.
+// A tensor is freed by dropping the handle of an unfinished operation while tensors of other
+// dropped handles are released.
 void test_deleters_that_drop_handles() {
-  const bool late = rank() == size() - 1;  // the others' operations wait for its own
+  const bool late = rank() == size() - 1;  // the others' operations wait for this rank's
   const auto begin = [](const std::string& name, const torch::Tensor& tensor) {
     return rt::allreduce_async_(tensor, {.name = name, .op = sum});
   };
@@ -162,7 +162,7 @@ void test_exchanges() {
   rt::broadcast_(target, last);
   expect_equal(target, values(last, {3, 2}).t(), "broadcast in place, not contiguous");
 
-  const std::int64_t rows = ranks + 1;  // the first rank gets one more, if there are several
+  const std::int64_t rows = ranks + 1;  // the first rank gets one more if there are several
   const std::int64_t mine = rows / ranks + (rank() < rows % ranks ? 1 : 0);
   const std::int64_t before =
       rank() * (rows / ranks) + std::min<std::int64_t>(rank(), rows % ranks);
@@ -280,7 +280,7 @@ void test_groups_that_differ() {
                                       "process set");
 }
 
-// What began before completes, or says why not; what begins afterwards throws at once.
+// Operations that began before complete or report an error; later ones throw at once.
 void test_use_after_shutdown() {
   auto weight = torch::ones({2}, torch::requires_grad());
   torch::optim::SGD sgd({weight}, 1.0);

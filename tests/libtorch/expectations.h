@@ -20,7 +20,7 @@ inline void expect_alike(bool condition, const torch::Tensor& found, const torch
   expect(false, libtorch::detail::text(what, ": found ", found, "\nexpected ", expected));
 }
 
-// The same shape, dtype and values.
+// Requires equal shape, dtype and values.
 inline void expect_equal(const torch::Tensor& found, const torch::Tensor& expected,
                          const std::string& what) {
   const bool same = found.scalar_type() == expected.scalar_type() &&
@@ -33,7 +33,7 @@ inline void expect_close(const torch::Tensor& found, const torch::Tensor& expect
   expect_alike(torch::allclose(found, expected, 1e-5, 1e-6), found, expected, what);
 }
 
-// That `call` throws an E whose message has `part`.
+// Requires that `call` throws an E whose message contains `part`.
 template <class E, class Call>
 void expect_throws(Call&& call, const std::string& part) {
   try {

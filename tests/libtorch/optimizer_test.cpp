@@ -1,5 +1,5 @@
-// DistributedOptimizer and the broadcasts of state: what the ranks come to together is what each
-// finds alone with all of the data.
+// DistributedOptimizer and broadcasts of state: the ranks together reach what each computes alone
+// on all of the data.
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -25,7 +25,7 @@ nn::Sequential make_model(std::uint64_t seed) {
   return nn::Sequential(nn::Linear(4, 8), nn::Tanh(), nn::BatchNorm1d(8), nn::Linear(8, 2));
 }
 
-// Without the normalisation, whose statistics depend on how a batch is divided.
+// Without batch normalisation, whose statistics depend on how a batch is split.
 nn::Sequential make_plain_model(std::uint64_t seed) {
   torch::manual_seed(seed);
   return nn::Sequential(nn::Linear(4, 8), nn::Tanh(), nn::Linear(8, 2));
@@ -53,7 +53,7 @@ void expect_same_parameters(const nn::Sequential& found, const nn::Sequential& e
   }
 }
 
-// Trains twice, on this rank's share with the others and on everything alone, and compares.
+// Trains twice, on this rank's share with the others and alone on all data, and compares.
 template <class Make>
 void trains_like_one(const std::string& what, Make make,
                      const rt::DistributedOptimizerOptions& options = {}) {
@@ -108,7 +108,7 @@ void test_training() {
   expect_same_parameters(together, alone, "LBFGS");
 }
 
-// With codecs that all ranks agree on by the parameters' names.
+// With codecs chosen by parameter name, on which all ranks agree.
 void test_compression() {
   using enum CodecKind;
   const auto train = [](nn::Sequential& model, rt::DistributedOptimizer& optimizer, int first,
@@ -142,7 +142,7 @@ void test_compression() {
   expect(state.steps == 2 && state.residuals.size() == 1, "what is kept");
   expect(state.residuals.at("2.weight").abs().sum().item<float>() > 0, "what has been lost");
 
-  // Another one that goes on where this one is.
+  // A second model, which continues from the state of the first.
   auto second = make_plain_model(7);
   auto second_sgd = make(second);
   rt::DistributedOptimizer resumed(second_sgd, second->named_parameters(), {.compression = policy});
@@ -168,7 +168,7 @@ void test_compression() {
   expect_throws<InvalidArgumentError>([&] { resumed.load_compression_state(other); },
                                       "error for '2.weight'");
 
-  // What is not finite is named, with the rank, and training goes on.
+  // A gradient that is not finite is reported with its name and rank, and training continues.
   optimizer.zero_grad();
   const auto hook = whole->named_parameters()["0.weight"].register_hook(
       [](const torch::Tensor& gradient) { return rank() == size() - 1 ? gradient / 0 : gradient; });
@@ -187,11 +187,11 @@ void test_compression() {
   expect(by_codec.compression_state().residuals.empty(), "all tensors are small");
 }
 
-// What error feedback keeps lives on where the optimizer goes away, as by an exception in the
-// training loop, and the engine still writes it.
+// The error feedback state outlives an optimizer that is destroyed, as by an exception in the
+// training loop, while the engine still writes it.
 void test_destruction_in_flight() {
   using enum CodecKind;
-  const bool late = rank() == 0;  // the others' gradients wait for its own
+  const bool late = rank() == 0;  // the others' gradients wait for this rank's
   auto weight = torch::ones({64}, torch::requires_grad());
   torch::optim::SGD sgd({weight}, 1.0);
   rt::CompressionPolicy policy(top_k, 0.25);
@@ -236,7 +236,7 @@ void test_gradients() {
   expect_throws<InvalidArgumentError>([&] { optimizer.zero_grad(); }, "'group0.parameter0'");
   expect_throws<InvalidArgumentError>(backward,
                                       "was computed more often than backward_passes_per_step=1");
-  // Gradients that are returned meanwhile are added to none; others are, also where only they are.
+  // Gradients that grad() returns do not count; those of backward() do, even for given inputs.
   const auto returned = torch::autograd::grad({(used * used * 4).sum()}, {used});
   expect_equal(returned[0], torch::full({3}, 8.0F), "a gradient of something else");
   expect_throws<InvalidArgumentError>(
@@ -247,11 +247,11 @@ void test_gradients() {
   expect_equal(sometimes.grad(), torch::full({2, 2}, 3.0F), "only one rank had a gradient");
   expect_equal(never.grad(), torch::zeros({2}), "nobody had a gradient");
   expect(!frozen.grad().defined(), "no gradient is required");
-  used.mutable_grad().fill_(0.25);  // as clipping does: step() does not reduce it again
+  used.mutable_grad().fill_(0.25);  // as clipping does; step() does not reduce it again
   optimizer.step();
   expect_equal(used.detach(), torch::full({3}, 0.75F), "step() after synchronize()");
 
-  // Where a gradient has been replaced meanwhile, the reduced one comes into the new tensor.
+  // If a gradient tensor was replaced meanwhile, the new one receives the reduced gradient.
   optimizer.zero_grad();
   backward();
   const auto replaced = torch::full({3}, 0.5F);
@@ -271,7 +271,7 @@ void test_gradients() {
   optimizer.add_param_group(torch::optim::OptimizerParamGroup({later}));
   optimizer.zero_grad();
   ((later * (rank() + 1)).sum() + (used * 0).sum()).backward();
-  sgd.zero_grad();  // behind the back of the other: gradients come back reduced
+  sgd.zero_grad();  // bypasses the wrapper; gradients come back reduced
   optimizer.step();
   expect_equal(later.grad(), torch::full({2}, size() * (size() + 1) / 2.0), "an added group");
 }
@@ -293,7 +293,7 @@ void test_bad_input() {
   names.insert("table", weight);
   {
     rt::DistributedOptimizer optimizer(sgd, names);
-    const bool odd_one = rank() == size() - 1;  // only its gradient is sparse
+    const bool odd_one = rank() == size() - 1;  // only this rank's gradient is sparse
     const auto indices = torch::tensor({0, 2}, torch::kLong);
     const auto backward = [&] {
       torch::embedding(weight, indices, -1, false, odd_one).sum().backward();
@@ -306,14 +306,14 @@ void test_bad_input() {
     optimizer.step();
     expect_equal(weight.detach(), torch::full({4, 2}, 0.5F), "the next step");
   }
-  // The hooks are gone: backward() reduces nothing any more, as often as it is called.
+  // The hooks are gone: backward() no longer reduces, however often it is called.
   weight.mutable_grad() = torch::Tensor();
   for (int pass = 0; pass < 3; ++pass) (weight * (rank() + 1)).sum().backward();
   expect_equal(weight.grad(), torch::full({4, 2}, 3.0 * (rank() + 1)), "without an optimizer");
 }
 
-// A hook of the program's own: backward() throws what it throws. Where only one rank is hit, it
-// contributes zeros for what it has no gradient of, so that the others' step() ends.
+// backward() throws what a hook of the program throws. If only one rank's hook throws, this rank
+// contributes zeros for missing gradients, so that the others' step() ends.
 void test_hooks_that_throw() {
   auto first = torch::ones({3}, torch::requires_grad());
   auto second = torch::ones({3}, torch::requires_grad());
@@ -374,7 +374,7 @@ void test_broadcasts() {
   rt::broadcast_parameters(std::vector<torch::Tensor>{columns}, root);
   expect_equal(columns, torch::full({2, 3}, root), "a vector of tensors, not contiguous");
 
-  // Each rank has come to another state; afterwards all go on like the root.
+  // Each rank starts from another state; afterwards all continue from the root's.
   const auto run = [](nn::Sequential& some, Optimizer& optimizer, int steps) {
     for (int step = 0; step < steps; ++step) {
       optimizer.zero_grad();

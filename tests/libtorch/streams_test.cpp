@@ -1,5 +1,5 @@
-// In what order streams of a GPU come to see results, on streams that only keep account: torch's
-// registry of devices is given one in the place of CUDA.
+// In which order streams of a GPU see results, on streams that only keep records: torch's registry
+// of devices gets one in place of CUDA.
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -21,8 +21,8 @@ using Seen = std::set<std::string>;
 
 const c10::Device device(c10::DeviceType::CUDA, 0);
 constexpr c10::StreamId pool_stream = 1000;
-std::map<c10::StreamId, Seen> seen;  // what each stream comes after
-int events = 0;                      // that exist
+std::map<c10::StreamId, Seen> seen;  // what each stream is ordered after
+int events = 0;                      // alive
 c10::StreamId current = 0;
 
 c10::Stream stream(c10::StreamId number) {
@@ -46,7 +46,7 @@ struct Account : c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream next) const noexcept override {
     return stream(std::exchange(current, next.id()));
   }
-  // In later versions only it is there to be overridden.
+  // In later versions of torch only this is there to be overridden.
   virtual void* getStreamNativeHandle(const c10::Stream /*of*/) const { return nullptr; }
 
   void record(void** event, const c10::Stream& on, const c10::DeviceIndex /*of*/,

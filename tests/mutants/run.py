@@ -28,16 +28,16 @@ import tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "mutants"
-# Quick to compile, and with assertions. GPUs and MPI have no mutations here.
+# Quick to compile, with assertions. GPUs and MPI have no mutations here.
 CMAKE_OPTIONS = [
     "-DCMAKE_BUILD_TYPE=Release",
     "-DCMAKE_CXX_FLAGS_RELEASE=-O0",
     *(f"-DRUEDA_{part}=OFF" for part in ("CUDA", "MPI", "EXAMPLES", "BENCHMARKS")),
     "-DRUEDA_BASELINE_ONLY=ON",
-    "-DRUEDA_UNITY=OFF",  # after a mutation one file is compiled
+    "-DRUEDA_UNITY=OFF",  # so that a mutation recompiles one file
     "-DRUEDA_WARNINGS_AS_ERRORS=OFF",
 ]
-# Where the Python package keeps what lies elsewhere in the tree.
+# Folders of the tree and their places in the Python package.
 PACKAGE = {
     "python/rueda": "rueda",
     "launcher": "rueda/launcher",
@@ -46,25 +46,26 @@ PACKAGE = {
 
 
 class ListError(Exception):
-    """A list of mutations that makes no sense."""
+    """A list of mutations is invalid."""
 
 
 class DoesNotCompile(Exception):
-    """The text is what the compiler says."""
+    """The text is the compiler's output."""
 
 
 @dataclass(frozen=True)
 class Test:
-    """What is to notice.
+    """The test that must notice a mutation.
 
-    ``program``: a unit test (``ring_plan_test``), a script of tests/parallel/python (``check_messages.py``) or a file
-    of tests/python (``test_pieces.py``). ``filter``: the name of a Catch2 test case, of a check, or pytest's -k.
+    ``program``: a unit test (``ring_plan_test``), a script of tests/parallel/python
+    (``check_messages.py``) or a file of tests/python (``test_pieces.py``). ``filter``: a Catch2
+    test case, a check, or an expression for pytest's -k.
     """
 
     program: str
     filter: str
-    ranks: int = 2  # of a script
-    seconds: float = 60  # after which it is ended, and the mutation counts as killed
+    ranks: int = 2  # of a script in tests/parallel/python
+    seconds: float = 60  # then it is killed, and the mutation counts as killed
 
     @property
     def is_compiled(self) -> bool:
@@ -73,7 +74,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Mutant:
-    """``old``, which must occur exactly once in the file, becomes ``new``."""
+    """Replaces ``old``, which must occur exactly once in the file, by ``new``."""
 
     name: str
     file: str
@@ -84,7 +85,7 @@ class Mutant:
 
 @dataclass
 class Outcome:
-    """How a test went."""
+    """The result of a test."""
 
     failed: bool
     timed_out: bool
@@ -92,7 +93,7 @@ class Outcome:
 
 
 def read_list(path: Path) -> list[Mutant]:
-    """The mutations of a list, in its order. Raises ListError."""
+    """Returns the mutations of a list, in its order. Raises ListError."""
     try:
         rows = tomllib.loads(path.read_text())["mutant"]
     except (OSError, tomllib.TOMLDecodeError, KeyError) as error:
@@ -117,7 +118,7 @@ def read_list(path: Path) -> list[Mutant]:
 
 
 def tracked() -> list[Path]:
-    """The tree's files, also those that are to be committed yet."""
+    """Returns the tree's files, including untracked ones that are not ignored."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -128,7 +129,7 @@ def tracked() -> list[Path]:
 
 
 class Tree:
-    """A copy of the tree, built by itself. One thread at a time."""
+    """A copy of the tree with its own build. Use by one thread at a time."""
 
     def __init__(self, folder: Path, jobs: int) -> None:
         self._source = folder / "tree"
@@ -139,7 +140,7 @@ class Tree:
         self._packaged = False
         self._environment = {
             **os.environ,
-            # Compilations of one copy serve the others.
+            # Copies share compiled objects.
             "CCACHE_BASEDIR": str(folder),
             "CCACHE_NOHASHDIR": "1",
             "PYTHONPATH": str(self._python),
@@ -148,7 +149,7 @@ class Tree:
         self._copy()
 
     def _copy(self) -> None:
-        """Makes the copy what the tree is. What is the same keeps its time, so that it is not built again."""
+        """Updates the copy from the tree. Unchanged files keep their time and are not rebuilt."""
         wanted = {path for path in tracked() if (ROOT / path).is_file()}
         for path in wanted:
             _copy_if_different(ROOT / path, self._source / path)
@@ -157,7 +158,7 @@ class Tree:
                 path.unlink()
 
     def package(self) -> None:
-        """A copy of the installed Python package, with the tree's sources in it."""
+        """Copies the installed Python package, then the tree's sources over it."""
         found = importlib.util.find_spec("rueda")
         if found is None or not found.submodule_search_locations:
             raise ListError("rueda is not installed in this Python: make tools")
@@ -173,7 +174,7 @@ class Tree:
                     _copy_if_different(path, target)
 
     def program(self, name: str) -> Path:
-        """The executable that has the cases of tests/unit/*/``name``.cpp, whatever it is called."""
+        """Returns the executable with the cases of tests/unit/*/``name``.cpp, whatever its name."""
         rules = (self._build / "build.ninja").read_text().replace("$\n", "")
         folder = re.escape(str(self._source / "tests" / "unit"))
         source = rf"{folder}/(?:\S*/)?{re.escape(name)}\.cpp"
@@ -189,7 +190,7 @@ class Tree:
     def build(self, test: Test) -> None:
         """Builds what the test needs. Raises DoesNotCompile."""
         if not test.is_compiled:
-            if not self._packaged:  # what is there may be left of a run that was ended
+            if not self._packaged:  # an interrupted run may have left files
                 self.package()
                 self._packaged = True
             return
@@ -226,8 +227,8 @@ class Tree:
         return [sys.executable, "-m", "pytest", "-q", "-x", test.program, "-k", test.filter]
 
     def run(self, test: Test) -> Outcome:
-        """Runs the test, which has been built."""
-        without_core = ["sh", "-c", 'ulimit -c 0; exec "$@"', "sh"]  # some crash
+        """Runs the test, which must be built."""
+        without_core = ["sh", "-c", 'ulimit -c 0; exec "$@"', "sh"]  # some mutants crash
         with subprocess.Popen(
             [*without_core, *self._command(test)],
             cwd=self._source / "tests" / "python",
@@ -249,7 +250,7 @@ class Tree:
         return Outcome(process.returncode != 0, timed_out, output)
 
     def try_out(self, mutant: Mutant) -> str:
-        """What became of the mutation."""
+        """Returns what became of the mutation."""
         places = [self._source / mutant.file]
         for folder, package in PACKAGE.items():
             if mutant.file.startswith(f"{folder}/"):
@@ -294,7 +295,7 @@ def _copy_if_different(source: Path, target: Path) -> None:
 def in_parallel(
     trees: Sequence[Tree], tasks: Iterable[object], work: Callable[[Tree, object], None]
 ) -> None:
-    """Calls ``work`` for each task, on a tree that is free."""
+    """Calls ``work`` for each task with a free tree."""
     waiting: queue.SimpleQueue[object] = queue.SimpleQueue()
     for task in tasks:
         waiting.put(task)
@@ -319,7 +320,7 @@ def in_parallel(
 
 
 def try_all(mutants: Sequence[Mutant], jobs: int) -> dict[str, str]:
-    """What became of each mutation, by name. Says so as it goes."""
+    """Returns what became of each mutation, by name; prints progress."""
     processors = max(1, (os.cpu_count() or 1) // jobs)
     trees = [Tree(WORK / str(number), processors) for number in range(jobs)]
     results: dict[str, str] = {}
@@ -358,7 +359,7 @@ def try_all(mutants: Sequence[Mutant], jobs: int) -> dict[str, str]:
 
 
 def summarize(mutants: Sequence[Mutant], results: dict[str, str]) -> bool:
-    """Prints a table; whether all were killed."""
+    """Prints a table; returns whether all mutations were killed."""
     width = max(len(mutant.name) for mutant in mutants)
     print()
     for mutant in mutants:
@@ -369,7 +370,7 @@ def summarize(mutants: Sequence[Mutant], results: dict[str, str]) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
+    """Runs the command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
         "list", nargs="?", type=Path, default=Path(__file__).with_name("mutants.toml")

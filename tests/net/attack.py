@@ -1,10 +1,11 @@
-"""Attacks the listeners of a running job, and captures what its ranks say to each other.
+"""Attacks the listeners of a running job and captures what its ranks send each other.
 
-    python attack.py capture FILE           until it is terminated: writes the hellos that pass this host's eth0
-    python attack.py strike ORDER.json      does what the order says, and prints what came of it as JSON
+    python attack.py capture FILE       writes the hellos that pass this host's eth0 until ended
+    python attack.py strike ORDER.json  carries out the order and prints the result as JSON
 
-An order has `targets` (addresses as "unix:name" or "tcp:host:port"), `kind`, `count`, `rate` (connections a second; 0
-for no limit) and, for replays, `hellos`: the file of a capture. Nothing of Rueda is used, as an attacker would not.
+An order has `targets` (addresses such as "unix:name" or "tcp:host:port"), `kind`, `count`, `rate`
+(connections per second; 0 for no limit) and, for replays, `hellos` (a capture file). Like an
+attacker, it uses no code of Rueda.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ FRAME_HEADER = struct.Struct("=2I")
 WELCOME = 3
 
 
-# --- What the ranks say to each other
+# --- What the ranks send each other
 
 
 def _payload(packet: bytes) -> bytes:
-    """The TCP payload of an Ethernet frame with IPv4; nothing of others."""
+    """Returns the TCP payload of an Ethernet frame with IPv4; nothing for other frames."""
     if packet[12:14] != b"\x08\x00" or packet[23] != socket.IPPROTO_TCP:
         return b""
     ip = 14
@@ -44,7 +45,7 @@ def _payload(packet: bytes) -> bytes:
 
 
 def capture(file: Path) -> None:
-    """Writes a line for each hello: all bytes that were sent with it, in hexadecimal digits."""
+    """Writes one line per hello: all bytes sent with it, in hexadecimal."""
     everything = socket.htons(3)
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, everything) as tap, file.open("w") as out:
         tap.bind(("eth0", 0))
@@ -60,7 +61,7 @@ def capture(file: Path) -> None:
 
 
 def _connect(address: str) -> socket.socket | None:
-    """A connection; none where it is refused or the listener's queue is full."""
+    """Returns a connection, or None if it is refused or the listener's queue is full."""
     kind, rest = address.split(":", 1)
     if kind == "unix":
         connection = socket.socket(socket.AF_UNIX)
@@ -92,12 +93,12 @@ def _is_welcome(answer: bytes) -> bool:
 
 def _garbage(chance: random.Random) -> bytes:
     length = chance.choice([0, 1, 7, 8, 56, 200, 5000])
-    begin = chance.choice([b"", *PROTOCOLS])  # some get past the first look
+    begin = chance.choice([b"", *PROTOCOLS])  # some pass the first check
     return begin + chance.randbytes(length)
 
 
 def wrong_hello(protocol: bytes, rank: int, peer: int) -> bytes:
-    """As a rank of a world with another secret would say it."""
+    """Returns the hello of a rank whose world has another secret."""
     parts = ["hello", str(rank), str(peer)]
     text = "".join(f"{len(part)}:{part}" for part in parts).encode()
     proof = hmac.new(b"another job's secret", text, hashlib.sha256).digest()
@@ -105,7 +106,7 @@ def wrong_hello(protocol: bytes, rank: int, peer: int) -> bytes:
 
 
 def _words(order: dict[str, object]) -> Iterator[bytes]:
-    """What the connections say, one after the other, without end."""
+    """Yields what each connection sends, without end."""
     chance = random.Random(7)
     kind = order["kind"]
     if kind == "half-open":
@@ -124,10 +125,10 @@ def _words(order: dict[str, object]) -> Iterator[bytes]:
 
 
 def strike(order: dict[str, object]) -> dict[str, int]:
-    """Connects `count` times, and returns how many were let in how far.
+    """Connects `count` times and counts how far the connections get.
 
-    Silent connections and those that say a hello are held until the end. `confirmed`: of the welcomed, those of whom
-    64 more bytes, which prove nothing, were believed.
+    All connections but those that send garbage stay open until the end. `confirmed` counts the
+    welcomed connections on which 64 more bytes, which prove nothing, were accepted.
     """
     targets = itertools.cycle(list(order["targets"]))  # type: ignore[call-overload]
     count, rate = int(str(order["count"])), float(str(order["rate"]))
@@ -173,7 +174,7 @@ def _is_believed(connection: socket.socket) -> bool:
 
 
 def listeners() -> list[str]:
-    """The addresses at which this process listens, as its host knows them."""
+    """Returns the addresses at which this process listens, as its host lists them."""
     inodes = set()
     for name in os.listdir("/proc/self/fd"):
         try:

@@ -1,4 +1,4 @@
-"""A job of four ranks that is attacked while it works: on two hosts of a lab, or on one."""
+"""A job of four ranks that is attacked while it works, on two hosts of a lab or on one host."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .lab import Lab
 
 HERE = Path(__file__).parent
 RANKS = 4
-LIMIT = 300.0  # seconds for anything
+LIMIT = 300.0  # timeout of every wait, in seconds
 KINDS = ("garbage", "half-open", "replay", "last job", "wrong secret")
 
 
 class AttackFailed(Exception):
-    """The job has not survived, or has not begun."""
+    """The job did not start or did not survive."""
 
 
 @dataclass
 class Capture:
-    """What hosts see of hellos, from before a job until it works."""
+    """Captures the hellos that the hosts see, from before a job starts until it works."""
 
     lab: Lab
     folder: Path
@@ -51,22 +51,22 @@ class Capture:
             process.stdout.close()
 
     def hellos(self) -> list[str]:
-        """In hexadecimal digits, each once."""
+        """Returns the distinct hellos in hexadecimal."""
         lines = [(self.folder / host).read_text().split() for host in self.lab.names]
         return sorted({line for of_host in lines for line in of_host})
 
 
 class AttackedJob:
-    """A job that works until the end of the block. `lab`: none is this machine itself."""
+    """A job that works until the end of the block. `lab=None` runs it on this machine."""
 
     def __init__(self, folder: Path, lab: Lab | None, count: int = 1 << 18) -> None:
-        """`count`: of elements to be summed."""
+        """`count`: number of elements to sum."""
         self.folder, self.lab = folder, lab
         folder.mkdir(parents=True, exist_ok=True)
         self._phase("quiet")
         run = [str(Path(sys.executable).with_name("rueda")), "run", "--no-prefix"]
         if lab is None:
-            run += ["--no-mpi", "-np", str(RANKS)]  # the listeners are all ours
+            run += ["--no-mpi", "-np", str(RANKS)]  # so that every listener is Rueda's
         else:
             run += ["--ssh", str(lab.agent), "-H", f"h0:{RANKS // 2},h1:{RANKS // 2}"]
         run += [sys.executable, str(HERE / "attacked_rank.py"), str(folder), str(count)]
@@ -96,7 +96,7 @@ class AttackedJob:
         self._log.close()
 
     def rest(self, seconds: float, name: str = "quiet") -> None:
-        """Works undisturbed, in a phase of this name."""
+        """Lets the job work undisturbed in a phase of this name."""
         self._phase(name)
         time.sleep(seconds)
         self._look()
@@ -104,7 +104,7 @@ class AttackedJob:
     def suffer(
         self, kind: str, count: int, rate: float, hellos: Sequence[str] = ()
     ) -> dict[str, int]:
-        """Is attacked on all of its listeners, from each host with what that reaches. What came of it, summed up."""
+        """Attacks all listeners, each from a host that reaches it; returns the summed results."""
         if kind in ("replay", "last job") and not hellos:
             raise AttackFailed("no hello was captured")
         told = self.folder / "hellos"
@@ -128,7 +128,7 @@ class AttackedJob:
                 "rate": rate / len(where),
                 "hellos": str(told),
             }
-            if kind in ("replay", "last job"):  # TCP is what somebody can have heard
+            if kind in ("replay", "last job"):  # only TCP can be overheard
                 order["targets"] = [a for a in targets if a.startswith("tcp:")]
             file = self.folder / f"order.{number}"
             file.write_text(json.dumps(order))
@@ -149,7 +149,7 @@ class AttackedJob:
         return total
 
     def end(self) -> list[dict[str, Any]]:
-        """What each rank has seen. Raises AttackFailed where one has seen other bits, or failed."""
+        """Returns what each rank saw. Raises AttackFailed if a rank fails or saw wrong bits."""
         self._phase("end")
         try:
             code = self._process.wait(LIMIT)

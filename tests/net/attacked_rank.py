@@ -1,8 +1,9 @@
-"""A rank of a job that is attacked: sums arrays step by step, and looks at every bit of the results.
+"""A rank of an attacked job: sums arrays step by step and checks every bit of the results.
 
-Works in phases, whose names rank 0 reads from the file `phase` in its folder, until that is `end`. Each rank writes
-where it listens (`listeners.RANK`), and at the end what it has seen (`seen.RANK`): of each phase the times of its
-steps, and what the process held when it ended.
+Works in phases. Rank 0 reads their names from the file `phase` in the job's folder until the name
+is `end`. Each rank writes its listeners to `listeners.RANK` and, at the end, what it saw to
+`seen.RANK`: for each phase the step times and the resources that the process held when the phase
+ended.
 
     python attacked_rank.py FOLDER COUNT
 """
@@ -19,11 +20,11 @@ import attack
 import numpy as np
 import rueda
 
-STEPS = 20  # between two looks at the phase
+STEPS = 20  # between two reads of the phase
 
 
 def held() -> dict[str, int]:
-    """Descriptors, threads and KiB of resident memory of this process."""
+    """Returns this process's open descriptors, threads and resident memory in KiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
     return {
@@ -34,7 +35,7 @@ def held() -> dict[str, int]:
 
 
 def phase_now(folder: Path) -> int:
-    """The number of lines in the file: phases are appended."""
+    """Returns the number of lines in the file: each phase appends one."""
     return len((folder / "phase").read_text().split("\n")) - 1
 
 
@@ -68,7 +69,7 @@ def main() -> None:
             times.append(time.perf_counter() - begin)
             assert total.tobytes() == expected[step % 4].tobytes(), "other bits"
             assert rueda.size() == size
-        # Once the links have opened what they open late.
+        # The links open some listeners late: after the first steps all are there.
         if not (folder / f"listeners.{rank}").exists():
             write(folder / f"listeners.{rank}", attack.listeners())
         one = seen.setdefault(name, {"times": [], "held": {}})

@@ -1,4 +1,4 @@
-"""The fixtures that make labs."""
+"""Fixtures that make labs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["make_lab"]
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    """Three hosts for all tests of a file: they leave its links as they were."""
+    """Three hosts shared by all tests of a file, which must leave the links unchanged."""
     with or_skip():
         made = Lab(3)
         made.up()
@@ -30,7 +30,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def launcher(lab: Lab, tmp_path: Path) -> Iterator[Launcher]:
-    """Nothing may be left running."""
+    """Starts jobs; fails if a process is left on any host."""
     launcher = Launcher(lab, tmp_path, [str(lab.agent)])
     yield launcher
     launcher.wait_until_gone()
@@ -38,7 +38,7 @@ def launcher(lab: Lab, tmp_path: Path) -> Iterator[Launcher]:
 
 @pytest.fixture
 def pods(lab: Lab, tmp_path: Path) -> Iterator[Pods]:
-    """Nothing may be left running."""
+    """Starts one launcher per node; fails if a process is left on any host."""
     made = Pods(lab, tmp_path)
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""Runs `rueda run` on a host of a lab, and looks what is left on all of them."""
+"""Runs `rueda run` on a host of a lab and checks which processes are left on all hosts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rueda_command import LAUNCHER, Ran, launcher_environment
 
 from .lab import Lab, namespaces
 
-# Ranks that leave their number in a file, so that a test knows that all have started.
+# Each rank writes its number to a file, so a test knows when all have started.
 PREAMBLE = """
 import os, pathlib, signal, subprocess, sys, time
 rank, size = int(os.environ["RUEDA_RANK"]), int(os.environ["RUEDA_SIZE"])
@@ -33,23 +33,23 @@ class Launcher:
     """Starts jobs on hosts of the lab, in one folder."""
 
     def __init__(self, lab: Lab, folder: Path, agent: Sequence[str]) -> None:
-        """`agent`: what reaches other hosts."""
+        """`agent`: the command that reaches other hosts."""
         self.lab = lab
         self.folder = folder
         self.agent = " ".join(agent)
 
     def line(self, *arguments: str, on: str = "h0") -> list[str]:
-        """The command line of a job that is started on host `on`."""
+        """Returns the command line of a job that starts on host `on`."""
         run = [*LAUNCHER, "run", "--ssh", self.agent, "--grace", "1", *arguments]
         return self.lab.inside(on, *run)
 
     def program(self, text: str) -> list[str]:
-        """The command of ranks that run `text`, once all have started."""
+        """Returns the command of ranks that run `text` once all have started."""
         (self.folder / "program.py").write_text(PREAMBLE + textwrap.dedent(text))
         return ["python3", "program.py"]
 
     def run(self, *arguments: str, on: str = "h0", stdin: str = "", **variables: str) -> Ran:
-        """Runs a job to its end."""
+        """Runs a job to completion."""
         done = subprocess.run(
             self.line(*arguments, on=on),
             env={**job_environment(), **variables},
@@ -64,7 +64,7 @@ class Launcher:
 
     @contextmanager
     def started(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """A job, which is killed in the end where it still runs."""
+        """Starts a job; kills it at the end if it still runs."""
         process = subprocess.Popen(
             self.line(*arguments),
             env=job_environment(),
@@ -83,13 +83,13 @@ class Launcher:
 
     @contextmanager
     def running(self, *arguments: str, ranks: int = 4) -> Iterator[subprocess.Popen[str]]:
-        """A job once its ranks have marked that they are `ready`."""
+        """Starts a job and waits until its ranks have marked `ready`."""
         with self.started(*arguments) as process:
             self.wait_for("ready", ranks, process)
             yield process
 
     def wait_for(self, name: str, count: int, process: subprocess.Popen[str]) -> None:
-        """Until so many ranks have marked it."""
+        """Waits until `count` ranks have marked `name`."""
         deadline = time.monotonic() + 60
         while len(list(self.folder.glob(f"{name}.*"))) < count:
             assert process.poll() is None, process.communicate()
@@ -97,7 +97,7 @@ class Launcher:
             time.sleep(0.01)
 
     def processes(self, host: str) -> dict[int, str]:
-        """What runs on a host but its sshd: process and command line."""
+        """Returns the processes of a host except sshd, with their command lines."""
         found = {}
         for process in namespaces.processes_of(self.lab.namespace(host)):
             try:
@@ -109,11 +109,11 @@ class Launcher:
         return found
 
     def find(self, host: str, program: str) -> list[int]:
-        """The processes of a host whose command line begins like this, oldest first."""
+        """Returns a host's processes whose command line begins with `program`, oldest first."""
         return sorted(p for p, line in self.processes(host).items() if line.startswith(program))
 
     def wait_until_gone(self) -> None:
-        """Until nothing runs on any host."""
+        """Waits until nothing runs on any host."""
         deadline = time.monotonic() + 60
         while left := {h: p for h in self.lab.names if (p := self.processes(h))}:
             assert time.monotonic() < deadline, left
@@ -121,5 +121,5 @@ class Launcher:
 
 
 def job_environment() -> dict[str, str]:
-    """Of a launcher in a lab."""
-    return {**launcher_environment(), "OMP_NUM_THREADS": "1"}  # else the launcher speaks of it
+    """Returns the environment of a launcher in a lab."""
+    return {**launcher_environment(), "OMP_NUM_THREADS": "1"}  # or the launcher prints a hint

@@ -39,7 +39,7 @@ class Pods:
     def start(
         self, host: str, *arguments: str, program: str | Sequence[str] = SHOWS, **variables: str
     ) -> Process:
-        """One launcher; `arguments` add to, or overrule, those that all have."""
+        """Starts one launcher; `arguments` extend or override the common ones."""
         given = ["--rendezvous", f"tcp:h0:{PORT}", "-np", "2", "--grace", "1", *arguments]
         command = [sys.executable, "-c", program] if isinstance(program, str) else program
         base = {"RUEDA_SECRET": self.secret, "OMP_NUM_THREADS": "1"}
@@ -62,7 +62,7 @@ class Pods:
     def all(
         self, count: int, *arguments: str, program: str = SHOWS, **variables: str
     ) -> list[Process]:
-        """One launcher on each host, the last first."""
+        """Starts one launcher on each host, the last host first."""
         numbers = reversed(range(count))
         given = ["--nodes", str(count), *arguments]
         started = [
@@ -72,7 +72,7 @@ class Pods:
         return started[::-1]
 
     def first_to_end(self, processes: Sequence[Process]) -> Process:
-        """The one of them that ends before the others."""
+        """Returns the launcher that ends first."""
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline:
             for process in processes:
@@ -82,7 +82,7 @@ class Pods:
         raise AssertionError("none of them has ended")
 
     def written(self) -> str:
-        """What all launchers have written; those that still run are killed."""
+        """Kills the launchers that still run and returns what they wrote."""
         parts = []
         for process in self._started:
             if process.poll() is None:
@@ -91,7 +91,7 @@ class Pods:
         return "\n".join(parts)
 
     def close(self) -> None:
-        """Ends what is left."""
+        """Kills the launchers that still run."""
         for process in self._started:
             if process.poll() is None:
                 process.kill()

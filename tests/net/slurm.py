@@ -16,7 +16,7 @@ from rueda_command import launcher_environment
 
 from .lab import Lab, Unavailable
 
-# `ip netns exec` mounts a sysfs without this machine's cgroups, which slurmd wants to see.
+# `ip netns exec` mounts a sysfs without this machine's cgroups, which slurmd requires.
 _WITH_CGROUPS = """
 mount -t tmpfs none /sys/fs/cgroup && mkdir /sys/fs/cgroup/systemd &&
 mount -t cgroup -o none,name=systemd none /sys/fs/cgroup/systemd
@@ -57,7 +57,7 @@ PartitionName=p Nodes=h0,h1 Default=YES MaxTime=INFINITE State=UP OverSubscribe=
 
 
 class Slurm:
-    """Up within a `with` block. Raises Unavailable where Slurm is not installed."""
+    """Runs for a `with` block. Raises Unavailable if Slurm is not installed."""
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self._lab = lab
@@ -88,7 +88,7 @@ class Slurm:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends the daemons; what they have started ends with the lab."""
+        """Ends the daemons; the processes they started end with the lab."""
         for daemon in self._daemons:
             daemon.kill()
         for daemon in self._daemons:
@@ -97,11 +97,11 @@ class Slurm:
     def run(
         self, *command: str, timeout: float = 120, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        """A command of Slurm's on h0, to its end."""
+        """Runs a Slurm command on h0 to completion."""
         return self._lab.run("h0", *command, timeout=timeout, env=self._environment(variables))
 
     def logs(self) -> str:
-        """What the daemons have written."""
+        """Returns the daemons' logs."""
         return "\n".join(path.read_text() for path in sorted(self._folder.glob("*.log")))
 
     def _environment(self, more: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Algorithms between hosts, over their links: every rank gets the same, in as many messages as they say."""
+"""Algorithms between hosts, over links: same results on all ranks, expected number of messages."""
 
 from __future__ import annotations
 
@@ -70,8 +70,9 @@ def test_hosts_exchange(make_lab: MakeLab, tmp_path: Path, algorithm: str) -> No
     lines = [line.removeprefix("sent ") for line in ran.out.splitlines() if "sent" in line]
     sent = dict(json.loads(line) for line in lines)
     assert len(sent) == 5
-    # Numbers of rows, since there are no rows: for each pair, or for each host and rank there. For
-    # the only rank of the last host the first ranks of the others carry.
+    # The arrays have no rows, so only row counts are sent: one message for each pair of ranks, or
+    # for each host and local rank. The first ranks of the other hosts relay for the only rank of
+    # the last host.
     for rank, counts in sent.items():
         gathered = {0: 2, 1: 1, 2: 2, 3: 1, 4: 4}[rank]
         assert counts[0] == (4 if algorithm == "pairwise" else gathered)

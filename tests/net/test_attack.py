@@ -1,6 +1,6 @@
-"""Strangers at the doors of a running job: nobody joins, no bit differs, and nothing of them stays.
+"""Strangers at the listeners of a running job: nobody joins, no bit differs, nothing leaks.
 
-`benchmarks/hosts/attack.py` does the same with thousands of connections, and measures.
+`benchmarks/hosts/attack.py` does the same with thousands of connections and measures the effect.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONNECTIONS = 120
 
 
 def check(seen: list[dict[str, Any]]) -> None:
-    """Each rank holds as little after the attacks as it did before them."""
+    """Checks that no rank holds more resources after the attacks than before."""
     for of_rank in seen:
         before, after = of_rank["quiet"]["held"], of_rank["after"]["held"]
         assert after["descriptors"] <= before["descriptors"]

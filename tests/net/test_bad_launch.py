@@ -1,4 +1,4 @@
-"""Hosts that cannot take part: one sentence with the host's name, and nothing keeps running anywhere."""
+"""Hosts that cannot take part: one sentence names the host, and no process is left anywhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TWO = ["-H", "h0:1,h1:1", "--init-timeout", "20"]
 
 @pytest.fixture
 def launcher(lab: Lab, tmp_path: Path) -> Iterator[Launcher]:
-    """Over ssh; skips where there is no sshd."""
+    """Launches over ssh; skips if there is no sshd."""
     with or_skip():
         launcher = Launcher(lab, tmp_path, lab.ssh())
     yield launcher
@@ -29,7 +29,7 @@ def launcher(lab: Lab, tmp_path: Path) -> Iterator[Launcher]:
 
 @pytest.fixture
 def through(lab: Lab, tmp_path: Path) -> Iterator[Launcher]:
-    """Over an agent that a test writes itself: `host` and `command` are set in it."""
+    """Launches over an agent that the test writes; it has `host` and `command`."""
     launcher = Launcher(lab, tmp_path, [str(tmp_path / "agent")])
     yield launcher
     launcher.wait_until_gone()
@@ -42,7 +42,7 @@ def write_agent(launcher: Launcher, text: str) -> None:
 
 
 def refused(launcher: Launcher, *arguments: str, **variables: str) -> str:
-    """The one sentence that such a job gets."""
+    """Runs a job that must be refused; returns its only line of output."""
     marks = launcher.program("mark('ran')")
     ran = launcher.run(*arguments, *marks, **variables)
     assert ran.code == 2, ran.err
@@ -131,7 +131,8 @@ def test_another_version_is_there(through: Launcher) -> None:
 
 def test_something_else_answers(through: Launcher) -> None:
     write_agent(through, "while read -r line; do :; done; echo 'no shell for you'; exit 1")
-    # The first that is late is named, and on a busy machine the launcher's own host may be late, too.
+    # The error names the first late host; on a busy machine the launcher's own host may be late
+    # too.
     said = refused(through, "-H", "h1:1,h0:1", "--init-timeout", "2")
     assert said.startswith("host 'h1' was not ready within 2 s")
 
@@ -141,7 +142,7 @@ def test_something_else_answers(through: Launcher) -> None:
 )
 def test_garbage_answers(through: Launcher, garbage: str) -> None:
     write_agent(through, f"{garbage} | head -c 1000000; sleep 60")
-    said = refused(through, "-H", "h1:1,h0:1", "--init-timeout", "2")  # as above
+    said = refused(through, "-H", "h1:1,h0:1", "--init-timeout", "2")  # h1 first, as above
     assert said.startswith("host 'h1' ")
 
 
@@ -182,7 +183,7 @@ def test_the_program_is_not_there(launcher: Launcher) -> None:
 
 
 def test_the_program_cannot_be_started_there(through: Launcher) -> None:
-    """Only one host finds out, when the others have started."""
+    """Only one host finds out, after the others have started."""
     program = through.folder / "program"
     program.write_text("#!/bin/sh\nsleep 100\n")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""`rueda run --max-np` over several hosts: hosts and ranks that come, that cannot come, that die and that go."""
+"""`rueda run --max-np` over several hosts: hosts and ranks join, fail to join, die and leave."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from .launching import Launcher
 
 pytest.importorskip("rueda._native")
 
-# Trains until `stop` exists. Every step's sum is checked, and at the end the bits of what was trained are told.
+# Trains until the file `stop` exists, checks every step's sum, and prints the trained bits at the
+# end.
 PROGRAM = """
 import hashlib, os, pathlib, socket, sys, time
 import numpy as np
@@ -61,7 +62,7 @@ print("ended at", step.number, "of", *sizes, "on", host, "with", digest, flush=T
 """
 
 
-# A model and an optimizer that are large enough to travel in the background.
+# A model and an optimizer large enough to be sent in the background.
 TORCH_PROGRAM = """
 import hashlib, os, pathlib, socket, time
 import torch
@@ -98,7 +99,7 @@ print("ended at", step.number, "on", socket.gethostname(), "with", digest.hexdig
 
 
 class Job:
-    """A job that runs, and what it leaves in its folder."""
+    """A running job and the files in its folder."""
 
     def __init__(self, launcher: Launcher, process: subprocess.Popen[str]) -> None:
         self.launcher = launcher
@@ -107,11 +108,11 @@ class Job:
         self._ended: tuple[str, str] | None = None
 
     def hosts(self, text: str) -> None:
-        """What the discovery script prints from now on."""
+        """Sets what the discovery script prints from now on."""
         name_hosts(self.folder, text)
 
     def wait_for(self, name: str) -> None:
-        """Until a rank has marked it."""
+        """Waits until a rank has marked `name`."""
         deadline = time.monotonic() + 180
         while not (self.folder / name).exists():
             assert self.process.poll() is None, self.process.communicate()
@@ -121,31 +122,31 @@ class Job:
             time.sleep(0.02)
 
     def rank(self, number: int) -> tuple[int, str]:
-        """The process of a rank, and its host."""
+        """Returns the process of a rank and its host."""
         process, host = (self.folder / f"pid.{number}").read_text().split()
         return int(process), host
 
     def stop(self) -> tuple[int, str, str]:
-        """Lets the ranks end; exit code and output."""
+        """Lets the ranks end; returns exit code and output."""
         (self.folder / "stop").touch()
         out, err = self.process.communicate(timeout=180)
         return self.process.returncode, out, err
 
 
 def name_hosts(folder: Path, text: str) -> None:
-    """In one piece: the script may be reading."""
+    """Replaces the file atomically: the script may be reading it."""
     (folder / "hosts.new").write_text(text)
     os.replace(folder / "hosts.new", folder / "hosts")
 
 
 def ends(out: str) -> dict[int, tuple[str, str]]:
-    """Of each rank that has ended by itself: its host, and its bits."""
+    """Returns host and bits of each rank that ended by itself."""
     found = re.findall(r"\[(\d+)\]<stdout>: ended at .* on (\S+) with (\S+)", out)
     return {int(number): (host, digest) for number, host, digest in found}
 
 
 def only_line(text: str, words: str) -> str:
-    """The line with these words, of which there must be one."""
+    """Returns the only line that has these words."""
     lines = [line for line in text.splitlines() if words in line]
     assert len(lines) == 1, text
     return lines[0]
@@ -153,7 +154,7 @@ def only_line(text: str, words: str) -> str:
 
 @pytest.fixture
 def launcher(make_lab: MakeLab, tmp_path: Path) -> Iterator[Launcher]:
-    """On three hosts, over ssh if possible. Nothing may be left running on any of them."""
+    """Starts jobs on three hosts, over ssh if possible; fails if a process is left on any."""
     lab: Lab = make_lab(3, rate="1gbit")
     try:
         agent = lab.ssh()
@@ -170,7 +171,7 @@ def launcher(make_lab: MakeLab, tmp_path: Path) -> Iterator[Launcher]:
 
 @contextmanager
 def running(launcher: Launcher, *flags: str) -> Iterator[Job]:
-    """A job of train.py."""
+    """Starts a job of train.py."""
     cooldown = ["--blacklist-cooldown-range", "0.5", "2"]
     with launcher.started(*flags, *cooldown, "python3", "train.py") as process:
         yield Job(launcher, process)
@@ -178,7 +179,7 @@ def running(launcher: Launcher, *flags: str) -> Iterator[Job]:
 
 @contextmanager
 def discovering(launcher: Launcher, hosts: str, *flags: str) -> Iterator[Job]:
-    """A job on the hosts that a script names."""
+    """Starts a job on the hosts that a script names."""
     name_hosts(launcher.folder, hosts)
     with running(launcher, "--host-discovery-script", "./hosts.sh", *flags) as job:
         yield job
@@ -228,7 +229,7 @@ def test_more_slots_of_a_host_that_is_there(launcher: Launcher) -> None:
 
 
 def count_tries(launcher: Launcher, host: str) -> None:
-    """Has the launcher's ssh leave a file 'HOST.N' when it is called for that host for the Nth time."""
+    """Makes the launcher's ssh leave a file 'HOST.N' at its Nth call for that host."""
     script = launcher.folder / "counting"
     tries = launcher.folder / host
     script.write_text(f"""#!/bin/sh
@@ -249,8 +250,8 @@ def test_a_host_that_cannot_be_reached_is_named_once_and_the_job_goes_on(
     with discovering(launcher, "h0:1\nh1:1\n", "-np", "2", "--max-np", "4") as job:
         job.wait_for("size2.0")
         job.hosts("h0:1\nh1:1\nnowhere:1\nh2:1\n")
-        job.wait_for("size3.2")  # another one that can be reached is not kept from joining
-        job.wait_for("nowhere.3")  # it is tried again, and again
+        job.wait_for("size3.2")  # the unreachable host does not keep another from joining
+        job.wait_for("nowhere.3")  # it is retried repeatedly
         code, out, err = job.stop()
     assert code == 0, out + err
     said = only_line(err, "nowhere")
@@ -348,10 +349,10 @@ def test_the_ranks_of_a_host_that_vanishes_leave(launcher: Launcher) -> None:
         job.hosts("h0:1\nh2:1\n")
         job.wait_for("size2.0")
         deadline = time.monotonic() + 30
-        while launcher.processes("h1"):  # also what has started them
+        while launcher.processes("h1"):  # including the launcher's own processes
             assert time.monotonic() < deadline, launcher.processes("h1")
             time.sleep(0.05)
-        job.hosts("h0:1\nh1:1\nh2:1\n")  # and comes again
+        job.hosts("h0:1\nh1:1\nh2:1\n")  # the host returns
         job.wait_for("size3.3")
         assert job.rank(3)[1] == "h1"
         code, out, err = job.stop()
@@ -363,7 +364,7 @@ def test_the_ranks_of_a_host_that_vanishes_leave(launcher: Launcher) -> None:
 
 
 def test_the_first_host_may_vanish(launcher: Launcher) -> None:
-    """The one at which the first ranks have met."""
+    """The host at which the first ranks met."""
     with discovering(launcher, "h1:1\nh2:1\n", "-np", "2", "--max-np", "3") as job:
         job.wait_for("size2.0")
         job.hosts("h2:1\n")
@@ -426,9 +427,7 @@ def test_a_host_that_falls_silent_is_lost_with_its_ranks(launcher: Launcher) -> 
         launcher.lab.link("h2", 0).silence()
         job.wait_for("size2.0")
         deadline = time.monotonic() + 60
-        while launcher.processes(
-            "h2"
-        ):  # it ends its ranks when it does not hear the launcher any more
+        while launcher.processes("h2"):  # it ends its ranks when it no longer hears the launcher
             assert time.monotonic() < deadline, launcher.processes("h2")
             time.sleep(0.05)
         code, out, err = job.stop()

@@ -1,4 +1,4 @@
-"""Ranks get to know how those of other hosts have ended."""
+"""Ranks learn how ranks of other hosts have ended."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from .launching import PREAMBLE, Launcher
 from .pods import Pods
 
-# Rank 3 is killed, then rank 2 ends by itself. Those that are left wait for what they are told. They may miss what the
-# one that ends has come through before.
+# Rank 3 is killed, then rank 2 ends by itself. The survivors wait until they are told how. They may
+# fail an allreduce that the ended rank completed.
 PROGRAM = """
 import numpy as np
 import rueda
@@ -46,14 +46,14 @@ print("left:", lost.host, lost.exit_status, lost.ending, flush=True)
 
 
 def check(out: str) -> None:
-    """What ranks 0 to 2 have printed."""
+    """Checks what ranks 0 to 2 have printed."""
     assert re.findall(r"killed: (.*)", out) == ["h1 -9 killed by SIGKILL (Killed)"] * 3, out
     assert re.findall(r"left: (.*)", out) == ["h1 9 exit code 9"] * 2, out
 
 
 @pytest.mark.parametrize("may_grow", [False, True])
 def test_ranks_on_all_hosts_learn_how_others_have_ended(launcher: Launcher, may_grow: bool) -> None:
-    # Nobody joins in the time that this takes: h0 and h1 have no slots left, and h2 is not among them.
+    # Nobody joins meanwhile: h0 and h1 have no free slots, and h2 is not in the list.
     limits = ["--min-np", "1", *(["--max-np", "4"] if may_grow else [])]
     ran = launcher.run("-H", "h0:2,h1:2", *limits, *launcher.program(PROGRAM))
     assert ran.code == 0, ran.out + ran.err

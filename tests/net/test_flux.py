@@ -1,4 +1,4 @@
-"""Rueda under Flux itself, whose two brokers run on two hosts: the ranks meet through its PMI, without any MPI."""
+"""Rueda under Flux with two brokers on two hosts: the ranks meet through its PMI, without MPI."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ rueda.init(init_timeout=60)  # a process manager takes one conversation in a pro
 found = rueda.allgather_object(os.uname().nodename)
 print("met", rueda.size(), sorted(set(found)), "\\n", end="")
 """
-# Which Flux starts each broker with: on the host whose number is its rank.
+# Flux starts each broker with this: on the host whose number is the broker's rank.
 WRAP = """#!/bin/bash
 exec ip netns exec {lab}-h$PMI_RANK unshare --uts bash -c 'hostname "$0" && exec "$@"' h$PMI_RANK "$@"
 """
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(shutil.which("flux") is None, reason="there is n
 
 @pytest.fixture
 def run(lab: Lab, tmp_path: Path) -> Run:
-    """Runs a program under `flux run`, in an instance of its own."""
+    """Runs a program under `flux run`, in its own Flux instance."""
     wrap = tmp_path / "wrap"
     wrap.write_text(WRAP.format(lab=lab.lab))
     wrap.chmod(0o755)

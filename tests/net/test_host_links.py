@@ -1,4 +1,4 @@
-"""What `rueda check -H` tells of the links between hosts."""
+"""What `rueda check -H` reports about the links between hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytest.importorskip("rueda._native")
 
 
 def check(lab: Lab, *arguments: str, agent: bool = True) -> str:
-    """What `rueda check` prints on h0."""
+    """Returns what `rueda check` prints on h0."""
     through = ["--ssh", str(lab.agent)] if agent else []
     line = lab.inside("h0", *LAUNCHER, "check", *through, *arguments)
     done = subprocess.run(

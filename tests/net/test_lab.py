@@ -1,4 +1,4 @@
-"""The lab itself: names, addresses, what its links can be told, and that nothing is left behind."""
+"""The lab itself: names, addresses, control of links, and complete removal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .lab.links import Link
 ROOT = Path(__file__).parents[2]
 ALLOWED = "tcp_allowed_congestion_control"
 
-# Each line that it gets back has crossed the links twice.
+# Each line that comes back has crossed the links twice.
 ECHO = """
 import socket, sys
 family, port = (socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET), int(sys.argv[2])
@@ -40,7 +40,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=float(sys
     c.sendall(b"hello")
     print(c.recv(5).decode())
 """
-# Sends so many bytes; says how long it took until all had arrived.
+# Sends `count` bytes and prints how long it took until all had arrived.
 SEND = """
 import socket, sys, time
 address, port, count, source = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
@@ -54,7 +54,7 @@ with socket.create_connection((address, port), timeout=60, source_address=("", s
 
 
 def serve(lab: Lab, host: str, address: str, manner: str, port: int = 4711) -> None:
-    """A server that ends with the lab."""
+    """Starts a server that ends with the lab."""
     server = lab.start(
         host,
         *(sys.executable, "-c", ECHO, address, str(port), manner),
@@ -67,13 +67,13 @@ def serve(lab: Lab, host: str, address: str, manner: str, port: int = 4711) -> N
 
 
 def answers(lab: Lab, host: str, address: str, timeout: float = 5) -> str:
-    """What a host that connects there gets back, or the error."""
+    """Returns the answer to a host that connects there, or the error."""
     asked = lab.run(host, sys.executable, "-c", ASK, address, "4711", str(timeout))
     return asked.stdout.strip() or asked.stderr.strip().rpartition("\n")[2]
 
 
 def send(lab: Lab, count: int, source: int = 0, address: str = "") -> float:
-    """Seconds from h0 to h1."""
+    """Returns the seconds that the bytes take from h0 to h1."""
     where = address or lab.address("h1")
     line = [sys.executable, "-c", SEND, where, "4711", str(count), str(source)]
     sent = lab.run("h0", *line)
@@ -82,7 +82,7 @@ def send(lab: Lab, count: int, source: int = 0, address: str = "") -> float:
 
 
 def traces(lab: str) -> list[str]:
-    """What there is of a lab."""
+    """Returns everything that exists of a lab."""
     etc = [str(path) for path in namespaces.ETC.glob(f"{lab}-*")]
     folder = namespaces.folder_of(lab)
     return namespaces.namespaces_of(lab) + etc + [str(folder)] * folder.exists()
@@ -127,7 +127,7 @@ def test_ssh_gets_into_every_host(make_lab: MakeLab) -> None:
 
 
 def test_a_link_keeps_its_rate(make_lab: MakeLab) -> None:
-    lab = make_lab(2, rate="80mbit")  # 0.42 s for 4 MiB, of which 256 KiB are the burst
+    lab = make_lab(2, rate="80mbit")  # 0.42 s for 4 MiB, 256 KiB of which are the burst
     serve(lab, "h1", lab.address("h1"), "count")
     bound = (4 << 20) / 10e6
     assert 0.8 * bound < send(lab, 4 << 20) < 2 * bound
@@ -138,7 +138,7 @@ def test_a_link_keeps_its_rate(make_lab: MakeLab) -> None:
 
 @pytest.mark.parametrize("family", ["ipv4", "ipv6"])
 def test_a_flow_is_capped_by_its_port(make_lab: MakeLab, family: str) -> None:
-    """Whichever of both the lab's names resolve to."""
+    """For either address family, not only the one that the lab's names resolve to."""
     lab = make_lab(2, rate="800mbit")
     lab.cap_flows(["80mbit", "8mbit"], port="sport")
     address = getattr(lab, family)("h1")
@@ -178,7 +178,7 @@ def test_packets_are_lost_at_random(make_lab: MakeLab) -> None:
     before = lab.link("h0").counters()
     send(lab, 8 << 20)
     after = lab.link("h0").counters()
-    # Each packet is one, and some were sent again.
+    # With offloads off each packet is counted, and some were sent again.
     assert after.sent_packets - before.sent_packets > (8 << 20) / 1500
     assert after.sent_bytes - before.sent_bytes > 1.06 * (8 << 20)
     lab.lose(0)
@@ -201,7 +201,7 @@ def test_packets_take_their_time(make_lab: MakeLab) -> None:
     quick = took()
     with or_skip():
         lab.delay(0.2)
-    # There and back to connect, and for the question and its answer; and the first time for addresses.
+    # A round trip to connect, one for question and answer, and at first one to resolve addresses.
     assert took() > quick + 0.7
     lab.link("h1").silence()
     assert "timed out" in answers(lab, "h0", "h1", timeout=0.3)
@@ -222,7 +222,7 @@ def test_a_cut_link_says_so_at_once(make_lab: MakeLab) -> None:
 def test_a_silent_link_says_nothing(make_lab: MakeLab, host: str) -> None:
     lab = make_lab(2)
     serve(lab, "h1", lab.address("h1"), "echo")
-    assert answers(lab, "h0", "h1") == "hello"  # the neighbours know each other
+    assert answers(lab, "h0", "h1") == "hello"  # both have resolved the other's link address
     lab.link(host).silence()
     assert "timed out" in answers(lab, "h0", "h1", timeout=0.3)
     lab.link(host).end_silence()
@@ -247,7 +247,7 @@ def test_nothing_is_left_behind(make_lab: MakeLab) -> None:
 
 
 def test_what_a_killed_process_has_left_is_swept(make_lab: MakeLab) -> None:
-    make_lab(1).down()  # skips where there are none
+    make_lab(1).down()  # skips if no lab can be made
     program = "import sys; from net.lab import Lab; lab = Lab(2); lab.up(); print(lab.lab, flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", program],
@@ -259,10 +259,10 @@ def test_what_a_killed_process_has_left_is_swept(make_lab: MakeLab) -> None:
         assert owner.stdout is not None
         lab = owner.stdout.readline().strip()
         assert len(namespaces.namespaces_of(lab)) == 3
-        assert lab not in namespaces.sweep()  # its owner lives
+        assert lab not in namespaces.sweep()  # its owner is alive
         owner.kill()
     assert traces(lab)
-    namespaces.sweep()  # another process that begins a lab may have been first
+    namespaces.sweep()  # a concurrent process that makes a lab may have swept first
     deadline = time.monotonic() + 10
     while traces(lab):
         assert time.monotonic() < deadline
@@ -270,7 +270,7 @@ def test_what_a_killed_process_has_left_is_swept(make_lab: MakeLab) -> None:
 
 
 def test_sigterm_ends_a_lab_with_its_process(make_lab: MakeLab) -> None:
-    make_lab(1).down()  # skips where there are none
+    make_lab(1).down()  # skips if no lab can be made
     program = """
 from net.lab import Lab
 with Lab(2) as lab:

@@ -1,4 +1,4 @@
-"""`rueda run` over several hosts without MPI: what works as on one host, and that nothing is left running."""
+"""`rueda run` over several hosts without MPI: works as on one host, leaves no process behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAITS = """
 
 
 def agents_of(lab: Lab, kind: str) -> list[str]:
-    """What reaches the other hosts."""
+    """Returns the command that reaches the other hosts."""
     if kind == "agent":
         return [str(lab.agent)]
     with or_skip():
@@ -34,7 +34,7 @@ def agents_of(lab: Lab, kind: str) -> list[str]:
 
 @pytest.fixture(params=["agent", "ssh"])
 def each(lab: Lab, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Launcher]:
-    """Over either way to reach hosts. Nothing may be left running."""
+    """Starts jobs over ssh and over the agent; fails if a process is left."""
     launcher = Launcher(lab, tmp_path, agents_of(lab, request.param))
     yield launcher
     launcher.wait_until_gone()
@@ -42,7 +42,7 @@ def each(lab: Lab, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[L
 
 @pytest.fixture
 def launcher(lab: Lab, tmp_path: Path) -> Iterator[Launcher]:
-    """Over ssh if possible. Nothing may be left running."""
+    """Starts jobs over ssh if possible; fails if a process is left."""
     try:
         agent = lab.ssh()
     except Unavailable:
@@ -60,7 +60,7 @@ SHOWS = """
 
 
 def shown(out: str) -> list[dict[str, str]]:
-    """What ranks that run SHOWS have printed, in the order of ranks."""
+    """Returns what ranks that run SHOWS have printed, in rank order."""
     lines = sorted(out.splitlines(), key=lambda line: int(line[1 : line.index("]")]))
     return [json.loads(line.partition(": ")[2]) for line in lines]
 
@@ -109,7 +109,8 @@ def test_each_job_has_a_secret_of_its_own_that_is_on_no_command_line(launcher: L
     assert len(secrets) == 2
 
 
-# The launcher's process on rank 0's host answers there, and ends the connection of who speaks otherwise.
+# The launcher's process on rank 0's host listens there and closes connections that do not speak its
+# protocol.
 LISTENS = """
     import socket
     host, _, port = os.environ["RUEDA_RENDEZVOUS"].removeprefix("tcp:").rpartition(":")
@@ -291,7 +292,7 @@ def test_a_second_signal_kills_at_once(launcher: Launcher) -> None:
     line = [*TWO, "--grace", "60", *launcher.program(STUBBORN)]
     with launcher.running(*line) as process:
         process.send_signal(signal.SIGTERM)
-        # Two that come within half a second, by the launcher's own clock, are one.
+        # The launcher counts two signals within half a second, by its own clock, as one.
         deadline = time.monotonic() + 30
         while process.poll() is None:
             assert time.monotonic() < deadline, "no second signal has ended the job"
@@ -366,7 +367,7 @@ def test_a_host_that_falls_silent_is_given_up_by_both_sides(launcher: Launcher) 
         link.silence()
         try:
             _, err = process.communicate(timeout=60)
-            # Nothing tells h1, which must find out for itself.
+            # Nothing tells h1: it must find out by itself.
             launcher.wait_until_gone()
         finally:
             link.end_silence()
@@ -434,7 +435,7 @@ def test_what_a_lost_rank_has_left_on_a_host_ends_while_the_others_go_on(
 
 
 def test_a_launcher_that_is_stopped_loses_no_host(launcher: Launcher) -> None:
-    """As by Ctrl-Z, which stops the process that the user knows."""
+    """As by Ctrl-Z, which stops the process that the user started."""
     program = launcher.program("""
         mark("ready")
         wait_for("go", 1)

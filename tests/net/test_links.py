@@ -1,4 +1,4 @@
-"""Hosts with two links: both carry data, and either may be cut in the middle of a collective."""
+"""Hosts with two links: both carry data, and either may be cut during a collective."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SURVIVING = """
 
 
 def wait_until_used(process: subprocess.Popen[str], link: Link, count: int) -> None:
-    """Until this many bytes more have left over it; sooner than the system gives a connection up (30 s)."""
+    """Waits for `count` more sent bytes; fails before the system drops a connection (30 s)."""
     used = link.counters().sent_bytes
     deadline = time.monotonic() + 25
     while link.counters().sent_bytes < used + count:
@@ -104,7 +104,7 @@ def test_a_link_that_is_cut_costs_no_result(
 
 
 def test_links_may_be_cut_in_turn(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Each carries also what the ranks agree on: alone, while the other is cut."""
+    """While one link is cut, the other also carries the ranks' negotiation."""
     lab = make_lab(2, links=2, rate="200mbit")
     launcher = Launcher(lab, tmp_path, [str(lab.agent)])
     links = [lab.link("h1", number) for number in (0, 1)]

@@ -1,4 +1,4 @@
-"""Networks that hold flows back, take long, lose packets or use another congestion control: sums are right."""
+"""Correct sums over networks that throttle, delay or lose packets, and per congestion control."""
 
 from __future__ import annotations
 

@@ -38,14 +38,14 @@ time.sleep(100)
 
 
 def end(processes: Sequence[Process], code: int) -> list[tuple[str, str]]:
-    """What each has written; all have to end with this code."""
+    """Returns what each launcher has written; all must end with this code."""
     written = [process.communicate(timeout=90) for process in processes]
     assert [process.returncode for process in processes] == [code] * len(processes), written
     return written
 
 
 def last_lines(processes: Sequence[Process], code: int) -> set[str]:
-    """The last lines of all launchers, which end with this code."""
+    """Returns the last lines of all launchers, which must end with this code."""
     return {err.splitlines()[-1] for _, err in end(processes, code)}
 
 
@@ -64,7 +64,7 @@ def test_each_node_writes_the_files_of_its_ranks(pods: Pods, tmp_path: Path) -> 
 
 
 def test_one_job_on_three_nodes(pods: Pods, tmp_path: Path) -> None:
-    """Whose numbers come from what started them; the secret is in a file on one of them."""
+    """Each launcher's environment gives its node number; one reads the secret from a file."""
     file = tmp_path / "secret"
     file.write_text(pods.secret + "\n")
     file.chmod(0o600)
@@ -79,7 +79,7 @@ def test_one_job_on_three_nodes(pods: Pods, tmp_path: Path) -> None:
         lines = sorted(out.splitlines())
         assert [line[:12] for line in lines] == [f"[{n}]<stdout>: "[:12] for n in numbers]
         found = [json.loads(line.partition(": ")[2]) for line in lines]
-        assert all(rank["own"] == own for rank in found)  # each node's own variables
+        assert all(rank["own"] == own for rank in found)  # each node's ranks have its own variables
         ranks += found
     assert all(rank["hosts"] == ["h0", "h0", "h1", "h1", "h2", "h2"] for rank in ranks)
     assert len({rank["SECRET"] for rank in ranks}) == 1
@@ -96,7 +96,7 @@ def test_a_rank_that_fails_ends_all_nodes_with_its_cause(pods: Pods) -> None:
 
 
 def test_a_signal_to_one_launcher_ends_all(pods: Pods) -> None:
-    """As when a pod is deleted."""
+    """For example when a pod is deleted."""
     launchers = pods.all(2, "-np", "1", program=WAITS)
     pods.looks.wait_for("ready", 2, launchers[0])
     launchers[1].send_signal(signal.SIGTERM)
@@ -108,7 +108,7 @@ def test_a_signal_to_one_launcher_ends_all(pods: Pods) -> None:
 def test_a_launcher_that_is_killed_is_missed_by_all(pods: Pods, which: int) -> None:
     launchers = pods.all(2, "-np", "1", program=WAITS)
     pods.looks.wait_for("ready", 2, launchers[0])
-    # At once, as with the machine: none is to notice that another one is gone.
+    # At once, as if the machine failed: no process may notice the death of another.
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for process in pods.looks.processes(f"h{which}"):
             with contextlib.suppress(ProcessLookupError):
@@ -128,7 +128,7 @@ def test_nodes_that_differ_are_told_of_it(pods: Pods) -> None:
 
 
 def test_strangers_do_not_become_nodes(pods: Pods) -> None:
-    """Whoever comes second as node 1 is turned away, and so is whoever has another secret."""
+    """A second node 1 is turned away, and so is a launcher with another secret."""
     first = pods.start("h0", "--nodes", "3", "--node-rank", "0")
     probe = [
         "-c",

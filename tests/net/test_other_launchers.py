@@ -1,4 +1,4 @@
-"""Ranks on several hosts that srun, torchrun or another program has started: rueda.init() forms their world."""
+"""Ranks on several hosts that srun, torchrun or another program starts form their world."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ HOSTS = ["h0", "h1"]
 
 
 def slurm_step(job: str, rank: int, **more: str) -> Variables:
-    """What srun sets for a task of a step of four on two nodes, without PMI."""
+    """Returns what srun sets for a task of a four-task step on two nodes, without PMI."""
     return {
         "SLURM_JOB_ID": job,
         "SLURM_STEP_ID": "0",
@@ -56,7 +56,7 @@ def slurm_step(job: str, rank: int, **more: str) -> Variables:
 
 
 def bare(port: str, rank: int, **more: str) -> Variables:
-    """What many operators and scripts set."""
+    """Returns what many operators and scripts set."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": "4",
@@ -67,12 +67,12 @@ def bare(port: str, rank: int, **more: str) -> Variables:
 
 
 def unique() -> str:
-    """A number that no other test uses at the same time, of a job or a port."""
+    """Returns a job or port number that no concurrent test uses."""
     return str(uuid.uuid4().int % 10**9)
 
 
 def secret() -> Variables:
-    """As a user makes one for a job."""
+    """Returns a secret as a user makes one for a job."""
     return {"RUEDA_SECRET": secrets.token_hex(32)}
 
 
@@ -85,7 +85,7 @@ class Tasks:
     def start(
         self, host: str, line: Sequence[str], given: Mapping[str, str]
     ) -> subprocess.Popen[str]:
-        """A program on a host."""
+        """Starts a program on a host."""
         base = {k: v for k, v in launcher_environment().items() if not k.startswith("SLURM_")}
         return self.lab.start(
             host,
@@ -98,7 +98,7 @@ class Tasks:
         )
 
     def ranks(self, program: str, given: Sequence[Variables]) -> list[subprocess.Popen[str]]:
-        """As many ranks as there are `given` variables, the first half on h0 and the others on h1."""
+        """Starts one rank for each of `given`, the first half on h0 and the others on h1."""
         line = [sys.executable, "-c", textwrap.dedent(program)]
         half = len(given) // 2
         return [
@@ -108,7 +108,7 @@ class Tasks:
 
 
 def end(processes: Sequence[subprocess.Popen[str]], codes: Sequence[int] = (0,)) -> list[str]:
-    """What each wrote. All have to end with one of these codes."""
+    """Returns what each process wrote. All must end with one of these codes."""
     try:
         written = [process.communicate(timeout=120)[0] for process in processes]
     finally:
@@ -120,12 +120,12 @@ def end(processes: Sequence[subprocess.Popen[str]], codes: Sequence[int] = (0,))
 
 @pytest.fixture
 def tasks(lab: Lab) -> Tasks:
-    """Of the lab that all tests share."""
+    """Tasks of the lab that all tests share."""
     return Tasks(lab)
 
 
 def test_tasks_of_two_steps_at_once(tasks: Tasks) -> None:
-    """Two jobs of the same user, with one secret, on the same nodes; one of them was requeued."""
+    """Two jobs of one user, with one secret, on the same nodes; one of them was requeued."""
     shared, job = secret(), unique()
     one = tasks.ranks(MEET, [slurm_step(job, r, JOB="a", **shared) for r in range(4)])
     requeued = {"SLURM_RESTART_COUNT": "1", "JOB": "b", "AGAIN": "1", **shared}
@@ -146,7 +146,7 @@ def test_ranks_that_only_know_their_master(tasks: Tasks, tmp_path: Path) -> None
 
 
 def names(lab: Lab, of: Callable[[str], Sequence[str]]) -> None:
-    """Gives the hosts' names these addresses, on each host."""
+    """Gives the hosts' names these addresses on each host."""
     text = "127.0.0.1 localhost\n::1 localhost\n"
     text += "".join(f"{address} {name}\n" for name in lab.names for address in of(name))
     for name in lab.names:
@@ -155,7 +155,7 @@ def names(lab: Lab, of: Callable[[str], Sequence[str]]) -> None:
 
 @pytest.mark.parametrize("has_ipv4", [False, True])
 def test_a_master_whose_name_has_an_ipv6_address(make_lab: MakeLab, has_ipv4: bool) -> None:
-    """Alone, or first: then rank 0 listens at both, and who finds it at neither of them tries the other."""
+    """IPv6 only, or first: then rank 0 listens at both, and ranks try the other if one fails."""
     lab = make_lab(2, ipv6=not has_ipv4)
     if has_ipv4:
         names(lab, lambda name: [lab.ipv6(name), lab.ipv4(name)])
@@ -173,7 +173,7 @@ def test_a_master_that_is_reached_at_the_last_of_its_addresses(make_lab: MakeLab
 
 
 def test_a_master_whose_name_is_a_loopback_on_itself(make_lab: MakeLab) -> None:
-    """As Debian has it: then rank 0 listens at all addresses."""
+    """As on Debian: then rank 0 listens at all addresses."""
     lab = make_lab(2)
     hosts = namespaces.ETC / lab.namespace("h0") / "hosts"
     hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 h0\n{lab.ipv4('h1')} h1\n")
@@ -218,7 +218,7 @@ def test_rank_0_listens_only_where_its_name_is(make_lab: MakeLab, number: int) -
 
 
 def test_hosts_whose_names_have_addresses_of_a_gateway(make_lab: MakeLab) -> None:
-    """As behind NAT: no interface has them."""
+    """As behind NAT: no interface has these addresses."""
     lab = make_lab(2)
     names(lab, lambda name: [f"203.0.113.{5 + lab.names.index(name)}"])
     given = {"JOB": "a", "MASTER_ADDR": lab.ipv4("h0"), **secret()}
@@ -260,7 +260,7 @@ for port in sys.argv[1:]:
 print("taken", flush=True)
 time.sleep(100)
 """
-# The ports of a job, as the error of a rank that waits alone names the first.
+# The first port of a job, from the error of a rank that waits alone.
 WHERE = """
 import re, rueda
 try:
@@ -272,7 +272,7 @@ except rueda.InitializationError as error:
 
 @contextmanager
 def taken(tasks: Tasks, port: str) -> Iterator[None]:
-    """A program on h0 that has nothing to do with Rueda listens at the port, and says nothing."""
+    """Makes an unrelated program on h0 listen at the port and say nothing."""
     stranger = tasks.start("h0", [sys.executable, "-c", TAKES_PORTS, port], {})
     assert stranger.stdout is not None
     try:
@@ -307,7 +307,7 @@ while time.monotonic() < begun + 60:
 
 
 def test_another_secret_at_the_same_ports_never_meets(tasks: Tasks) -> None:
-    """Ranks of one job that were given different secrets, as of two users with the same numbers."""
+    """As if two users had the same job number: ranks of one job get different secrets."""
     port = unique()
     waits = REFUSED.replace("init_timeout=1", "init_timeout=60")
     rank_0 = tasks.start("h0", [sys.executable, "-c", waits], bare(port, 0, **secret()))
@@ -346,7 +346,7 @@ def test_a_second_rank_0_of_the_same_job_is_refused(tasks: Tasks) -> None:
 def torchrun(
     tasks: Tasks, script: Path, given: Variables, *more: str
 ) -> list[subprocess.Popen[str]]:
-    """An agent with two workers on each of two hosts."""
+    """Starts a torchrun agent with two workers on each of two hosts."""
     line = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
     where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "h0:29400", "--rdzv-id", "one"]
     variables = {"PATH": os.environ["PATH"], **given}
@@ -354,7 +354,7 @@ def torchrun(
 
 
 def test_torchrun_on_two_hosts_restarts_all_in_a_new_world(tasks: Tasks, tmp_path: Path) -> None:
-    """Whose rank 3 is killed in the first attempt; agents do not count restarts alike."""
+    """Rank 3 is killed in the first attempt; the agents' restart counts may differ."""
     pytest.importorskip("torch.distributed")
     script = tmp_path / "train.py"
     script.write_text(
@@ -385,7 +385,7 @@ def test_torchrun_on_two_hosts_restarts_all_in_a_new_world(tasks: Tasks, tmp_pat
 def test_a_rank_whose_agent_is_killed_does_not_wait_for_the_next_attempt(
     tasks: Tasks, tmp_path: Path
 ) -> None:
-    """The agent ends the ranks of an attempt itself, unless it is killed: then nobody does."""
+    """An agent ends the ranks of an attempt itself. If it is killed, nobody does."""
     rank = """
         import os, pathlib, rueda, sys
         print("looks for rank 0", flush=True)
@@ -401,8 +401,8 @@ def test_a_rank_whose_agent_is_killed_does_not_wait_for_the_next_attempt(
     started = tasks.start("h1", agent, given)
     assert started.stdout is not None
     assert started.stdout.readline() == "looks for rank 0\n"
-    time.sleep(0.5)  # in which it begins to
+    time.sleep(0.5)  # the rank starts to look for rank 0
     started.kill()
-    assert started.stdout.read() == ""  # until the rank has ended, too
+    assert started.stdout.read() == ""  # returns once the rank has ended too
     assert "ended before the rank found rank 0: this attempt is over" in told.read_text()
     started.wait()

@@ -1,4 +1,4 @@
-"""A link that large tensors fill: what is more urgent overtakes them, and changes no bits."""
+"""A link that large tensors fill: a more urgent tensor overtakes them, and no bit changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .launching import Launcher
 
 pytest.importorskip("rueda._native")
 
-# Bytes are counted, not time: what this host has sent while the urgent tensor was under way.
+# Counts bytes, not time: what this host sends while the urgent tensor is in flight.
 PROGRAM = """
     import sys, time
     import numpy as np
@@ -63,5 +63,5 @@ def test_an_urgent_tensor_overtakes_large_ones(
     lines = [line.split()[1:] for line in ran.out.splitlines() if line.startswith("sent")]
     urgent = [int(told) for priority, told in lines if priority == "5"]
     usual = [int(told) for priority, told in lines if priority == "0"]
-    # What the system has taken for sending cannot be overtaken.
+    # Data already handed to the kernel cannot be overtaken.
     assert 4 * sum(urgent) < 3 * sum(usual), lines

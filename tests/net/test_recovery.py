@@ -1,4 +1,4 @@
-"""Ranks on several hosts that go on without others: killed ones, and hosts that are cut off."""
+"""Ranks on several hosts go on after ranks are killed and hosts are cut off."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ PROGRAM = """
 
 
 def told(folder: Path, ranks: Sequence[int]) -> list[dict]:
-    """What ranks have said of what became of them."""
+    """Returns what the ranks reported about their end."""
     return [json.loads((folder / f"told.{rank}").read_text()) for rank in ranks]
 
 
 def program(launcher: Launcher, dying: set[int], telling: int) -> list[str]:
-    """A job in which the ranks `dying` kill themselves on demand, and `telling` ranks have a say."""
+    """Returns a job's command: ranks `dying` kill themselves when told, `telling` ranks report."""
     text = PROGRAM.replace("DYING", repr(dying or {-1})).replace("ALL", str(telling))
     return launcher.program(text)
 
@@ -95,7 +95,7 @@ def test_a_host_that_falls_silent_is_lost_and_stops_itself(
 
 @pytest.mark.parametrize("answer", ["nothing", "reset", "port-unreachable"])
 def test_two_halves_never_both_go_on(make_lab: MakeLab, tmp_path: Path, answer: str) -> None:
-    """Packets may be lost, or a firewall answer them as if nobody were there any more."""
+    """Packets are lost, or a firewall answers them as if the host were gone."""
     lab = make_lab(4, rate="1gbit")
     launcher = Launcher(lab, tmp_path, [str(lab.agent)])
     line = ["-H", "h0:1,h1:1,h2:1,h3:1", "--min-np", "1", *program(launcher, set(), 4)]

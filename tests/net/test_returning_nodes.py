@@ -1,4 +1,4 @@
-"""Jobs of `rueda run --nodes` whose ranks, and nodes, are lost and come again, as a pod does that is started anew."""
+"""Jobs of `rueda run --nodes` whose ranks and nodes are lost and return, like a restarted pod."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 from .pods import Pods
 from .test_nodes import end
 
-# Each step adds the number of ranks, which newcomers take from the others; it ends a while after file `stop` is there.
+# Each step adds the number of ranks to a total, which newcomers receive; ends after file `stop`
+# appears.
 TRAINS = """
 import os, pathlib, time
 import numpy as np
@@ -45,7 +46,7 @@ print("ended with", total.value[0], "at", step.number, "of", rueda.size(), flush
 
 
 def wait_for_size(pods: Pods, number: int, size: int) -> None:
-    """Until this process has seen so many ranks."""
+    """Waits until this process has seen a world of `size` ranks."""
     told = pods.folder / f"size.{number}"
     deadline = time.monotonic() + 90
     while not told.exists() or told.read_text() != str(size):
@@ -55,7 +56,7 @@ def wait_for_size(pods: Pods, number: int, size: int) -> None:
 
 
 def kill_all_on(pods: Pods, host: str) -> None:
-    """Its launcher and its ranks, as when a pod is gone."""
+    """Kills the host's launcher and ranks, as when a pod is gone."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for process in pods.looks.processes(host):
             with contextlib.suppress(ProcessLookupError):
@@ -71,7 +72,7 @@ def test_a_node_that_comes_again_joins_those_that_have_gone_on(pods: Pods) -> No
     second.communicate()
     again = pods.start("h1", "--nodes", "2", "--node-rank", "1", *flags, program=TRAINS)
     wait_for_size(pods, 0, 4)
-    os.kill(int((pods.folder / "ready.1").read_text()), signal.SIGKILL)  # and one on node 0 itself
+    os.kill(int((pods.folder / "ready.1").read_text()), signal.SIGKILL)  # and one on node 0
     wait_for_size(pods, 0, 3)
     wait_for_size(pods, 0, 4)
     (pods.folder / "stop").touch()
@@ -85,7 +86,7 @@ def test_a_node_that_comes_again_joins_those_that_have_gone_on(pods: Pods) -> No
 
 
 def test_the_least_number_of_ranks_is_of_the_whole_job(pods: Pods) -> None:
-    """More than a node has; with fewer left the job ends."""
+    """The minimum is larger than one node; the job ends if fewer ranks are left."""
     flags = ["--min-np", "3", "--max-np", "4"]
     first, second = pods.all(2, *flags, program=TRAINS)
     wait_for_size(pods, 0, 4)
@@ -97,12 +98,12 @@ def test_the_least_number_of_ranks_is_of_the_whole_job(pods: Pods) -> None:
 
 
 def test_a_node_that_is_told_to_end_goes_at_once_and_may_come_again(pods: Pods) -> None:
-    """As a pod that is moved to another machine."""
+    """As when a pod moves to another machine."""
     flags = ["--min-np", "1", "--max-np", "4"]
     first, second = pods.all(2, *flags, program=TRAINS)
     wait_for_size(pods, 0, 4)
     assert second.stdout is not None
-    assert "has begun" in second.stdout.readline()  # what ranks print is there meanwhile
+    assert "has begun" in second.stdout.readline()  # output arrives while the job runs
     second.send_signal(signal.SIGTERM)
     _, said = second.communicate(timeout=30)
     assert second.returncode == 128 + signal.SIGTERM, said

@@ -1,4 +1,4 @@
-"""Rueda under Slurm itself, on two hosts: plain srun, and a launcher for each node."""
+"""Rueda under a real Slurm on two hosts: plain srun, and one launcher per node."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print("trained on", rueda.size(), "of", rueda.cross_size(), "hosts\\n", end="")
 
 @pytest.fixture(scope="module")
 def slurm(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    """On two of the hosts of the lab."""
+    """Slurm on two of the lab's hosts."""
     with or_skip():
         made = Slurm(lab, tmp_path_factory.mktemp("slurm"))
     with made:
@@ -44,14 +44,14 @@ def slurm(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]
 
 @pytest.fixture
 def script(tmp_path: Path) -> str:
-    """A program whose ranks meet and tell where they are."""
+    """A program whose ranks meet and print where they are."""
     path = tmp_path / "meet.py"
     path.write_text(MEET)
     return str(path)
 
 
 def secret() -> dict[str, str]:
-    """As a user makes one for a job."""
+    """Returns a secret as a user makes one for a job."""
     return {"RUEDA_SECRET": secrets.token_hex(32)}
 
 
@@ -89,7 +89,7 @@ def test_srun_with_pmi2_needs_neither_mpi_nor_a_secret(slurm: Slurm, script: str
 
 
 def test_two_worlds_one_after_the_other_over_pmi(slurm: Slurm, tmp_path: Path) -> None:
-    """A process manager takes one conversation in a process's life, in which keys are written once."""
+    """A process may talk to its PMI server only once, and keys are written once."""
     path = tmp_path / "twice.py"
     path.write_text(MEET + "rueda.shutdown()\nrueda.init()\nprint('again', rueda.size())\n")
     ran = slurm.run("srun", "--mpi=pmi2", "-N2", "-n3", sys.executable, str(path))
@@ -98,7 +98,7 @@ def test_two_worlds_one_after_the_other_over_pmi(slurm: Slurm, tmp_path: Path) -
 
 
 def run_to_its_end(slurm: Slurm, job: str, output: Path) -> None:
-    """Waits for a batch job that is requeued once. Fails at once, with its state, if it failed."""
+    """Waits for a batch job that is requeued once. Fails at once if it failed, with its state."""
     deadline = time.monotonic() + 240
     while "JobState=COMPLETED" not in (state := slurm.run("scontrol", "show", "job", job).stdout):
         over = any(f"JobState={end}" in state for end in ("FAILED", "CANCELLED", "NODE_FAIL"))
@@ -106,17 +106,17 @@ def run_to_its_end(slurm: Slurm, job: str, output: Path) -> None:
             told = output.read_text() if output.exists() else "it has written nothing"
             pytest.fail(f"{state}\n{told}\n{slurm.logs()}")
         if "Reason=BeginTime" in state:
-            # Requeued jobs are held back for two minutes, because the credential of the new launch has
-            # to be younger, in whole seconds, than the word that ended the old one.
+            # Slurm holds a requeued job for two minutes: the credential of the new launch must be
+            # newer, in whole seconds, than the message that ended the old one.
             time.sleep(2)
             slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
-        elif "held" in state:  # Slurm has launched it too early all the same
+        elif "held" in state:  # Slurm launched it too early nevertheless
             slurm.run("scontrol", "release", job)
         time.sleep(0.5)
 
 
 def test_two_steps_at_once_and_a_requeued_job(slurm: Slurm, script: str, tmp_path: Path) -> None:
-    """All with one secret; the job is requeued by its own first attempt, whose steps have met."""
+    """All with one secret; the job requeues itself once the steps of its first attempt have met."""
     batch = tmp_path / "batch.sh"
     batch.write_text(
         f"""#!/bin/bash

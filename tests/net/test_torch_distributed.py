@@ -1,4 +1,4 @@
-"""torch.distributed's backend on several hosts, started by torchrun: without MPI, and without Rueda's launcher."""
+"""torch.distributed's backend on several hosts under torchrun: without MPI and Rueda's launcher."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PROGRAM = """
 
 
 def torchrun(lab: Lab, folder: Path, **variables: str) -> tuple[list[int], str]:
-    """Two ranks on each of two hosts: how each host's torchrun ended, and what all wrote."""
+    """Runs two ranks on each of two hosts; returns each torchrun's exit code and output."""
     (folder / "program.py").write_text(textwrap.dedent(PROGRAM))
     settings = [f"{name}={value}" for name, value in {"OMP_NUM_THREADS": "1", **variables}.items()]
     started = [

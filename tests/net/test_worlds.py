@@ -37,7 +37,7 @@ SUMS = """
 
 
 def done(out: str) -> list[int]:
-    """The ranks that have come to the end."""
+    """Returns the ranks that have reached the end."""
     return sorted(int(match) for match in re.findall(r"^done (\d+)", out, re.MULTILINE))
 
 
@@ -82,13 +82,13 @@ def test_a_world_goes_through_the_network_that_the_hosts_are_named_in(
 
 @pytest.fixture(scope="module")
 def run_once(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> RunOnce:
-    """Runs all checks of a script on these hosts, the first time that it is asked for."""
+    """Runs all checks of a script on these hosts, on first use."""
     folder = tmp_path_factory.mktemp("checks")
 
     @functools.cache
     def run(script: Path, hosts: str) -> OneRun:
         launcher = Launcher(lab, folder, [str(lab.agent)])
-        # As the launcher sets it, so that a rank may be forked.
+        # Set as the launcher does, so that a rank may be forked.
         environment = {**job_environment(), "PYTHONUNBUFFERED": "1"}
         rank = line_to_launch([sys.executable, str(script)], environment)
         ran = launcher.run("-H", hosts, "--no-prefix", *rank)

@@ -1,4 +1,4 @@
-"""What the packaging tests share: a wheel, and an installation in an environment of its own."""
+"""Shared by the packaging tests: a wheel, and an installation in its own environment."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ def run(*command, env=None, cwd=None, timeout=1500) -> str:
 
 
 def anew(folder: Path) -> Path:
-    """An empty folder. In build/, so that ccache knows the next time what it has compiled there."""
+    """Empties a folder; in build/, so that ccache recognizes what it compiled there."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
@@ -35,7 +35,7 @@ def anew(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def compiler() -> list[str]:
-    """The command, through ccache where there is one."""
+    """Returns the compiler command, through ccache if installed."""
     found = shutil.which(os.environ.get("CXX", "c++"))
     assert found, "a C++ compiler is needed"
     ccache = shutil.which("ccache")
@@ -44,14 +44,14 @@ def compiler() -> list[str]:
 
 # As in the presets, so that ccache compiles each file once for all builds.
 WARNINGS = "RUEDA_WARNINGS_AS_ERRORS=ON"
-# The compiler by the name that .ci/setup.sh gives it, for the same reason.
+# The compiler's name as in .ci/setup.sh, for the same reason.
 CXX = {"CXX": os.environ.get("CXX", "c++")}
-# nvcc's work is not cached.
+# ccache does not cache nvcc.
 ONE_GPU = "RUEDA_CUDA_ARCHITECTURES=90"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whichever test comes first builds all of Rueda, perhaps from nothing and beside other builds."""
+    """Raises the timeout: the first test builds all of Rueda, perhaps beside other builds."""
     for item in items:
         if {"installation", "prefix", "wheel"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.timeout(1800))
@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory) -> Path:
-    """Built with the tools of the environment that runs the tests."""
+    """Builds the wheel with the tools of the test environment."""
     folder = tmp_path_factory.mktemp("wheel")
     run(
         *(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", folder),
@@ -73,12 +73,12 @@ def wheel(tmp_path_factory) -> Path:
 
 
 class Installation:
-    """A virtual environment into which `pip install .` has put Rueda, and nothing else."""
+    """A virtual environment in which `pip install .` has installed Rueda, and nothing else."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.python = folder / "bin/python"
-        # As on a machine where no environment is active: only the system's tools are on the path.
+        # As on a machine without an active environment: only system tools are on the PATH.
         keep = {
             k: v
             for k, v in os.environ.items()
@@ -87,7 +87,7 @@ class Installation:
         system = [
             p for p in ("/usr/local/bin", "/usr/bin", "/bin") if not (Path(p) / "mpicc").exists()
         ]
-        # Where the system has an MPI, its folder cannot be hidden, so CMake is told.
+        # The folder of a system's MPI cannot be hidden, so CMake is told to ignore MPI.
         self.has_mpi_in_sight = len(system) < 3
         self.env = keep | CXX | {"PATH": os.pathsep.join(["/usr/local/bin", "/usr/bin", "/bin"])}
 
@@ -104,7 +104,8 @@ def installation(tmp_path_factory) -> Installation:
         f"--config-settings=build-dir={anew(ROOT / 'build/test-installation')}",
         f"--config-settings=cmake.define.{WARNINGS}",
         f"--config-settings=cmake.define.{ONE_GPU}",
-        # As another folder each time, what pip has fetched would be compiled anew: half a minute.
+        # pip would fetch pybind11 into a new folder each time, and all would be recompiled: half a
+        # minute.
         f"--config-settings=cmake.define.pybind11_DIR={pybind11.get_cmake_dir()}",
     ]
     if made.has_mpi_in_sight:
@@ -115,14 +116,14 @@ def installation(tmp_path_factory) -> Installation:
 
 @pytest.fixture(scope="session")
 def prefix() -> Path:
-    """Where `cmake --install` has put the library."""
+    """The folder into which `cmake --install` installed the library."""
     prefix = anew(ROOT / "build/test-prefix")
     build = anew(ROOT / "build/test-cmake")
-    kernels = ROOT / "build/wheel/cuda/kernels.fatbin"  # CMake sees whether it is of these sources
+    kernels = ROOT / "build/wheel/cuda/kernels.fatbin"  # CMake checks that these sources made it
     run(
         "cmake",
         "-G",
-        "Ninja",  # which compiles in the same folder as for the wheel: ccache has it all
+        "Ninja",  # compiles in the same folder as for the wheel: ccache has it all
         "-S",
         ROOT,
         "-B",

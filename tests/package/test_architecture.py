@@ -1,4 +1,4 @@
-"""docs/architecture.md, and the way of a tensor in docs/gpu.md, speak of files that exist."""
+"""Files that docs/architecture.md and the path of a tensor in docs/gpu.md name exist."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "architecture.md").read_text()
-# Written as code: a path below a folder of the top level, or one of its files.
+# In code marks: a path below a top-level folder, or a top-level file.
 MENTIONED = sorted(
     set(
         re.findall(
@@ -18,7 +18,7 @@ MENTIONED = sorted(
 
 
 def path(call: str) -> list[str]:
-    """The files of an allreduce, by the table's marks: `f`irst, `r`epeated, or `s`mall and repeated."""
+    """Returns the files of an allreduce by mark: `f`irst, `r`epeated, `s`mall and repeated."""
     section = TEXT.split("## An allreduce, file by file")[1].split("\n## ")[0]
     rows = re.findall(r"^\| ([frs ]+) \| `([^`]+)` \|", section, re.MULTILINE)
     return [name for marks, name in rows if call in marks.split()]
@@ -62,7 +62,7 @@ def test_the_way_of_an_allreduce_on_a_gpu_is_a_list_of_files_with_the_number_tha
     said = re.search(r"too\. (\d+) files\.", section)
     assert said
     assert int(said[1]) == len(files)
-    # docs/architecture.md compares all three with what was aimed at.
+    # docs/architecture.md compares all three with their targets.
     aims = re.search(r"they are (\d+), (\d+) and (\d+) \(", TEXT)
     assert aims
     assert [int(number) for number in aims.groups()] == [

@@ -1,4 +1,4 @@
-"""Ranks are compared by a hash of the sources that they were built from: another layout is another hash."""
+"""Ranks compare a hash of the sources they were built from: another layout has another hash."""
 
 import re
 import subprocess

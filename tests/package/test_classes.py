@@ -1,4 +1,4 @@
-"""A class has one job: at most so many lines and functions, measured over all its files."""
+"""A class has one job: it has a maximum of lines and functions, counted over all its files."""
 
 import re
 from collections import defaultdict
@@ -20,9 +20,9 @@ class Size:
 
 
 def without_comments_and_texts(source: str) -> str:
-    """With as many lines as before."""
+    """Removes comments and strings, keeping the number of lines."""
     pattern = r'//[^\n]*|/\*.*?\*/|R"\((.*?)\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\''
-    # The mark between the digits of a number is no quote.
+    # A digit separator is not a quote.
     source = re.sub(r"(?<=\d)'(?=\d)", "", source)
     return re.sub(pattern, lambda m: "\n" * m[0].count("\n"), source, flags=re.DOTALL)
 
@@ -37,7 +37,7 @@ def end_of_block(text: str, opening: int) -> int:
 
 
 def functions_of(body: str) -> list[str]:
-    """What is declared between the braces of a class, not within classes in it."""
+    """Returns the functions declared in a class body, without those of nested classes."""
     body = re.sub(r"\boperator\s*(\(\)|\[\]|[^\w\s(]+)", "operator_", body)
     flat = ""
     at = 0
@@ -64,7 +64,7 @@ def functions_of(body: str) -> list[str]:
 
 
 def sizes(files: dict[Path, str]) -> dict[str, Size]:
-    """Of all classes that begin at the margin: their own lines, and those of their functions."""
+    """Returns lines, including out-of-class functions, and functions of all top-level classes."""
     found: dict[str, Size] = defaultdict(Size)
     for source in files.values():
         text = without_comments_and_texts(source)
@@ -76,7 +76,7 @@ def sizes(files: dict[Path, str]) -> dict[str, Size]:
             found[head[1]].functions += len(functions_of(text[head.end() : end - 1]))
     for source in files.values():
         text = without_comments_and_texts(source)
-        # From a name after its class to the brace at the margin that closes the function.
+        # From a qualified name to the brace in column 0 that closes the function.
         for head in re.finditer(
             r"^(?![ }#\n])[^;{}=()]*?\b(\w+)::(?:\w+::)*~?\w+\(", text, re.MULTILINE
         ):

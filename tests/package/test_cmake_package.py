@@ -6,7 +6,7 @@ from pathlib import Path
 
 from .conftest import ROOT, run
 
-# What a project needs in its CMakeLists.txt, as README.md shows it.
+# What a project's CMakeLists.txt needs, as README.md shows it.
 PROJECT = """\
 cmake_minimum_required(VERSION 3.22)
 project(app LANGUAGES CXX)
@@ -56,7 +56,7 @@ def test_another_minor_version_is_refused(prefix, tmp_path):
 
 
 def test_the_old_abi_is_refused(prefix, tmp_path):
-    """As a LibTorch may ask for it: otherwise nothing of the library would be found when linking."""
+    """A LibTorch may ask for the old ABI; without this error the linker would find nothing."""
     (tmp_path / "CMakeLists.txt").write_text(PROJECT)
     (tmp_path / "app.cpp").write_text("#include <rueda/rueda.h>\nint main() {}\n")
     package = prefix / "lib/cmake/rueda"

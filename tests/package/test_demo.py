@@ -1,4 +1,4 @@
-"""The table of `make demo` notices what does not hold."""
+"""The table of `make demo` reports what does not hold."""
 
 import importlib.util
 import sys
@@ -59,7 +59,7 @@ def test_other_parameters_do_not(demo):
 
 
 def test_parameters_that_are_not_numbers_do_not(demo):
-    """A NaN in one parameter, right values in the next."""
+    """A NaN in one parameter, correct values in the next."""
     single = archive(**{"2.weight": WEIGHT})
     ranks = [archive(**{"0.weight": WEIGHT * np.float32("nan"), "2.weight": WEIGHT})] * 4
     assert broken(demo.compare(single, ranks)) == ["largest parameter difference, 1 to 4 ranks"]

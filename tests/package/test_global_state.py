@@ -1,4 +1,4 @@
-"""Global state, all of it: docs/architecture.md lists what can change and belongs to no object."""
+"""docs/architecture.md lists all global state: what can change and belongs to no object."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/architecture.md"
 
-# --- C++. The sources are formatted, so that what begins in the first column is of a namespace.
+# --- C++. Sources are formatted: what begins in column 0 is at namespace scope.
 
 NO_VARIABLE = (
     r"(?!(?:using|typedef|template|class|struct|enum|union|namespace|extern|friend|concept|requires|"
@@ -20,12 +20,12 @@ NAME = r"([A-Za-z_][^;{}()=]*?[\s*&])(\w+)\s*(?:\[[^\]]*\])?\s*"
 OF_A_NAMESPACE = re.compile(rf"^{NO_VARIABLE}{NAME}(?:=(?!=)|\{{|;)", re.MULTILINE)
 WITHIN = rf"^[ \t]+(?=(?:inline )?(?:static|thread_local)\b(?! constexpr)){NAME}"
 STATIC = re.compile(WITHIN + r"(?:=(?!=)|\{|;)", re.MULTILINE)
-# In a header this is a function.
+# In a header this declares a function.
 STATIC_WITH_ARGUMENTS = re.compile(WITHIN + r"\([^;{}]*\);", re.MULTILINE)
 
 
 def bare(source: str) -> str:
-    """Without comments, texts, directives and arguments of templates."""
+    """Removes comments, strings, preprocessor directives and template arguments."""
     source = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', source)
     source = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
     source = re.sub(r"^\s*#(?:[^\n]*\\\n)*[^\n]*", "", source, flags=re.MULTILINE)
@@ -36,13 +36,13 @@ def bare(source: str) -> str:
 
 
 def can_change(declaration: str) -> bool:
-    """Not where it is const, and so is what it points to, if anything."""
+    """Returns False if the variable and what it points to are const."""
     plain = re.sub(r"\b(static|inline|thread_local|constinit)\s+", "", declaration).strip()
     return not re.match(r"const\b[^*&]*(\*\s*const|&)?$", plain)
 
 
 def variables_of_cpp(source: str, is_header: bool = False) -> set[str]:
-    """The names of those that live as long as the process, or a thread, and can change."""
+    """Returns the names of mutable variables with static or thread storage duration."""
     patterns = [OF_A_NAMESPACE, STATIC, *([] if is_header else [STATIC_WITH_ARGUMENTS])]
     found = [match for pattern in patterns for match in pattern.finditer(bare(source))]
     return {match[2] for match in found if match[2] != "operator" and can_change(match[1])}
@@ -60,7 +60,7 @@ def is_empty_container(value: ast.expr | None) -> bool:
 
 
 def variables_of_python(source: str) -> set[str]:
-    """What functions assign, what begins empty to be filled, and caches."""
+    """Returns globals that functions assign, containers that start empty, and caches."""
     tree = ast.parse(source)
     found = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
     for node in tree.body:
@@ -100,7 +100,7 @@ def test_all_global_state_is_listed() -> None:
 
 
 def test_what_is_listed_exists() -> None:
-    """Objects of Python that change within themselves are listed by hand: no pattern finds them."""
+    """Python objects that mutate internally are listed by hand: no pattern finds them."""
     gone = {}
     for path, names in listed().items():
         if path.endswith(".py"):

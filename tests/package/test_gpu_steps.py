@@ -1,4 +1,4 @@
-"""How GPU tests are run on a machine that is lent for minutes: in parts, within a deadline, keeping what was found."""
+"""GPU tests on a machine lent for minutes: run in parts, within a deadline, saving results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ sys.path.append(str(ROOT / "tests" / "gpu"))
 import first_light  # noqa: E402
 from gpu_steps import SKIPPED, Step, Steps  # noqa: E402
 
-# Records a test that has passed, then stays, beside a process in a session of its own.
+# Records a passed test, then hangs, next to a process in its own session.
 STAYS = """
 import json, os, subprocess, sys, time
 child = subprocess.Popen(["sleep", "60"], start_new_session=True)

@@ -1,4 +1,4 @@
-"""What is compiled for more than the CPU may have must not serve the rest of the library."""
+"""Code compiled for more than the baseline CPU must not serve the rest of the library."""
 
 import platform
 import re
@@ -13,7 +13,7 @@ CMAKE = (ROOT / "csrc/cmake/rueda_instruction_sets.cmake").read_text()
 
 
 def instruction_sets() -> list[str]:
-    """Those of this machine's architecture, as CMake has them."""
+    """Returns CMake's instruction sets for this machine's architecture."""
     branches = re.findall(r'MATCHES "([^"]+)"\)(.*?)(?=elseif|else\(\))', CMAKE, re.DOTALL)
     for pattern, branch in branches:
         if re.match(pattern, platform.machine()):
@@ -24,14 +24,14 @@ def instruction_sets() -> list[str]:
 
 
 def flags(instruction_set: str) -> list[str]:
-    """What CMake compiles it with."""
+    """Returns CMake's compiler flags for an instruction set."""
     match = re.search(rf"set\(flags_{instruction_set} ([^)]+)\)", CMAKE)
     return match[1].split() if match else []
 
 
 @pytest.mark.parametrize("instruction_set", instruction_sets())
 def test_kernels_define_nothing_outside_their_namespace(compiler, tmp_path, instruction_set):
-    """Without optimisation, when every inline function that is used becomes a symbol."""
+    """Without optimization every inline function that is used becomes a symbol."""
     source = tmp_path / "kernels.cpp"
     source.write_text("".join(f'#include "{each}"\n' for each in sorted(KERNELS.glob("*.cpp"))))
     object_file = tmp_path / "kernels.o"
@@ -58,6 +58,6 @@ def test_kernels_define_nothing_outside_their_namespace(compiler, tmp_path, inst
     ).stdout
     symbols = [line.split(maxsplit=2)[2] for line in listing.splitlines() if line]
     assert symbols
-    # A pointer that the compiler makes for code that exceptions may pass through is no code.
+    # DW.ref. symbols are pointers for exception handling, not code.
     own = [name for name in symbols if not name.startswith("DW.ref.")]
     assert not [name for name in own if f"rueda::{instruction_set}::" not in name]

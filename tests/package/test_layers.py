@@ -12,7 +12,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
 def layers() -> list[str]:
-    """Lowest first, as csrc/CMakeLists.txt has them."""
+    """Returns the layers of csrc/CMakeLists.txt, lowest first."""
     match = re.search(r"set\(layers ([\w ]+)\)", (CSRC / "CMakeLists.txt").read_text())
     assert match
     return match[1].split()
@@ -43,7 +43,7 @@ def test_every_folder_is_a_layer():
 
 
 def test_unit_tests_sit_in_folders_of_layers():
-    """Named as the folders of what they test, which is a command of benchmarks/ once."""
+    """A test's folder is named after the folder it tests, in csrc/ or benchmarks/."""
     unit = ROOT / "tests" / "unit"
     folders = {source.parent.relative_to(unit) for source in unit.rglob("*_test.cpp")}
     assert {Path("core"), Path("plan"), Path("backend/gpu")} <= folders
@@ -73,7 +73,7 @@ def test_the_mpi_plug_in_stands_below_the_coordinator():
 
 
 def bypasses(names: list[str]) -> list[str]:
-    """What the bindings may not include: all of csrc/ but core/ and the one header that is made for them."""
+    """Returns includes that bindings may not use: all of csrc/ except core/ and api/bindings.h."""
     return [
         name for name in names if layer_of(name) not in {None, "core"} and name != "api/bindings.h"
     ]
@@ -87,7 +87,7 @@ def test_the_bindings_do_not_reach_below_the_api():
 
 
 def test_the_header_for_the_bindings_shows_nothing_of_the_engine():
-    """Neither by itself nor by what it includes: else the bindings could use that."""
+    """Neither directly nor through its includes; otherwise the bindings could use the engine."""
     seen: set[str] = set()
     rest = ["api/bindings.h"]
     while rest:
@@ -116,7 +116,7 @@ IMPURE = re.compile(
     r"fstream|random|pthread\.h|sys/.*|netinet/.*|arpa/.*|netdb\.h|unistd\.h|poll\.h|fcntl\.h|signal\.h|"
     r"time\.h|ctime|mpi\.h|core/futex\.h|core/log\.h)$"
 )
-# core/clock.h is only the type of a point in time; reading the clock is what is not allowed.
+# core/clock.h only defines the type of a time point; reading the clock is forbidden.
 READS_CLOCK = re.compile(
     r"\b(Clock|steady_clock|system_clock|high_resolution_clock)::now\b|\bgetenv\b"
 )
@@ -135,7 +135,7 @@ def test_only_the_plug_in_knows_mpi():
 
 
 def test_cuda_h_is_included_in_one_place():
-    """Headers of the layer can be included where there is no CUDA."""
+    """The layer's headers can be included without CUDA."""
     for source in sources(CSRC) + sources(PUBLIC):
         known = [n for n in includes(source) if re.match(r"(cuda|cuda_\w+|nccl)\.h$", n)]
         assert not known or source == CSRC / "cuda" / "driver_table.h", source
@@ -144,7 +144,7 @@ def test_cuda_h_is_included_in_one_place():
 
 
 def is_for_torch(header: Path) -> bool:
-    """rueda/torch.h and its parts: only programs that have LibTorch include them."""
+    """rueda/torch.h and its parts: only programs with LibTorch include them."""
     return header.is_relative_to(PUBLIC / "torch") or header == PUBLIC / "torch.h"
 
 
@@ -180,7 +180,7 @@ def test_public_headers_compile_by_themselves(compiler, tmp_path):
 
     for header in sources(ROOT / "include"):
         if is_for_torch(header):
-            continue  # test_libtorch.py compiles them, where torch is installed
+            continue  # test_libtorch.py compiles them if torch is installed
         unit = tmp_path / "unit.cpp"
         name = header.relative_to(ROOT / "include")
         unit.write_text(f"#include <{name}>\n#include <{name}>\n")

@@ -1,4 +1,4 @@
-"""rueda/torch.h: its tests and the example, built against an installed Rueda and torch's LibTorch, and run."""
+"""Builds the tests and example of rueda/torch.h against an installed Rueda and LibTorch."""
 
 import importlib.util
 import os
@@ -16,18 +16,18 @@ from .conftest import ROOT, anew, run
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed: there is no LibTorch", allow_module_level=True)
 
-# Whoever comes first builds the library, too; LibTorch's headers take a minute per file.
+# The first test builds the library too; LibTorch's headers take a minute per file.
 pytestmark = pytest.mark.timeout(900)
 
 EXAMPLE = ROOT / "examples/cpp/torch"
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np"]
 RUEDA_RUN = [sys.executable, "-m", "rueda.launcher", "run", "-np"]
-# What another launcher has left must not decide how the ranks find each other.
+# Variables of another launcher must not decide how the ranks find each other.
 LAUNCHERS = ("RUEDA_", "OMPI_", "PMIX_", "PRTE_")
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)} | {
     "OMP_NUM_THREADS": "1"
 }
-PARAMETER_TOLERANCE = 1e-4  # what another order of summation may do, as in examples/python/demo.py
+PARAMETER_TOLERANCE = 1e-4  # for another summation order, as in examples/python/demo.py
 
 
 def start(launcher: list[str], ranks: int, *command, **options) -> str:
@@ -39,7 +39,7 @@ def launchers() -> list[list[str]]:
 
 
 def build(source: Path, folder: Path, prefix: Path) -> Path:
-    """As the example says that it is built."""
+    """Builds as the example's instructions say."""
     prefix_path = run(sys.executable, "-c", "import torch; print(torch.utils.cmake_prefix_path)")
     environment = os.environ | {
         "rueda_DIR": str(prefix / "lib/cmake/rueda"),
@@ -70,12 +70,12 @@ def digits(prefix) -> Path:
 def test_collectives_and_the_optimizer(tests, ranks):
     launcher = launchers()[
         ranks % len(launchers())
-    ]  # each of the two, at an even and an odd number
+    ]  # both launchers get an odd and an even number of ranks
     assert start(launcher, ranks, tests).count("passed") == ranks
 
 
 def test_several_files_can_include_the_header(tests):
-    """What it defines is inline: nothing would be defined twice."""
+    """Its definitions are inline, so nothing is defined twice."""
     (compiled,) = tests.parent.rglob("unity_0_cxx.cxx.o")
     defined = run("nm", "--defined-only", "--extern-only", "--demangle", compiled)
     assert " W rueda::libtorch::" in defined

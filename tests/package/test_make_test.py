@@ -1,4 +1,4 @@
-"""The order in which `make test` does things, with stand-ins for the tools, which write down that they were called."""
+"""The order of the steps of `make test`, with stand-ins for the tools that log their calls."""
 
 import doctest
 import os
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# What a tool was called for; BROKEN names what of it fails.
+# The purpose of a tool's call; the call named by BROKEN fails.
 STAND_IN = """#!/bin/sh
 case "$(basename "$0") $*" in
   "cmake --preset "*) exit 0 ;;
@@ -42,7 +42,7 @@ def tree(tmp_path: Path) -> Path:
 def make(
     tree: Path, target: str, broken: str = "", report: str = ""
 ) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """Runs a target; returns how that went, and the calls by name."""
+    """Runs a target; returns the result and the names of the calls."""
     environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
     ran = subprocess.run(
         ["make", target, "VENV=venv", "JOBS=1"],

@@ -1,4 +1,4 @@
-"""The model of how survivors agree (tests/model/membership.pml), as spin explores it."""
+"""Explores the model of how survivors agree (tests/model/membership.pml) with spin."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ MODEL = Path(__file__).parents[1] / "model" / "membership.pml"
 @pytest.mark.skipif(shutil.which("spin") is None, reason="spin is not installed")
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc compiles what spin writes")
 def test_no_two_worlds_and_every_survivor_decides(tmp_path: Path) -> None:
-    """One of four members has ended: all that can happen, in whatever order."""
+    """Explores every interleaving in which one of four members ends."""
 
     def run(*command: str) -> str:
         return subprocess.run(
@@ -21,7 +21,7 @@ def test_no_two_worlds_and_every_survivor_decides(tmp_path: Path) -> None:
         ).stdout
 
     run("spin", "-a", "-DDEATHS=1", "-DGIVE_UPS=0", str(MODEL))
-    # Optimising what spin writes takes longer than it saves.
+    # Optimizing the code from spin takes longer than it saves.
     run("gcc", "-O0", "-w", "-DSAFETY", "-DCOLLAPSE", "-DVECTORSZ=2048", "-o", "pan", "pan.c")
     report = run("./pan", "-n", "-m10000")
     assert "errors: 0" in report, report

@@ -1,4 +1,4 @@
-"""The list of mutations: that it can be read, and names tests that exist. `make mutants` tries them."""
+"""The list of mutations can be read and names existing tests. `make mutants` tries them."""
 
 import importlib.util
 import re
@@ -20,13 +20,13 @@ def run() -> ModuleType:
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look there
+    sys.modules[spec.name] = module  # dataclasses looks there
     spec.loader.exec_module(module)
     return module
 
 
 def cases_of(program: str) -> set[str]:
-    """What a program can be asked to run."""
+    """Returns the filters that a program accepts."""
     if program.startswith("check_"):
         text = (ROOT / "tests/parallel/python" / program).read_text()
         return set(re.findall(r"^def (check_\w+)", text, re.MULTILINE))
@@ -66,7 +66,7 @@ def test_a_list_that_makes_no_sense(
 def test_what_becomes_of_mutations(
     run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    """On a tree of one function and its test."""
+    """Uses a tree of one function and its test."""
     monkeypatch.setattr(run, "ROOT", tmp_path)
     monkeypatch.setattr(run, "WORK", tmp_path / "work")
 

@@ -1,4 +1,4 @@
-"""The script that makes the environment: what it may delete, and what it tells."""
+"""The script that makes the environment: what it may delete, and what it reports."""
 
 import os
 import re
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def setup(venv: Path, python: str) -> subprocess.CompletedProcess[str]:
-    """Runs the script as far as it gets with a Python that is none."""
+    """Runs the script until it fails because its Python is unusable."""
     environment = {**os.environ, "VIRTUAL_ENV": str(venv), "PYTHON": python}
     return subprocess.run(
         [ROOT / ".ci" / "setup.sh", "demo"],
@@ -25,7 +25,7 @@ def setup(venv: Path, python: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def old_python(tmp_path: Path) -> str:
-    """Stands for a Python that is too old, where the script ends without having made anything."""
+    """Stands in for a Python that is too old: the script ends without having made anything."""
     program = tmp_path / "old-python"
     program.write_text("#!/bin/sh\nexit 1\n")
     program.chmod(0o755)
@@ -79,7 +79,7 @@ def test_how_far_a_build_is_is_told_now_and_then() -> None:
     script = (ROOT / ".ci" / "setup.sh").read_text()
     function = re.search(r"^now_and_then\(\) \{.*?^\}", script, re.MULTILINE | re.DOTALL)
     assert function is not None
-    # A clock by which each line takes 3 seconds.
+    # A clock on which each line takes 3 seconds.
     clock = 'unset SECONDS; SECONDS=0; read() { ((SECONDS += 3)); builtin read "$@"; }'
     said = subprocess.run(
         ["bash", "-c", f"{clock}\n{function[0]}\nnow_and_then"],

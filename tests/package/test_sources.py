@@ -1,4 +1,4 @@
-"""Habits of the sources that no compiler checks."""
+"""Conventions of the sources that no compiler checks."""
 
 import ast
 import difflib
@@ -47,7 +47,7 @@ def test_nothing_is_left_to_be_done():
 
 
 def test_tensors_are_made_on_a_device_that_is_named():
-    """Otherwise they are on the one that the application has made the default: torch.set_default_device()."""
+    """Otherwise they land on the application's torch.set_default_device()."""
     makers = {"arange", "as_tensor", "asarray", "empty", "empty_permuted", "empty_strided", "eye"}
     makers |= {
         "full",
@@ -157,7 +157,7 @@ def test_links_between_pages_lead_somewhere():
 
 
 def test_the_pages_name_files_that_exist():
-    """Paths such as `csrc/plan/ring_plan.h` in the documentation."""
+    """Checks paths such as `csrc/plan/ring_plan.h` in the documentation."""
     heads = "csrc|include|python|launcher|benchmarks|tests|docs|examples|tools|cmake|requirements"
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         for path in re.findall(rf"`((?:{heads})/[\w./-]*)`", page.read_text()):
@@ -165,7 +165,7 @@ def test_the_pages_name_files_that_exist():
 
 
 def test_the_pages_name_tests_that_exist():
-    """Functions such as `check_results_are_by_rank` in the documentation."""
+    """Checks functions such as `check_results_are_by_rank` in the documentation."""
     written = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
     tests = set(re.findall(r"^def ((?:check|test)_\w+)\(", written, re.MULTILINE))
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
@@ -203,7 +203,7 @@ def test_the_index_of_names_follows_the_sources():
 
 
 def test_the_comparison_with_horovod_is_up_to_date():
-    """And every documented signature is kept."""
+    """And every documented signature is unchanged."""
     import sys
 
     pytest.importorskip("torch")

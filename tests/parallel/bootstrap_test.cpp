@@ -1,4 +1,4 @@
-// Keys and values over MPI, and a rank that comes too late.
+// The key-value store over MPI, and a rank that comes too late.
 #include <chrono>
 #include <string>
 #include <thread>
@@ -48,7 +48,7 @@ int main() {
   return rank_main([] {
     OpenedBootstrap world = open_world();
     everyone_sees_everything(*world.bootstrap);
-    // A second one, as after shutdown() and init(), knows nothing of the first.
+    // A second one, as after shutdown() and init(), has no keys of the first.
     world.bootstrap.reset();
     world = open_world();
     expect(!world.bootstrap->get("key 0 of 0").ok(), "a new bootstrap is empty");

@@ -1,5 +1,5 @@
-// What several hosts exchange over MPI by an algorithm, which is the argument: what comes out, and
-// in how many messages. The ranks play three hosts with two ranks each, which share memory.
+// Collectives of several hosts over MPI, by the algorithm given as argument: results and message
+// counts. The ranks play three hosts of two ranks each, which share memory.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -17,7 +17,7 @@ namespace {
 constexpr int ranks_per_host = 2;
 constexpr int forming_barriers = 3;
 
-// Formed over MPI alone; memory within each host joins it.
+// Formed over MPI alone; then the ranks of each host share memory.
 World world_of_hosts(OpenedBootstrap& opened, Options options) {
   options.transport = "mpi";
   World world =
@@ -38,7 +38,7 @@ World world_of_hosts(OpenedBootstrap& opened, Options options) {
   return world;
 }
 
-// Whole numbers, so that sums are exact in whatever order they are added.
+// Whole numbers, so that sums are exact in any order.
 float value(int rank, std::size_t index) {
   return static_cast<float>((rank + 1) * 1000 + static_cast<int>(index % 1000));
 }
@@ -58,7 +58,7 @@ std::int64_t rows_between(int sender, int receiver, std::int64_t scale) {
   return (sender * 3 + receiver * 5) % 4 * scale;
 }
 
-// Rows of one number, which says where they come from and go to.
+// Each row repeats one number, which encodes the sender and the receiver.
 void exchange(Runtime& engine, int rank, int size, std::int64_t scale) {
   std::vector<std::int32_t> input;
   std::vector<std::int32_t> expected;
@@ -82,7 +82,7 @@ void exchange(Runtime& engine, int rank, int size, std::int64_t scale) {
          str("rows times ", scale));
 }
 
-// Of all ranks, since the engine has started.
+// The sum over all ranks since the engine started.
 std::int64_t sent_by_all(Bootstrap& bootstrap, std::int64_t sent) {
   std::int64_t all = 0;
   for (const std::string& each :
@@ -107,9 +107,9 @@ int main(int argc, char** argv) {
     {
       const auto engine =
           value_of(Runtime::start(world_of_hosts(opened, options), options), "Runtime::start");
-      // Two trees of two edges, there and back; a pair that exchanges once, or twice, and one that
-      // asks and is answered; the numbers of no rows, from each host to each rank elsewhere, or
-      // from each rank to each other.
+      // tree: two trees of two edges, both ways; doubling, halving: a pair that exchanges once or
+      // twice, and a third host that asks and is answered; gathered, pairwise: row counts from each
+      // host to each rank elsewhere, or from each rank to each other.
       const std::int64_t expected = algorithm == "tree"       ? 8
                                     : algorithm == "doubling" ? 4
                                     : algorithm == "halving"  ? 6

@@ -25,7 +25,7 @@ int main() {
     expect(status.code() == ErrorCode::peer_lost, "the receive tells: " + status.to_string());
     expect(status.peer() == last, "which rank was lost");
     expect_contains(status.to_string(), str("rank ", last));
-    // Once known, a send fails as well instead of waiting for ever.
+    // Once the loss is known, a send fails, too, instead of waiting forever.
     const Ticket sent = transport->send(last, {.sequence = 2}, std::array{ConstBytes(in)});
     expect(wait_for(*transport, sent).code() == ErrorCode::peer_lost, "a later send tells");
     // The survivors still reach each other.
@@ -47,6 +47,6 @@ int main() {
     std::printf("survivor done\n");
     std::fflush(stdout);
   });
-  // Without MPI_Finalize, which is for worlds that are whole.
+  // Skips MPI_Finalize, which needs all ranks.
   std::_Exit(code);
 }

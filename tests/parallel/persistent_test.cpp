@@ -1,5 +1,5 @@
-// Persistent allreduces between real processes: through shared memory where the transport is
-// chosen freely, over the ring where MPI or the ring is asked for.
+// Persistent allreduces between real processes: through shared memory by default, over the ring if
+// MPI or the ring is selected.
 #include <rueda/persistent.h>
 #include <rueda/rueda.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@ std::shared_ptr<std::byte[]> memory(bool registered, std::size_t bytes) {
           [](std::byte* data) { std::free(data); }};
 }
 
-// Whole numbers, so that sums are exact; averages of P ranks are exact as well.
+// Whole numbers, so that sums and averages of P ranks are exact.
 float value(int rank, int round, std::size_t i) {
   return static_cast<float>((static_cast<int>(i % 100) + round) * size() + rank);
 }
@@ -52,7 +52,7 @@ void sums(std::size_t count, bool registered, ReduceOp op) {
       if (op == ReduceOp::average) sum /= static_cast<float>(ranks);
       expect(data[i] == sum, "element " + std::to_string(i) + " of " + std::to_string(count));
     }
-    // The result is this rank's own: the others never see what is written to it now.
+    // The result belongs to this rank: others never see what is written to it now.
     std::fill_n(data, count, -1.0F - static_cast<float>(rank()));
     expect(operation.done(), "a run that stays over");
     barrier().wait();
@@ -95,7 +95,7 @@ std::int64_t occurrences(const std::string& text, const std::string& part) {
   return count;
 }
 
-// Each run counts as an allreduce by name does, and is a bar of the timeline.
+// Each run counts like an allreduce by name and is a bar of the timeline.
 void is_counted_and_drawn() {
   constexpr int runs = 4;
   constexpr std::int64_t bytes = 2000 * sizeof(float);
@@ -133,7 +133,7 @@ void is_counted_and_drawn() {
   expect(occurrences(text.str(), "\"name\":\"ALLREDUCE\"") == runs, "a bar for each run");
 }
 
-// A set of its own, at the same time as one of the world.
+// On a process set of its own, concurrently with one of the world.
 void works_in_a_process_set() {
   if (size() < 2) return;
   std::vector<int> ranks(static_cast<std::size_t>(size() - 1));
@@ -156,7 +156,7 @@ void works_in_a_process_set() {
 
 }  // namespace
 
-// With the argument "forbid" the kernel does not let ranks reach into each other's memory.
+// With the argument "forbid" the kernel denies ranks access to each other's memory.
 int main(int argc, char** argv) {
   return rank_main([&] {
     if (argc > 1 && std::string(argv[1]) == "forbid") {

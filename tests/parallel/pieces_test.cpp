@@ -24,7 +24,7 @@ void lengths_around_a_piece(ConformanceRank& self) {
   }
 }
 
-// One stream with long and short messages in turn, all started at once: none overtakes another.
+// Long and short messages alternate in one stream and start together: none overtakes another.
 void long_and_short_in_one_stream(ConformanceRank& self) {
   const int peer = self.size() - 1 - self.rank();
   const std::vector<std::size_t> sizes{10, 3 * piece, 20, 30, piece, 0, 2 * piece + 1, 40};
@@ -71,7 +71,7 @@ void longer_than_expected(ConformanceRank& self) {
   expect(status.code() == ErrorCode::transport, "too long a message fails");
   expect_contains(status.to_string(), "2005 bytes");
   expect_contains(status.to_string(), "receiving 7 bytes");
-  // Its rest is not taken for the next one.
+  // The rest of the long message is not taken for the next one.
   finish_all(self, {after, sends[0], sends[1]});
   expect(next == small, "what comes after a long message is not harmed");
 }

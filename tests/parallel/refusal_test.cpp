@@ -1,4 +1,4 @@
-// A launcher whose promise MPI does not keep: init() refuses instead of training alone.
+// MPI does not provide the world that the launcher promised: init() refuses to train alone.
 #include <map>
 #include <optional>
 #include <string>
@@ -11,7 +11,7 @@ using namespace rueda::test;
 
 namespace {
 
-// What open_bootstrap() says where the environment has `changes`.
+// The error of open_bootstrap() with `changes` to the environment.
 std::string refusal(const std::map<std::string, std::string>& changes,
                     const Options& options = {}) {
   const Environment environment = [&](std::string_view name) -> std::optional<std::string> {
@@ -27,7 +27,7 @@ std::string refusal(const std::map<std::string, std::string>& changes,
 
 int main() {
   return rank_main([] {
-    // First, while MPI is not initialised: with components of another MPI it would end the process.
+    // First, before MPI is initialised: components of another MPI would end the process.
     const std::string prefix = refusal({{"OPAL_PREFIX", "/another/mpi"}});
     expect_contains(prefix, "OPAL_PREFIX=/another/mpi");
     expect_contains(prefix, mpi_location().library);
@@ -42,8 +42,7 @@ int main() {
     const std::map<std::string, std::string> torchrun{
         {"TORCHELASTIC_RUN_ID", "a"}, {"RANK", "1"}, {"WORLD_SIZE", "3"}};
     expect_contains(refusal(torchrun, by_mpi), "torchrun started 3 ranks");
-    // MPI runs by now, which alone is no reason to believe that its world is the one that was
-    // meant.
+    // MPI runs by now, but that alone does not prove that its world is the intended one.
     expect_contains(refusal(torchrun), "torchrun started 3 ranks");
 
     OpenedBootstrap world = open_world();

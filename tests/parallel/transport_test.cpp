@@ -1,6 +1,5 @@
-// The conformance suite over the plug-in's transport, each case on a duplicate of its own: making
-// and closing many is tested along the way. Then over memory and MPI in one world, whose ranks
-// play two hosts.
+// The conformance suite on the plug-in's transport, each case on its own duplicate, which also
+// tests making and closing many. Then on memory and MPI in one world, whose ranks play two hosts.
 #include <numeric>
 
 #include "onehost/host_group.h"
@@ -31,7 +30,7 @@ std::function<void()> barrier_of(OpenedBootstrap& world) {
   return [&world] { expect_ok(world.bootstrap->barrier(soon()), "barrier"); };
 }
 
-// The ranks of two hosts in turn, which share memory anew under each name.
+// Ranks alternate between two hosts, which share new memory under each name.
 HostGroup host_of(OpenedBootstrap& world, const std::string& name) {
   std::vector<int> ranks(static_cast<std::size_t>(world.bootstrap->size()));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -43,7 +42,7 @@ HostGroup host_of(OpenedBootstrap& world, const std::string& name) {
   return host;
 }
 
-// Only what travels over MPI is polled for.
+// Only messages over MPI need polling.
 void is_polled_for_mpi_alone(ConformanceRank& self) {
   Bytes nothing;
   for (int round = 0; round < self.size(); ++round) {

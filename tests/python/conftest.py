@@ -1,4 +1,4 @@
-"""Puts what the tests share on the path."""
+"""Puts the modules that tests share on the path."""
 
 import sys
 from pathlib import Path

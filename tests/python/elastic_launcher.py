@@ -1,4 +1,4 @@
-"""The launcher's part of a job whose ranks come and go, without its decisions: those are the tests'."""
+"""A launcher for jobs whose ranks come and go; the tests make its decisions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from launching import Ended, command, environment
 
 _TIMEOUT = 120.0
 
-# For programs, which import what it names: goes on, whoever is lost or joins, until all find the world as it is to be.
+# For programs, which import the modules it uses: retries across losses and joins until all ranks
+# find that the world is as expected.
 UNTIL = """
 def until(is_reached):
     is_new = "RUEDA_JOINER" in os.environ  # it comes where the others are after update()
@@ -35,9 +36,9 @@ def until(is_reached):
 
 
 class ElasticJob:
-    """Processes of one program, numbered as they are started. Use as a context manager.
+    """Processes of one program, numbered in the order they start. Use as a context manager.
 
-    ``members``: what the first rank of the newest world has said of it.
+    ``members``: the members of the newest world, as its first rank reports them.
     """
 
     def __init__(self, program: str, size: int, **variables: str) -> None:
@@ -84,18 +85,18 @@ class ElasticJob:
             file.close()
         self._socket.close()
 
-    # --- Where it runs: on this host
+    # --- Location: on this host
 
     def _address(self) -> str:
-        """Where the launcher listens."""
+        """The address at which the launcher listens."""
         return f"@{self._name}-launcher"
 
     def _rendezvous(self) -> str:
-        """Where the first ranks meet."""
+        """The address at which the first ranks meet."""
         return f"unix:@{self._name}"
 
     def _command(self, number: int, program: str) -> list[str]:
-        """How a process is started."""
+        """The command line of a process."""
         return command(program)
 
     # --- What tests decide
@@ -113,7 +114,7 @@ class ElasticJob:
             self._tell(leaving=self._leaving)
 
     def tell_only(self, number: int, **message: Any) -> None:
-        """Tells one process what the others are not told, once all that have been started can be told something."""
+        """Sends a message to one process only, once every started process is connected."""
         with self._lock:
             assert self._lock.wait_for(
                 lambda: len(self._sessions) == len(self.processes), _TIMEOUT
@@ -125,25 +126,25 @@ class ElasticJob:
         self.processes[number][0].kill()
 
     def await_world(self, *numbers: int) -> None:
-        """Returns once the newest world has these processes as its ranks."""
+        """Returns once the newest world consists of these processes, in this order."""
         with self._lock:
             arrived = self._lock.wait_for(lambda: self.members == list(numbers), _TIMEOUT)
         assert arrived, f"the worlds were {self.worlds}\n{self.outputs()}"
 
     def await_ready(self, *numbers: int) -> None:
-        """Returns once these wait to join."""
+        """Returns once these processes wait to join."""
         with self._lock:
             arrived = self._lock.wait_for(lambda: set(numbers) <= set(self._ready), _TIMEOUT)
         assert arrived, f"{self._ready} wait to join\n{self.outputs()}"
 
     def await_refusal(self) -> dict[str, Any]:
-        """Returns what the job has said of joiners that did not come."""
+        """Returns the job's report of joiners that did not arrive."""
         with self._lock:
             assert self._lock.wait_for(lambda: self.refused, _TIMEOUT), self.outputs()
         return self.refused[-1]
 
     def ended(self) -> dict[int, Ended]:
-        """Waits for all processes."""
+        """Waits for all processes to end."""
         deadline = time.monotonic() + _TIMEOUT
         for process, _ in self.processes.values():
             try:
@@ -156,13 +157,13 @@ class ElasticJob:
         }
 
     def outputs(self) -> str:
-        """What all have written."""
+        """The output of all processes."""
         return "\n".join(f"--- {n}\n{self._output(n)}" for n in self.processes)
 
     # --- What a launcher does
 
     def _start(self, number: int, identity: dict[str, str], program: str | None = None) -> None:
-        file = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         line = self._command(number, program or self._program)
         process = start(line, number, file, environment({**self._variables, **identity}))
         self.processes[number] = (process, file)

@@ -1,4 +1,4 @@
-"""Ranks that need torch or NumPy, forked off a Python that has imported it: see forkserver.py."""
+"""Forks ranks from a Python that has imported torch or NumPy: see forkserver.py."""
 
 from __future__ import annotations
 
@@ -18,34 +18,37 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-# What decides while Python starts or imports torch; a rank with its own is started as usual.
+# Variables that take effect when Python starts or imports torch. A rank that sets its own is
+# started normally.
 _TOO_EARLY = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "GLIBC_", "MALLOC_", "CUDA_")
-# But not what torch itself sets once it compiles, in whatever test of this process that was, and what ranks look at.
+# Exceptions: torch sets the first itself once any test of this process compiles; ranks read the
+# second.
 _LATE_ENOUGH = ("TORCHINDUCTOR_CACHE_DIR", "PYTHONPATH")
-# By what a program imports: what it is to be forked off has imported it before. Whatever imports Rueda needs NumPy, and
-# rueda.checkpoint needs torch.
+# By what a program imports, the server to fork it from. Anything that imports Rueda needs NumPy,
+# and rueda.checkpoint needs torch.
 _IMPORTS = {
     base: re.compile(rf"(?:^|;)\s*(?:import|from) [\w., ]*\b(?:{modules})\b", re.MULTILINE)
     for base, modules in (("torch", r"torch|horovod|rueda\.checkpoint"), ("numpy", "numpy|rueda"))
 }
-# Ranks of a world are forked off these in turn, so that neighbours hash texts differently: what depends on the order
-# of a set differs between them.
+# The ranks of a world are forked from these servers in turn, so that neighbours hash strings
+# differently: behaviour that depends on the order of a set then differs between them.
 _SERVERS = 2
-_FORKING_LIMIT = 120.0  # seconds in which a server imports what it needs and forks
+_FORKING_LIMIT = 120.0  # seconds for a server to import its modules and fork
 _PR_SET_CHILD_SUBREAPER = 36
 _ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 _servers: dict[tuple[str, int], tuple[socket.socket, subprocess.Popen[bytes]]] = {}
 
 
 class ForkedRank:
-    """A child of this process, as ``subprocess.Popen`` would have it."""
+    """A child of this process with the interface of ``subprocess.Popen``."""
 
     def __init__(self, server: socket.socket, request: dict[str, Any], output: IO[bytes]) -> None:
         self.args = request["program"]
         self.returncode: int | None = None
         server.settimeout(_FORKING_LIMIT)
         with _adopting():
-            # One that does not answer in time is of no use to the next rank either, which would get this one's answer.
+            # A server that times out is unusable for the next rank too, which would get this rank's
+            # answer.
             try:
                 socket.send_fds(server, [json.dumps(request).encode()], [output.fileno()] * 2)
                 told = server.recv(64)
@@ -56,7 +59,7 @@ class ForkedRank:
         self.pid = int(told)
 
     def poll(self) -> int | None:
-        """How it has ended, if it has."""
+        """Returns the exit code, or None while it runs."""
         if self.returncode is None:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
             if ended:
@@ -64,7 +67,7 @@ class ForkedRank:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Waits until it has ended."""
+        """Waits until it ends."""
         if self.returncode is None:
             process = os.pidfd_open(self.pid)
             ended = select.select([process], [], [], timeout)[0]
@@ -92,7 +95,7 @@ class ForkedRank:
 
 @contextmanager
 def _adopting() -> Iterator[None]:
-    """Makes children of this process of its grandchildren whose parents end meanwhile."""
+    """Makes this process adopt grandchildren whose parents end in the meantime."""
     libc = ctypes.CDLL(None)
     assert libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     try:
@@ -112,9 +115,10 @@ def start(
     folder: Path | None = None,
     needs_torch: bool | None = None,
 ) -> Rank:
-    """Starts ``line``, which ``launching.command()`` has made, in a session of its own.
+    """Starts ``line``, made by ``launching.command()``, in a session of its own.
 
-    ``number``: which process of its world it is. ``needs_torch`` is read off the program where it is not told.
+    ``number``: the index of the process in its world. ``needs_torch``: by default derived from the
+    program.
     """
     if base := _base_of(line, environment, needs_torch):
         program, *arguments = line[1:] if line[1] != "-c" else line[2:]
@@ -133,12 +137,12 @@ def start(
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # so that what a rank has started ends with it
+        start_new_session=True,  # so that processes the rank starts end with it
     )
 
 
 def line_to_launch(line: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """What a launcher is to start in place of ``line``, which ``launching.command()`` has made: see ``launched()``."""
+    """Returns the line for a launcher to start instead of ``line``: see ``launched()``."""
     if _base_of(line, environment, None) != "torch":
         return list(line)
     program, *arguments = (Path(line[1]), *line[2:]) if line[1] != "-c" else line[2:]
@@ -146,9 +150,9 @@ def line_to_launch(line: Sequence[str], environment: Mapping[str, str]) -> list[
 
 
 def launched(program: str | Path, arguments: Sequence[str] = ()) -> list[str]:
-    """The command line that a launcher is to start for a rank that needs torch: see launched_rank.py.
+    """A launcher's command line for a rank that needs torch: see launched_rank.py.
 
-    For launchers that leave alone what Python and torch look at when they begin.
+    Only for launchers that do not set variables that Python or torch read at start.
     """
     for number in range(_SERVERS):
         _server("torch", number)
@@ -160,7 +164,7 @@ def launched(program: str | Path, arguments: Sequence[str] = ()) -> list[str]:
 def _base_of(
     line: Sequence[str], environment: Mapping[str, str], needs_torch: bool | None
 ) -> str | None:
-    """What has imported what the rank needs; nothing where a Python of its own is needed, or costs little."""
+    """Which server forks the rank; None if it needs its own Python or imports neither."""
     if line[0] != sys.executable or line[1] == "-m":
         return None
     if _early(environment) != _early(_ENVIRONMENT):
@@ -185,15 +189,15 @@ def _early(environment: Mapping[str, str]) -> dict[str, str]:
 
 @cache
 def _folder(base: str) -> str:
-    """Where the servers listen, which remove it when they end."""
+    """The folder in which the servers listen; they remove it when they end."""
     return tempfile.mkdtemp(prefix=f"forking-{base}-")
 
 
 def end_servers() -> None:
-    """Ends what forks ranks, once there are no more tests: so what it has taken of the processors is counted."""
+    """Ends the servers after the last test, so that their CPU time is counted."""
     for server, _ in _servers.values():
         with suppress(OSError):
-            server.shutdown(socket.SHUT_RDWR)  # also where a child of a test's still has it open
+            server.shutdown(socket.SHUT_RDWR)  # even if a test's child still has it open
         server.close()
     for _, process in _servers.values():
         try:
@@ -234,5 +238,5 @@ def _server(base: str, number: int) -> socket.socket:
                 stdin=subprocess.DEVNULL,
                 pass_fds=numbers,
             )
-        _servers[which] = ours, process  # which ends when this process does
+        _servers[which] = ours, process  # the server ends when this process does
     return _servers[which][0]

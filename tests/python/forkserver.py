@@ -1,12 +1,14 @@
-"""A Python that has imported torch or only NumPy, as ``sys.argv[1]`` says, and forks off a rank for each request.
+"""A Python that has imported torch or NumPy (``sys.argv[1]``) and forks a rank per request.
 
-torch takes a second to import, and what its first optimizer imports another: more than most tests compute. NumPy takes
-a fifth of a second, and what Rueda imports of Python's own a part of that. A message comes from the tests, through the
-socket ``sys.argv[2]``, or from whoever connects to the socket that listens, ``sys.argv[3]``. It is JSON, with the files
-for the rank's standard output and error: ``program``, ``is_path``, ``arguments``, ``folder`` and ``environment``. The
-answer is the rank's number. For the tests it comes once the rank is a child of theirs: they are a subreaper meanwhile.
-Others, which stand in for their ranks (launched_rank.py), get how it has ended as well. Three more files are the
-namespaces of their host, which their rank is on, too.
+Importing torch takes a second, and the modules its first optimizer imports another: more than most
+tests compute. NumPy takes a fifth of a second, and the standard modules that Rueda imports a part
+of that. Requests come from the tests through the socket ``sys.argv[2]``, or from any process that
+connects to the listening socket ``sys.argv[3]``. A request is JSON (``program``, ``is_path``,
+``arguments``, ``folder`` and ``environment``) with the files for the rank's standard output and
+error. The answer is the rank's process ID. The tests get it once the rank is their child: they are
+a subreaper meanwhile. Other clients are stand-ins for their ranks (launched_rank.py) and also get
+the rank's wait status. They pass three more files, the namespaces of their host, which the rank
+enters.
 """
 
 from __future__ import annotations
@@ -25,16 +27,17 @@ import time
 import types
 from typing import Any
 
-LONGEST = 1 << 20  # bytes of a request
+LONGEST = 1 << 20  # maximum bytes of a request
 OUTPUTS, NAMESPACES = 2, 3  # files of a request
-# What programs need beside torch, by a word in them; it is imported when the first of them comes.
+# Modules that programs need besides torch, by a word in the program; imported for the first such
+# program.
 ALSO = {"digits": "sklearn.datasets"}
-# Of Python's own modules, what Rueda imports and what takes long.
+# Standard modules that Rueda imports and that take long.
 OF_PYTHON = ("dataclasses", "hashlib", "inspect", "ipaddress", "logging", "subprocess", "typing")
 
 
 def serve(tests: socket.socket, listener: socket.socket) -> dict[str, Any]:
-    """Forks ranks until the tests go. Returns in each rank, with what that is to run."""
+    """Forks ranks until the tests end. Returns in each rank, with its request."""
     while True:
         reap()
         if tests in select.select([tests, listener], [], [])[0]:
@@ -46,13 +49,13 @@ def serve(tests: socket.socket, listener: socket.socket) -> dict[str, Any]:
             reap()
             path = listener.getsockname()
             os.unlink(path)
-            with contextlib.suppress(OSError):  # another listens there, too
+            with contextlib.suppress(OSError):  # the other server listens there too
                 os.rmdir(os.path.dirname(path))
             sys.exit(0)
         if message:
             request = json.loads(message)
             import_for(request)
-            gc.freeze()  # what all ranks share stays shared
+            gc.freeze()  # keeps memory that all ranks share shared
             between = os.fork()
             if between == 0:
                 become_rank(asker, files)
@@ -74,7 +77,7 @@ def serve(tests: socket.socket, listener: socket.socket) -> dict[str, Any]:
 
 
 def import_for(request: dict[str, Any]) -> None:
-    """Imports what the program needs, as far as that is there: the rank will tell."""
+    """Imports what the program needs, if available; otherwise the rank itself reports the error."""
     text = request["program"]
     with contextlib.suppress(OSError, ImportError):
         if request["is_path"]:
@@ -86,25 +89,25 @@ def import_for(request: dict[str, Any]) -> None:
 
 
 def reap() -> None:
-    """Takes leave of what has kept ranks and has ended."""
+    """Reaps children that have ended."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def become_child_of_the_tests(tests: socket.socket, _: list[int]) -> None:
-    """Returns in the rank, which goes to the process that has asked, since its parent ends."""
+    """Returns in the rank, which the tests adopt because its parent exits."""
     between = os.getpid()
     if os.fork() > 0:
         os._exit(0)
     while os.getppid() == between:
         time.sleep(0.0001)
-    os.setsid()  # so that what a rank has started can be ended with it
+    os.setsid()  # so that processes the rank starts can be ended with it
     tests.send(str(os.getpid()).encode())
 
 
 def enter(namespaces: list[int]) -> None:
-    """Goes to the host of a lab that a stand-in is on. Where this process is, it need not ask to be let in."""
+    """Enters the stand-in's host in a lab. Needs no privilege if this process is on it."""
     libc = ctypes.CDLL(None, use_errno=True)
     here = {os.stat(f"/proc/self/ns/{name}").st_ino for name in os.listdir("/proc/self/ns")}
     for each in namespaces:
@@ -113,7 +116,7 @@ def enter(namespaces: list[int]) -> None:
 
 
 def become_kept(stand_in: socket.socket, files: list[int]) -> None:
-    """Returns in the rank. Its parent tells how it ends, and ends it when nobody listens any more."""
+    """Returns in the rank. Its parent reports its end, and kills it if the stand-in goes."""
     rank = os.fork()
     if rank == 0:
         os.setsid()
@@ -130,15 +133,15 @@ def become_kept(stand_in: socket.socket, files: list[int]) -> None:
 
 
 def run(request: dict[str, Any]) -> None:
-    """What Python does with a program, as far as a program can see."""
+    """Runs a program as Python would, as seen from the program."""
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    # What Python itself has done when it started, with another environment.
+    # Python itself did this at start, with another environment.
     more = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     sys.path[1:1] = [each for each in more if each not in sys.path]
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    numpy.random.seed()  # random does so by itself
+    numpy.random.seed()  # the random module reseeds itself after fork
     program = request["program"]
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module

@@ -1,4 +1,4 @@
-"""Runs worlds of several hosts over MPI, in a lab."""
+"""Runs worlds of several hosts over MPI in a lab."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from one_run import OneRun
 
 
 def options_of_mpirun(lab: Lab) -> list[str]:
-    """With which it reaches the other hosts, and uses the first link only."""
+    """Options that let mpirun reach the other hosts and restrict it to the first link."""
     network = lab.ipv4(lab.names[0]).rpartition(".")[0] + ".0/24"
     options = ["--prtemca", "plm", "ssh"]
     options += ["--prtemca", "plm_ssh_agent", str(lab.agent)]
@@ -31,7 +31,7 @@ def run_on_hosts(
     extra: dict[str, str] | None = None,
     limit: float = 240,
 ) -> Ended:
-    """Runs ``ranks_each`` ranks on every host under mpirun, which is started on the first one."""
+    """Runs ``ranks_each`` ranks on every host under mpirun, started on the first host."""
     everywhere = ",".join(f"{name}:{ranks_each}" for name in lab.names)
     options = ["--host", everywhere, *options_of_mpirun(lab)]
     for name in ["PATH", "PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THREADS", *(extra or {})]:
@@ -43,7 +43,7 @@ def run_on_hosts(
 
 
 def all_checks_on_hosts(script: Path, hosts: int, ranks_each: int) -> OneRun:
-    """One run of a script's checks in a lab of its own; skips where there are none."""
+    """Runs a script's checks once, in a lab of its own; skips if labs are unavailable."""
     with or_skip(), Lab(hosts) as lab:
         ended = run_on_hosts(lab, script, ranks_each)
     return OneRun(ended.returncode == 0, [ended.output])
@@ -52,7 +52,7 @@ def all_checks_on_hosts(script: Path, hosts: int, ranks_each: int) -> OneRun:
 def check_on_hosts(
     lab: Lab, program: str | Path, ranks_each: int, arguments: Sequence[str] = ()
 ) -> Ended:
-    """As :func:`run_on_hosts`; all ranks must succeed."""
+    """Like :func:`run_on_hosts`; all ranks must succeed."""
     ended = run_on_hosts(lab, program, ranks_each, arguments)
     assert ended.returncode == 0, ended.output
     return ended

@@ -1,11 +1,12 @@
-"""What a launcher starts in place of a Python that imports torch: a process that stands in for the rank.
+"""Stands in for a rank: a launcher starts this process instead of a Python that imports torch.
 
     python -S launched_rank.py FOLDER PROGRAM [ARGUMENT...]
     python -S launched_rank.py FOLDER -c TEXT [ARGUMENT...]
 
-The servers of forkserver.py listen in ``FOLDER``. One of them forks off the rank, with this process's environment and
-output, on its host in a lab (tests/net/lab). This process passes signals on to it and ends as it has ended; the rank
-ends with this process. For a launcher the two are the same, but for signals to a process group.
+The servers of forkserver.py listen in ``FOLDER``. One of them forks the rank, with this process's
+environment and output, on its host in a lab (tests/net/lab). This process forwards signals to the
+rank and ends with its status; the rank ends with this process. To a launcher the two look the same,
+except for signals to a process group.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ import sys
 from contextlib import suppress
 
 NUMBERS = ("RUEDA_RANK", "RUEDA_JOINER", "OMPI_COMM_WORLD_RANK", "RANK")
-NAMESPACES = ("net", "uts", "mnt")  # of which a host in a lab consists
+NAMESPACES = ("net", "uts", "mnt")  # those that make up a host in a lab
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def answer(server: socket.socket) -> int:
-    """The next number that the server tells."""
+    """Returns the next number that the server sends."""
     told = server.recv(64)
     assert told, "the process that forks ranks has ended"
     return int(told)
 
 
 def run(folder: str, request: dict[str, object]) -> int:
-    """Has a rank forked off, and waits until it has ended: its exit code, negative for a signal."""
+    """Has a rank forked and waits until it ends. Returns its exit code, negative for a signal."""
     number = int(next((os.environ[name] for name in NUMBERS if name in os.environ), "0"))
     servers = sorted(os.listdir(folder))
-    # Until there is somebody to pass them on to.
+    # Until there is a rank to forward them to.
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.connect(os.path.join(folder, servers[number % len(servers)]))
@@ -52,7 +53,7 @@ def run(folder: str, request: dict[str, object]) -> int:
 
 
 def main() -> None:
-    """Ends as the rank ends."""
+    """Ends with the rank's exit code or signal."""
     folder, program, *arguments = sys.argv[1:]
     is_path = program != "-c"
     if not is_path:

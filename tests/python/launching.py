@@ -1,4 +1,4 @@
-"""Runs Python under several ranks, each a process of its own on this machine."""
+"""Runs Python programs on several ranks, each a process on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import IO
 from forked import Rank, line_to_launch, start
 
 PARALLEL = Path(__file__).resolve().parents[1] / "parallel" / "python"
-# What another launcher has left must not decide how the ranks find each other.
+# Variables left by another launcher must not affect how the ranks find each other.
 LAUNCHERS = ("RUEDA_", "HOROVOD_", "OMPI_", "PMIX_", "PRTE_", "PMI_", "TORCHELASTIC_", "SLURM_")
 
 
@@ -41,14 +41,14 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
 def command(
     program: str | Path, arguments: Sequence[str] = (), python: str | Path = sys.executable
 ) -> list[str]:
-    """The command line for a script's path or, given as text, a program."""
+    """Returns the command line for a script (a path) or a program (text)."""
     if isinstance(program, Path):
         return [str(python), str(program), *arguments]
     return [str(python), "-c", textwrap.dedent(program), *arguments]
 
 
 def end_of(line: Sequence[str], extra: dict[str, str] | None = None, limit: float = 60) -> Ended:
-    """Runs a line that ``command()`` has made to its end; what takes too long is killed with its session."""
+    """Runs a line made by ``command()`` to its end; kills its session at the limit."""
     with tempfile.TemporaryFile() as file:
         process = start(line, 0, file, environment(extra))
         try:
@@ -63,7 +63,7 @@ def end_of(line: Sequence[str], extra: dict[str, str] | None = None, limit: floa
 
 
 def alone(program: str, extra: dict[str, str] | None = None, limit: float = 60) -> Ended:
-    """One process without any launcher."""
+    """Runs one process without a launcher."""
     return end_of(command(program), extra, limit)
 
 
@@ -72,7 +72,7 @@ def _all_of(file: IO[bytes]) -> str:
 
 
 class Job:
-    """Ranks that find each other through a rendezvous of their own. Ends them when left."""
+    """Ranks that meet at a rendezvous of their own. Ends them on exit from the context."""
 
     def __init__(
         self,
@@ -83,7 +83,8 @@ class Job:
         python: str | Path = sys.executable,
         folder: Path | None = None,
     ) -> None:
-        # A shell that runs the tests in the background has SIGINT ignored, and so would each rank.
+        # A shell that runs the tests in the background ignores SIGINT, and the ranks would inherit
+        # that.
         if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         self._stack = ExitStack()
@@ -91,7 +92,7 @@ class Job:
         self._files = []
         self.ranks: list[Rank] = []
         for rank in range(size):
-            file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - it is one
+            file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - entered
             world = {
                 "RUEDA_RANK": str(rank),
                 "RUEDA_SIZE": str(size),
@@ -113,11 +114,11 @@ class Job:
         self._stack.close()
 
     def output(self, rank: int) -> str:
-        """What the rank has written so far, to standard output and error."""
+        """The rank's standard output and error so far."""
         return _all_of(self._files[rank])
 
     def wait_for_output(self, rank: int, text: str, limit: float = 60) -> None:
-        """Returns when the rank has written ``text``."""
+        """Waits until the rank has written ``text``."""
         deadline = time.monotonic() + limit
         while text not in self.output(rank):
             if time.monotonic() > deadline or self.ranks[rank].poll() is not None:
@@ -139,7 +140,7 @@ class Job:
         ]
 
     def report(self) -> str:
-        """What all ranks have written and how they ended."""
+        """The output and exit status of all ranks."""
         return "\n".join(
             f"--- rank {rank}, exit status {process.poll()} ---\n{self.output(rank)}"
             for rank, process in enumerate(self.ranks)
@@ -153,7 +154,7 @@ def run(
     extra: dict[str, str] | None = None,
     limit: float = 120,
 ) -> list[Ended]:
-    """Runs ``size`` ranks to their end, however they end."""
+    """Runs ``size`` ranks to their end, successful or not."""
     with Job(program, size, arguments, extra) as job:
         return job.wait(limit)
 
@@ -165,7 +166,7 @@ def check(
     extra: dict[str, str] | None = None,
     limit: float = 240,
 ) -> list[Ended]:
-    """Runs ``size`` ranks, all of which must succeed."""
+    """Runs ``size`` ranks; all must succeed."""
     with Job(program, size, arguments, extra) as job:
         ended = job.wait(limit)
         assert all(rank.returncode == 0 for rank in ended), job.report()
@@ -173,14 +174,14 @@ def check(
 
 
 def find_mpirun() -> str | None:
-    """The mpirun of this Python's environment, or else of the PATH."""
+    """Returns the mpirun of this Python's environment, or else the one on the PATH."""
     beside = Path(sys.executable).with_name("mpirun")
     return str(beside) if beside.exists() else shutil.which("mpirun")
 
 
 def run_to_end(line: Sequence[str], extra: dict[str, str] | None, limit: float, what: str) -> Ended:
-    """Runs a launcher, called ``what`` in errors, in a process group of its own."""
-    # Ranks share the launcher's output: each writes what it prints in one piece, when it flushes or ends.
+    """Runs a launcher, called ``what`` in errors, in a session of its own."""
+    # Ranks share the launcher's output. Each writes in one piece, when it flushes or ends.
     with subprocess.Popen(
         line,
         env=environment({"PYTHONUNBUFFERED": "", **(extra or {})}),
@@ -201,7 +202,7 @@ def run_to_end(line: Sequence[str], extra: dict[str, str] | None, limit: float, 
 
 
 def mpirun_line(size: int, line: Sequence[str], options: Sequence[str] = ()) -> list[str]:
-    """The command line of mpirun for ``size`` ranks, each of which runs ``line``."""
+    """Returns mpirun's command line for ``size`` ranks that run ``line``."""
     mpirun = find_mpirun()
     assert mpirun is not None
     begin = [
@@ -236,7 +237,7 @@ def check_under_mpirun(
     arguments: Sequence[str] = (),
     extra: dict[str, str] | None = None,
 ) -> Ended:
-    """Runs ``size`` ranks under mpirun, which must succeed."""
+    """Runs ``size`` ranks under mpirun; all must succeed."""
     ended = run_under_mpirun(program, size, arguments, extra)
     assert ended.returncode == 0, ended.output
     return ended

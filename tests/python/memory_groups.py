@@ -1,4 +1,4 @@
-"""Control groups that limit memory, where this machine lets a test make one."""
+"""Memory-limiting control groups, if this machine lets a test create one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOUNT = Path("/sys/fs/cgroup")
 
 
 def _own_group() -> tuple[Path, str]:
-    """The folder of this process's group that limits memory, and the name of its limit."""
+    """Returns the folder of this process's memory control group and the name of its limit file."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
@@ -21,12 +21,12 @@ def _own_group() -> tuple[Path, str]:
 
 @contextmanager
 def memory_group(limit: int) -> Iterator[Path]:
-    """A group of so many bytes, empty; a process enters it by writing its number to ``cgroup.procs`` there.
+    """Creates a group limited to ``limit`` bytes; to join, write a process ID to ``cgroup.procs``.
 
-    Raises ``OSError`` where this machine has none, or does not let this process make one.
+    Raises ``OSError`` if the machine has no such groups or does not let this process create one.
     """
     own, name = _own_group()
-    if not own.is_dir():  # of a container that sees its own as the first
+    if not own.is_dir():  # in a container that sees its own group as the root
         own = MOUNT / "memory"
     group = own / f"rueda-test-{uuid.uuid4().hex[:8]}"
     group.mkdir()

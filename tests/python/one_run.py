@@ -1,6 +1,6 @@
-"""Scripts that run once with all their checks, where a run costs much: each check is a test of its own none the less.
+"""Expensive scripts that run once with all their checks; each check is still its own test.
 
-A fixture of the module's makes the run, and a test of each check asks for it::
+A module fixture runs the script, and one test per check uses it::
 
     @pytest.fixture(scope="module")
     def ran(...) -> OneRun: ...
@@ -23,13 +23,13 @@ from worlds import END, checks_in
 
 @dataclass(frozen=True)
 class OneRun:
-    """How a script has ended, and what those of its ranks have written that say ``ok check_...``."""
+    """How a script ended, and the outputs that contain the lines ``ok check_...``."""
 
     ended_well: bool
     outputs: Sequence[str]
 
     def require(self, check: str) -> None:
-        """The check must have passed, or in the end all."""
+        """Requires that the check passed or, for the last one, that the script ended well."""
         written = "\n".join(self.outputs)
         if check == END:
             assert self.ended_well, written
@@ -39,7 +39,7 @@ class OneRun:
 
 
 def each_check_of(script: Path) -> pytest.MarkDecorator:
-    """Parametrises a test: every check of the script, and then whether it ends well."""
+    """Parametrizes a test over every check of the script and, last, its end."""
     return pytest.mark.parametrize(
         "check",
         [

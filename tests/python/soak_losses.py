@@ -1,12 +1,13 @@
-"""Ranks that are killed and replaced, one after the other, in one job: what a survivor holds may not grow.
+"""Kills and replaces ranks of one job, one by one: a survivor's resources must not grow.
 
     python tests/python/soak_losses.py --minutes 60
 
-In a world of all ranks one kills itself at some moment, the others recover, do what they can do as fewer, and let in
-the process that the launcher starts in its place. One process is never killed. It looks what it holds (see
-soak_worlds.py) once that many have been lost that caches are full, and at the end, each time in a world of all ranks.
-Counts may not be higher then, and what is allocated by no more than 4 MiB, since results of 1 MiB may be there or not.
-Memory may grow by 24 MiB: over TCP there comes to be more and more of it that lies free between what is allocated.
+In a world of all ranks, one kills itself at a random moment. The others recover, work as a smaller
+world, and let in the process that the launcher starts as a replacement. One process is never
+killed. It counts its resources (see soak_worlds.py) after enough losses to fill the caches, and
+again at the end, each time in a world of all ranks. Counts must not grow. Allocated memory may grow
+by 4 MiB, since results of 1 MiB may be alive or not. Resident memory may grow by 24 MiB: over TCP,
+free memory between allocations accumulates.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from typing import ClassVar
 from soak_worlds import MAX_MEMORY_GROWTH, do_some_of_everything, held
 
 RANKS = 3
-SURVIVOR = 1  # not the one that coordinates at first
-MIN_LOSSES = 4  # after them
-# Within which what has ended is cleared away; seconds.
+SURVIVOR = 1  # not the first coordinator
+MIN_LOSSES = 4  # after the warm-up
+# Seconds within which ended threads and mappings are cleaned up.
 SETTLING = 10.0
 
 
 class _Allocator(ctypes.Structure):
-    """What glibc's mallinfo2() returns."""
+    """The result of glibc's mallinfo2()."""
 
     _fields_: ClassVar = [
         (name, ctypes.c_size_t)
@@ -45,9 +46,9 @@ class _Allocator(ctypes.Structure):
 
 
 def held_now() -> dict[str, int]:
-    """What this process holds; memory in KiB."""
+    """Counts this process's resources; memory in KiB."""
     ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if ask is None:  # another C library, or one from before 2021
+    if ask is None:  # another C library, or glibc before 2.33 (2021)
         return held()
     ask.restype = _Allocator
     found = ask()
@@ -55,24 +56,24 @@ def held_now() -> dict[str, int]:
 
 
 class Survivor:
-    """What the process that lives on has seen and holds."""
+    """What the surviving process has seen and holds."""
 
     def __init__(self, seconds: float, warm_up: int) -> None:
-        """`warm_up`: losses after which it looks for the first time."""
+        """`warm_up`: number of losses before the first measurement."""
         self._end = time.monotonic() + seconds
         self._first: dict[str, int] = {}
         self._warm_up = warm_up
         self.lost = 0
 
     def look(self) -> bool:
-        """In a world of all ranks; whether that was enough."""
+        """Measures after the warm-up, in a world of all ranks. Returns whether the run is over."""
         if not self._first and self.lost >= self._warm_up:
             self._first, self._warm_up = held_now(), self.lost
         is_over = time.monotonic() > self._end
         return is_over and self.lost >= self._warm_up + MIN_LOSSES and bool(self._first)
 
     def compare(self) -> None:
-        """Fails where something has grown."""
+        """Fails if any resource has grown."""
         deadline = time.monotonic() + SETTLING
         while True:
             now = held_now()
@@ -87,7 +88,7 @@ class Survivor:
 
 
 def rank_main(seconds: float, warm_up: int) -> None:
-    """Until the survivor has seen enough."""
+    """Runs until the survivor has seen enough."""
     import numpy as np
     import rueda
     import rueda.elastic
@@ -106,13 +107,13 @@ def rank_main(seconds: float, warm_up: int) -> None:
 
     while True:
         try:
-            if has_lost:  # all that are left have the set that was in use, or none has
+            if has_lost:  # all survivors have the set that was in use, or none has
                 has_half = half.process_set_id is not None
                 assert biggest(has_half) == has_half
                 if has_half:
                     rueda.remove_process_set(half)
                 has_lost = False
-            if not is_new:  # a newcomer comes where the others are after it
+            if not is_new:  # a newcomer starts where the others are after update()
                 rueda.elastic.update()
             is_new = False
             losses = biggest(survivor.lost if survivor else 0)

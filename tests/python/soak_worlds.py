@@ -1,10 +1,11 @@
-"""Worlds that are formed, used and ended, one after the other, in the same four processes: nothing may grow.
+"""Forms and ends worlds, one by one, in the same four processes: resources must not grow.
 
     python tests/python/soak_worlds.py --minutes 60
 
-Each rank looks how many descriptors, threads, shared mappings and files of /dev/shm it has, and how much memory. The
-first worlds warm up: caches of the allocator and of libraries fill. After them, counts may not be higher at the end
-than they were then, and memory by no more than 8 MiB. Each rank prints a line, and fails where something has grown.
+Each rank counts its descriptors, threads, shared mappings and files in /dev/shm, and measures its
+memory. The first worlds warm up the caches of the allocator and of libraries. After them, counts
+must not grow, and memory by no more than 8 MiB. Each rank prints a line, and fails if anything has
+grown.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MAX_MEMORY_GROWTH = 8 << 10  # KiB
 
 
 def held() -> dict[str, int]:
-    """What this process holds."""
+    """Counts this process's resources."""
     lines = Path("/proc/self/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
     maps = Path("/proc/self/maps").read_text().splitlines()
@@ -41,7 +42,7 @@ def held() -> dict[str, int]:
 
 
 def use_world(number: int) -> None:
-    """A world, and some of everything in it."""
+    """Forms a world, uses a bit of everything in it, and ends it."""
     import rueda
 
     rueda.init()
@@ -51,13 +52,13 @@ def use_world(number: int) -> None:
 
 
 def do_some_of_everything(number: int, half: ProcessSet) -> None:
-    """With right results. ``half``: a set of the lower half of the ranks, which is added and removed."""
+    """Checks the results. ``half``: the lower half of the ranks, which is added and removed."""
     import numpy as np
     import rueda
 
     rank, size = rueda.rank(), rueda.size()
     for elements in (1, 1000, 300_000):
-        for _ in range(3):  # the second time it is replayed
+        for _ in range(3):  # replayed from the second time on
             total = rueda.allreduce(
                 np.full(elements, rank + 1.0, np.float32), op=rueda.Sum, name=f"x{elements}"
             )
@@ -77,7 +78,7 @@ def do_some_of_everything(number: int, half: ProcessSet) -> None:
 
 
 def rank_main(seconds: float) -> None:
-    """Worlds until the time is over; all ranks end after the same one, which rank 0 tells with a file."""
+    """Forms worlds until time is up; rank 0 writes the number of the last one to a file."""
     end = time.monotonic() + seconds
     last = Path(os.environ["SOAK_FOLDER"]) / "last"
     first: dict[str, int] = {}
@@ -90,7 +91,7 @@ def rank_main(seconds: float) -> None:
         tells = os.environ["RUEDA_RANK"] == "0" and number > WARM_UP and not last.exists()
         if tells and time.monotonic() > end:
             partial = last.with_name("last~")
-            partial.write_text(str(number + 1))  # the others have not begun that one
+            partial.write_text(str(number + 1))  # the others have not begun that world yet
             partial.rename(last)
     now = held()
     changes = ", ".join(f"{name} {first[name]} -> {now[name]}" for name in now)

@@ -1,4 +1,4 @@
-"""Memory that arrays of one operation share."""
+"""Arrays of one operation that share memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Allreduces that submit and wait in one call: when they are taken, and that they can be interrupted."""
+"""Allreduces that submit and wait in one call: when they apply, and how they are interrupted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launching import Job, alone
 
 
 def test_what_takes_the_short_way() -> None:
-    """The short way itself refuses nothing and converts nothing: it leaves what is unusual alone."""
+    """The short path raises no errors and converts nothing: it declines unusual arguments."""
     ended = alone(
         """
         import numpy as np, rueda
@@ -103,7 +103,7 @@ def test_errors_come_out_of_the_short_way() -> None:
 
 
 def test_an_array_outlives_ctrl_c() -> None:
-    """Its operation goes on, so its memory must stay until the other rank has come."""
+    """The operation continues, so its memory must stay alive until the other rank joins in."""
     program = """
         import gc, sys, weakref, numpy as np, rueda
         from rueda.handles import _pending
@@ -160,7 +160,7 @@ def test_streams_need_not_wait_for_what_is_on_the_host() -> None:
 
 
 def test_calls_that_wait_at_once_wake_no_other_thread() -> None:
-    """Else each call costs two changes of threads, and the ranks lose their processors to these threads."""
+    """Otherwise each call costs two thread switches, and those threads take the ranks' cores."""
     program = """
         import numpy as np, rueda
         rueda.init()
@@ -186,7 +186,7 @@ def test_calls_that_wait_at_once_wake_no_other_thread() -> None:
         assert [e.returncode for e in ended] == [0, 0], job.report()
 
 
-# Rank 1 comes to a call that has been made before once the file "go" is there.
+# Rank 1 makes a call that it has made before once the file "go" exists.
 REPEATED = """
     import os, threading, time, numpy as np, rueda
     rueda.init()
@@ -206,7 +206,7 @@ REPEATED = """
 
 
 def test_a_repeated_call_that_waits_lets_other_threads_run(tmp_path: Path) -> None:
-    """It keeps Python's lock for a moment in which the others may come, not for longer."""
+    """The call holds the GIL briefly, while the other ranks may arrive, but no longer."""
     program = dedent(REPEATED) + dedent(
         """
         def call_the_other() -> None:

@@ -27,7 +27,7 @@ SHARDED = PARALLEL / "check_sharded_models.py"
 BAD_INPUT = PARALLEL / "check_c10d_bad_input.py"
 COMPILE = PARALLEL / "check_c10d_compile.py"
 needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
-# Their names, and their options up to the number of ranks.
+# Launchers by name, with their options up to the number of ranks.
 TORCHRUN = ["torchrun", "--standalone", "--nproc-per-node"]
 RUEDA_RUN = ["rueda run", "--no-mpi", "-np"]
 
@@ -35,9 +35,9 @@ RUEDA_RUN = ["rueda run", "--no-mpi", "-np"]
 def launch(
     launcher: list[str], size: int, program: str | Path, folder: Path, as_users_do: bool = False
 ) -> str:
-    """Runs a program to its end, which must be a good one; returns what it wrote.
+    """Runs a program, which must succeed; returns its output.
 
-    ``as_users_do``: torchrun and its ranks are Pythons that import torch themselves.
+    ``as_users_do``: torchrun and its ranks each import torch themselves.
     """
     script = program if isinstance(program, Path) else folder / "program.py"
     if isinstance(program, str):
@@ -60,7 +60,7 @@ def test_models_that_are_cut(worlds: Worlds, run: Run, check: str) -> None:
     worlds.check(run, check)
 
 
-# Two and three ranks: under the launchers, below.
+# Two and three ranks run under the launchers below.
 @each_check([Run(COLLECTIVES.name, size) for size in (1, 4)])
 def test_collectives(worlds: Worlds, run: Run, check: str) -> None:
     worlds.check(run, check)
@@ -82,7 +82,7 @@ def test_compile() -> None:
 
 
 def test_rueda_as_one_of_several_backends() -> None:
-    """Is refused on every rank, whichever comes first, and leaves nothing behind; one backend for all devices works."""
+    """Mixed backends are refused on every rank and leave no state; one for all devices works."""
     check(
         """
         import sys, torch, torch.distributed as dist, rueda, rueda.torch.c10d
@@ -129,7 +129,7 @@ def test_collectives_under_mpirun(worlds: Worlds, run: Run, check: str) -> None:
 
 
 def test_life_under_torchrun(tmp_path: Path) -> None:
-    """Names of the backend, a second world after the first, and sets of Rueda's beside groups."""
+    """The backend's names, a second world after the first, and process sets beside groups."""
     launch(
         TORCHRUN,
         2,
@@ -156,7 +156,7 @@ def test_life_under_torchrun(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [3, 4])
 def test_groups_of_some_ranks_leave_the_numbers_of_sets_alone(size: int) -> None:
-    """Only their members know them, but a set of Rueda's has one number on all ranks, and room is counted alike."""
+    """Only members know a group, but a set has one number on all ranks, and room counts alike."""
     check(
         """
         import torch, torch.distributed as dist, rueda, rueda.torch.c10d
@@ -251,7 +251,7 @@ def test_a_rank_that_dies(act: str, wait: str) -> None:
 @pytest.mark.parametrize("lost", [0, 1], ids=["with the store", "another"])
 @pytest.mark.parametrize("ranks", ["None", "[0, 1]"], ids=["all", "some"])
 def test_a_rank_that_dies_where_others_make_a_group(lost: int, ranks: str) -> None:
-    """Is noticed as in a collective, long before the group's timeout."""
+    """The others notice as in a collective, long before the group's timeout."""
     ended = run(
         f"""
         import os, signal, sys, torch.distributed as dist, rueda, rueda.torch.c10d
@@ -280,7 +280,7 @@ def test_a_rank_that_dies_where_others_make_a_group(lost: int, ranks: str) -> No
     ids=["first", "store", "one", "other"],
 )
 def test_a_rank_that_leaves_where_others_make_a_group(leaves: int, ranks: str) -> None:
-    """As one that dies, where it was to be a member; who is none may leave before the others are done."""
+    """A member's exit raises like a loss; a rank that is no member may leave early."""
     ended = run(
         f"""
         import sys, torch, torch.distributed as dist, rueda, rueda.torch.c10d
@@ -313,7 +313,7 @@ def test_a_rank_that_leaves_where_others_make_a_group(leaves: int, ranks: str) -
 
 
 def test_ranks_that_are_others_after_a_group_that_met_nobody(tmp_path: Path) -> None:
-    """Are found out: that the ranks have met over one store says nothing of the next one."""
+    """The changed numbering is detected: the meeting over one store says nothing about the next."""
     check(
         """
         import os, sys, torch.distributed as dist, rueda, rueda.torch.c10d
@@ -334,7 +334,7 @@ def test_ranks_that_are_others_after_a_group_that_met_nobody(tmp_path: Path) -> 
 
 
 def test_groups_over_one_store_before_and_after_another(tmp_path: Path) -> None:
-    """Those before have left keys in it."""
+    """Earlier groups have left keys in the store."""
     check(
         """
         import os, torch, torch.distributed as dist, rueda, rueda.torch.c10d
@@ -373,14 +373,14 @@ def test_ranks_that_are_others_in_ruedas_world(tmp_path: Path) -> None:
 
 
 def test_without_a_launcher() -> None:
-    """Torch's own error says which variables are missing."""
+    """The error is torch's own and names the missing variables."""
     ended = alone("import torch.distributed as d, rueda.torch.c10d; d.init_process_group('rueda')")
     assert ended.returncode != 0
     assert "RANK" in ended.output
 
 
 def test_example(tmp_path: Path) -> None:
-    """Five ways of training, each equal to one process's."""
+    """Five ways of training, each equal to training in one process."""
     example = Path(__file__).resolve().parents[2] / "examples/python/torch_distributed.py"
     output = launch(TORCHRUN, 3, example, tmp_path)
     assert output.count("parameters differ from one process's by") == 5
@@ -465,7 +465,7 @@ def reduce(**options):
 
 @pytest.mark.parametrize("who", ["", "FIRST"], ids=["the second is late", "the first is late"])
 def test_groups_with_longer_limits_than_the_default_one(who: str) -> None:
-    """Of new_group() and set_timeout(), whoever is late."""
+    """Timeouts from new_group() and set_timeout(), whichever rank is late."""
     check(
         f"import sys; sys.argv.append({who!r})"
         + LONGER
@@ -492,7 +492,7 @@ dist.destroy_process_group()
 
 
 def test_waiting_for_longer_than_the_default_group() -> None:
-    """By wait(timeout) and barrier(timeout) of the first rank."""
+    """Timeouts from wait(timeout) and barrier(timeout) on the first rank."""
     check(
         LONGER
         + """
@@ -509,7 +509,7 @@ dist.destroy_process_group()
 
 
 def test_a_limit_that_somebody_has_given_the_world() -> None:
-    """Is the one that strikes, and the error says so."""
+    """The world's explicit limit applies, and the error says so."""
     check(
         """
         import sys, time, torch, torch.distributed as dist, rueda, rueda.torch.c10d

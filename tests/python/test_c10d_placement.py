@@ -1,4 +1,4 @@
-"""In what order a GPU's streams see the results of a process group's operations, on streams that only keep account."""
+"""The order in which (fake) GPU streams see the results of a group's operations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEVICE = torch.device("cuda", 0)
 
 
 class Stream:
-    """Knows what it comes after, and what has been enqueued on it."""
+    """Records what it is ordered after, and what is enqueued on it."""
 
     def __init__(self, number: int) -> None:
         self.cuda_stream = number
@@ -45,7 +45,7 @@ class Event:
 
 
 class Cuda:
-    """In the place of torch.cuda."""
+    """Replaces torch.cuda."""
 
     Event = Event
 
@@ -87,7 +87,7 @@ class Cuda:
 
 
 class Native:
-    """In the place of a handle whose work has been enqueued."""
+    """Replaces a handle whose work is enqueued."""
 
     def __init__(self, cuda: Cuda, error: Exception | None = None) -> None:
         self._cuda = cuda
@@ -316,21 +316,21 @@ def test_tensors_of_one_operation_are_in_one_place() -> None:
 
 
 def on_gpu(pointer: int, count: int) -> Target:
-    """The target of a collective as it is on a GPU, at an address."""
+    """A collective's target as on a GPU, at an address."""
     target = target_of(torch.zeros(count))
     target.view = target.view._replace(device=0, pointer=pointer)
     return target
 
 
 def source_at(pointer: int, count: int) -> View:
-    """What a collective reads, of the same type."""
+    """A collective's source, of the same type."""
     return on_gpu(pointer, count).view
 
 
 def test_a_result_is_written_where_it_belongs() -> None:
     target = on_gpu(0x10000, 100)
     assert result_memory([target], source_at(0x20000, 50)) == (0x10000, 400)
-    # Right before and right after the target.
+    # Directly before and directly after the target.
     assert result_memory([target], source_at(0x10000 - 200, 50)) == (0x10000, 400)
     assert result_memory([target], source_at(0x10000 + 400, 50)) == (0x10000, 400)
 
@@ -342,7 +342,7 @@ def test_a_result_on_the_cpu_is_written_where_it_belongs() -> None:
     assert result_memory([target], target_of(torch.zeros(4)).view) == (address, 32)
     assert result_memory([target], target_of(whole[4:]).view, 16) == (address, 32)
     assert result_memory([target], target_of(whole[4:]).view) == (0, 0)
-    # What is no contiguous memory gets its elements from memory that is.
+    # A non-contiguous target gets its elements from contiguous memory.
     columns = target_of(torch.zeros(4, 2).t())
     assert result_memory([columns], target.view) == (columns.memory.data_ptr(), 32)
 
@@ -357,7 +357,7 @@ def test_a_result_that_would_overwrite_its_source_is_copied_unless_it_is_in_plac
     target = on_gpu(0x10000, 100)
     for offset in (-4, 0, 4, 396):
         assert result_memory([target], source_at(0x10000 + offset, 50)) == (0, 0)
-    # Rank 1's part of an all-gather of two, and rank 1's part of what a reduce-scatter leaves.
+    # Rank 1's part of an all-gather of two, and rank 1's part of a reduce-scatter's result.
     assert result_memory([target], source_at(0x10000 + 200, 50), 200) == (0x10000, 400)
     assert result_memory([target], source_at(0x10000 - 400, 200), -400) == (0x10000, 400)
     assert result_memory([target], source_at(0x10000 + 204, 50), 200) == (0, 0)

@@ -1,4 +1,4 @@
-"""Groups whose members the program chooses: torch's contract for fault tolerance, and members that are killed."""
+"""Groups whose members the program chooses: torch's fault-tolerance contract, and losses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_reconfigure(worlds: Worlds, run: Run, check: str) -> None:
 
 @pytest.mark.parametrize("lost", [0, 2])
 def test_the_others_go_on_without_one_that_is_killed(lost: int, tmp_path: Path) -> None:
-    """Whichever it is: the members need neither the first of them nor torch's store any more."""
+    """Whichever is lost: the members no longer need the first rank or torch's store."""
     ended = run(
         f"""
         import os, signal, sys

@@ -1,4 +1,4 @@
-"""Which tensors of a process group are put onto huge pages."""
+"""Which tensors of a process group get huge pages."""
 
 from __future__ import annotations
 

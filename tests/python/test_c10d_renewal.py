@@ -1,4 +1,4 @@
-"""torch.distributed goes on in the world that is left of one that has broken, or that others have joined."""
+"""torch.distributed continues in the world that remains after a loss or grows by newcomers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launching import Ended, check, run
 pytest.importorskip("rueda._native")
 pytest.importorskip("torch")
 
-# Trains with DistributedDataParallel. Every process computes beside it, alone, what all ranks of each step do together.
+# Trains with DistributedDataParallel. Every process also computes, alone, each step of all ranks.
 PROGRAM = """
 import copy, os, signal, sys
 import rueda, rueda.elastic, torch, torch.distributed as dist
@@ -77,7 +77,7 @@ def of_program(special: str) -> str:
 
 
 def trained(ended: dict[int, Ended], *lost: int) -> dict[int, tuple[str, str]]:
-    """The sizes of the world in each step, and what the parameters add up to."""
+    """The size of the world in each step, and the sum of the parameters."""
     found = {}
     for number, how in ended.items():
         output = "\n".join(each.output for each in ended.values())
@@ -91,7 +91,7 @@ def trained(ended: dict[int, Ended], *lost: int) -> dict[int, tuple[str, str]]:
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_training_goes_on_with_those_that_are_left(lost: int) -> None:
-    """The first rank serves torch's store, which is lost with it."""
+    """The first rank hosts torch's store, which is lost with it."""
     program = of_program(f"""
 def before_backward(state):
     if number == {lost} and state.step == 3:

@@ -1,4 +1,4 @@
-"""Checkpoints: on one and several ranks, in worlds of other sizes, and whatever is killed meanwhile."""
+"""Checkpoints on one and several ranks, in worlds of other sizes, and with losses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rueda.checkpoint.folder import available, latest  # noqa: E402
 needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
 
 SIZES = "check_checkpoint_sizes.py"
-# Ranks with a model and an optimizer, which they train alike.
+# Ranks with a model and an optimizer, which they train identically.
 PREAMBLE = f"""
 import os, signal, sys, threading, time
 sys.path.insert(0, {str(PARALLEL)!r})
@@ -102,7 +102,7 @@ def test_four_ranks_save_and_any_number_loads(worlds: Worlds, tmp_path: Path) ->
 
 @needs_mpirun
 def test_ranks_that_have_met_through_mpi(worlds: Worlds, tmp_path: Path) -> None:
-    """The threads of a save do not talk through MPI, which may not be called by several."""
+    """A save's threads do not communicate over MPI, which need not support several threads."""
     options = {"extra": {"RUEDA_TRANSPORT": "mpi"}, "arguments": (str(tmp_path),)}
     for each in ("check_saving", "check_loading"):
         worlds.check(Run(SIZES, 2, mpirun=True, **options), each)
@@ -110,7 +110,7 @@ def test_ranks_that_have_met_through_mpi(worlds: Worlds, tmp_path: Path) -> None
 
 @needs_mpirun
 def test_ranks_of_two_hosts(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Whose threads talk over TCP, whatever carries the application's tensors."""
+    """A save's threads communicate over TCP, whatever carries the application's tensors."""
     arguments = [str(tmp_path), "check_saving", "check_loading"]
     ended = check_on_hosts(make_lab(2), PARALLEL / SIZES, 1, arguments)
     assert "ok check_saving" in ended.output
@@ -118,7 +118,7 @@ def test_ranks_of_two_hosts(make_lab: MakeLab, tmp_path: Path) -> None:
 
 
 def test_what_is_being_saved_when_a_program_ends_is_completed(tmp_path: Path) -> None:
-    """Also where it has left the world, and where it ends with an exception."""
+    """Even if the program has left the world, or ends with an exception."""
     program = """
 saving.save(folder, 1, **parts)
 rueda.shutdown()
@@ -132,7 +132,7 @@ raise SystemExit("failed") if rueda.rank() == 1 else ValueError("failed, too")
 
 
 def test_a_rank_that_dies_while_it_writes(tmp_path: Path) -> None:
-    """The checkpoint before is there; the others are told, recover, and save the next one in the same folder."""
+    """The previous checkpoint remains; the others learn of it, recover, and save the next one."""
     program = """
 rueda.checkpoint.save(folder, 1, **parts).result(60)
 write, recovered, was = saving.write_share, threading.Event(), rueda.rank()
@@ -180,7 +180,7 @@ for step in range(100_000):
     rueda.checkpoint.save(folder, step, **parts, extra=digest(), keep=2)
     print("saved", flush=True)
 """
-    # Moments that are spread over a save, wherever its parts are on this machine.
+    # Moments spread over a save, whichever part this machine spends its time in.
     for moment in range(2):
         with Job(PREAMBLE + program, 2, [str(tmp_path)]) as job:
             for rank in (0, 1):
@@ -194,7 +194,7 @@ for step in range(100_000):
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Of 1 MiB."""
+    """A file system of 1 MiB."""
     path = tmp_path / "disk"
     path.mkdir()
     mounted = subprocess.run(
@@ -209,7 +209,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_disk_that_fills(small_disk: Path) -> None:
-    """Two checkpoints of 0.6 MB do not fit: the first one stays, and training goes on."""
+    """Two checkpoints of 0.6 MB do not fit: the first one remains, and training continues."""
     program = """
 take_step(0)
 first = rueda.checkpoint.save(folder, 1, **parts).result(60)
@@ -289,12 +289,12 @@ def elastic(
 
 
 def test_elastic_steps_go_on_from_a_checkpoint(tmp_path: Path) -> None:
-    """Over a loss, a newcomer and a new job of another size: the bits of a run that nothing has disturbed."""
+    """Through a loss, a newcomer and a new job of another size: the bits of an undisturbed run."""
     ended = elastic(tmp_path, 2, 8, joiners=1, KILL="1:6")
     assert all("step 7" in how.output for how in ended)
     newest = latest(tmp_path / "run")
     assert newest is not None
-    assert newest.step in (3, 6)  # of 6 nobody need have been told before the loss
+    assert newest.step in (3, 6)  # before the loss, no rank need have learned of 6
     ended = elastic(tmp_path, 1, 12)
     assert all(f"step {newest.step}\n" in how.output for how in ended), ended
     assert all("step 2\n" not in how.output for how in ended), ended
@@ -303,7 +303,7 @@ def test_elastic_steps_go_on_from_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_torchs_own_checkpoints_work_over_the_backend(tmp_path: Path) -> None:
-    """Plain and asynchronous, of what is sharded and what is not, while the group reduces other tensors."""
+    """Plain and asynchronous, sharded and not, while the group reduces other tensors."""
     check(
         """
         import sys, warnings
@@ -356,6 +356,6 @@ def test_torchs_own_checkpoints_work_over_the_backend(tmp_path: Path) -> None:
 
 
 def test_it_is_imported_without_the_rest() -> None:
-    """Torch is imported by rueda.checkpoint, not by rueda."""
+    """rueda.checkpoint imports torch; rueda does not."""
     line = "import sys, rueda, rueda.elastic; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", line], check=True, timeout=60)

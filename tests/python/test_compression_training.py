@@ -1,4 +1,4 @@
-"""What codecs cost when the digits are trained with them."""
+"""The accuracy that codecs cost in training on digits."""
 
 from __future__ import annotations
 

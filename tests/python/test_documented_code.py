@@ -1,4 +1,4 @@
-"""What the pages show as Python and what they name: every module and name of Rueda's in it is there."""
+"""Python code and names in the documentation: every module and name of Rueda's in it exists."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from launching import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# In one process per set of imports, as what one block has imported must not help another. `blocks` are texts of pages
-# with their place, and what `find()` returns are complaints.
+# One process per set of imports, as the imports of one block must not help another. `blocks` are
+# texts of pages with their location, and `find()` returns complaints.
 FINDER = """
 import ast, importlib, importlib.util, os, pickle, sys, types
 import torch, torch._dynamo, torch.distributed.checkpoint, torch.distributed.tensor
@@ -100,7 +100,7 @@ def pages() -> list[Path]:
 
 
 def blocks() -> list[tuple[str, str]]:
-    """Each block of Python that a page shows, with its place."""
+    """Each block of Python on a page, with its location."""
     found = []
     for page in pages():
         inside: list[str] | None = None
@@ -116,7 +116,7 @@ def blocks() -> list[tuple[str, str]]:
 
 
 def complaints(texts: list[tuple[str, str]]) -> list[str]:
-    """In a process of its own: one that was forked has modules of Rueda already."""
+    """Runs in a fresh process: a forked one would have Rueda's modules already."""
     ended = subprocess.run(
         [sys.executable, "-c", f"{FINDER}\nfor text in find({texts!r}): print(text)"],
         env=environment(),
@@ -159,7 +159,7 @@ def test_what_is_not_there_would_be_found(told: list[str]) -> None:
 
 
 def sources() -> str:
-    """All that may be said, with adjacent literals joined as the compiler and Python join them."""
+    """All source text, with adjacent literals joined as the compiler and Python join them."""
     files = [
         path
         for folder in ("csrc", "launcher", "python/rueda")

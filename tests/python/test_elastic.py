@@ -165,7 +165,7 @@ def test_a_newcomer_that_does_not_come_leaves_the_world_as_it_is(tmp_path: Path)
 @pytest.mark.parametrize("lost", [0, 1])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_rank_that_is_lost_while_others_are_let_in_is_not_missed(lost: int, when: str) -> None:
-    """Before it comes to where they meet, or once the new world is there."""
+    """Before it reaches the meeting point, or once the new world exists."""
     dies = f"""
 import signal
 import time
@@ -243,7 +243,7 @@ def test_the_others_go_on_without_a_newcomer_of_another_build(tmp_path: Path) ->
     package = shutil.copytree(Path(spec.origin).parent, tmp_path / "other" / "rueda")
     library = package / "lib" / "librueda.so"
     content = library.read_bytes()
-    # The hash of its sources is the only text of this kind that has letters.
+    # The hash of its sources is the only text of this form that contains letters.
     identities = {each for each in re.findall(rb"[0-9a-f]{64}", content) if not each.isdigit()}
     (identity,) = identities
     library.write_bytes(content.replace(identity, b"0123456789abcdef" * 4))
@@ -256,7 +256,7 @@ def test_the_others_go_on_without_a_newcomer_of_another_build(tmp_path: Path) ->
         assert refusal["joiners"] == [stranger]
         assert "the ranks run different builds of Rueda: " in refusal["why"], refusal
         assert "(build 0123456789ab) on rank 2" in refusal["why"], refusal
-        job.kill(stranger)  # as a launcher does that has been told so
+        job.kill(stranger)  # as a launcher does after the refusal
         enough.touch()
         ended = all_well(job, stranger)
     for number in (0, 1):
@@ -275,7 +275,7 @@ def test_outside_of_an_elastic_job_nothing_changes() -> None:
     )
 
 
-# KILLED: the process that kills itself in the fifth batch, once it has its gradients.
+# KILLED: the process that kills itself in the fifth batch, once its gradients are ready.
 HOROVOD = """
 import os, signal, time
 import horovod.torch as hvd
@@ -329,7 +329,7 @@ def test_horovods_loop_takes_newcomers_in_and_goes_on_without_those_that_leave()
     with ElasticJob(HOROVOD.replace("WANTED", "hvd.size() == 2"), 3, PYTHONPATH=path) as job:
         job.let_leave(0)
         ended = all_well(job)
-    # Before all have heard who is to leave, some may ask for a world that turns out to be the same.
+    # Until all have heard who leaves, some may ask for a world that turns out to be the same.
     assert re.search(r"ended as 0 of 2 resets \[(3, )*2\]", ended[1].output), ended[1].output
 
 
@@ -350,7 +350,7 @@ def test_horovods_loop_goes_on_when_a_rank_is_killed_and_takes_another_in(killed
         assert f"ended as {rank} of 3 resets {resets}" in ended[number].output, job.outputs()
 
 
-# What a rank does between hearing that the world is to change and changing it is up to the test.
+# The test decides what a rank does between hearing of a change and making it.
 HOROVOD_STATE = """
 import os, time
 import rueda
@@ -409,13 +409,13 @@ def is_enough():
         while not heard.exists():
             assert time.monotonic() < deadline, job.outputs()
             time.sleep(0.01)
-        job.start_joiner()  # of which the interrupt knew nothing
+        job.start_joiner()  # unknown to the interrupt
         ended = all_well(job)
     assert "ended as 1 of 2" in ended[2].output, ended[2].output
 
 
 def test_horovods_newcomers_do_not_wait_for_clocks_to_agree() -> None:
-    """The clock by which the update before was told is ahead of those that tell of the next."""
+    """The clock behind the previous update is ahead of the clocks behind the next."""
     program = HOROVOD_STATE.replace(
         "SPECIAL",
         """
@@ -428,7 +428,7 @@ def is_enough():
 """,
     )
     with ElasticJob(program, 2) as job:
-        job.await_world(0, 1)  # by that update
+        job.await_world(0, 1)  # formed by that update
         job.start_joiner()
         ended = all_well(job)
     assert "ended as 2 of 3" in ended[2].output, ended[2].output

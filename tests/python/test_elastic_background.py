@@ -1,4 +1,4 @@
-"""Newcomers that get the state while the others train on, and get all of it right."""
+"""Newcomers that receive the state while the others train, and receive all of it correctly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launching import check
 pytest.importorskip("rueda._native")
 pytest.importorskip("torch")
 
-# Goes on until process LAST has joined, and five steps more; ends with the hash of the parameters.
+# Runs until process LAST has joined, and five steps more; ends with the hash of the parameters.
 PROGRAM = """
 import hashlib, logging, os, signal, time
 import rueda, rueda.elastic, rueda.torch, torch
@@ -67,7 +67,7 @@ def program(before: str = "", after: str = "") -> str:
 
 
 def ends_of(job: ElasticJob, *lost: int) -> tuple[int, str]:
-    """How many steps all have done who are left, and the hash that they have come to."""
+    """The survivors' common step count and hash."""
     ended = job.ended()
     found = set()
     for number, how in ended.items():
@@ -80,7 +80,7 @@ def ends_of(job: ElasticJob, *lost: int) -> tuple[int, str]:
 
 
 def late_bytes(job: ElasticJob, number: int) -> int:
-    """How many bytes a newcomer got while the others waited, when it was let in; later others may have been."""
+    """Bytes that a newcomer received while the others waited; ignores later newcomers."""
     found = re.findall(r"^(\d+) bytes of state have come", job.ended()[number].output, re.M)
     return int(found[0])
 

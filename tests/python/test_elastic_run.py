@@ -1,4 +1,4 @@
-"""Training functions that begin anew from a rueda.elastic.State."""
+"""Training functions that restart from a rueda.elastic.State."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launching import check
 pytest.importorskip("rueda._native")
 pytest.importorskip("torch")
 
-# KILL: "process:step" where a process kills itself, after its optimizer has taken the step and before the commit.
+# KILL: "process:step" at which a process kills itself, between the optimizer's step and the commit.
 PROGRAM = """
 import hashlib, os, signal, time
 import rueda, rueda.elastic, rueda.torch, torch
@@ -66,7 +66,7 @@ print("ended", begun, resets, hashlib.sha256(bits).hexdigest()[:16], flush=True)
 
 
 def ends_of(job: ElasticJob, *lost: int, refused: int = -1) -> dict[int, tuple[str, str, str]]:
-    """Of each process that is left how often it has begun, the sizes after resets, and the hash."""
+    """For each survivor: number of starts, sizes after resets, and hash."""
     ends = {}
     for number, how in job.ended().items():
         if number == refused:
@@ -93,7 +93,7 @@ def test_newcomers_get_what_is_committed_and_a_loss_goes_back_to_it(tmp_path: Pa
 
 
 def test_a_timeline_is_started_whenever_the_function_is_run(tmp_path: Path) -> None:
-    """Process 2 becomes rank 1 and goes on in its file; the newcomer, rank 2, leaves that alone."""
+    """Process 2 becomes rank 1 and continues its file, which the newcomer, rank 2, leaves alone."""
     program = """
 import os, signal, time
 import numpy as np
@@ -199,7 +199,7 @@ def test_a_state_is_what_rank_0_has_and_what_cannot_be_is_told_on_every_rank() -
 
 
 def test_ranks_that_have_come_differently_far_are_made_alike() -> None:
-    """Also a model with a state that is no tensor."""
+    """Including a model whose extra state is not a tensor."""
     check(
         """
         import sys
@@ -274,7 +274,7 @@ def test_ranks_that_have_come_differently_far_are_made_alike() -> None:
 
 
 def test_what_is_given_up_and_what_is_kept() -> None:
-    """Statistics of BatchNorm go back with the rest, and who only gets those keeps what its gradients have lost."""
+    """BatchNorm statistics roll back; a rank that receives only those keeps its residuals."""
     check(
         """
         import rueda, rueda.elastic, rueda.torch, torch

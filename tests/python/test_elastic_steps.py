@@ -19,8 +19,9 @@ from launching import check
 pytest.importorskip("rueda._native")
 pytest.importorskip("torch")
 
-# Ends with the hash of the parameters and with the learning rate. KILL: "process:step:phase" where a process kills
-# itself. CUT: "process:step" where it waits for the others behind the optimizer's step, of whom one does not come.
+# Ends with the hash of the parameters and with the learning rate. KILL: "process:step:phase" at
+# which a process kills itself. CUT: "process:step" at which it waits, after the optimizer's step,
+# for a rank that does not come.
 PROGRAM = """
 import hashlib, os, signal, time
 import rueda, rueda.elastic, rueda.torch, torch
@@ -129,7 +130,7 @@ def hashes_of(outputs: dict[int, str]) -> set[str]:
 
 
 def rates_of(output: str) -> list[int]:
-    """The learning rates with which a rank has ended, as the number of steps that the scheduler has taken."""
+    """A rank's final learning rates, as the number of steps its scheduler has taken."""
     found = re.findall(r"^rate \[(.*)\]", output, re.M)
     return [round(math.log(float(rate) / 0.01, 0.99)) for rate in found]
 
@@ -181,7 +182,7 @@ def test_only_the_leaves_of_the_lost_are_computed_again(kills: str) -> None:
         survivors = {n: how.output for n, how in ended.items() if how.returncode == 0}
         assert len(survivors) == 4 - len(kills.split()), job.outputs()
         assert hashes_of(survivors) == {undisturbed(STEPS)}, job.outputs()
-        # No survivor computes a leaf twice, so all of its own are kept.
+        # No survivor computes a leaf twice, so it has kept all of its own.
         for output in survivors.values():
             assert set(leaves_of(output).values()) == {1}, job.outputs()
         lost = [leaves_of(how.output) for n, how in ended.items() if n not in survivors]
@@ -194,7 +195,7 @@ def test_only_the_leaves_of_the_lost_are_computed_again(kills: str) -> None:
 
 @pytest.mark.parametrize("plain", [{}, {"PLAIN": "1"}], ids=["buffers", "no buffers"])
 def test_a_leaf_in_which_the_loss_is_noticed_is_computed_to_its_end(plain: dict[str, str]) -> None:
-    """Its gradients count once, buffers get their values back, and what it keeps is not missing."""
+    """Its gradients count once, buffers are restored, and the leaf it keeps is not missing."""
     variables = {"REPRODUCIBLE": "1", "STEPS": str(STEPS), "AVERAGES": "1", **plain}
     (alone,) = check(PROGRAM, 1, extra=variables)
     with ElasticJob(PROGRAM, 4, KILL="1:5:begin 3:7:begin", INSIDE="1", **variables) as job:
@@ -219,11 +220,11 @@ def test_results_of_a_step_that_the_optimizer_skipped_are_not_used_in_the_next(k
 
 
 def test_a_newcomer_gets_leaves_of_the_step_that_is_repeated(tmp_path: Path) -> None:
-    """Those of the lost rank: the others have kept theirs. It gets as many as the one with the fewest."""
+    """The lost rank's: the others keep theirs. It gets as many as the rank with the fewest."""
     hold = tmp_path / "hold"
     variables = {"REPRODUCIBLE": "1", "STEPS": str(STEPS), "EVERY": "5", "HOLD": str(hold)}
     with ElasticJob(PROGRAM, 3, KILL="1:5:leaves", **variables) as job:
-        while job.outputs().count("leaf 5 ") < 3:  # behind the point where newcomers are let in
+        while job.outputs().count("leaf 5 ") < 3:  # after the point at which newcomers are let in
             time.sleep(0.01)
         joiner = job.start_joiner()
         job.await_ready(joiner)
@@ -238,7 +239,7 @@ def test_a_newcomer_gets_leaves_of_the_step_that_is_repeated(tmp_path: Path) -> 
 
 
 def test_without_leaves_all_that_are_left_have_the_same_parameters() -> None:
-    """And the same scheduler, also where one of them has not come to its end of a step, but behind the optimizer's."""
+    """The same scheduler too, even if one has passed the optimizer's step but not ended its own."""
     kills = {"KILL": "1:3:reducing 3:7:stepped", "CUT": "0:7"}
     with ElasticJob(PROGRAM, 4, STEPS=str(STEPS), **kills) as job:
         ended = job.ended()
@@ -262,9 +263,10 @@ def test_what_no_rank_has_done_behind_the_optimizers_step_is_told() -> None:
 def test_who_joins_meets_the_others_at_each_of_an_optimizers_collectives(
     layouts: int, tmp_path: Path
 ) -> None:
-    # Those that have joined, and a survivor that has not come to the end of a step, count fewer steps than others, and
-    # have never asked for buckets. With layouts=0 there are none, which has to be found again in each world; with 1
-    # there would be none from the second world on, were worlds counted as changes of the model.
+    # Newcomers, and a survivor that has not reached the end of a step, have counted fewer steps
+    # than others, and have never requested buckets. With layouts=0 there are none, which each world
+    # has to discover again; with 1 there would be none from the second world on if worlds counted
+    # as changes of the model.
     gate = tmp_path / "gate"
     variables = {"STEPS": "30", "GATE": str(gate), "KILL": "1:8:stepped 0:20:reducing"}
     variables |= {"MAX_LAYOUTS": str(layouts), "CHECK_EVERY": "3"}
@@ -360,7 +362,7 @@ def test_the_others_go_on_without_a_newcomer_with_another_optimizer(
         assert f"InvalidArgumentError: state 1: {why}" in refused.output, job.outputs()
         assert [how.returncode for how in ended.values()] == [0, 0], job.outputs()
         assert f"without newcomers that do not fit: state 1: {why}" in ended[0].output
-        assert job.worlds[-2:] == [[0, 1, strange], [0, 1]], job.worlds  # so that it is no loss
+        assert job.worlds[-2:] == [[0, 1, strange], [0, 1]], job.worlds  # hence no loss
         assert hashes_of({n: how.output for n, how in ended.items()}) == {undisturbed(STEPS)}
 
 
@@ -381,7 +383,7 @@ def test_ranks_of_another_model_at_the_start_are_told() -> None:
             assert "state 0: '3.weight' is (4, 20)" in how.output, f"{number}\n{how.output}"
 
 
-# HOW one rank ends in good order in step 2, or all do; "silent": with nothing but the loop itself to notice it by.
+# HOW one rank ends in good order in step 2, or all do; "silent": only the loop itself can notice.
 ENDING = """
 import os, signal, sys, time
 import rueda, rueda.elastic
@@ -487,13 +489,13 @@ def test_a_step_in_which_nobody_comes_or_goes_takes_no_negotiation_and_no_messag
     with ElasticJob(COUNTING, 3) as job:
         for how in job.ended().values():
             counted = dict(re.findall(r"^(\w+) (\d+)$", how.output, re.M))
-            # Those of the loop itself, and as many runs of the persistent operation that asks.
+            # The loop's own, and as many runs of the persistent operation that asks for newcomers.
             assert counted["tensors_submitted"] == "40", job.outputs()
             assert counted["control_messages_sent"] == "0", job.outputs()
 
 
-# What 20 steps of training take, with EVERYTHING on and without. Calls are those of functions of Python, and those of
-# C's by Python.
+# The cost of 20 training steps, with EVERYTHING on and without. Calls are calls of Python
+# functions, and Python's calls of C functions.
 TRAINING = """
 import os, sys
 import rueda, rueda.elastic, rueda.torch, torch
@@ -549,13 +551,14 @@ def counts_of(everything: bool, folder: Path) -> list[dict[str, int]]:
 
 
 def test_what_a_step_takes_with_everything_on(tmp_path: Path) -> None:
-    # Recovery, steps(), the flight recorder, the heartbeat, and parameters compared twice in these 20 steps.
+    # Recovery, steps(), flight recorder, heartbeat, and two parameter comparisons in these 20
+    # steps.
     for plain, everything in zip(
         counts_of(False, tmp_path), counts_of(True, tmp_path), strict=True
     ):
-        # And one run of the persistent operation that asks for newcomers in each step.
+        # Plus one run per step of the persistent operation that asks for newcomers.
         assert everything["tensors_submitted"] - plain["tensors_submitted"] == 2 + 20
         assert everything["control_messages_sent"] == plain["control_messages_sent"]
         assert everything["control_bytes_sent"] == plain["control_bytes_sent"]
-        # 54 in each step on Python 3.11, with its share of a comparison of 16 parameters.
+        # 54 per step on Python 3.11, including a share of a comparison of 16 parameters.
         assert everything["calls"] - plain["calls"] <= 56 * 20

@@ -1,4 +1,4 @@
-"""What a rank makes of what the launcher says of how others have ended."""
+"""How a rank uses the launcher's reports on how others have ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rueda.endings import Ending, Endings
 
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """Where the launcher listens."""
+    """The socket at which the launcher listens."""
     address = f"rueda-test-{secrets.token_hex(8)}"
     monkeypatch.setenv("RUEDA_LAUNCHER", f"@{address}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
@@ -49,8 +49,8 @@ def test_what_is_told_sooner_and_later_is_known(launcher: socket.socket) -> None
         later = {"host": "host", "pid": 8, "status": 3, "how": "exit code 3"}
         connection.sendall(json.dumps({"ended": [later]}).encode() + b"\n")
         assert awaited(endings, 8) == Ending(3, "exit code 3")
-        endings.ask()  # once is enough
-    assert endings.of("host", 7) is not None  # the launcher has gone
+        endings.ask()  # a second request is unnecessary
+    assert endings.of("host", 7) is not None  # after the launcher has gone
 
 
 def test_nobody_waits_for_a_launcher_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What the modules for other engines share, without any engine."""
+"""Code that the modules for other engines share, without any engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recorder keeps of a tensor: its bits in a number, and enough for distances."""
+"""What a recorder keeps of a tensor: its bits as a hash, and a sketch for distances."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_small_tensors_are_their_own_sketch(numel: int, seed: int) -> None:
 @pytest.mark.parametrize("numel", [33, 100, 2048, 30_000])
 @pytest.mark.parametrize("scale", [1.0, 1e-7])
 def test_distances_are_right_in_the_mean(numel: int, scale: float) -> None:
-    """Squares have no bias, and a spread of about sqrt(2/k), also where the tensors are nearly the same."""
+    """Squares are unbiased, with a spread of about sqrt(2/k), also for nearly equal tensors."""
     rng = torch.Generator().manual_seed(numel)
     found = []
     for number in range(200):
@@ -74,7 +74,7 @@ def test_one_changed_bit_changes_the_hash_and_the_distance(dtype, numel, draw) -
 @few
 @given(st.sampled_from([torch.float32, torch.bfloat16, torch.float64]), st.integers(0, 10_000))
 def test_a_twin_is_moved_by_units_in_the_last_place(dtype: torch.dtype, seed: int) -> None:
-    """By two at most: eps of a number is between one and two units, and rounded to whole ones. Alike on all ranks."""
+    """By two ulps at most: eps is one to two ulps, rounded to an integer. Equal on all ranks."""
     tensor = torch.randn(500, generator=torch.Generator().manual_seed(seed)).to(dtype)
     moved, again, later = tensor.clone(), tensor.clone(), tensor.clone()
     perturb(moved, seed, 3, "weight")
@@ -110,7 +110,7 @@ def test_whole_numbers_are_not_moved() -> None:
 
 
 def test_a_mask_stays_as_it_is() -> None:
-    """And has no size beside which rounding were nothing."""
+    """A mask has no magnitude against which a rounding would be negligible."""
     mask = torch.full((8, 8), -torch.inf).triu(1)
     moved = mask.clone()
     perturb(moved, 1)

@@ -1,4 +1,4 @@
-"""The judge behind `rueda equiv`: what it says of records whose truth is known."""
+"""The verdicts of `rueda equiv` on records whose truth is known."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_verdict_on_quality_does_not_depend_on_the_unit(
     mirrored = judge_quality(-ours, -theirs, alpha, higher_is_better=False)
     assert mirrored == plain or math.isnan(plain.gap)
     other = judge_quality(ours * unit + zero, theirs * unit + zero, alpha, higher_is_better=True)
-    # What lies on a limit may fall to either side of it in other units.
+    # A value on a limit may fall to either side of it in other units.
     clear = min(abs(plain.low), abs(plain.high), abs(max(-plain.low, plain.high) - plain.margin))
     scale = 1e-9 * (1 + max(map(abs, [*ours, *theirs])) + abs(zero))
     if clear > scale and (ours - theirs).std() > scale:
@@ -77,7 +77,7 @@ def test_a_decided_verdict_is_supported_by_its_interval(
     else:
         assert found.why
         assert found.seeds_needed is None or found.seeds_needed > len(both[0])
-    # More certainty never turns an open question into an answer, nor one answer into another.
+    # A stricter alpha never turns an open question into an answer, nor one answer into another.
     stricter = judge_quality(*both, alpha / 4, higher_is_better=True)
     assert stricter.margin <= found.margin
     if found.verdict == "undecided":
@@ -87,7 +87,7 @@ def test_a_decided_verdict_is_supported_by_its_interval(
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 @pytest.mark.parametrize("margin", [None, 2.0])
 def test_wrong_verdicts_on_quality_are_as_rare_as_stated(seeds: int, margin: float | None) -> None:
-    """Over 600 experiments with a fixed generator, at the worst gaps there are: none, and just the margin."""
+    """Over 600 experiments with a fixed generator, at the worst gaps: zero and the margin."""
     rng = np.random.default_rng(seeds)
     alpha, experiments = 0.05, 600
     wrong = {"same": 0, "apart": 0}
@@ -111,7 +111,7 @@ def test_as_many_seeds_as_are_asked_for_decide() -> None:
     found = judge_quality(ours, theirs, 0.05, higher_is_better=True)
     assert found.verdict == "undecided"
     assert found.seeds_needed is not None
-    # Samples of that size with the mean and the spread that were found.
+    # Samples of that size with the mean and the spread found.
     count = found.seeds_needed
 
     def stretched(values: np.ndarray) -> np.ndarray:
@@ -132,7 +132,7 @@ def test_few_seeds_make_a_narrow_margin() -> None:
 
 @pytest.mark.parametrize("margin", [None, 0.005])
 def test_a_gap_that_is_the_same_but_for_its_last_bits_has_no_spread(margin: float | None) -> None:
-    """As of accuracies, which are whole numbers of 360."""
+    """As for accuracies, which are multiples of 1/360."""
     right = np.array([333, 330, 328, 335, 331])
     ours, theirs = (right - 4) / 360, right / 360
     assert (ours - theirs).std() > 0
@@ -171,7 +171,7 @@ def test_rounding_explains_only_what_all_of_the_interval_says(
 
 
 def test_looking_again_does_not_make_wrong_verdicts_frequent() -> None:
-    """A state that is just beyond the limit, looked at up to eight times, with as many seeds as were asked for."""
+    """A state just beyond the limit, looked at up to eight times, each with the seeds asked for."""
     rng = np.random.default_rng(2)
     alpha, experiments, wrong = 0.05, 1000, 0
     for _ in range(experiments):
@@ -184,7 +184,7 @@ def test_looking_again_does_not_make_wrong_verdicts_frequent() -> None:
                 wrong += found.explains
                 break
             wanted = min(found.seeds_needed or len(logs) + 4, len(logs) + 10)
-    # One side of all looks together; without paying for them it is twice as much.
+    # One side over all looks; without correcting for them the rate doubles.
     assert wrong <= alpha * experiments + 3 * math.sqrt(alpha * experiments), wrong
     assert sum(share_of_look(alpha, look) for look in range(50)) <= 2 * alpha
 
@@ -201,7 +201,7 @@ def test_equal_records_are_the_same_bits() -> None:
 
 
 def changed(change: Callable[[dict[str, np.ndarray]], None], moved: float = 0.0, by: int = 0):  # type: ignore[no-untyped-def]
-    """Of each seed a training, with a change."""
+    """Records one changed training per seed."""
     states = {seed: training(seed, moved=moved, by=by) for seed in range(SEEDS)}
     for each in states.values():
         change(each)
@@ -328,7 +328,7 @@ def test_other_numbers_of_steps_leave_the_question_of_quality() -> None:
 
 def test_seeds_of_the_reference_may_take_other_numbers_of_steps() -> None:
     runs = {s: [recorded(training(s, 20 + s // 2))] for s in range(4)}
-    # A twin may take other numbers of steps than its own reference, too.
+    # A twin may take another number of steps than its own reference, too.
     steps = {s: 20 if s == 3 else 20 + s // 2 for s in range(4)}
     base = Baseline(runs, {s: [recorded(training(s, steps[s], EPS, 1))] for s in range(4)})
     moved = {s: [recorded(training(s, 20 + s // 2, EPS, 2))] for s in range(4)}
@@ -347,7 +347,7 @@ def test_where_rounding_goes_as_far_as_a_seed_no_state_is_called_the_same() -> N
 
 
 def in_chaos(seed: int, by: int, steps: int = 60) -> dict[str, np.ndarray]:
-    """A logistic map in each element, moved in each step by about as much as rounding moves it."""
+    """A logistic map per element, perturbed in each step by about as much as by rounding."""
     noise = np.random.default_rng([seed, by])
     rows = [np.random.default_rng(seed).uniform(0.2, 0.8, 32)]
     for _ in range(steps):
@@ -358,7 +358,7 @@ def in_chaos(seed: int, by: int, steps: int = 60) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 100.0])
 def test_what_nobody_trains_does_not_hide_that_the_rest_tells_nothing(size: float) -> None:
-    """Such as an embedding's rows that no batch has, which each seed draws and which outweigh all else."""
+    """E.g. embedding rows that no batch uses: each seed draws them, and they outweigh the rest."""
 
     def runs(by: int) -> dict[int, list[dict[str, np.ndarray]]]:
         found = {}
@@ -371,7 +371,7 @@ def test_what_nobody_trains_does_not_hide_that_the_rest_tells_nothing(size: floa
 
     ours = runs(2)
     for (state,) in ours.values():
-        state["chaotic"][45:] = 0.5  # a fault, by as much as seeds differ
+        state["chaotic"][45:] = 0.5  # a fault as large as the differences between seeds
     made = [
         {seed: [recorded(state)] for seed, (state,) in each.items()}
         for each in (runs(0), runs(1), ours)
@@ -386,9 +386,9 @@ def test_what_nobody_trains_does_not_hide_that_the_rest_tells_nothing(size: floa
 
 
 def test_what_only_rounding_moves_leaves_the_state_of_the_rest() -> None:
-    """As it does a bias before a normalization, which Adam lets wander away from what its seed has drawn.
+    """E.g. a bias before a normalization, which Adam lets drift from its seed's initial value.
 
-    The running mean behind it, which was soon told apart from other seeds', wanders with it.
+    The running mean behind it, which soon differs between seeds, drifts with it.
     """
 
     def runs(by: int) -> dict[int, list[RankRecord]]:
@@ -467,7 +467,7 @@ def test_distances_are_zero_for_equal_bits_and_infinite_for_nan() -> None:
 
 
 def test_a_smoothed_loss_is_of_its_window_alone() -> None:
-    """Whatever the losses were before: a first step with a scale that was too large, say."""
+    """Whatever the losses before it, e.g. a first step with too large a scale."""
     for first in (np.nan, np.inf, 1e300):
         found = smooth(np.array([first, *[0.5] * 99]))
         assert (found[5:] == 0.5).all()

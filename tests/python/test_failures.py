@@ -1,4 +1,4 @@
-"""How worlds end by errors, signals and Ctrl-C: every rank gets to know, in bounded time."""
+"""How worlds end by errors, signals and Ctrl-C: every rank learns of it in bounded time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_rank_that_leaves_early(status: int) -> None:
     ended = run(WAIT_FOR_THE_OTHERS.format(act=f"sys.exit({status})"), 3, limit=60)
     assert [e.returncode for e in ended] == [7, status, 7], ended
     for rank in (0, 2):
-        # Whoever leaves with an error tells it; whoever is done is done.
+        # A rank that exits with an error announces it as a loss; one that exits with 0 just leaves.
         kind = "PeerLostError" if status else "ShutdownError"
         assert kind in ended[rank].output
         assert "rank 1" in ended[rank].output
@@ -89,7 +89,7 @@ def test_a_rank_that_is_killed(number: signal.Signals) -> None:
 
 
 def test_messages_with_a_rank_that_dies() -> None:
-    """Whoever waits for a message, from it or from anybody, or for one to be taken, learns of it."""
+    """A rank that waits to receive from it or anyone, or to send to it, learns of the loss."""
     program = """
         import os, time, numpy as np, rueda
         rueda.init()
@@ -139,7 +139,7 @@ AFTER_A_RANK_HAS_LEFT = """
 def test_a_first_message_to_a_rank_that_has_left_fails_alone(
     transport: str, tmp_path: Path
 ) -> None:
-    """Who was not connected with it has heard no good-bye, and is refused a connection: that is no loss."""
+    """An unconnected sender hears no goodbye and is refused a connection: that is no loss."""
     program = (
         AFTER_A_RANK_HAS_LEFT
         + """
@@ -157,7 +157,7 @@ def test_a_first_message_to_a_rank_that_has_left_fails_alone(
 
 
 def test_a_rank_that_dies_after_another_has_left_is_lost(tmp_path: Path) -> None:
-    """Also where no set is open of which it is a member: its neighbour knows that it said no good-bye."""
+    """Even without an open set of which it is a member: its neighbour knows it said no goodbye."""
     program = (
         AFTER_A_RANK_HAS_LEFT
         + """
@@ -186,7 +186,7 @@ def test_ctrl_c_ends_a_wait() -> None:
     with Job(program, 2) as job:
         job.wait_for_output(0, "waiting")
         job.wait_for_output(1, "waiting")
-        time.sleep(0.3)  # most often it sleeps by now; a signal that comes earlier must do as well
+        time.sleep(0.3)  # most likely it sleeps by now; an earlier signal must work as well
         job.ranks[0].send_signal(signal.SIGINT)
         ended = job.wait(60)
     assert ended[0].returncode == -signal.SIGINT, ended
@@ -240,7 +240,7 @@ def test_an_exception_ends_a_job_under_mpirun() -> None:
     ids=["exception", "SIGKILL"],
 )
 def test_survivors_under_mpirun(act: str, cause: str) -> None:
-    """Fault-tolerant mpirun leaves the survivors alone, so that they can raise."""
+    """Fault-tolerant mpirun leaves the survivors running, so that they can raise."""
     options = ["--with-ft", "ulfm", "--runtime-options", "error-nonzero-status=false"]
     ended = run_under_mpirun(WAIT_FOR_THE_OTHERS.format(act=act), 3, options=options, limit=90)
     survivors = [line for line in ended.output.splitlines() if line.startswith("PeerLostError 1 ")]

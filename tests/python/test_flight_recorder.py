@@ -1,4 +1,4 @@
-"""What real ranks leave behind when they fail, and what `rueda analyze` finds in it."""
+"""The records of real ranks that fail, and what `rueda analyze` finds in them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_operation_that_a_rank_forgot(tmp_path: Path, extra: dict[str, str]) 
 
 
 def test_a_rank_that_does_not_come_until_the_others_give_up(tmp_path: Path) -> None:
-    """The first of these ends the world, before the one that was waited for has done anything."""
+    """The first to give up ends the world before the late rank has done anything."""
     program = """
         import os, pathlib, time, numpy as np, rueda
         rueda.init()
@@ -109,7 +109,7 @@ def test_a_rank_that_dies_leaves_those_of_the_others(tmp_path: Path) -> None:
     ended = run(program, 3, extra={"RUEDA_FLIGHT_RECORDER": str(tmp_path)}, limit=60)
     assert [e.returncode for e in ended] == [7, -9, 7], ended
     code, world = analyze(tmp_path)
-    assert code == 0  # those that tell have done the same
+    assert code == 0  # the ranks with a record agree
     assert world["without_record"] == [1]
     for rank in ("0", "2"):
         assert "rank 1" in world["ranks"][rank]["why"]
@@ -150,7 +150,7 @@ def test_a_rank_that_leaves_while_others_wait_for_it(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "rank1.json").read_text())
     last = record["operations"][-1]
     assert (last["name"], last["of_name"]) == ("gradient", 5)
-    assert last["stage"] in ("submitted", "failed")  # where it was to be replayed
+    assert last["stage"] in ("submitted", "failed")  # depends on whether it was replayed
 
 
 def test_a_rank_that_ends_with_the_others_leaves_no_record(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_writing_without_a_folder_is_an_error() -> None:
 
 
 def test_a_disk_that_is_full_ends_nothing(tmp_path: Path) -> None:
-    """The limit of a file's size stands for it."""
+    """A limit on the file size stands in for the full disk."""
     program = """
         import resource, signal, numpy as np, rueda
         rueda.init()
@@ -298,4 +298,4 @@ def test_a_disk_that_is_full_ends_nothing(tmp_path: Path) -> None:
     assert [e.returncode for e in ended] == [0, 0], ended
     for rank, process in enumerate(ended):
         assert f"rank{rank}.json': File too large" in process.output
-    assert list(tmp_path.iterdir()) == []  # nothing half written
+    assert list(tmp_path.iterdir()) == []  # no partial file

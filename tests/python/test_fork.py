@@ -1,4 +1,4 @@
-"""What a child made by fork() may do with what it has inherited, and what its parent does not notice of it."""
+"""What a forked child may do with inherited state, and what its parent must not notice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORKED = """
 
 @pytest.mark.parametrize("shape", ["4", "(1 << 20)"])
 def test_a_child_ends_well_beside_persistent_operations(shape: str) -> None:
-    """Its interpreter destroys them at exit; a process that had none of the parent's memory would crash."""
+    """Its interpreter destroys them at exit, which would crash without the parent's memory."""
     pytest.importorskip("torch")
     check(
         FORKED
@@ -149,7 +149,7 @@ def test_a_child_that_runs_backward_leaves_its_parents_gradients_alone() -> None
 
 
 def test_a_child_ends_that_was_forked_while_its_parent_enters_a_world() -> None:
-    """What that thread of the parent holds, nobody in the child gives back."""
+    """In the child, nobody releases what the parent's entering thread holds."""
     check(
         FORKED
         + """

@@ -1,4 +1,4 @@
-"""Ranks that are forked are to be like those that Python starts."""
+"""Forked ranks must behave like ranks that Python starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHO = "import os, sys; print(os.getppid(), os.getsid(0) == os.getpid(), hash('te
 def test_children_of_the_tests_with_sessions_arguments_and_hashes_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Tests of this process may have compiled before, which leaves this behind.
+    # Earlier tests of this process may have compiled, which sets this variable.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     with Job(f"import torch\n{WHO}", 3, ["an argument"], folder=tmp_path) as job:
         assert all(isinstance(rank, ForkedRank) for rank in job.ranks)
@@ -65,7 +65,7 @@ def test_without_torch_they_are_forked_off_one_that_has_numpy(module: str) -> No
 
 
 def test_others_are_started_as_usual() -> None:
-    """Those without either, and those that are told what Python or OpenMP look at when they begin."""
+    """Ranks without torch or NumPy, or with variables that Python or OpenMP read at start."""
     for program, extra in (
         ("import sys; assert 'numpy' not in sys.modules", {}),
         ("import torch; assert torch.get_num_threads() == 2", {"OMP_NUM_THREADS": "2"}),

@@ -1,4 +1,4 @@
-"""Gradients that are brought into their bucket together, on streams that only keep account."""
+"""Gradients copied into their bucket together, on fake streams."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Stream:
 
 
 class Cuda:
-    """In the place of torch.cuda."""
+    """Replaces torch.cuda."""
 
     def __init__(self) -> None:
         self.streams = {handle: Stream(handle) for handle in (0, 1, 2)}  # 0: the default stream
@@ -42,7 +42,7 @@ class Cuda:
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of how many gradients each launch was."""
+    """The number of gradients per launch."""
     launches: list[int] = []
     copy = gathering._copy
 

@@ -1,4 +1,4 @@
-"""The guard of asynchronous training, on quadratics that workers in this process descend."""
+"""The guard of asynchronous training, on quadratics that workers in this process minimize."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def by_chance(seed: int) -> Iterator[int]:
 def descend(
     order: Iterable[int], window: int, guards: list[Guard] | None, pushes: int = 200
 ) -> list[float]:
-    """How far the centre is from the minimum after each push, at the start 1 in each direction."""
+    """The centre's largest distance from the minimum after each push; initially 1 per direction."""
     centre = torch.ones(len(CURVATURES))
     pulled = [centre.clone() for _ in range(WORKERS)]
     seen = [0] * WORKERS
@@ -56,7 +56,7 @@ def descend(
         factor = 1.0
         if guards is not None:
             factor = guards[who].advise(pulled[who], delta, counts[who], 1.0, float(seen[who]))
-        counts[who][push - seen[who]] += WORKERS  # each of as many owners counts it
+        counts[who][push - seen[who]] += WORKERS  # counted by as many owners
         centre = centre + factor * delta
         pulled[who], seen[who] = centre.clone(), push + 1
         far.append(float(centre.abs().max()))
@@ -64,7 +64,7 @@ def descend(
 
 
 def test_windows_never_run_away_where_ranks_take_turns() -> None:
-    # Most of what is pushed is in directions of little curvature, in which pushes hardly change.
+    # Most pushes are in directions of little curvature, in which they hardly change.
     assert max(descend(in_turns(), 20, None)) > 100
     guarded = descend(in_turns(), 20, [Guard(WORKERS, 20) for _ in range(WORKERS)])
     assert max(guarded) <= 1
@@ -145,4 +145,4 @@ def test_the_digits_are_learnt_by_guarded_windows_in_turns_and_not_without(
     finally:
         torch.set_num_threads(threads)
     assert guarded.accuracy >= 93
-    assert again == guarded  # nothing in it is left to chance
+    assert again == guarded  # fully deterministic

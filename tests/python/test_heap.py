@@ -1,4 +1,4 @@
-"""What malloc is told about gradients, without any rank."""
+"""malloc's settings for gradients, without any rank."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ for _ in range(16):
 def test_limits_are_raised_to_what_gradients_need(first: list[int], second: list[int]) -> None:
     before = HeapLimits()
     limits = limits_for(first, before)
-    most = (1 << 31) - 1  # what mallopt() takes
+    most = (1 << 31) - 1  # mallopt()'s maximum
     for limit, old, needed in (
         (limits.mmap_threshold, before.mmap_threshold, max(first, default=0)),
         (limits.trim_threshold, before.trim_threshold, sum(first)),
@@ -91,7 +91,7 @@ def test_most_gradients_made_anew_fault_no_pages() -> None:
     pages = (40 << 20) // os.sysconf("SC_PAGESIZE")
     said, faults = run()
     assert said == "True False"  # raised once
-    later = faults[4:]  # now and then something small lies where the gradient was
+    later = faults[4:]  # occasionally a small allocation occupies the gradient's former place
     assert sum(later) < 3 * len(later) * pages // 4, faults
     said, faults = run(MALLOC_TRIM_THRESHOLD_=str(64 << 20))
     assert said == "False False"

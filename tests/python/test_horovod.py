@@ -1,4 +1,4 @@
-"""Horovod's API on 1 to 4 ranks, and what of it can be seen without any."""
+"""Horovod's API on 1 to 4 ranks, and the parts of it that need none."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_variables() -> None:
 
 
 def test_timeline_variables(tmp_path: Path) -> None:
-    """The file that HOROVOD_TIMELINE names is Horovod's, the one that RUEDA_TIMELINE names is Rueda's."""
+    """HOROVOD_TIMELINE names Horovod's file, RUEDA_TIMELINE names Rueda's."""
     program = (
         "import rueda.horovod.torch as h, torch; h.init(); h.allreduce(torch.ones(2), name='x')"
     )
@@ -191,7 +191,7 @@ def test_errors(error: rueda.RuedaError, kind: type[Exception], text: str) -> No
 
 
 def test_all_ranks_in_order_are_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So they may be on several hosts, as a part of the processes may not."""
+    """So they may span hosts, which a subset of the processes may not."""
     monkeypatch.setenv("RUEDA_RANK", "1")
     monkeypatch.setenv("RUEDA_SIZE", "2")
     with world_of(range(2)) as bootstrap:
@@ -259,7 +259,7 @@ ALIAS = Path(rueda.__file__).parent / "horovod" / "alias" / "path"
 
 
 def test_alias(tmp_path: Path) -> None:
-    """What `import horovod` gives is the module of Rueda, also in what the script starts."""
+    """`import horovod` gives Rueda's module, also in processes that the script starts."""
     import subprocess
 
     script = tmp_path / "script.py"

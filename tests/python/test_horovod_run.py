@@ -36,7 +36,7 @@ def has_ipv6() -> bool:
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a user's process, which no launcher has started."""
+    """Like a user's process that no launcher has started."""
     kept = environment()
     for name in os.environ.keys() - kept.keys():
         monkeypatch.delenv(name)
@@ -45,7 +45,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def total(first: float, *rest: float, factor: float = 1.0) -> tuple[int, float] | str | None:
-    """Without torch, whose import is what takes ranks longest."""
+    """Without torch, whose import takes most of a rank's start."""
     import numpy as np
     import rueda
     from rueda.horovod.basics import init, rank
@@ -103,7 +103,7 @@ def fails_early(before_init: bool) -> None:
 
 @pytest.mark.parametrize("before_init", [True, False])
 def test_the_error_of_a_rank_that_others_wait_for_is_told(before_init: bool) -> None:
-    """What they raise by Horovod's names, since it is lost, is no cause."""
+    """Errors that the others raise under Horovod's names because of the loss are not the cause."""
     with pytest.raises(RuntimeError, match="rank 1: ValueError: no such file"):
         run(fails_early, (before_init,), num_proc=2, use_gloo=True)
 
@@ -131,7 +131,7 @@ def search_path() -> list[str]:
 def test_ranks_find_what_is_on_the_search_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it is below, or beside, what belongs to Python."""
+    """Also entries below, or beside, Python's own folders."""
     below, beside = f"{sys.prefix}/src/app", f"{sys.prefix}-src"
     named = next(path for path in sys.path if path.endswith("site-packages"))
     monkeypatch.setattr(sys, "path", [below, beside, tmp_path, *sys.path])
@@ -168,7 +168,7 @@ def test_ranks_end_with_the_caller(number: signal.Signals, tmp_path: Path) -> No
                 assert caller.poll() is None
                 time.sleep(0.05)
             caller.send_signal(number)
-            _, said = caller.communicate()  # to the end of the launcher, too, which has it as well
+            _, said = caller.communicate()  # until the launcher, which has the pipe too, ends
         finally:
             caller.kill()
     ranks = [Path("/proc", file.name) for file in tmp_path.iterdir()]
@@ -190,7 +190,7 @@ def where() -> tuple[str, str | None]:
 def test_ranks_of_another_host_fetch_the_function(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other host is this one, by a name that nobody knows but ssh."""
+    """The other host is this one, under a name that only ssh knows."""
     ssh = tmp_path / "ssh"
     last = 'for word; do :; done; exec sh -c "$word"'
     ssh.write_text(f'#!/bin/sh\necho "$@" >> "$0.log"\nexport FROM_SSH=yes\n{last}\n')
@@ -282,7 +282,7 @@ def test_a_desk_that_lacks_descriptors_goes_on_once_there_are_some() -> None:
                     except OSError:
                         break
                 waiting.connect((address, int(port)))
-                time.sleep(0.2)  # it fails to accept
+                time.sleep(0.2)  # accept() fails
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
         assert waiting.recv(1) != b""
@@ -313,7 +313,7 @@ def test_nobody_without_the_key_is_told_anything() -> None:
         assert fetch(desk.told) == b"secret"
         with pytest.raises(AuthenticationError):
             fetch(f"{address} {port} {'00' * (len(key) // 2)}")
-        # Strangers that say nothing, or too much, keep nobody waiting.
+        # Strangers that send nothing, or too much, delay nobody.
         with socket.create_connection((address, int(port))) as silent:
             with socket.create_connection((address, int(port))) as loud:
                 loud.sendall(b"\xff" * 4096)

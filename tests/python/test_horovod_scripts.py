@@ -1,4 +1,4 @@
-"""Scripts for Horovod, which know nothing of Rueda, under `rueda run --horovod`."""
+"""Horovod scripts that know nothing of Rueda, under `rueda run --horovod`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(
     flags: tuple[str, ...] = ("--gloo",),
     as_users_do: bool = False,
 ) -> str:
-    """What the job prints, which must succeed. ``as_users_do``: every rank is a Python that imports torch itself."""
+    """The output of the job, which must succeed. ``as_users_do``: each rank imports torch."""
     line = (command if as_users_do else launched)(SCRIPTS / script, arguments)
     ended = subprocess.run(
         [
@@ -72,7 +72,7 @@ def test_synthetic_benchmark_under_mpirun() -> None:
 
 
 def test_elastic() -> None:
-    """Failures and resets change nothing about the result."""
+    """Failures and resets do not change the result."""
     results = {}
     for failures in ((), ("all", "one", "hosts")):
         output = run("elastic.py", 3, *failures)

@@ -1,4 +1,4 @@
-"""Signals and the interpreter's end while something waits, and worlds that are formed anew after a failure."""
+"""Signals and interpreter exit while something waits, and new worlds after a failure."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_ctrl_c_ends_what_waits_for_other_ranks(program: str, tmp_path: object) 
     with Job(text, 2, extra={"GO_ON": str(go_on), "RUEDA_INIT_TIMEOUT": "100"}) as job:
         waiting = 1 if "RANK == 1" in program else 0
         job.wait_for_output(waiting, "waits")
-        time.sleep(0.5)  # it is most likely waiting by then; if not, it is interrupted before
+        time.sleep(0.5)  # most likely it waits by then; if not, it is interrupted earlier
         job.ranks[waiting].send_signal(signal.SIGINT)
         job.wait_for_output(waiting, "interrupted", limit=30)
         go_on.touch()
@@ -160,7 +160,7 @@ DOES_AT_ONCE = {
 def test_a_signal_leaves_an_operation_that_its_caller_does_himself(
     before: str, call: str, raised: str
 ) -> None:
-    """The operation goes on, its tensors are kept until it is over and no longer, and its name is free again."""
+    """The operation continues, its tensors live exactly until its end, and its name is free."""
     imports = "import torch, torch.distributed as dist, rueda.torch.c10d" if before else ""
     check(
         f"""
@@ -209,7 +209,7 @@ def test_a_signal_leaves_an_operation_that_its_caller_does_himself(
 
 
 def test_a_signal_that_has_come_takes_no_errors_place() -> None:
-    """The error is raised as it is, and the handler runs as soon as Python runs again."""
+    """The error is raised unchanged, and the handler runs as soon as Python code runs again."""
     ended = alone(
         """
         import ctypes, operator, signal

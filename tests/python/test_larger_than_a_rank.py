@@ -1,4 +1,4 @@
-"""Examples of models of which each rank holds a part."""
+"""Examples with models of which each rank holds a part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
 
 
 def test_a_matrix_is_factorised_by_blocks_that_go_around() -> None:
-    """The same bits on any number of ranks, each of which holds its share; as good as one that holds all."""
+    """The same bits on any number of ranks, with equal shares; about as accurate as one block."""
     size = ["--rows", "400", "--columns", "400", "--epochs", "60"]
     outputs = {
         ranks: check(EXAMPLES / "matrix_factorisation.py", ranks, [*size, "--blocks", "4"])[
@@ -20,7 +20,7 @@ def test_a_matrix_is_factorised_by_blocks_that_go_around() -> None:
         ].output
         for ranks in (1, 2, 4)
     }
-    outputs[0] = check(EXAMPLES / "matrix_factorisation.py", 1, size)[0].output  # not cut at all
+    outputs[0] = check(EXAMPLES / "matrix_factorisation.py", 1, size)[0].output  # a single block
     found = {
         ranks: re.search(r"known ([\d.]+),.*\n.* rank (\d+) of (\d+) bytes, bits (\w+)", output)
         for ranks, output in outputs.items()

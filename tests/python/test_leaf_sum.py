@@ -1,4 +1,4 @@
-"""One tensor's sum over a rank's leaves, also where a part of it is kept from an interrupted step."""
+"""A tensor's sum over a rank's leaves, also with parts kept from an interrupted step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rueda.torch.leaf_sum import LeafSum, leaves_of  # noqa: E402
 
 
 class Bucket:
-    """Counts what a sum reports."""
+    """Counts a sum's reports."""
 
     def __init__(self) -> None:
         self.completed = 0
@@ -30,13 +30,13 @@ class Bucket:
 
 
 def leaves(count: int, own: list[int]) -> SimpleNamespace:
-    """What LeafSum knows of Leaves, without a world."""
+    """The part of Leaves that LeafSum uses, without a world."""
     merges, partials = native.schedule_of_parts(count, [(leaf, 1) for leaf in own])
     return SimpleNamespace(count=count, own=tuple(own), merges=merges, partials=partials)
 
 
 class Sum:
-    """A sum over the leaves ``own``, and where its partial sums go."""
+    """A sum over the leaves ``own``, and the places of its partial sums."""
 
     def __init__(self, count: int, own: list[int], kept: dict) -> None:
         division = leaves(count, own)
@@ -49,7 +49,7 @@ class Sum:
 
 
 def result_of(leaf: int) -> torch.Tensor:
-    """Whose sums depend on their order."""
+    """Values whose sums depend on the order."""
     chance = random.Random(leaf)
     return torch.tensor([chance.uniform(-1, 1) * 10 ** chance.randint(-6, 6) for _ in range(2)])
 
@@ -62,7 +62,7 @@ def test_what_is_kept_gives_the_bits_of_an_undisturbed_sum(data: st.DataObject) 
     more = sorted(data.draw(every).union(own))
     kept: dict = {}
     originals = {}
-    for division in (own, more, more):  # the last one resumes a step that was resumed before
+    for division in (own, more, more):  # the last one resumes a step already resumed once
         resumed = Sum(count, division, kept)
         assert set(resumed.sum.missing) == set(division) - leaves_of(kept)
         resumed.sum.take_kept()
@@ -71,7 +71,7 @@ def test_what_is_kept_gives_the_bits_of_an_undisturbed_sum(data: st.DataObject) 
             resumed.sum.add(result_of(leaf))
         kept = resumed.sum.nodes()
         for node, value in originals.items():
-            assert torch.equal(value[0], value[1]), node  # nothing writes what is kept
+            assert torch.equal(value[0], value[1]), node  # kept values are never overwritten
         originals |= {(*node, division is own): (v, v.clone()) for node, v in kept.items()}
     last = Sum(count, more, kept)
     last.sum.take_kept()

@@ -1,4 +1,4 @@
-"""How worlds begin and end in order: launchers, options, init and shutdown, forked children."""
+"""Orderly start and end of worlds: launchers, options, init and shutdown, forked children."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_world_of_one_needs_no_launcher() -> None:
 
 
 def test_all_names_are_there_once_one_is_used() -> None:
-    """NumPy is imported no earlier."""
+    """NumPy is not imported before."""
     ended = alone(
         """
         import sys
@@ -69,14 +69,14 @@ def test_ranks_know_where_they_are() -> None:
         ("flat", True),
         ("ring", False),
         ("ring:0-8K;tree:8K-", True),
-        ("flat;pairwise;ring", False),  # the last word counts
+        ("flat;pairwise;ring", False),  # the last value wins
         ("auto", False),
     ],
 )
 def test_an_algorithm_that_the_transport_leaves_out_is_warned_of(
     algorithm: str, is_left_out: bool
 ) -> None:
-    """And is not what options() say, nor what sizes are said to go by."""
+    """options() and choose_algorithm() report the algorithm in effect instead."""
     ended = check(
         """
         import rueda

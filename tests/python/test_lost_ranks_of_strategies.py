@@ -1,4 +1,4 @@
-"""Training goes on where a rank dies: without synchrony by itself, in pairs as its state or its rounds allow."""
+"""Training survives lost ranks: asynchronously, and in pairs as state or rounds allow."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def test_the_others_go_on(strategy: str) -> None:
     codes = [each.returncode for each in ended]
     assert codes == [0, -signal.SIGKILL, 0], output
     assert output.count("went on") == 2, output
-    # With replicas nothing is.
+    # With replicas nothing is lost.
     assert ("later pushes to them are lost" in output) == ("replicated" not in strategy), output
 
 
 def test_without_recovery_the_loss_is_told() -> None:
     ended = run(PROGRAM.format(strategy="downpour:1", left=2), 2)
     assert [each.returncode for each in ended] == [1, -signal.SIGKILL]
-    # Maybe while it waits for rank 1 in an operation.
+    # Possibly while it waits for rank 1 in an operation.
     assert re.search(r"PeerLostError: .*rank 1 ", ended[0].output), ended[0].output
 
 
@@ -231,7 +231,7 @@ print("went on")
 rueda.shutdown()
 """
 
-# Rank 0 has put what it holds, and ranks 1 and 2 nothing.
+# Rank 0 has put its part, and ranks 1 and 2 nothing.
 BEFORE = """
 def noting(self, when):
     if when == "is whole again":
@@ -253,7 +253,7 @@ else:
     served._put = once(put, before=cut_off)
 """
 
-# Rank 0 has learnt that all have, and adds something; rank 1 is told of nothing but the loss.
+# Rank 0 knows that all have put theirs, and adds something; rank 1 learns only of the loss.
 AFTER = """
 if me == 1:
     handing_over.barrier = once(barrier, after=cut_off)
@@ -272,9 +272,9 @@ def then():
 @pytest.mark.parametrize(
     ("strategy", "scenario", "expected"),
     [
-        # Of four quarters those of the ranks that are left.
+        # Of four quarters, those of the survivors.
         ("downpour:1", BEFORE, [(60, 1), (60, 0)]),
-        # Of three thirds, too; the last quarter had been lost before.
+        # The same of three thirds; the last quarter had been lost before.
         ("downpour:1", AFTER.format(times=-1), [(80, 2), (10, 1), (30, 0)]),
         ("downpour:1,replicated=yes", AFTER.format(times=0), [(120, 2)]),
     ],

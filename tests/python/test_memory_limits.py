@@ -1,4 +1,4 @@
-"""Where a control group limits memory, more of it is an error, and nobody is killed for it."""
+"""Exceeding a control group's memory limit is an error, and no process is killed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from memory_groups import memory_group
 
 MEBIBYTE = 1 << 20
 
-# Each rank's part fits, and both do not. It stays until all have tried.
+# Each rank's part fits alone, but not both. Memory stays allocated until all have tried.
 PROGRAM = """
 import os, sys
 import numpy as np
@@ -52,7 +52,7 @@ def test_what_is_within_the_limit_is_there() -> None:
 
 
 def test_many_ranks_that_allocate_at_once_stay_within_the_limit() -> None:
-    """Each by itself would fit, and all look at the limit at the same time."""
+    """Each allocation would fit alone, and all ranks check the limit at the same time."""
     outputs = outputs_of(700 * MEBIBYTE, 150 * MEBIBYTE, ranks=8)
     assert any("has its memory" in output for output in outputs), outputs
     assert any("refused" in output for output in outputs), outputs

@@ -1,4 +1,4 @@
-"""Where memory of a GPU is short, whoever keeps some is asked to give it back; over the double of the CUDA driver."""
+"""Out of GPU memory, owners of caches are asked to release them; on a double of the CUDA driver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launching import alone
 ROOT = Path(__file__).resolve().parents[2]
 DOUBLE = ROOT / "build" / "release" / "tests" / "doubles" / "cuda" / "libcuda.so.1"
 
-# The double has no more than 1 GiB at a time. Nothing of the tensor is touched: there is no room for the result.
+# The double has 1 GiB at most. The tensor is not touched: there is no room for the result.
 PROGRAM = """
 import rueda
 from rueda import _native, dtypes

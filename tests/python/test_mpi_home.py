@@ -1,4 +1,4 @@
-"""Where a process without HOME lets MPI look for the user's files."""
+"""Where MPI looks for the user's files in a process without HOME."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ def test_without_home_nobodys_files_in_tmp_are_obeyed(tmp_path: Path) -> None:
     if Path(sys.executable).is_relative_to("/tmp"):
         pytest.skip("Python lies in /tmp, for which this test puts another one")
     obeyed = tmp_path / "obeyed"
-    # In a /tmp of its own, for a user whom the system does not know.
+    # In a private /tmp, for a user unknown to the system.
     prepare = f"""
         mount --bind /dev/null /etc/passwd
         mount --bind {tmp_path} /mnt
@@ -47,7 +47,7 @@ def test_without_home_nobodys_files_in_tmp_are_obeyed(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    # The file is obeyed where HOME leads to it: else this test could not fail.
+    # With HOME set to it, MPI obeys the file: otherwise this test could not fail.
     assert run("env", "HOME=/tmp").split()[-2:] == ["True", "1"]
     assert obeyed.exists()
     obeyed.unlink()

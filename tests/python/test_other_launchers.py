@@ -1,4 +1,4 @@
-"""Ranks of one host that srun or torchrun has started: rueda.init() forms their world without MPI and `rueda run`."""
+"""Ranks of one host started by srun or torchrun: a world without MPI or `rueda run`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ print(f"met {rueda.size()}\\n", end="", flush=True)
 
 
 def slurm_step(job: str, step: str, rank: int, size: int, **more: str) -> dict[str, str]:
-    """What srun sets for a task of a step on one node, without PMI."""
+    """The variables that srun sets for a task of a step on one node, without PMI."""
     return {
         "SLURM_JOB_ID": job,
         "SLURM_STEP_ID": step,
@@ -49,7 +49,7 @@ def start(program: str, variables: dict[str, str]) -> subprocess.Popen[str]:
 
 
 def end(processes: list[subprocess.Popen[str]]) -> list[str]:
-    """What each wrote. All have to succeed."""
+    """The output of each; all must succeed."""
     try:
         written = [process.communicate(timeout=120)[0] for process in processes]
     finally:
@@ -60,7 +60,7 @@ def end(processes: list[subprocess.Popen[str]]) -> list[str]:
 
 
 def unique() -> str:
-    """A job's number that no other test uses at the same time."""
+    """A job number that no other test uses at the same time."""
     return str(uuid.uuid4().int % 10**12)
 
 
@@ -140,7 +140,7 @@ def test_two_jobs_of_torchrun_at_once(tmp_path: Path) -> None:
 
 
 def test_a_rank_whose_agent_ends_before_init_does_not_look_for_the_others(tmp_path: Path) -> None:
-    """It may have much to do before it comes to init(), and may do that in a fork of itself."""
+    """Much work may precede init(), and init() may run in a fork of the rank."""
     rank = """
         import os, pathlib, rueda, sys, time
         folder = pathlib.Path(sys.argv[1])
@@ -189,7 +189,7 @@ def test_a_rank_whose_agent_ends_before_init_does_not_look_for_the_others(tmp_pa
 
 
 def test_torchrun_restarts_all_in_a_new_world(tmp_path: Path) -> None:
-    """The second attempt meets nobody of the first, whose rank 0 was killed in the world."""
+    """The second attempt does not meet the first, whose rank 0 was killed in the world."""
     pytest.importorskip("torch.distributed")
     script = tmp_path / "restart.py"
     script.write_text(
@@ -268,4 +268,4 @@ def test_under_torchrun_ranks_tell_who_was_lost_and_recover_before_all_are_ended
     for number in (0, 2):
         told = rf"rank {number} of 2, ended \[True\]: .*rank 1 \(.*\) is gone: \w"
         assert re.search(told, ran.stdout), ran.stdout + ran.stderr
-    assert "exitcode: -9" in re.sub(r" +:", ":", ran.stderr), ran.stderr  # torchrun's own report
+    assert "exitcode: -9" in re.sub(r" +:", ":", ran.stderr), ran.stderr  # torchrun's report

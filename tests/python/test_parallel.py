@@ -29,7 +29,7 @@ def torch() -> object:
 @each_check(
     [
         *(Run(script, size) for script in COLLECTIVES for size in SIZES),
-        *(Run("check_messages.py", size) for size in (1, 4)),  # two and three ranks: below
+        *(Run("check_messages.py", size) for size in (1, 4)),  # two and three ranks: see below
         Run("check_exchanges.py", 3, extra={"RUEDA_JOIN_AVERAGE": "all"}),
         Run("check_leaves.py", 8),
         Run("check_leaves.py", 3, extra={"RUEDA_FUSION_THRESHOLD": "0"}),
@@ -119,8 +119,9 @@ def test_reductions_with_extreme_options(worlds: Worlds, run: Run, check: str) -
         )
         for size in SIZES
     ]
-    # About what torch does on each rank. It depends on whether there are other ranks, and results on how many; a fourth
-    # has neighbours as the third has, and what lies beneath is checked on four above.
+    # About torch's work on each rank. It depends on whether there are other ranks, and results on
+    # how many. A fourth rank has neighbours like the third's, and the layers below are checked on
+    # four above.
     + [
         Run(f"check_torch_{script}.py", size)
         for script in (

@@ -28,18 +28,18 @@ ERRORS = [getattr(errors, name) for name in errors.__all__]
 
 @pytest.fixture(scope="module", autouse=True)
 def _what_was_there_before_is_not_collected() -> Iterator[None]:
-    """A collection looks at what tests here have made, and not each time at all of torch and Hypothesis."""
+    """Collections visit only objects of these tests, not all of torch and Hypothesis each time."""
     gc.freeze()
     yield
     gc.unfreeze()
 
 
 class Tensor:
-    """Something that can be referred to weakly."""
+    """An object that supports weak references."""
 
 
 class Fake:
-    """Stands for the extension's handle, and for the call that makes it."""
+    """Replaces the extension's handle and the call that creates it."""
 
     def __init__(self) -> None:
         self.completed = False
@@ -105,7 +105,7 @@ def test_option_table() -> None:
 
 @given(st.lists(st.booleans(), min_size=1, max_size=60), st.randoms(use_true_random=False))
 def test_tensors_live_until_completion_and_no_longer(drops: list[bool], random) -> None:
-    handles._pending.clear()  # Hypothesis may have left an example half-way
+    handles._pending.clear()  # Hypothesis may have aborted an example half-way
     fakes, alive, kept = [], [], []
     for drop in drops:
         fake, tensor = Fake(), Tensor()
@@ -157,7 +157,7 @@ def test_submissions_that_do_not_return(interruption: type[BaseException]) -> No
     del tensor
     handles.release_completed()
     gc.collect()
-    # Ctrl-C may have come after the operation had begun; an error says that it has not.
+    # Ctrl-C may arrive after the operation has begun; an error means that it has not.
     assert (alive() is not None) == (interruption is KeyboardInterrupt)
     handles._pending.clear()
 
@@ -278,5 +278,5 @@ def test_command_line() -> None:
     assert (version.returncode, version.stdout.strip()) == (0, rueda.__version__)
     for flag in ("--cmake-dir", "--include-dir", "--library-dir"):
         answer = run(flag)
-        # In a source tree that is not installed there is no such folder, and it says so.
+        # A source tree that is not installed has no such folder, and the text says so.
         assert (answer.returncode == 0) != ("source tree" in answer.stderr), answer

@@ -1,4 +1,4 @@
-"""What the documentation says of public names as a whole, against what is there."""
+"""Statements of the documentation about all public names, checked against the package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from launching import alone
 
 ROOT = Path(__file__).resolve().parents[2]
-# About arrays: rueda.torch has others in their place, or none.
+# About arrays: rueda.torch replaces them or has no counterpart.
 ABOUT_ARRAYS = {"allreduce_leaves", "allreduce_leaves_async", "empty", "__version__"}
 
 
@@ -65,7 +65,7 @@ def test_every_reason_of_an_error_is_documented() -> None:
 
 
 def test_the_table_of_element_types_is_right() -> None:
-    """That of docs/api.md: which reduction is there for which type."""
+    """The table in docs/api.md: which dtype supports which reduction."""
     ended = alone(
         """
         import re

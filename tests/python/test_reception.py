@@ -1,4 +1,4 @@
-"""Jobs whose processes something else starts, and whose ranks come and go: they meet at a reception."""
+"""Elastic jobs whose processes another engine starts: their ranks meet at a reception."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TIMEOUT = 120.0
 
 
 class Engine:
-    """Starts processes of a program, as an engine would, and keeps their reception. Use as a context manager."""
+    """Starts processes, as an engine would, and runs their reception. A context manager."""
 
     def __init__(self, program: str, size: int, folder: Path) -> None:
         self.reception = elastic.Reception(size, interface="127.0.0.1")
@@ -43,8 +43,8 @@ class Engine:
         self.reception.close()
 
     def start(self, rank: int, address: str = "") -> int:
-        """One more process; returns how many there were before."""
-        file = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end
+        """Starts one more process; returns its number."""
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         variables = {
             "ADDRESS": address or str(self.reception.address),
             "MY_RANK": str(rank),
@@ -61,14 +61,14 @@ class Engine:
         self._started[number][0].kill()
 
     def wait_for(self, name: str) -> None:
-        """Until a process has left this file."""
+        """Waits until a process has created this file."""
         deadline = time.monotonic() + _TIMEOUT
         while not (self._folder / name).exists():
             assert time.monotonic() < deadline, self.outputs()
             time.sleep(0.01)
 
     def ended(self) -> list[Ended]:
-        """Waits for all."""
+        """Waits for all processes to end."""
         deadline = time.monotonic() + _TIMEOUT
         for process, _ in self._started:
             try:
@@ -81,7 +81,7 @@ class Engine:
         ]
 
     def outputs(self) -> str:
-        """What all have written."""
+        """The output of all processes."""
         return "\n".join(f"--- {n}\n{self._output(n)}" for n in range(len(self._started)))
 
     def _output(self, number: int) -> str:
@@ -99,7 +99,7 @@ address, count = os.environ["ADDRESS"], int(os.environ["COUNT"])
 folder = pathlib.Path(os.environ["FOLDER"])
 """
 
-# Each step adds the number of ranks; the sum is what newcomers take from the others.
+# Each step adds the number of ranks; newcomers take the sum from the others.
 TRAINS = (
     BEGIN
     + """
@@ -149,7 +149,7 @@ def test_who_comes_in_the_place_of_a_lost_rank_takes_the_others_state(tmp_path: 
 
 @pytest.mark.parametrize("returns", [True, False], ids=["returns", "does not return"])
 def test_a_rank_whose_connection_breaks_keeps_nobody_out(tmp_path: Path, returns: bool) -> None:
-    """Also where it is the first, which else tells newcomers where to come, and is not heard any more."""
+    """Even the first rank, which normally tells newcomers where to go and cannot any more."""
     breaks = f"""
             if step.number == 4 and count == 0:
                 here = rueda.attendance.attendance()
@@ -197,7 +197,7 @@ with rueda.world(rank, size, address):
         assert [each.returncode for each in ended] == [0, 0, 1], engine.outputs()
         told = sorted(ended[n].output for n in range(2))
         assert [re.sub(" [01] ", " N ", each) for each in told] == ["0 N []\n", "1 N []\n"]
-        # Both have said at the end that their work is done.
+        # Both have reported at the end that their work is done.
         assert "JobHasEnded: the other ranks have finished the job" in ended[2].output
 
 
@@ -214,7 +214,7 @@ with rueda.world(rank, size, address):
     )
     with Engine(program, 3, tmp_path) as engine:
         engine.wait_for("dies")
-        engine.start(1)  # waits to be let in, by those that fail, too
+        engine.start(1)  # waits to be let in, even by the ranks that fail
         for rank in (0, 2):
             engine.start(rank)
         ended = engine.ended()
@@ -255,7 +255,7 @@ with rueda.world(rank, size, address):
 
 
 def test_a_reception_for_one(tmp_path: Path) -> None:
-    """Who comes first begins alone, and takes others in, also one whose connection has broken while it waited."""
+    """The first rank starts alone and admits others, even after a break while one waited."""
     program = (
         BEGIN
         + """
@@ -308,7 +308,7 @@ assert not rueda.is_initialized()
             assert re.search("told .*RUEDA_FUSION_THRESHOLD", each.output), engine.outputs()
 
 
-# The first two are members, until another has been let in; who comes with other options or sets is not.
+# The first two are members until another is let in; one with other options or sets is not.
 TAKES_IN = (
     BEGIN
     + """
@@ -443,7 +443,7 @@ def test_the_example_of_the_page() -> None:
 
 
 def test_nonsense_ends_a_session_and_nothing_else(tmp_path: Path) -> None:
-    """Also that of one who knows the secret, as a rank of another version might."""
+    """Even from a peer that knows the secret, such as a rank of another version."""
     from rueda.elastic.reception import _PURPOSE
     from rueda.launcher.nodes.admission import Refused, be_admitted
     from rueda.launcher.nodes.greeting import key_of

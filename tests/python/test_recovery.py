@@ -1,4 +1,4 @@
-"""Ranks that go on without those that were lost: what recover() finds, refuses and says."""
+"""Ranks that continue after losses: what recover() finds, refuses and reports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def whole(count):
 
 
 def lose(program: str, size: int, lost: set[int], **variables: str) -> list[Ended]:
-    """Runs ranks of which some kill themselves; all others must succeed."""
+    """Runs ranks, some of which kill themselves; all others must succeed."""
     ended = run(PREAMBLE + program, size, extra={**ON, **variables})
     for rank, how in enumerate(ended):
         expected = -signal.SIGKILL if rank in lost else 0
@@ -55,7 +55,7 @@ def lose(program: str, size: int, lost: set[int], **variables: str) -> list[Ende
 
 
 def test_the_table_of_descriptors_does_not_grow_in_a_recovery() -> None:
-    # Where a process has several threads, the kernel lets it grow only after a while.
+    # In a process with several threads, the kernel grows the table only after a delay.
     lose(
         """
 def table():
@@ -278,7 +278,7 @@ whole(1)
     )
 
 
-# Stops the threads of a process that answer others, for some seconds, as if they got no processor.
+# Stops a process's service threads for some seconds, as if they got no CPU time.
 STARVE = """
 import ctypes, os, sys, time
 SEIZE, INTERRUPT, DETACH, EVERY_THREAD = 0x4206, 0x4207, 17, 0x40000000
@@ -299,7 +299,7 @@ for thread in threads:
 
 
 def test_a_rank_that_runs_but_does_not_get_to_answer_is_not_lost() -> None:
-    # Twice the heartbeat. One that sleeps or is stopped for as long is lost, and killed.
+    # Twice the heartbeat. A rank that sleeps or is stopped that long is lost, and killed.
     ended = run(
         PREAMBLE
         + f"""
@@ -396,7 +396,7 @@ whole(3)
 
 
 def test_a_first_step_in_which_a_rank_is_lost_is_taken_anew() -> None:
-    """Also the first after a recovery: the ranks then know nothing of each other's gradients either."""
+    """Also the first after a recovery: the ranks then do not know each other's gradients either."""
     pytest.importorskip("torch")
     lose(
         """
@@ -521,7 +521,7 @@ for _ in range(3):
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_who_ends_at_once_leaves_the_others_the_world_they_form(transport: str) -> None:
-    # Some of them still wait to hear that all have entered when the first of them has left already.
+    # Some ranks still wait to hear that all have entered when the first has already left.
     for _ in range(3):
         lose(
             """

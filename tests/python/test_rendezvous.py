@@ -1,4 +1,4 @@
-"""Worlds of ranks that something else has started: an address is told to them, and they meet there."""
+"""Ranks that another engine has started: they are given an address, and meet there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import rueda
 from launching import Job, alone
 from rueda import rendezvous
 
-# The address goes through a file here, as through an engine's own messages there.
+# A file carries the address, instead of an engine's own messages.
 HERE = """
     import os, pathlib, sys, time, numpy as np, rueda
     rank, size = int(os.environ["MY_RANK"]), int(os.environ["MY_SIZE"])
@@ -30,9 +30,9 @@ HERE = """
 
 
 def job(program: str, size: int, folder: Path, extra: dict[str, str] | None = None) -> Job:
-    """Ranks that know nothing of each other; what they inherit of a launcher must not matter."""
+    """Ranks that know nothing of each other; inherited launcher variables must not matter."""
     return Job(
-        # Each process is told its own number by the order in which it comes.
+        # Each process gets its number by order of arrival.
         HERE.replace('int(os.environ["MY_RANK"])', 'int(os.environ.pop("RUEDA_RANK"))') + program,
         size,
         extra={"MY_SIZE": str(size), "MY_FOLDER": str(folder), **(extra or {})},
@@ -107,7 +107,7 @@ def test_a_retried_rank_enters_no_old_world(tmp_path: Path) -> None:
 
 
 def test_ranks_that_have_served_other_jobs_before_agree_on_names(tmp_path: Path) -> None:
-    """Such processes, of Spark or Dask, have made optimizers in worlds that others have not been in."""
+    """Reused processes of Spark or Dask have made optimizers in worlds that others were not in."""
     pytest.importorskip("torch")
     program = """
     import torch, rueda.torch
@@ -145,13 +145,13 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
     with job(program, 2, tmp_path) as started:
         ended = started.wait(60)
     assert [e.returncode for e in ended] == [0, 0], ended
-    # Whose time is up first tells; who is told by that one that it has left says so.
+    # The first rank to time out names it; a rank that hears from that one reports that it has left.
     assert any("rank 2" in each.output for each in ended), ended
     assert all(each.output for each in ended), ended
 
 
 def test_who_waits_for_a_rank_that_is_lost_is_told(tmp_path: Path) -> None:
-    """Rank 0 for one that never comes; then rank 1 for rank 0, which listens no more."""
+    """Rank 0 waits for one that never comes; then rank 1 for rank 0, which no longer listens."""
     program = """
     import threading
     address = told("address", rueda.rendezvous.open(2) if rank == 0 else None)
@@ -182,7 +182,7 @@ def test_who_waits_for_a_rank_that_is_lost_is_told(tmp_path: Path) -> None:
 
 
 class ClosedMeanwhile(dict[str, socket.socket]):
-    """Another thread closes the rendezvous before rank 0 finds its listener here, or when it has found that."""
+    """Another thread closes the rendezvous before or after rank 0 takes its listener here."""
 
     def __init__(self, listeners: dict[str, socket.socket], before: bool) -> None:
         super().__init__(listeners)
@@ -283,4 +283,4 @@ def test_bad_input_is_told_at_once() -> None:
         "this process is in a world already",
     ):
         assert sentence in ended.output, sentence
-    assert re.search(r"[0-9a-f]{64}", ended.output) is None  # no secret is told
+    assert re.search(r"[0-9a-f]{64}", ended.output) is None  # no secret is sent

@@ -1,4 +1,4 @@
-"""What `rueda report` makes of recordings: pure parts, with recordings made of rows."""
+"""What `rueda report` makes of recordings: its pure functions, on synthetic recordings."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_each_part_is_where_it_was_whatever_the_clocks(tmp_path, shift):
 
 
 def test_ranks_of_one_machine_are_beside_each_other_to_the_nanosecond(tmp_path):
-    """Whatever they tell of another machine's clock: one always hears late of what is done, one was killed early."""
+    """Whatever the other machine's ranks report: one hears late of results, one is killed early."""
     shift = 3_600_000 * MS
     rows = {}
     for rank, (late, hears, steps) in enumerate([(0, 0, 12), (0, 0, 12), (20, 4, 12), (0, 30, 1)]):
@@ -150,7 +150,7 @@ def test_the_difference_of_two_clocks_is_within_its_bounds(shift, gaps):
     at = np.cumsum(np.array(gaps) + 10_000)
     lateness = np.where(np.arange(len(at)) % 2, 5_000, 0)
     done = at + 5_000 + 300
-    # They hear of it at other times, up to the time that the operation takes.
+    # The ranks notice completion at different times, within the operation's duration.
     heard = done + np.arange(len(at)) % 3 * 50
     ours = Operations({1: at}, {1: done})
     theirs = Operations({1: at + lateness - shift}, {1: heard - shift})
@@ -219,7 +219,7 @@ def test_only_allreduces_are_for_the_simulator(tmp_path):
 def test_what_is_sent_while_a_training_warms_up_is_not_in_what_is_predicted(
     tmp_path, step, otherwise
 ):
-    """As DistributedOptimizer's agreement on its tensors, in the first step."""
+    """E.g. DistributedOptimizer's agreement on its tensors in the first step."""
     rows = [row(Kind.BEGIN, 0), row(Kind.STEP, MS)]
     for number in range(8):
         at = (number + 1) * 10 * MS
@@ -289,14 +289,14 @@ def test_a_workload_is_what_a_typical_step_hands_in(tmp_path):
     assert workload is not None
     assert workload.parts == ((4096,),)
     assert workload.backward == 0
-    # From the end of a step: 5 ms of logging, 10 of input, 50 or 70 of compute.
+    # After a step ends: 5 ms of logging, 10 ms of input, 50 or 70 ms of compute.
     assert workload.forward == pytest.approx(0.075, abs=1e-6)
     assert workload.own.mean() == pytest.approx(0.075)
     assert workload.step == pytest.approx(0.09)
 
 
 def shortened(folder, rank, steps):
-    """The recording of a rank that was killed after so many steps."""
+    """The recording of a rank killed after this many steps."""
     path = file_of(folder, rank)
     found = read_recording(path)
     last = np.flatnonzero(found.rows["kind"] == Kind.STEP)[steps - 1]
@@ -321,7 +321,7 @@ def test_a_rank_that_was_lost_early_does_not_hide_the_steps_of_the_others(tmp_pa
     assert [each.rank for each in telling(splits)] == [0]
     workload = workload_of(telling(splits))
     assert workload is not None
-    assert len(workload.own) == 10  # all but those that warm up
+    assert len(workload.own) == 10  # all but the warm-up steps
     assert workload.step == pytest.approx(0.09)
 
 
@@ -337,7 +337,7 @@ def test_steps_between_exchanges_are_one_round(tmp_path):
         at = MS
         for step in range(1, 23):
             at += 10 * MS
-            if step % 4 == 2:  # after the two that warm up, a whole round
+            if step % 4 == 2:  # after the two warm-up steps, a whole round
                 rows += [row(Kind.SUBMIT, at, at, 7, 64), row(Kind.WAIT, at, at + 6 * MS, 7)]
                 at += 6 * MS
             rows.append(row(Kind.STEP, at))
@@ -356,7 +356,7 @@ def test_steps_between_exchanges_are_one_round(tmp_path):
 
 
 def pretended(arguments):
-    """8 ns for a bit at 1 Gbit/s, all of it exposed."""
+    """8 ns per byte at 1 Gbit/s, all of it exposed."""
     told = dict(zip(arguments[::2], arguments[1::2], strict=True))
     size = sum(map(int, told["--tensors"].split(",")))
     busy = 1e-3 * (float(told.get("--forward", 0)) + float(told.get("--backward", 0)))
@@ -420,7 +420,7 @@ def test_times_that_cannot_be_are_told_and_the_rest_is_read(tmp_path, damage):
 
 def test_a_missing_rank_a_damaged_and_a_cut_file_are_told_and_the_rest_is_read(tmp_path):
     whole = [row(Kind.BEGIN, 0), row(Kind.STEP, 10), row(Kind.END, 20)]
-    # Rows are written when a second is over, also with the last of them.
+    # Rows are written once a second is over, and with the last of them.
     recording([*whole, row(Kind.OWN, 20, 21)], tmp_path, size=4)
     recording([], tmp_path, rank=1, size=4)
     recording(whole[:2], tmp_path, rank=2, size=4)

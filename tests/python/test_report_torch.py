@@ -1,4 +1,4 @@
-"""What is recorded of trainings with torch, whose loops say nothing; and the loader that prefetches."""
+"""Recordings of torch training loops without calls to report, and the prefetching loader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rueda.torch import PrefetchLoader
 from rueda_command import run_rueda
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-# Two trainings one after the other: their backward passes hand over gradients in different ways.
+# Two training loops in a row, whose backward passes hand over gradients in different ways.
 TRAIN = """
 import time
 import torch
@@ -72,11 +72,11 @@ def test_loops_that_say_nothing_are_divided(tmp_path: Path) -> None:
     found = json.loads(ran.out)
     quick, slow = found["per_rank"]
     assert quick["steps"] == slow["steps"] == 20
-    # In each step rank 0 waits for the other one to sleep, and it says so.
+    # In each step rank 0 waits for rank 1 to sleep, and the report says so.
     assert quick["training"]["straggler"] > 20 * 0.02
     assert quick["waited_for"][1] > 20 * 0.02
     assert slow["training"]["compute"] > 20 * 0.03
-    # Ten batches of 6 ms; and while the loader prefetches and the rank sleeps, hardly any wait.
+    # Ten batches of 6 ms; there is hardly any wait if the loader prefetches while the rank sleeps.
     assert slow["training"]["input"] > 10 * 0.006
     assert slow["training"]["other"] > 10 * 0.006  # the first evaluation lies between steps
     (named,) = (one for one in found["stragglers"] if one["kind"] == "permanent")
@@ -114,7 +114,7 @@ def prefetching() -> list[str]:
 
 
 class Modes(Dataset):
-    """In what modes of torch's it is asked."""
+    """Reports torch's modes at the time of access."""
 
     def __len__(self) -> int:
         return 4
@@ -125,7 +125,7 @@ class Modes(Dataset):
 
 
 def without_gradients() -> Iterator[bool]:
-    """Keeps a mode of its own from one to the next."""
+    """Keeps its own grad mode across items."""
     with torch.no_grad():
         for _ in range(3):
             yield torch.is_grad_enabled()
@@ -142,7 +142,7 @@ def test_batches_are_loaded_in_the_modes_of_who_iterates(threads: int) -> None:
         assert torch.is_grad_enabled()
     device = (
         "meta" if threads > 1 else "cpu"
-    )  # alone a thread iterates the DataLoader, which draws a seed
+    )  # alone: a thread iterates the DataLoader, which draws a seed
     with torch.inference_mode(), torch.device(device):
         assert {tuple(each) for each in loading} == {(False, True, device)}
 
@@ -178,7 +178,7 @@ def test_shuffled_batches_come_in_the_order_of_the_loader(has_generator, threads
 
 
 class Resumable:
-    """As torchdata's StatefulDataLoader."""
+    """Like torchdata's StatefulDataLoader."""
 
     def __init__(self) -> None:
         self.at = {"batch": 0}
@@ -227,7 +227,7 @@ def test_there_is_no_state_where_the_loader_has_none_or_is_not_iterated_over() -
 
 
 def test_a_loader_whose_state_cannot_be_had_is_read_all_the_same() -> None:
-    """As Accelerate's, over a DataLoader of torch's."""
+    """Like Accelerate's loader over torch's DataLoader."""
 
     def none() -> None:
         raise AttributeError("no attribute 'dl_state_dict'")
@@ -238,7 +238,7 @@ def test_a_loader_whose_state_cannot_be_had_is_read_all_the_same() -> None:
 
 
 def test_a_stream_that_is_left_is_not_waited_for() -> None:
-    """Nor forgotten: who iterates again goes on with it once it is free."""
+    """Nor lost: the next iterator continues it once it is free."""
     goes_on = threading.Event()
 
     def stream() -> Iterator[int]:
@@ -253,7 +253,7 @@ def test_a_stream_that_is_left_is_not_waited_for() -> None:
             break
     again = iter(loading)
     threading.Timer(0.05, goes_on.set).start()
-    assert list(again) == [3, 4]  # 2 was under way
+    assert list(again) == [3, 4]  # 2 was being loaded
     for _ in range(500):
         if prefetching() == []:
             break

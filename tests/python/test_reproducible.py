@@ -1,4 +1,4 @@
-"""Training to the same bits, whatever ranks there are, and an ordinary one as a control."""
+"""Training to the same bits on any number of ranks, with ordinary training as a control."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
 PROGRAM = EXAMPLES / "reproducible_digits.py"
 EPOCHS = ("--epochs", "1")
 
-# As ranks see them without leaves: each adds up its own share of the batch.
+# Without leaves: each rank sums its own share of the batch.
 ORDINARY = """
 import sys
 import numpy as np, torch, rueda.torch as rueda
@@ -94,8 +94,8 @@ assert torch.equal(model.weight.grad, torch.ones(2, 3)), model.weight.grad
 rueda.shutdown()
 """
 
-# A layer that only some leaves use, as of an expert; and two parameters whose gradients are one piece of memory, as
-# autograd hands them over.
+# A layer that only some leaves use, like an expert, and two parameters whose gradients share
+# memory, as autograd returns them.
 UNUSED = """
 import rueda.torch as rueda, torch
 rueda.init()
@@ -120,7 +120,7 @@ rueda.shutdown()
 """
 
 
-# After two steps only some ranks go on, which keep their leaves and take over those of the others.
+# After two steps only some ranks continue, with their own leaves and those of the others.
 FEWER = """
 import sys
 import rueda, rueda.torch, torch, hashlib
@@ -156,7 +156,7 @@ rueda.shutdown()
 """
 
 
-# One rank is killed in a step; the others take over its leaves and do that step again.
+# One rank is killed in a step; the others take over its leaves and repeat that step.
 KILLED = """
 import copy, hashlib, os, signal, sys
 import numpy as np

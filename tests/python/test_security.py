@@ -1,4 +1,4 @@
-"""Strangers: processes of other users of the host must not become ranks, and the job's secret must not be seen."""
+"""Processes of other users of the host must neither become ranks nor see the job's secret."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpi
 
 
 def is_served(name: str) -> bool:
-    """Whether a process listens at that socket, as any user can see."""
+    """Whether a process listens at that socket, as visible to any user."""
     names = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()]
     return f"@{name}" in names
 
 
 def is_answered(name: str, rank: int, size: int) -> bool:
-    """Whether the rendezvous of that name says anything to one that wants to be that rank."""
+    """Whether the rendezvous sends anything to a process that claims to be that rank."""
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.settimeout(30)
         words = struct.pack("=4I", HELLO, rank, size, 32) + b"0" * 32
@@ -55,7 +55,7 @@ def is_answered(name: str, rank: int, size: int) -> bool:
 
 
 def in_another_process(user: int, act: Callable[[], bool]) -> bool:
-    """What `act` says in a process of that user."""
+    """The result of `act` in a process of that user."""
     child = os.fork()
     if child == 0:
         code = 2
@@ -72,7 +72,7 @@ def in_another_process(user: int, act: Callable[[], bool]) -> bool:
 
 
 class Strangers:
-    """A process of this user and one of another, who call at a rendezvous while a rank is late."""
+    """Processes of this user and another that contact a rendezvous while a rank is late."""
 
     def __init__(self, folder: Path) -> None:
         self._name, self._go = folder / "name", folder / "go"
@@ -86,11 +86,11 @@ class Strangers:
                 os._exit(0)
 
     def late(self, condition: str) -> str:
-        """The beginning of a program whose rank comes after them where the condition holds."""
+        """The start of a program whose rank, if the condition holds, waits for the strangers."""
         return LATE.format(condition=condition, name=str(self._name), go=str(self._go))
 
     def answers(self) -> list[bool]:
-        """Whether this user's got an answer, and the other's. Ends them."""
+        """Whether this user's process got an answer, and the other's. Ends them."""
         if not self._go.exists():
             os.kill(self._watcher, signal.SIGKILL)
         os.waitpid(self._watcher, 0)
@@ -105,7 +105,7 @@ class Strangers:
             time.sleep(0.02)
             if self._name.exists():
                 name = self._name.read_text()
-        # They say hello and no more: nothing changes for the ranks.
+        # They only send a hello: nothing changes for the ranks.
         answers = [
             in_another_process(user, lambda: is_answered(name, 1, 2))
             for user in (os.geteuid(), NOBODY)
@@ -222,7 +222,7 @@ print("ran")
 
 
 def test_a_process_that_a_rank_starts_inherits_nothing(tmp_path: Path) -> None:
-    """No descriptor of a world; and what a rank shares belongs to its user alone."""
+    """No descriptor of a world; and only its user may access what a rank shares."""
     program = tmp_path / "program.py"
     program.write_text(
         """
@@ -284,7 +284,7 @@ def test_the_secret_of_a_job_is_not_handed_on_to_another() -> None:
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder that mpirun would have made for its job."""
+    """The folder that mpirun would create for its job."""
     for variable in ("RUEDA_SECRET", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(variable, raising=False)
     folder = tmp_path / "session"
@@ -306,7 +306,7 @@ def test_members_of_a_job_meet_where_nobody_can_guess(
     files = list(launched.iterdir())
     assert len(files) == 2
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
-    # The same words in another folder lead elsewhere: nothing is computed from what others know.
+    # The same names in another folder lead elsewhere: nothing derives from what others know.
     another = launched.with_name("another")
     another.mkdir(mode=0o700)
     monkeypatch.setenv("PMIX_SERVER_TMPDIR", str(another))
@@ -384,7 +384,7 @@ def test_a_rendezvous_over_tcp_needs_a_secret() -> None:
 
 
 def is_refused(act: Callable[[], object]) -> bool:
-    """Whether `act` raises that the socket is another user's."""
+    """Whether `act` raises that the socket belongs to another user."""
     try:
         act()
     except PermissionError as error:
@@ -399,11 +399,11 @@ def test_a_rank_says_nothing_to_a_launcher_of_another_user() -> None:
         listener.listen()
         address = "@" + listener.getsockname()[1:].decode()
         assert not is_refused(lambda: Session(address).close())
-        # It is of root, as whom `rueda run` may have been started for ranks of others.
+        # It is root's, as which `rueda run` may have been started for other users' ranks.
         assert not in_another_process(NOBODY, lambda: is_refused(lambda: Session(address)))
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("\0rueda-test-" + secrets.token_hex(8))
-        in_another_process(NOBODY, lambda: listener.listen() is None)  # as of whom it is now
+        in_another_process(NOBODY, lambda: listener.listen() is None)  # now owns it
         address = "@" + listener.getsockname()[1:].decode()
         assert is_refused(lambda: Session(address))
 
@@ -422,5 +422,5 @@ def test_the_driver_of_the_benchmark_and_its_ranks_are_of_one_user() -> None:
             return is_refused(lambda: connect_to_driver(rank, listener.address))
 
     assert in_another_process(NOBODY, come)
-    assert listener.accept(10) is None  # that one, which has come all the same
+    assert listener.accept(10) is None  # the refused one, which has connected all the same
     listener.close()

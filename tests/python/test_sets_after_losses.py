@@ -1,4 +1,4 @@
-"""Process sets in the worlds that follow one another: members that are lost, that stay, and newcomers."""
+"""Process sets across successive worlds, with lost members, remaining members and newcomers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ HOSTS = {"shm": {"RUEDA_TRANSPORT": "shm"}, "tcp": {"RUEDA_TRANSPORT": "tcp"}}
 
 
 def lose(program: str, size: int, lost: set[int], transport: str = "shm") -> list[Ended]:
-    """Runs ranks of which some kill themselves; all others must succeed."""
+    """Runs ranks, some of which kill themselves; all others must succeed."""
     ended = run(PREAMBLE + program, size, extra={"RUEDA_RECOVERY": "on", **HOSTS[transport]})
     for rank, how in enumerate(ended):
         expected = -signal.SIGKILL if rank in lost else 0
@@ -89,7 +89,7 @@ def lose(program: str, size: int, lost: set[int], transport: str = "shm") -> lis
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_sets_go_on_with_the_members_that_are_left(transport: str) -> None:
-    # With the lost rank, without it, of it alone, one within another, of all.
+    # With the lost rank, without it, of it alone, a superset, and of all.
     lose(
         """
 rueda.init()
@@ -158,7 +158,7 @@ check(all_of_them, 0, 1)
 
 
 def test_what_sets_have_under_way_fails_as_the_worlds_does_and_can_be_done_again() -> None:
-    # Also in the set that the lost rank is no member of: the world ends for all.
+    # Also in the set without the lost rank: the world ends for all.
     lose(
         """
 rueda.init()
@@ -433,7 +433,7 @@ def test_horovods_loop_begins_anew_without_sets() -> None:
 
 
 def test_horovods_newcomers_do_not_add_the_sets_of_init() -> None:
-    # Whoever was there does not come to init() again, and has ended them.
+    # Former ranks do not call init() again, and have lost those sets.
     program = (
         HOROVOD.replace(
             "hvd.init()\n",

@@ -1,4 +1,4 @@
-"""Arguments that are easily mixed up: the error says what to give instead."""
+"""Arguments that are easily confused: the error says what to pass instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short runs of what `make worlds` does for as long as one likes."""
+"""Short versions of the soak runs of `make worlds`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a tensor that some ranks do not submit: where these are, as far as they can tell."""
+"""Stall reports for tensors that some ranks do not submit: where those ranks are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from launching import Job
 from rueda.whereabouts import describe_place
 
-# Rank 0 waits, again and again; each of the others is held up by something else.
+# Rank 0 waits again and again; something different holds up each of the others.
 TRAIN = """\
 import ctypes, os, queue, threading, time
 import numpy as np, rueda
@@ -84,7 +84,7 @@ def test_a_stall_names_the_line_of_each_missing_rank(tmp_path: Path) -> None:
         f"{line_with('in a thread')} in load_batch_in_a_thread in thread 'trainer'",
     ]
     with Job(script, 7, extra={"RUEDA_STALL_WARNING": "1", "RUEDA_STALL_ERROR": "2"}) as job:
-        # Where the machine is busy a rank may not get to answer in time, and does the next time.
+        # On a busy machine a rank may answer too late for one report, and in time for the next.
         deadline = time.monotonic() + 120
         missing = {(kind, text) for kind in ("warning: 'gradient'", "told: ") for text in expected}
         while missing and time.monotonic() < deadline:

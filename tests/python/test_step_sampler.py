@@ -1,4 +1,4 @@
-"""Every sample once in an epoch, whoever comes and goes."""
+"""Every sample once per epoch, whichever ranks join and leave."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_numbers_that_make_no_sense_are_refused() -> None:
         StepSampler(3, 4, drop_last=True)
 
 
-# Each sample's parameter counts how often the sample was used.
+# Each sample's parameter counts how often it was used.
 PROGRAM = """
 import os, signal, time
 import rueda, rueda.elastic, rueda.torch, torch

@@ -1,4 +1,4 @@
-"""What strategies come to when the digits or a text are trained with them, and the example of one's own."""
+"""Strategies in training on digits or text, and the example of a custom strategy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _libraries() -> None:
 
 
 def test_digits_are_learnt_with_fewer_bytes() -> None:
-    """After 8 epochs all that work have learnt 93 to 97%, and seeds differ by a point; what is lost has a tenth."""
+    """After 8 epochs, 93 to 97% if it works (seeds differ by a point), and 10% if not."""
     runs = ["alone", "sync@8", "local:16", "diloco:16,codec=int8", "adpsgd:4"]
     output = check(
         MEASURE, 2, ["--seeds", "1", "--epochs", "8", *runs], {"RUEDA_ALGORITHM": "ring"}
@@ -33,8 +33,8 @@ def test_digits_are_learnt_with_fewer_bytes() -> None:
     found = {name: (float(accuracy), int(sent.replace(",", ""))) for name, accuracy, sent in rows}
     assert list(found) == runs, output
     assert all(accuracy > 85 for accuracy, _ in found.values()), output
-    assert abs(found["sync@8"][0] - found["alone"][0]) < 1, output  # the same global batches
-    every_step = found["sync@8"][1] / 2  # with batches of 16 there are half as many steps
+    assert abs(found["sync@8"][0] - found["alone"][0]) < 1, output  # identical global batches
+    every_step = found["sync@8"][1] / 2  # half as many steps with batches of 16
     assert found["local:16"][1] < every_step / 15
     assert found["diloco:16,codec=int8"][1] < every_step / 55
 
@@ -51,7 +51,7 @@ def test_a_strategy_of_ones_own_decides_alike_on_all_ranks() -> None:
 def test_rounds_in_one_process_are_of_strategies_that_it_can_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One that exchanges before steps, or otherwise than by averages, would be trained without its exchanges."""
+    """A strategy that exchanges before steps, or not by averages, would train without exchanges."""
     monkeypatch.syspath_prepend(BENCHMARKS)
     import text_rounds  # which needs torch
 

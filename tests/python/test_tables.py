@@ -1,4 +1,4 @@
-"""Tables of parameters when things go wrong: ranks that die, memory that ends, Ctrl-C, fork, other worlds."""
+"""Tables of parameters under failures: lost ranks, exhausted memory, Ctrl-C, fork, new worlds."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_rows_of_a_killed_owner_come_back_from_its_replica(dead: int, transport:
                 for line in job.output(rank).splitlines()
                 if line.startswith("dead has")
             )
-            # Two threads have written: those of either kind are counted in order.
+            # Two threads have written rows of either kind, each in order.
             rows = max(
                 (int(line.split()[1]) for line in confirmed if confirmed.count(line) == 2),
                 default=0,
@@ -164,7 +164,7 @@ rueda.shutdown()
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_rows_sums_of_the_rule_and_clocks_of_a_killed_owner_come_back(seed: int) -> None:
-    """A rank kills itself at a random moment, whatever its threads are at."""
+    """A rank kills itself at a random moment, whatever its threads are doing."""
     dead = seed % 3
 
     def last(lines: list[str], kind: str) -> int:
@@ -219,7 +219,7 @@ rueda.shutdown()
 
 
 def test_what_a_rank_cannot_hand_over_is_told_to_all() -> None:
-    """A partition that is right for the ranks that there were, and not for those that are left."""
+    """The partition fits the former ranks but not the survivors."""
     program = """
 rueda.init()
 rows = RowTable("rows", 4, partition=lambda rows: rows % 4, replicated=True)
@@ -316,7 +316,7 @@ rueda.shutdown()
 
 @pytest.mark.parametrize("where", ["open", "close", "get"])
 def test_interrupted(where: str) -> None:
-    """Ctrl-C ends what waits for others; the table can still be used and closed."""
+    """Ctrl-C ends a wait for others; the table remains usable and can be closed."""
     program = f"""
 rueda.init()
 rank = rueda.rank()

@@ -1,4 +1,4 @@
-"""Teams of ranks, as trials of a study have them: without a study."""
+"""Teams of ranks, as used by the trials of a study, but without a study."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_plan_with_groups() -> None:
     whole = [described(FLOAT32), described(FLOAT64), described(FLOAT32), described(FLOAT32, "no")]
     rest = [described(FLOAT32), described(FLOAT32)]
     plan = plan_buckets([*whole, *rest], [5, 2, 0, 1], 1, [[0, 1, 2, 3]])
-    # The group has a bucket per dtype, however large; what is in none is dealt with as without groups.
+    # The group has one bucket per dtype, however large; the rest is planned as without groups.
     assert plan == [[5], [2, 0], [1], [4]]
     assert plan_buckets(rest, [], 1 << 40, [[0], [1]]) == [[1], [0]]
 
@@ -145,7 +145,7 @@ def test_memory_of_a_bucket() -> None:
     bucket.flat[0], bucket.flat[16] = 5.0, 7.0
     assert parameters[0].grad[0] == 5.0
     assert parameters[1].grad[0] == 7.0
-    del bucket  # the gradients keep the memory
+    del bucket  # the gradients keep the memory alive
     assert parameters[0].grad.tolist() == [5.0, 2.0, 3.0]
     assert slot.take_in() == ""
     parameters[1].data = torch.ones(4)

@@ -1,4 +1,4 @@
-"""Ranks that share a GPU because nobody has given each its own are told so; of the GPU itself nothing is needed."""
+"""A warning for ranks that share a GPU because none was chosen; needs no GPU."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rueda.torch.device_choice import why_shared
     [
         (0, 0, 8),  # the first rank's own
         (3, 3, 8),
-        (0, 3, 1),  # CUDA_VISIBLE_DEVICES leaves each rank one
-        (0, 5, 4),  # there are not enough of them
-        (2, 1, 8),  # chosen otherwise, but chosen
+        (0, 3, 1),  # CUDA_VISIBLE_DEVICES leaves one per rank
+        (0, 5, 4),  # too few GPUs
+        (2, 1, 8),  # an unusual choice, but a choice
     ],
 )
 def test_nothing_is_said_where_a_gpu_was_chosen(index: int, local_rank: int, gpus: int) -> None:

@@ -1,4 +1,4 @@
-"""Rueda's process group under torchft: replicas played by threads, as torchft's own tests do, and by processes."""
+"""Rueda's process group under torchft; replicas are threads, as in torchft's, or processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rueda.torch.torchft import ProcessGroupRueda  # noqa: E402
 from torchft import process_group_test as torchfts  # noqa: E402
 
 SUITES = Path(__file__).with_name("torchft_suites.py")
-ENOUGH = 60.0  # seconds that nothing here takes
+ENOUGH = 60.0  # seconds, more than anything here takes
 T = TypeVar("T")
 
 
@@ -45,14 +45,14 @@ class Replicas:
         return [each.result(ENOUGH) for each in begun]
 
     def configure(self, among: int | None = None) -> None:
-        """The first so many replicas, or all."""
+        """Configures the first ``size`` replicas, or all."""
         size = among or len(self.groups)
         self._quorum += 1
         address = f"127.0.0.1:{self.store.port}/quorum/{self._quorum}"
         self.run(lambda rank: self.groups[rank].configure(address, "", rank, size), size)
 
     def sum(self, among: int | None = None) -> list[float]:
-        """What each gets of 1 from rank 0, 2 from rank 1, ..."""
+        """What each gets from summing 1 of rank 0, 2 of rank 1, ..."""
 
         def add(rank: int) -> float:
             tensor = torch.full((1000,), rank + 1.0)
@@ -68,7 +68,7 @@ class Replicas:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """So that threads of torch's do not spin where replicas want to run."""
+    """Keeps torch's threads from spinning while replicas want to run."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -89,7 +89,7 @@ def replicas() -> Iterator[Callable[..., Replicas]]:
 
 
 def error_of(work: Callable[[], object]) -> Exception:
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - the caller looks at it
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - the caller checks it
         work()
     return caught.value
 
@@ -173,7 +173,7 @@ def test_a_rank_that_does_not_come_ends_the_world_for_all(
     for group in three.groups[:2]:
         assert "aborted" in str(group.errored())
         error_of(lambda group=group: group.barrier().wait())
-    # Nobody writes there any more, whatever the third does.
+    # Nobody writes there any more, whatever the third rank does.
     error_of(lambda: three.groups[2].allreduce([tensors[2]], dist.ReduceOp.SUM).wait())
     assert all(tensor.eq(1).all() for tensor in tensors[:2])
     three.configure(2)
@@ -217,7 +217,7 @@ def test_a_group_that_is_forgotten_leaves(replicas: Callable[..., Replicas]) -> 
 
 
 def held() -> dict[str, int]:
-    """What a process can run out of. Mappings settle, but do not grow with each world."""
+    """Exhaustible resources. Mappings level off and are counted by the caller."""
     kinds = {kind: len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task")}
     shared = [name for name in os.listdir("/dev/shm") if str(os.getpid()) in name]
     return kinds | {"shm": len(shared)}
@@ -236,7 +236,7 @@ def test_forming_anew_leaks_nothing(replicas: Callable[..., Replicas]) -> None:
 
     first, mappings = rounds(5)
     last, grown = rounds(40)
-    # A thread that has been joined is still listed for a moment, in the first count as in the last.
+    # A joined thread is listed for a moment longer, in the first count as in the last.
     assert last["fd"] <= first["fd"]
     assert last["shm"] <= first["shm"]
     assert last["task"] <= first["task"] + 3
@@ -297,7 +297,7 @@ def test_survivors_of_a_killed_replica_go_on() -> None:
     ("suite", "part"), [("manager_integ_test", "0/1"), ("local_sgd_integ_test", "0/3")]
 )
 def test_torchfts_own_suites_pass(suite: str, part: str) -> None:
-    """Of the second, whose tests are much alike, each third."""
+    """Every third test of the second suite, whose tests are similar."""
     pytest.importorskip("parameterized", reason="torchft's tests need it")
     done = subprocess.run(
         [sys.executable, str(SUITES), suite, "rueda", part],

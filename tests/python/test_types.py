@@ -1,4 +1,4 @@
-"""Programs that use Rueda as its pages say are right for mypy, too."""
+"""mypy accepts programs that use Rueda as documented."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ try:
 except rueda.PeerLostError as error:
     print(error.peer, rueda.recover().lost)
 """
-# What is no part of Rueda is not looked into, which would take a minute.
+# Packages other than Rueda are not followed, which would take a minute.
 CONFIGURATION = """
 [mypy]
 strict = True

@@ -1,4 +1,4 @@
-"""What runs the checks tells when one fails, and goes on with the next."""
+"""The test worlds report a failed check, and continue with the next."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_script_that_ends_badly(mine: Worlds, script: str) -> None:
         mine.check(run, END)
     mine.check(run, "check_good")
     with pytest.raises(AssertionError, match="the end is wrong"):
-        mine.check(Run(script, 1), "check_good")  # the end of the script before
+        mine.check(Run(script, 1), "check_good")  # the end of the previous script
 
 
 def test_of_a_script_that_runs_once_each_check_fails_by_itself() -> None:

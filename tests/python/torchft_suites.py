@@ -1,8 +1,8 @@
-"""Runs one of torchft's own test modules, which its wheel has, with Rueda's process group in the place of gloo's.
+"""Runs one of torchft's test modules, from its wheel, with Rueda's group instead of gloo's.
 
     python torchft_suites.py manager_integ_test [rueda|gloo [0/1]]
 
-The last argument chooses a part: every test whose number, divided by the second figure, leaves the first.
+The last argument, R/N, selects every N-th test from test number R on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Counted(ProcessGroupRueda):
 
 @functools.wraps(Manager)
 def manager(*arguments: object, **named: object) -> Manager:
-    """Under any port: the suites ask for fixed ones, which another run may have."""
+    """Drops the port: the suites ask for fixed ports, which another run may hold."""
     named.pop("port", None)
     return Manager(*arguments, **named)
 

@@ -1,4 +1,4 @@
-"""Ranks that outlive a test: each check of a script is a test of its own, and few ranks are started for all."""
+"""Ranks that outlive a test: few are started, yet each check of a script is its own test."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ import pytest
 from forked import Rank, launched, start
 from launching import PARALLEL, command, environment, mpirun_line
 
-LIMIT = 120.0  # seconds that a check may take
-MOST_RANKS = 12  # that wait for the next check at a time
+LIMIT = 120.0  # seconds per check
+MOST_RANKS = 12  # ranks kept alive between checks
 END = "(the end)"
 
 
@@ -47,21 +47,21 @@ class Run:
         return "-".join([*told, *self.arguments])
 
     def checks(self) -> tuple[str, ...]:
-        """The script's checks, in its order."""
+        """The script's checks, in order."""
         return checks_in(PARALLEL / self.script)
 
 
-@cache  # dozens of runs have the same script
+@cache  # dozens of runs share a script
 def checks_in(script: Path) -> tuple[str, ...]:
-    """The checks of a script, in their order."""
+    """The checks of a script, in order."""
     body = ast.parse(script.read_text()).body
     functions = [each.name for each in body if isinstance(each, ast.FunctionDef)]
     return tuple(name for name in functions if name.startswith("check_"))
 
 
 def each_check(runs: Sequence[Run], *marks: Any) -> pytest.MarkDecorator:
-    """Parametrises a test: every check of every run, and then whether the script ends well."""
-    together = sorted(runs, key=lambda run: (run.mpirun, run.size))  # those that share ranks
+    """Parametrizes a test over every check of every run and, last, the script's end."""
+    together = sorted(runs, key=lambda run: (run.mpirun, run.size))  # runs that share ranks
     return pytest.mark.parametrize(
         ("run", "check"),
         [
@@ -77,7 +77,7 @@ class World:
 
     def __init__(self, size: int, mpirun: bool) -> None:
         self.size, self.mpirun = size, mpirun
-        self.run: Run | None = None  # whose script has begun
+        self.run: Run | None = None  # the run whose script has begun
         self._folder = tempfile.TemporaryDirectory(prefix="checks-")
         self._files: list[Any] = []
         self._processes: list[Rank] = []
@@ -100,7 +100,7 @@ class World:
             self._accept(listener)
 
     def _start(self, line: list[str], extra: dict[str, str]) -> None:
-        self._files.append(tempfile.TemporaryFile())  # noqa: SIM115 - close() does
+        self._files.append(tempfile.TemporaryFile())  # noqa: SIM115 - closed in close()
         self._seen.append(0)
         number = len(self._processes)
         variables = environment(extra)
@@ -124,7 +124,7 @@ class World:
         self._send({**request, "environment": run.extra})
 
     def check(self, name: str) -> None:
-        """Runs one check of the script that has begun."""
+        """Runs one check of the current script."""
         self.mark()
         self._send({"check": name})
         self._expect_success(name)
@@ -137,7 +137,7 @@ class World:
         self._expect_success(f"the end of {script}")
 
     def mark(self) -> None:
-        """What is written from now on is reported when something fails."""
+        """Marks where the output to report on failure begins."""
         self._seen = [os.fstat(file.fileno()).st_size for file in self._files]
 
     def output(self) -> str:
@@ -149,7 +149,7 @@ class World:
 
     def _send(self, request: dict[str, Any]) -> None:
         for rank in self._ranks.values():
-            with suppress(OSError):  # one that has died: the answer that does not come tells
+            with suppress(OSError):  # a rank that has died: the missing answer shows it
                 rank.sendall(json.dumps(request).encode() + b"\n")
 
     def _expect_success(self, what: str) -> None:
@@ -190,19 +190,19 @@ class World:
         return json.loads(read)
 
     def fail(self, why: str) -> None:
-        """Ends the ranks, and the test."""
+        """Ends the ranks and fails the test."""
         written = self.output()
         self.close()
         raise AssertionError(f"{why}\n--- written ---\n{written}")
 
     def dismiss(self) -> None:
-        """Tells the ranks that nothing will be asked any more."""
+        """Tells the ranks that there are no more requests."""
         for rank in self._ranks.values():
             rank.close()
         self._ranks = {}
 
     def finish(self) -> None:
-        """Waits until the ranks have ended, which they must do well."""
+        """Waits for the ranks to end; all must succeed."""
         if self.run and self.is_open:
             self.end()
         self.mark()
@@ -218,11 +218,11 @@ class World:
         self.close()
 
     def close(self) -> None:
-        """Ends the ranks that have not ended."""
+        """Ends the ranks that still run."""
         self.dismiss()
         for process in self._processes:
             if process.poll() is None:
-                # mpirun ends its ranks when it is told to.
+                # mpirun ends its ranks on SIGTERM.
                 os.killpg(process.pid, signal.SIGTERM if self.mpirun else signal.SIGKILL)
                 process.wait(30)
         self._processes = []
@@ -233,18 +233,18 @@ class World:
 
     @property
     def is_open(self) -> bool:
-        """Whether there are ranks to run checks."""
+        """Whether there are ranks that can run checks."""
         return bool(self._ranks)
 
 
 class Worlds:
-    """The worlds of a session of tests, each started when it is first needed."""
+    """The worlds of a test session, each started when first needed."""
 
     def __init__(self) -> None:
         self._worlds: dict[tuple[int, bool, bool], World] = {}
 
     def check(self, run: Run, name: str) -> str:
-        """Runs a check, or a script's end, and returns what was written meanwhile."""
+        """Runs a check or a script's end. Returns the output since its start."""
         world = self._world(run)
         if name == END:
             world.end()
@@ -253,7 +253,7 @@ class Worlds:
         return world.output()
 
     def _world(self, run: Run) -> World:
-        # Ranks that torch.distributed's backend has started stay a world until they end.
+        # Ranks started by torch.distributed's backend stay a world until they end.
         key = run.size, run.mpirun, "c10d" in run.script
         world = self._worlds.pop(key, None)
         if world and world.is_open and world.run not in (None, run):
@@ -261,7 +261,7 @@ class Worlds:
         if not world or not world.is_open:
             self._make_room(run.size)
             world = World(run.size, run.mpirun)
-        self._worlds[key] = world  # the last is the last used
+        self._worlds[key] = world  # in order of last use
         if world.run is None:
             world.begin(run)
         return world
@@ -272,14 +272,14 @@ class Worlds:
             self._worlds.pop(oldest).finish()
 
     def finish(self) -> None:
-        """Ends all worlds; the ranks of each must end well."""
+        """Ends all worlds; all ranks must succeed."""
         while self._worlds:
             self._worlds.popitem()[1].finish()
 
 
 @pytest.fixture(scope="session")
 def worlds() -> Iterator[Worlds]:
-    """Runs checks on ranks that are kept for the next one."""
+    """Runs checks on ranks that are kept for the next test."""
     made = Worlds()
     yield made
     made.finish()

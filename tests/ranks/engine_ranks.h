@@ -1,4 +1,4 @@
-// A world of threads: P engines in one process, each driven by a thread of its own.
+// A world of threads: one engine per rank in one process, each used by its own thread.
 #pragma once
 
 #include <chrono>
@@ -16,12 +16,12 @@
 
 namespace rueda::test {
 
-// Whether the ranks of a test share memory as those of one host do.
+// Whether the ranks of a test share memory like ranks of one host.
 enum class Sharing { nothing, memory };
 
-// Runs body(rank, engine) on `size` ranks at once, in a world of their own or that of `shared_hub`.
-// `host_of`: of each rank, which host it is on, with whose ranks it shares memory; one for all
-// where that is empty. `prepare`: of each rank, what is done with its world before it is at work.
+// Runs body(rank, engine) on `size` ranks at once, in a new world or that of `shared_hub`.
+// `host_of`: each rank's host, whose ranks share memory; one host for all ranks if empty.
+// `prepare`: called with each rank's world before its engine starts.
 inline void run_engines(int size, const Options& options,
                         const std::function<void(int, Runtime&)>& body,
                         InprocHub* shared_hub = nullptr, Sharing sharing = Sharing::nothing,
@@ -52,12 +52,12 @@ inline void run_engines(int size, const Options& options,
   });
 }
 
-// Waits for an operation; throws its error, or that it hangs.
+// Waits for an operation; throws its error, or an error if it hangs.
 inline void finish(const Handle& handle) {
   expect(handle.wait_for(soon() - Clock::now()), "an operation that completes");
 }
 
-// The text of the error of type E that the operation must end with.
+// The text of the error, which must be an E, with which the operation ends.
 template <class E>
 std::string error_of(const Handle& handle) {
   try {
@@ -82,7 +82,7 @@ Submission allreduce_of(std::vector<T>& data, DataType dtype, const std::string&
   return submission;
 }
 
-// As the engine takes submissions.
+// The submission as the list that the engine takes.
 inline std::vector<Submission> one(Submission submission) {
   std::vector<Submission> submissions;
   submissions.push_back(std::move(submission));
@@ -93,7 +93,7 @@ inline Handle submit(Runtime& engine, Submission submission, int set = 0) {
   return engine.submit(set, one(std::move(submission))).front();
 }
 
-// As a blocking call does it.
+// Like a blocking call.
 inline Handle run(Runtime& engine, Submission submission, int set = 0) {
   return engine.submit_and_wait(set, one(std::move(submission))).front();
 }
@@ -103,9 +103,8 @@ inline std::int64_t metric(Runtime& engine, const std::string& name) {
   return engine.metrics().values().at(name);
 }
 
-// Returns once the engine has slept for a while without waking up; throws where it never does. How
-// long it takes to fall asleep is the machine's affair: while that is busy, what the engine does
-// last comes late.
+// Returns once the engine has slept for 500 ms without waking up; throws if it never does. The time
+// until it falls asleep does not matter: on a busy machine, its last work may be late.
 inline void expect_asleep(Runtime& engine) {
   const auto wakeups = [&] {
     const auto now = engine.metrics().values();
@@ -121,7 +120,7 @@ inline void expect_asleep(Runtime& engine) {
   }
 }
 
-// Adds a process set of the ranks; returns its number.
+// Adds a process set of these ranks; returns its number.
 inline int add_set(Runtime& engine, std::vector<int> ranks) {
   Submission submission;
   submission.request.collective = Collective::add_process_set;

@@ -1,4 +1,4 @@
-// Engines on threads, each with a GPU of the doubles.
+// Engines on threads, each with a GPU of the test doubles.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@
 
 namespace rueda::test {
 
-// What a rank's tensor holds, and the sum of all ranks'.
+// The values of a rank's tensor, and the sum over all ranks.
 template <class T>
 std::vector<T> filled(std::size_t count, int rank) {
   std::vector<T> values(count);
@@ -34,7 +34,7 @@ std::vector<T> summed(std::size_t count, int size) {
   return sum;
 }
 
-// What the tensors' memory must outlive: also where the world breaks.
+// Waits until the operation no longer uses the tensors' memory, even if the world is broken.
 inline void outlast(const Handle& handle) {
   const Time end = soon();
   while (!handle.done() && Clock::now() < end) {
@@ -47,7 +47,7 @@ inline void outlast(const Handle& handle) {
   }
 }
 
-// One rank's engine and its stream, on which a test writes and reads tensors.
+// A rank's engine, and the stream on which the test writes and reads tensors.
 class GpuEngine {
  public:
   GpuEngine(int rank, int device, Runtime& its_engine)
@@ -68,7 +68,7 @@ class GpuEngine {
     return on_host<T>(stream_, memory, count);
   }
 
-  // An operation in place on `count` elements; of another device where one is given.
+  // An operation in place on `memory`.
   [[nodiscard]] Submission submission(Collective collective, const DeviceMemory& memory,
                                       Shape shape, DataType dtype, const std::string& name,
                                       ReduceOp op = ReduceOp::sum) const {
@@ -92,12 +92,12 @@ class GpuEngine {
   }
 
   Handle submit(Submission submission) const { return test::submit(engine, std::move(submission)); }
-  // What this stream does from now on finds the result.
+  // Later work on this stream sees the result.
   void finish(const Handle& handle) const {
     test::finish(handle);
     handle.wait_on(stream_.handle());
   }
-  // Before memory is freed that the stream may still use.
+  // Call it before freeing memory that the stream may still use.
   void drain() const { expect_ok(stream_.wait_until_idle(soon()), "an idle stream"); }
   // The error's text, or "none".
   [[nodiscard]] std::string error_of(const Handle& handle) const {
@@ -120,7 +120,7 @@ class GpuEngine {
   CudaStream stream_;
 };
 
-// All-reduces `memory`, made here, until NCCL fails: every rank is told what NCCL said.
+// All-reduces `memory`, allocated here, until NCCL fails: every rank gets NCCL's error.
 inline void expect_link_error(GpuEngine& gpu, DeviceMemory& memory, std::size_t elements) {
   memory = gpu.tensor(std::vector<float>(elements, 1));
   std::string error = "none";

@@ -1,4 +1,4 @@
-// Persistent allreduces of tensors on the doubles' GPUs.
+// Persistent allreduces of tensors on the test doubles' GPUs.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ using Run = OwnedPersistentRun;
 // Elements of each tensor.
 inline constexpr std::size_t count = 5000;
 
-// A float32 tensor's, in place where there is no `output`.
+// A run on this tensor; in place if `output` is null.
 inline Run persistent(GpuEngine& gpu, const DeviceMemory& memory, const AllreduceOptions& options,
                       std::byte* output = nullptr, DataType dtype = DataType::float32) {
   const auto elements = static_cast<std::int64_t>(memory.size() / size_of(dtype));
@@ -49,7 +49,7 @@ inline void run(PersistentRun& operation) {
   operation.wait();
 }
 
-// The text of the error that comes, "none" where none does.
+// The text of the error that `call` throws, or "none".
 inline std::string error_of(const std::function<void()>& call) {
   try {
     call();
@@ -59,13 +59,13 @@ inline std::string error_of(const std::function<void()>& call) {
   return "none";
 }
 
-// All ranks have come here.
+// A barrier.
 inline void meet(GpuEngine& gpu, const std::string& name) {
   std::vector<float> nothing(1);
   test::finish(test::submit(gpu.engine, allreduce_of(nothing, DataType::float32, name)));
 }
 
-// Of rank + 1 over the ranks.
+// The sum of rank + 1 over the ranks.
 inline float sum_of(int size) {
   return static_cast<float>(size * (size + 1) / 2);
 }

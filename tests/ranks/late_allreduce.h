@@ -1,4 +1,4 @@
-// An allreduce on every rank of a network that does everything late and in odd orders.
+// An allreduce on every rank of a network that delays and reorders everything.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -22,11 +22,11 @@ inline double thousands_and_index(int rank, std::size_t index) {
   return static_cast<double>((rank + 1) * 1000) + static_cast<double>(index);
 }
 
-// `Made`: the kind of operation, in place.
+// `Made`: the class of the operation, which works in place.
 template <class Made, class Element = double>
 class LateAllreduce {
  public:
-  // `input(rank, index)`: what each contributes. `make(lane, data)`: the operation of one rank.
+  // `input(rank, index)`: a rank's element. `make(lane, data)`: makes the operation of one rank.
   template <class Input, class Make>
   LateAllreduce(Network& network, std::int64_t count, const Input& input, const Make& make)
       : network_(network), members_(static_cast<std::size_t>(network.size())) {
@@ -53,7 +53,7 @@ class LateAllreduce {
   void run(unsigned eagerness, int turns = 100'000) {
     run_late(network_, operations_, eagerness, turns);
   }
-  // Goes on with all ranks but one, as far as they come.
+  // Advances all ranks except one until nothing moves.
   void run_without(int absent) {
     for (bool moved = true; moved;) {
       moved = false;
@@ -80,8 +80,8 @@ class LateAllreduce {
   std::vector<std::unique_ptr<Made>> operations_;
 };
 
-// Of the `transfers` of `size` ranks each `step`-th fails, as a receive or as a send. That is the
-// failure of one rank, which tells why. `make(network, failing)`: the ranks.
+// Fails every `step`-th of the `transfers` of `size` ranks, one per run, as a receive or a send.
+// Exactly one rank must fail, with the reason. `make(network, failing)`: makes the ranks.
 template <class Make>
 void check_failing_transfers(bool is_receive, int size, int transfers, const Make& make,
                              int step = 1) {

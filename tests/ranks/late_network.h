@@ -1,5 +1,5 @@
-// A transport that does everything as late, and in as odd an order, as the contract of Transport
-// allows, and that fails a test which breaks the contract.
+// A transport that delays and reorders everything as much as the contract of Transport allows, and
+// fails a test that breaks the contract.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,7 @@ inline bool overlap(ConstBytes left, ConstBytes right) {
 }
 
 // All ranks' transports in one thread. A message moves when it is chosen, straight from the
-// sender's memory, which belongs to the transport until the send is acknowledged: later than the
-// receive.
+// sender's memory, which the transport owns until the send is acknowledged, after the receive.
 class Network {
  public:
   Network(int size, unsigned seed) : random_(seed), size_(size) {}
@@ -30,7 +29,7 @@ class Network {
     int rank;
     int peer;
     Tag tag;
-    MutableBytes memory;  // of a send it is only read
+    MutableBytes memory;  // only read if this is a send
     Ticket ticket;
   };
 
@@ -56,7 +55,7 @@ class Network {
     return add(receives_, rank, peer, tag, memory);
   }
 
-  // Moves a message, one of those that can be; false where there is none.
+  // Moves a random deliverable message; false if there is none.
   bool deliver() {
     std::vector<std::pair<std::size_t, std::size_t>> matches;  // a receive and the oldest send
     for (std::size_t in = 0; in < receives_.size(); ++in) {
@@ -86,7 +85,7 @@ class Network {
     complete(receive, received_++ == failing_receive);
     return true;
   }
-  // Tells a sender that its memory is its own again; false where there is none to tell.
+  // Completes a random send whose message has moved; false if there is none.
   bool acknowledge() {
     if (read_.empty()) return false;
     const std::size_t index = random_() % read_.size();
@@ -99,7 +98,7 @@ class Network {
   [[nodiscard]] int size() const { return size_; }
   std::mt19937& random() { return random_; }
 
-  int failing_receive = -1;  // which of all, in the order of their completion
+  int failing_receive = -1;  // index in order of completion; -1: none fails
   int failing_send = -1;
 
  private:
@@ -140,9 +139,8 @@ class LateTransport final : public Transport {
   const int rank_;
 };
 
-// Advances operations, one of each rank, until all are done, or nothing moves; fails where that
-// takes more than `turns`. `eagerness`: of 10 chances to acknowledge a send before everything else
-// has come to rest, how many are taken.
+// Advances operations, one per rank, until nothing moves; fails after `turns` turns. `eagerness`:
+// of 10 chances to acknowledge a send while something else still moves, how many are taken.
 template <class Operations>
 void run_late(Network& network, const Operations& operations, unsigned eagerness, int turns) {
   std::vector<std::size_t> order(operations.size());

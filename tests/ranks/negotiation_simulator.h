@@ -2,7 +2,7 @@
 // and a seeded generator chooses what happens next. Time stands still unless it is advanced.
 //
 // Each rank behaves like a coordinator: it keeps what it has submitted until a response answers it,
-// and fails a test when a response executes what it has neither submitted nor is excused from.
+// and fails a test when a response executes an operation that it neither submitted nor may skip.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ inline std::string text_of(const Response& response) {
 
 struct SimulatedRank {
   std::map<std::string, Request> pending;
-  std::map<std::string, std::vector<Response>> answers;  // to what it had submitted, in order
+  std::map<std::string, std::vector<Response>> answers;  // to its own submissions, in order
   std::vector<std::string> lists;                        // every list of responses as text
   std::vector<Response> warnings;
   std::vector<int> last_joined;  // one for each completed join
@@ -42,7 +42,7 @@ struct SimulatedRank {
 
 class NegotiationSimulator {
  public:
-  // `options` for all ranks; `members`, `rank` are filled in.
+  // `options`: for all ranks; `members` and `rank` are filled in.
   NegotiationSimulator(int size, NegotiatorOptions options, unsigned seed) : random_(seed) {
     options.members.clear();
     for (int rank = 0; rank < size; ++rank) options.members.push_back(rank);
@@ -94,8 +94,7 @@ class NegotiationSimulator {
     touch(index);
   }
 
-  // Delivers a message, or flushes a rank to which something has happened; false when there is
-  // neither.
+  // Delivers a message, or flushes a rank whose state has changed; false if there is neither.
   bool step() {
     const std::size_t choices = waiting_.size() + touched_.size();
     if (choices == 0) return false;
@@ -112,10 +111,9 @@ class NegotiationSimulator {
     }
   }
   void settle() {
-    for (int left = 2'000'000; step(); --left) REQUIRE(left > 0);  // else they never come to rest
+    for (int left = 2'000'000; step(); --left) REQUIRE(left > 0);  // else it never comes to rest
   }
-  // Delivers everything that is under way now, then flushes: the time of one message. False at
-  // rest.
+  // Delivers all messages now in flight, then flushes: one message latency. False at rest.
   bool round() {
     if (waiting_.empty() && touched_.empty()) return false;
     waiting_.clear();
@@ -125,7 +123,7 @@ class NegotiationSimulator {
     for (const int index : std::exchange(touched_, {})) flush(index);
     return true;
   }
-  // Moves the clock, and wakes the ranks that have asked for it.
+  // Advances the clock, and wakes the ranks whose deadline has passed.
   void advance(double by) {
     now_ += seconds(by);
     for (int index = 0; index < size(); ++index) {
@@ -134,7 +132,7 @@ class NegotiationSimulator {
     }
   }
 
-  // Every rank saw the same lists, nothing is open, and the caches are the same.
+  // Requires that every rank saw the same lists, and, if `nothing_pending`, that nothing is open.
   void require_agreement(bool nothing_pending = true) {
     for (int index = 0; index < size(); ++index) {
       REQUIRE(rank(index).lists == rank(0).lists);
@@ -246,7 +244,7 @@ class NegotiationSimulator {
   std::vector<SimulatedRank> ranks_;
   std::map<Pair, std::deque<std::vector<std::byte>>> queues_;
   std::vector<Pair> waiting_;  // the queues that are not empty
-  std::vector<int> touched_;   // ranks that are to be flushed
+  std::vector<int> touched_;   // ranks to be flushed
   std::vector<bool> dirty_;
   int unknown_ids_messages_ = 0;
   std::size_t largest_message_ = 0;

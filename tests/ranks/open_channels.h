@@ -1,4 +1,4 @@
-// Channels of all ranks of a host in one thread, which drives them in the order that a test needs.
+// Channels of all ranks of a host in one thread, which drives them in the order a test needs.
 #pragma once
 
 #include <algorithm>

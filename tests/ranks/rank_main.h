@@ -26,12 +26,12 @@ T value_of(Expected<T> expected, const std::string& what) {
   return *std::move(expected);
 }
 
-// As init() does it in a process that mpirun started.
+// Like init() in a process that mpirun started.
 inline OpenedBootstrap open_world() {
   return value_of(open_bootstrap(Options{}, process_environment()), "open_bootstrap");
 }
 
-// The exit code: mpirun ends the other ranks when it is not 0.
+// Returns the exit code: if it is not 0, mpirun ends the other ranks.
 inline int rank_main(const std::function<void()>& body) {
   try {
     body();

@@ -1,4 +1,4 @@
-// Plays ranks as threads of one process.
+// Simulates ranks by threads of one process.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -24,7 +24,7 @@ inline Time soon() {
   return Clock::now() + std::chrono::seconds(60);
 }
 
-// Catch2's assertions belong to the main thread; code that runs on many ranks expects by throwing.
+// Catch2's assertions are for the main thread only; code of other ranks throws instead.
 inline void expect(bool holds, const std::string& claim) {
   if (!holds) throw std::runtime_error(claim);
 }
@@ -32,7 +32,7 @@ inline void expect_ok(const Status& status, const std::string& what) {
   expect(status.ok(), what + ": " + status.to_string());
 }
 
-// Returns once the condition holds; throws `what` where it does not in time.
+// Returns once the condition holds; throws `what` if it does not in time.
 inline void await(const std::function<bool()>& condition, const std::string& what) {
   const Time deadline = soon();
   while (!condition()) {
@@ -41,7 +41,7 @@ inline void await(const std::function<bool()>& condition, const std::string& wha
   }
 }
 
-// Runs `body(index)` on `count` threads; returns all that they threw.
+// Runs `body(index)` on `count` threads; returns the texts of everything they threw.
 inline std::string run_threads(int count, const std::string& each,
                                const std::function<void(int index)>& body) {
   std::mutex mutex;
@@ -61,15 +61,15 @@ inline std::string run_threads(int count, const std::string& each,
   return failures;
 }
 
-// Runs `body(rank)` on `size` threads and fails the test with all that they threw.
+// Runs `body(rank)` on `size` threads; fails the test with everything they threw.
 inline void run_ranks(int size, const std::function<void(int rank)>& body) {
   const std::string failures = run_threads(size, "rank", body);
   INFO(failures);
   REQUIRE(failures.empty());
 }
 
-// Where the control lane of a rank listens for ranks of its host, as open_control_socket() tells
-// it.
+// The address where a rank's control lane listens for ranks of its host, as published by
+// open_control_socket().
 inline std::string address_of_lane(Bootstrap& bootstrap, int rank) {
   const std::string told = bootstrap.get("control/" + std::to_string(rank)).value();
   return told.substr(1, told.find(' ') - 1);

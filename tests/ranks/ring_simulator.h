@@ -1,5 +1,5 @@
-// Executes the ring plans of all ranks on plain arrays, in random order: what the rules in
-// plan/ring_plan.h allow may happen at any time, and nothing else happens.
+// Executes the ring plans of all ranks on plain arrays, in random order: anything that the rules in
+// plan/ring_plan.h allow may happen at any time, and nothing else.
 #pragma once
 
 #include <algorithm>
@@ -31,10 +31,9 @@ class RingSimulator {
     }
   }
 
-  // Throws std::logic_error when nobody can go on, or when a message is not what its receiver
-  // expects.
+  // Throws std::logic_error if no rank can proceed, or if a receiver gets an unexpected message.
   void run(std::mt19937& random) {
-    // In every other run senders learn of completion only when nothing else can happen.
+    // In half of the runs, sends complete only when nothing else can happen.
     const bool late = random() % 2 == 0;
     for (;;) {
       auto possible = possible_among({Action::send, Action::transmit, Action::receive});
@@ -53,13 +52,12 @@ class RingSimulator {
     }
   }
 
-  // By all ranks together.
+  // The sum over all ranks.
   [[nodiscard]] std::int64_t elements_sent() const { return elements_sent_; }
 
  private:
-  // A message is read from its sender's memory when it is transmitted, at any time between its
-  // sending and its receipt. The sender learns of it at any later time; until then it may not touch
-  // that memory.
+  // A message is read from its sender's memory when it is transmitted, at any time between send and
+  // receive. The send completes at any later time; until then, its memory must not change.
   enum class Action { send, transmit, complete, receive };
 
   struct Message {

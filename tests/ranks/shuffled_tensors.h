@@ -1,4 +1,4 @@
-// Tensors "t0", "t1", ... of different lengths, which every rank submits in an order of its own.
+// Tensors "t0", "t1", ... of different lengths, which each rank submits in a different order.
 #pragma once
 
 #include <algorithm>

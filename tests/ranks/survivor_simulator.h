@@ -1,10 +1,10 @@
-// Processes that agree who is left, without threads: messages have delays of their own, in order
-// between two processes; processes end, freeze and wake up, links are cut and mended.
+// Simulates processes that agree on the survivors, without threads: messages have random delays but
+// keep their order between two processes; processes end, freeze and wake up; links break and mend.
 //
-// Each process lives as the library does: in a world it gives signs of life; when that breaks, it
-// agrees with the others, forms the decided world, and lives on in it, or stops. A world is formed
-// once all its members have arrived. Each hears of that after a while, or not at all, and gives up
-// if the decision is withdrawn before: so some may have formed what others have given up.
+// Each process behaves like the library: in a world, it sends heartbeats; when the world breaks, it
+// agrees with the others and forms the decided world, or stops. A world is formed once all its
+// members have arrived. Each member learns this after a delay, or never, and gives up if the
+// decision is withdrawn first: so some may have formed a world that others have given up.
 #pragma once
 
 #include <algorithm>
@@ -32,14 +32,14 @@ class SurvivorSimulator {
     unsigned seed = 1;
     int min_size = 1;
     double max_delay = 0.02;     // of a message, in units of the heartbeat, which is a second
-    double lost_arrivals = 0;    // how often a process does not hear that all have arrived
+    double lost_arrivals = 0;    // probability that a process misses that all arrived
     double forming_timeout = 3;  // after which a process gives up
   };
   struct World {
     std::vector<int> members;
     std::uint64_t parent = 0;  // the epoch that broke
     std::set<int> arrived;
-    std::set<int> formed;  // the members that have
+    std::set<int> formed;  // the members that have formed it
   };
   enum class State { in_world, agreeing, forming, stopped, ended };
   struct Process {
@@ -81,7 +81,7 @@ class SurvivorSimulator {
   double real(double limit) { return std::uniform_real_distribution<>(0, limit)(random_); }
   int below(int limit) { return static_cast<int>(random_() % static_cast<unsigned>(limit)); }
 
-  // --- What happens to processes, after `delay` seconds.
+  // --- Events, after `delay` seconds.
 
   void end(double delay, int number) {
     after(delay, [this, number] {
@@ -94,20 +94,20 @@ class SurvivorSimulator {
       process(number).was_frozen = true;
     });
   }
-  // One way; for good, unless it is mended.
+  // One direction only, until mended.
   void cut(double delay, int from, int to) {
     after(delay, [this, from, to] { cut_.insert({from, to}); });
   }
   void mend(double delay, int from, int to) {
     after(delay, [this, from, to] {
       cut_.erase({from, to});
-      // A new connection is refused where nobody listens any more.
+      // A new connection to an ended process is refused.
       if (process(from).state == State::ended || process(from).state == State::stopped) {
         tell_end(from, to);
       }
     });
   }
-  // Whoever is in a world finds it broken.
+  // The process, if it is in a world, finds it broken.
   void break_world(double delay, int number) {
     after(delay, [this, number] {
       if (process(number).state == State::in_world) begin_to_agree(number);
@@ -139,9 +139,9 @@ class SurvivorSimulator {
     now_ = end;
   }
 
-  // --- What must hold.
+  // --- Requirements.
 
-  // Of worlds that all their members have formed each comes from the one before.
+  // Each world that all its members have formed descends from the previous such world.
   void require_one_world() const {
     std::uint64_t last = first_epoch;
     for (const auto& [epoch, world] : worlds_) {
@@ -151,7 +151,7 @@ class SurvivorSimulator {
       last = epoch;
     }
   }
-  // Everybody lives in a world with all its members, or has stopped with a reason.
+  // Each process is in a world with all its members, or has stopped with a reason.
   void require_rest() {
     for (int number = 0; number < size(); ++number) {
       const Process& self = process(number);
@@ -180,7 +180,7 @@ class SurvivorSimulator {
  private:
   struct Event {
     Time time;
-    std::uint64_t order = 0;  // of events at the same time
+    std::uint64_t order = 0;  // among events at the same time
     std::function<void()> act;
     bool operator<(const Event& other) const {
       return std::pair(other.time, other.order) < std::pair(time, order);
@@ -197,7 +197,7 @@ class SurvivorSimulator {
     schedule(now_ + seconds(delay), std::move(act));
   }
 
-  // Runs `act` at the process when it is not frozen, in the order in which it was due.
+  // Runs `act` on the process once it is not frozen, in order of due time.
   void at_process(int number, const std::function<void()>& act) {
     Process& self = process(number);
     if (self.state == State::ended) return;
@@ -205,7 +205,7 @@ class SurvivorSimulator {
       schedule(self.frozen_until, [this, number, act] { at_process(number, act); });
       return;
     }
-    // As the library's own progress would notice that it did not run.
+    // Like the library's progress thread, which notices that it did not run.
     if (self.state == State::in_world && now_ - self.last_run > seconds(0.75)) {
       stopped_.insert(number);
       for (auto& item : self.heard) item.second = now_;
@@ -214,7 +214,7 @@ class SurvivorSimulator {
     act();
   }
 
-  // In order between two processes.
+  // Keeps the order between two processes.
   void send(int from, int to, std::function<void()> act) {
     if (cut_.contains({from, to})) return;
     Time& last = last_arrival_[{from, to}];
@@ -296,12 +296,12 @@ class SurvivorSimulator {
       begin_to_agree(to);
     }
     self.heard[from] = now_;
-    if (!self.agreement) return;  // nobody has lost anything yet
+    if (!self.agreement) return;  // no world of this process has broken yet
     self.agreement->receive(from, message, now_);
     look(to);
   }
 
-  // Does what the agreement says.
+  // Acts on the agreement's messages and decision.
   void look(int number) {
     Process& self = process(number);
     for (SurvivorAgreement::Message& message : self.agreement->take_messages()) {
@@ -311,7 +311,7 @@ class SurvivorSimulator {
       send(number, to,
            [this, number, to, bytes = std::move(message.bytes)] { receive(number, to, bytes); });
     }
-    if (self.state == State::in_world) return;  // it only answers
+    if (self.state == State::in_world) return;  // it only answers messages
     const auto& decision = self.agreement->decision();
     const bool still_decided = decision && decision->ok() && (*decision)->epoch == self.forming;
     if (self.state == State::forming && !still_decided) {
@@ -329,7 +329,7 @@ class SurvivorSimulator {
     wake(number);
   }
 
-  // A process that has stopped exits, so that others see it end; it keeps its error.
+  // A stopped process exits, so the others see it end; its error remains for the test.
   void end_stopped(int number) {
     for (int other = 0; other < size(); ++other) {
       if (other != number) tell_end(number, other);
@@ -352,7 +352,7 @@ class SurvivorSimulator {
     });
   }
 
-  // Whoever has formed the world or waits for it sees this one leave.
+  // The members that have formed the world or wait for it see this process leave.
   void abandon(int number) {
     Process& self = process(number);
     const std::uint64_t epoch = std::exchange(self.forming, 0);
@@ -377,7 +377,7 @@ class SurvivorSimulator {
       found->second.members = decision.members;
       found->second.parent = self.agreement->epoch();
     }
-    // A number stands for one world.
+    // An epoch identifies one world.
     REQUIRE(found->second.members == decision.members);
     REQUIRE(rueda::contains(decision.members, number));
     if (on_decision) on_decision(number, decision);
@@ -413,7 +413,7 @@ class SurvivorSimulator {
 
   void form(int number, std::uint64_t epoch) {
     Process& self = process(number);
-    if (self.state != State::forming || self.forming != epoch) return;  // gave up before
+    if (self.state != State::forming || self.forming != epoch) return;  // has already given up
     self.agreement->formed(now_);
     self.state = State::in_world;
     self.epoch = epoch;
@@ -435,7 +435,7 @@ class SurvivorSimulator {
   std::mt19937 random_;
   Time now_{};
   std::uint64_t order_ = 0;
-  std::vector<Event> events_;  // a heap, from which they can be moved
+  std::vector<Event> events_;  // a heap; std::priority_queue cannot move them out
   std::vector<Process> processes_;
   std::map<std::uint64_t, World> worlds_;
   std::set<std::pair<int, int>> cut_;

@@ -1,5 +1,5 @@
-// What every transport must do, as functions that each rank calls with its own transport. They
-// throw at the first thing that is not as it must be.
+// Conformance tests of transports, as functions that each rank calls with its own transport. They
+// throw at the first violation.
 #pragma once
 
 #include <algorithm>
@@ -28,9 +28,9 @@ namespace rueda::test {
 class ConformanceRank {
  public:
   Transport& transport;
-  std::function<void()> barrier;  // of all ranks; throws when it does not come about
+  std::function<void()> barrier;  // of all ranks; throws if it fails
 
-  // `word`: on which the rank sleeps, where the transport wakes one.
+  // `word`: the word on which the rank sleeps, if the transport wakes one.
   ConformanceRank(Transport& tested, std::function<void()> all_meet, WakeWord* word = nullptr)
       : transport(tested),
         barrier(std::move(all_meet)),
@@ -42,7 +42,7 @@ class ConformanceRank {
   [[nodiscard]] int rank() const { return transport.rank(); }
   [[nodiscard]] int size() const { return transport.size(); }
 
-  // Until the transfer is done, sleeping as the engine does it.
+  // Waits for the transfer, sleeping like the engine.
   Status wait(const Ticket& ticket) {
     const Time deadline = soon();
     while (!ticket->done) {
@@ -73,7 +73,7 @@ class ConformanceRank {
   Watcher watcher_;
 };
 
-// By calling progress() again and again, whatever would announce it.
+// Waits for the transfer by polling progress(), without any wake-up.
 inline Status wait_for(Transport& transport, const Ticket& ticket) {
   await([&] { return static_cast<void>(transport.progress()), ticket->done; },
         str("a transfer with rank ", ticket->peer, " ends"));
@@ -83,7 +83,7 @@ inline Status wait_for(Transport& transport, const Ticket& ticket) {
 struct ConformanceCase {
   const char* name;
   void (*run)(ConformanceRank&);
-  bool ends_transport = false;  // run it last, or on a transport of its own
+  bool ends_transport = false;  // run it last, or on a separate transport
 };
 
 using Bytes = std::vector<std::byte>;
@@ -99,13 +99,13 @@ inline Bytes pattern(std::size_t size, std::uint32_t seed) {
   return bytes;
 }
 
-// As ==, but by memcmp: ThreadSanitizer looks at each byte that == reads.
+// Like ==, but with memcmp, since ThreadSanitizer checks each byte that == reads.
 inline bool same(const Bytes& left, const Bytes& right) {
   return left.size() == right.size() &&
          (left.empty() || std::memcmp(left.data(), right.data(), left.size()) == 0);
 }
 
-// Tags that differ in any of their fields.
+// Tags that differ in some field for different numbers.
 inline Tag tag_of(unsigned number) {
   return {.group = static_cast<std::int32_t>(number & 1),
           .stream = number >> 1 & 1,
@@ -170,7 +170,7 @@ inline void to_itself(ConformanceRank& self) {
   }
 }
 
-// The message of the last tag is received first, each size beyond what a ring holds.
+// The message of the last tag is received first; the messages exceed a ring's capacity.
 inline void tags_out_of_order(ConformanceRank& self) {
   constexpr unsigned tags = 20;
   const int peer = self.size() - 1 - self.rank();
@@ -196,15 +196,15 @@ inline void early_and_late_receives(ConformanceRank& self) {
   self.barrier();
   std::vector<Ticket> sends{send(self, right, 1, sent), send(self, right, 2, sent)};
   finish_all(self, {first, sends.front()});
-  self.barrier();  // now the second message is on its way everywhere
+  self.barrier();  // now each rank has sent its second message
   self.transport.progress();
   sends.push_back(receive(self, left, 2, late));
   finish_all(self, sends);
   expect(same(early, sent) && same(late, sent), "bytes of early and late receives");
 }
 
-// Every rank exchanges with every rank, itself too, several messages per tag, starting in an order
-// of its own.
+// Every rank exchanges several messages per tag with every rank, itself included, and each starts
+// them in a different order.
 inline void all_to_all(ConformanceRank& self) {
   struct Operation {
     bool sends;
@@ -265,7 +265,7 @@ inline void wrong_length(ConformanceRank& self) {
       expect(status.to_string().find(part) != std::string::npos,
              "'" + part + "' is in: " + status.to_string());
     }
-    // What comes after it is not harmed.
+    // Later messages are not affected.
     const Bytes next = pattern(32, 2);
     finish_all(self, {receive(self, left, 4, received), send(self, right, 4, next), out});
     expect(same(received, next), "bytes after a wrong length");
@@ -273,7 +273,7 @@ inline void wrong_length(ConformanceRank& self) {
   }
 }
 
-// Sleeps for each message. A wake-up that is lost shows as a deadline that passes.
+// Sleeps for each message. A lost wake-up shows as a missed deadline.
 inline void sleeping_ping_pong(ConformanceRank& self) {
   const int peer = self.size() - 1 - self.rank();
   if (peer == self.rank()) return;
@@ -287,7 +287,7 @@ inline void sleeping_ping_pong(ConformanceRank& self) {
   }
 }
 
-// A sender that sleeps while its peer is slow to drain must be woken when there is room again.
+// A sender that sleeps on a full ring must be woken when its slow peer has made room.
 inline void sleeping_on_a_full_ring(ConformanceRank& self) {
   const int right = (self.rank() + 1) % self.size();
   const int left = (self.rank() + self.size() - 1) % self.size();
@@ -308,7 +308,7 @@ inline void sleeping_on_a_full_ring(ConformanceRank& self) {
   }
 }
 
-// What the receiver has not taken stays with the sender's caller: its sends are not done.
+// Sends do not complete without limit while the receiver takes nothing.
 inline void a_receiver_that_does_not_receive(ConformanceRank& self) {
   constexpr std::size_t message = 1 << 20;
   constexpr std::size_t messages = effort(64, 20);
@@ -339,7 +339,7 @@ inline void a_receiver_that_does_not_receive(ConformanceRank& self) {
 inline void quiet_when_idle(ConformanceRank& self) {
   ring_of_sizes(self);
   self.barrier();
-  // A peer may still have to acknowledge what it has got.
+  // A peer may still have to acknowledge received messages.
   const auto is_quiet = [&] {
     while (self.transport.progress()) {
     }
@@ -354,7 +354,7 @@ inline void quiet_when_idle(ConformanceRank& self) {
   self.barrier();
 }
 
-// The first and the last rank lose each other; all other pairs go on.
+// The first and the last rank lose each other; all other pairs continue.
 inline void failure_of_a_peer(ConformanceRank& self) {
   const int last = self.size() - 1;
   const bool loses = self.rank() == 0 || self.rank() == last;

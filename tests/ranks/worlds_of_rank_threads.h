@@ -1,5 +1,5 @@
-// Worlds beside the process's own, whose ranks are threads: for what takes a process set and has to
-// be the public functions.
+// Worlds beside the process's own, whose ranks are threads: for tests of public functions that take
+// a process set.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ inline WorldMeeting meeting_of_threads(int rank, int size, const std::string& na
   return {rank, size, "unix:@rueda-test-" + name, "a secret that is long enough", -1, {}};
 }
 
-// Runs `work` as each rank of a world of its own, and fails the test with all that it threw.
+// Runs `work` as each rank of a new world; fails the test with everything it threw.
 inline void with_world(int size, const std::string& name,
                        const std::function<void(int rank, ProcessSet set)>& work) {
   run_ranks(size, [&](int rank) {
@@ -22,7 +22,7 @@ inline void with_world(int size, const std::string& name,
     try {
       work(rank, set);
     } catch (const std::exception& error) {
-      close_world(set, error.what());  // or the others would wait for this one
+      close_world(set, error.what());  // otherwise the others wait for this rank
       throw;
     }
     close_world(set);

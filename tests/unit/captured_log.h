@@ -1,4 +1,4 @@
-// What is logged while this lives: standard error of the process goes to a file.
+// Captures the log while it lives: standard error of the process goes to a file.
 #pragma once
 
 #include <unistd.h>
@@ -34,7 +34,7 @@ class CapturedLog {
       if (got < static_cast<ssize_t>(sizeof part)) return text;
     }
   }
-  // How many lines of this level have `words` in them.
+  // The number of lines of this level that contain `words`.
   [[nodiscard]] int lines(std::string_view level, std::string_view words) const {
     int found = 0;
     std::string rest = text();

@@ -1,4 +1,4 @@
-// Real processes in tests: what threads cannot play.
+// Real processes in tests, for what threads cannot simulate.
 #pragma once
 
 #include <sys/wait.h>
@@ -16,15 +16,15 @@
 
 namespace rueda::test {
 
-// Sanitizers take more addresses for themselves than any limit would leave.
+// Sanitizers reserve more address space than any limit would leave.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool can_limit_addresses = false;
 #else
 inline constexpr bool can_limit_addresses = true;
 #endif
 
-// Runs `body` in a child; exits with 0, or with 1 after printing what it threw. No assertions of
-// Catch in there.
+// Runs `body` in a child, which exits with 0, or with 1 after printing the exception. `body` must
+// not use Catch assertions.
 inline pid_t start_child(const std::function<void()>& body) {
   const pid_t child = ::fork();
   if (child != 0) return child;
@@ -38,7 +38,7 @@ inline pid_t start_child(const std::function<void()>& body) {
   ::_exit(code);
 }
 
-// The exit code; -1 where a signal ended it.
+// The exit code, or -1 if a signal ended the child.
 inline int exit_code_of_child(pid_t child) {
   int status = 0;
   if (::waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
@@ -49,7 +49,7 @@ inline int exit_code_of(const std::function<void()>& body) {
   return exit_code_of_child(start_child(body));
 }
 
-// How many this process has.
+// The number of this process's open descriptors.
 inline std::size_t open_descriptors() {
   const std::filesystem::directory_iterator entries("/proc/self/fd");
   return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));

@@ -1,4 +1,4 @@
-// Whether what an error says has a part that it must have.
+// Whether a text or an error message contains a part.
 #pragma once
 
 #include <string>

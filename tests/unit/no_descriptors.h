@@ -1,4 +1,4 @@
-// For as long as it lives, this process can open no more descriptors.
+// While it lives, this process can open no more descriptors.
 #pragma once
 
 #include <fcntl.h>
@@ -16,13 +16,13 @@ class NoDescriptors {
  public:
   NoDescriptors() {
     REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
-    // Not all that the system may allow, which can be a billion.
+    // Lowers the limit first, which can be a billion.
     UniqueFd first(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     REQUIRE(first);
     rlimit few = before_;
     few.rlim_cur = static_cast<rlim_t>(first.get()) + 1;
     REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
-    while (first) {  // also those below it that are free
+    while (first) {  // also uses up free ones below the limit
       held_.push_back(std::move(first));
       first.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     }

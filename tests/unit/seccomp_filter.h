@@ -1,4 +1,4 @@
-// System calls that a test takes away from its process, for good.
+// System calls that a test forbids its process for good.
 #pragma once
 
 #include <linux/filter.h>
@@ -13,8 +13,9 @@
 
 namespace rueda::test {
 
-// What becomes of calls: `listed` of those in the list, `others` of all others (SECCOMP_RET_...).
-// For the calling thread and those that it starts, with SECCOMP_FILTER_FLAG_TSYNC for all threads.
+// Installs a filter with the action `listed` for calls in the list and `others` for all others
+// (SECCOMP_RET_...). It applies to the calling thread and the threads it starts; with
+// SECCOMP_FILTER_FLAG_TSYNC to all threads.
 inline void filter_calls(const std::vector<long>& calls, unsigned listed, unsigned others,
                          unsigned flags = 0) {
   std::vector<sock_filter> program{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
@@ -30,12 +31,12 @@ inline void filter_calls(const std::vector<long>& calls, unsigned listed, unsign
   }
 }
 
-// These calls fail with `error` from now on.
+// From now on these calls fail with `error`.
 inline void forbid(const std::vector<long>& calls, int error) {
   filter_calls(calls, SECCOMP_RET_ERRNO | static_cast<unsigned>(error), SECCOMP_RET_ALLOW);
 }
 
-// All calls but these raise SIGSYS from now on, on every thread.
+// From now on all other calls raise SIGSYS, on every thread.
 inline void allow_only(const std::vector<long>& calls) {
   filter_calls(calls, SECCOMP_RET_ALLOW, SECCOMP_RET_TRAP, SECCOMP_FILTER_FLAG_TSYNC);
 }

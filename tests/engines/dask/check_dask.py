@@ -34,7 +34,7 @@ def fails(marks: str) -> float:
 
 
 def loses(marks: str, times: int) -> int:
-    """Rank 2 dies as often as is asked; the number of the attempt is agreed on by all."""
+    """Rank 2 dies in the first `times` attempts; all ranks agree on the attempt's number."""
     if rueda.rank() == 0:
         attempt = len(list(Path(marks).iterdir()))
         (Path(marks) / str(attempt)).touch()
@@ -48,7 +48,7 @@ def loses(marks: str, times: int) -> int:
 
 
 def exits(code: object) -> int:
-    """Rank 1 does, on the worker that serves others afterwards."""
+    """Rank 1 exits; its worker serves other ranks afterwards."""
     if rueda.rank() == 1:
         sys.exit(code)
     if code:
@@ -57,14 +57,14 @@ def exits(code: object) -> int:
 
 
 def is_interrupted() -> None:
-    """Rank 1 is, as by Ctrl-C, which Dask's workers pass on to their event loop, as no task's error."""
+    """Interrupts rank 1 as by Ctrl-C, which Dask's workers hand to their event loop instead."""
     if rueda.rank() == 1:
         raise KeyboardInterrupt("in the loader")
     rueda.allreduce(np.ones(1), "gradient")
 
 
 class FatalTo:
-    """Ends the process with that number when it comes there, so before its rank can meet the others."""
+    """Kills this process when it is unpickled there, before its rank can meet the others."""
 
     def __init__(self, process: int) -> None:
         self.process = process
@@ -76,7 +76,7 @@ class FatalTo:
 
 
 class HeldIn:
-    """Comes to the process with that number only once it is told to: its rank does not meet the others until then."""
+    """Blocks unpickling in this process until released, so its rank does not meet the others."""
 
     def __init__(self, process: int, marks: str) -> None:
         self.process = process
@@ -95,7 +95,7 @@ def survives(_: object) -> int:
 
 
 def is_busy(marks: str, dies: bool) -> None:
-    """Rank 1 fails or dies; rank 0 computes by then, until it is told to end, so that it cannot notice."""
+    """Rank 1 fails or dies while rank 0 computes until it is told to end, so it cannot notice."""
     computes = Path(marks) / f"computes-{dies}"
     if rueda.rank() == 0:
         computes.touch()
@@ -111,7 +111,7 @@ def is_busy(marks: str, dies: bool) -> None:
 
 
 def appears(path: Path) -> None:
-    """Returns when the file is there."""
+    """Returns when the file exists."""
     deadline = time.monotonic() + 60
     while not path.exists():
         assert time.monotonic() < deadline, f"{path} did not appear"
@@ -119,7 +119,7 @@ def appears(path: Path) -> None:
 
 
 def outlasts(marks: str) -> int:
-    """Rank 2 dies once, and the others compute until its worker has been started again."""
+    """Rank 2 dies once; the others compute until its worker has been restarted."""
     rueda.barrier()
     if rueda.rank() == 2 and not (Path(marks) / "killed").exists():
         (Path(marks) / "killed").touch()
@@ -130,7 +130,7 @@ def outlasts(marks: str) -> int:
 
 
 def waits_for(marks: str, other: str, own: str) -> list[str]:
-    """Tells that it is there, and ends when the other is; returns who its ranks are."""
+    """Reports that it runs, ends when the other job runs, and returns its ranks' workers."""
     (Path(marks) / own).touch()
     appears(Path(marks) / other)
     return rueda.allgather_object(distributed.get_worker().address)
@@ -141,7 +141,7 @@ def where() -> str:
 
 
 def uneven(rows: list[int]) -> tuple[float, int]:
-    """Sums what all ranks have, of which some have more; the last to join."""
+    """Sums rows, of which some ranks have more; returns the sum and the last rank to join."""
     found = 0.0
     for row in range(rows[rueda.rank()]):
         found += float(rueda.allreduce(np.array([row + 1.0]), "row", rueda.Sum)[0])
@@ -149,7 +149,7 @@ def uneven(rows: list[int]) -> tuple[float, int]:
 
 
 def least_squares(steps: int) -> np.ndarray:
-    """By gradients of this rank's samples, of which all ranks together have 96."""
+    """Fits by gradients of this rank's samples; all ranks together have 96."""
     inputs = np.random.default_rng(0).standard_normal((96, 8))[rueda.rank() :: rueda.size()]
     weights = np.zeros(8)
     for _ in range(steps):
@@ -176,7 +176,7 @@ def check_an_error_is_told_and_not_tried_again(client: distributed.Client, folde
         told = error
     assert f"{told}" == "a bad row in the data"
     assert "raised on rank 1, worker" in f"{told.__notes__}"
-    # Nor has a second try failed at the files of the first, which would be another error.
+    # A second try would have failed at the files of the first, with another error.
     assert len(list(folder.iterdir())) == 3
     assert len(rueda.dask.run(client, total, [0])) == 3
     before = [process for _, process, _ in rueda.dask.run(client, total, [0])]
@@ -191,7 +191,7 @@ def check_an_error_is_told_and_not_tried_again(client: distributed.Client, folde
 
 def check_a_rank_that_does_not_notice_is_named(client: distributed.Client, folder: Path) -> None:
     for dies, what in ((False, "a rank has failed"), (True, "a worker is lost")):
-        # Also how long workers may be missing at the beginning.
+        # The timeout also limits how long workers may be missing at the start.
         with raises(rueda.TimeoutError, what, "tcp://", "not noticed within 2 s", "timeout="):
             rueda.dask.run(client, is_busy, [str(folder), dies], 3, timeout=2)
         (folder / "end").touch()
@@ -228,7 +228,7 @@ def check_a_worker_that_is_back_before_the_others_notice(
 def check_a_worker_that_is_back_before_it_was_missed(
     client: distributed.Client, folder: Path
 ) -> None:
-    """Dask has called its rank again by then, in a process that has not opened where they meet."""
+    """Dask has rerun its rank by then, in a process that has not opened the rendezvous."""
     looked = rueda.dask.running.workers_of
 
     def none_is_missing(client: distributed.Client) -> dict[str, Any]:
@@ -250,7 +250,7 @@ def check_a_worker_that_is_back_before_it_was_missed(
 def check_a_worker_whose_rank_dask_does_not_call_again(
     client: distributed.Client, folder: Path
 ) -> None:
-    """As where `distributed.scheduler.allowed-failures` is 0, and it tells the loss as an error."""
+    """`distributed.scheduler.allowed-failures` is 0, so Dask reports the loss as an error."""
 
     def allow(failures: int) -> None:
         client.run_on_scheduler(
@@ -266,7 +266,7 @@ def check_a_worker_whose_rank_dask_does_not_call_again(
 def check_a_worker_that_is_lost_before_ranks_have_met(
     client: distributed.Client, folder: Path
 ) -> None:
-    """The others would wait for it until `timeout`, and nothing would begin anew."""
+    """Without this case the others would wait until `timeout`, and nothing would begin anew."""
     for rank in (2, 0):
         client.wait_for_workers(3, timeout=60)
         process = rueda.dask.run(client, total, [0], 3)[rank][1]
@@ -274,7 +274,7 @@ def check_a_worker_that_is_lost_before_ranks_have_met(
 
 
 def check_a_rank_that_fails_before_ranks_have_met(client: distributed.Client, folder: Path) -> None:
-    """Whose error is told, and not that of those that have waited for it."""
+    """Its error is raised, not the errors of the ranks that waited for it."""
     for rank in (2, 0):
         worker = rueda.dask.run(client, where, [], 3)[rank]
         client.run(rueda.init, workers=[worker])
@@ -300,7 +300,7 @@ def check_a_rank_that_fails_before_ranks_have_met(client: distributed.Client, fo
 def check_ranks_that_wait_for_others_are_told_where_all_are_given_up(
     client: distributed.Client, folder: Path
 ) -> None:
-    """All workers seem to be lost at once, one of whose ranks waits for another, which does not come."""
+    """All workers seem lost at once, while one rank waits for another that does not come."""
     process = rueda.dask.run(client, total, [0], 2)[1][1]
     (worker,) = rueda.dask.run(client, where, [], 1)
     looked = rueda.dask.running.workers_of
@@ -336,7 +336,7 @@ def check_ranks_that_wait_for_others_are_told_where_all_are_given_up(
 
 
 def check_a_timer_of_the_client_hides_no_workers(client: distributed.Client, folder: Path) -> None:
-    """It asks the scheduler now and then, and keeps an answer that has none of them."""
+    """The timer polls the scheduler and keeps an answer without workers."""
     ask = client._update_scheduler_info
 
     async def ask_and_let_the_timer_ask(n_workers: int = 0) -> None:
@@ -378,7 +378,7 @@ def check_ranks_with_fewer_rows_join(client: distributed.Client, folder: Path) -
 
 
 def check_two_jobs_at_once(client: distributed.Client, folder: Path) -> None:
-    """Each of which waits for the other, one by another client; then two that need all workers, one after the other."""
+    """Two clients' jobs wait for each other; then two jobs each need all workers, in turn."""
     found: dict[str, Any] = {}
 
     def ask(by: distributed.Client, own: str, other: str, size: int) -> None:
@@ -442,7 +442,8 @@ def check_what_cannot_work_is_told(client: distributed.Client, folder: Path) -> 
 if __name__ == "__main__":
     named = {name: act for name, act in list(globals().items()) if name.startswith("check_")}
     checks = [act for name, act in named.items() if name in (sys.argv[2:] or named)]
-    # Dask's cluster otherwise gives a worker up that is not there 15 s after it was lost, perhaps as it was lost again.
+    # By default Dask's cluster drops a worker that is still missing 15 s after its loss, even if it
+    # was lost again.
     with (
         dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
         distributed.LocalCluster(
@@ -450,7 +451,7 @@ if __name__ == "__main__":
             threads_per_worker=1,
             processes=True,
             dashboard_address=":0",
-            worker_port="21700:21799",  # so that a worker that is started again has the address of the one before
+            worker_port="21700:21799",  # so that a restarted worker has the old address
         ) as cluster,
         distributed.Client(cluster) as client,
     ):

@@ -1,6 +1,7 @@
-"""Ranks that meet through PMI: two worlds after one another, and values that take several pieces.
+"""Ranks that meet through PMI: two worlds in sequence, and values that need several pieces.
 
-``fails`` as argument: rank 1 does. ``trains``: all ranks train the digits, as well as one process does.
+With argument ``fails`` rank 1 fails. With ``trains`` all ranks train the digits, as well as one
+process does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""rueda.init() under MPICH's and Intel MPI's mpiexec, without any MPI: the ranks meet through PMI."""
+"""rueda.init() under MPICH's and Intel MPI's mpiexec, without MPI: the ranks meet through PMI."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from net.lab.fixture import MakeLab, make_lab
 __all__ = ["make_lab"]
 
 SCRIPT = Path(__file__).with_name("check_hydra.py")
-# How each is told of a program that starts processes on another host, as ssh does.
+# How each is told the program that starts processes on another host, like ssh.
 AGENT = {
     "hydra": ["-launcher", "ssh", "-launcher-exec"],
     "intelmpi": ["-bootstrap", "ssh", "-bootstrap-exec"],
@@ -24,7 +24,7 @@ AGENT = {
 
 @pytest.fixture(scope="module", params=AGENT)
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """Each of the two process managers has an environment of its own."""
+    """The environment of each of the two process managers."""
     found = find(request.param)
     if isinstance(found, str):
         pytest.skip(found)
@@ -32,13 +32,13 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 
 def line_of(engine: Engine, options: Sequence[str], *arguments: str) -> list[str]:
-    """The command line that starts the ranks."""
+    """Returns the command line that starts the ranks."""
     mpiexec = engine.python.with_name("mpiexec.hydra")
     return [str(mpiexec), *options, str(engine.python), str(SCRIPT), *arguments]
 
 
 def run(line: Sequence[str], **more: str) -> subprocess.CompletedProcess[str]:
-    """Ranks under Hydra, to their end."""
+    """Runs ranks under Hydra to completion."""
     variables = environment(variables_of({**STALLS, **more}))
     return subprocess.run(
         line, env=variables, capture_output=True, text=True, timeout=120, check=False

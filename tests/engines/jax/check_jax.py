@@ -27,12 +27,12 @@ from parallel import raises, still_works  # noqa: E402
 
 
 def of_rank(function):
-    """What the function gives for each rank."""
+    """Returns the function's results, one per rank."""
     return [function(rank) for rank in range(SIZE)]
 
 
 def in_both_ways(function, *arguments):
-    """What it gives at once and compiled, which must be the same."""
+    """Returns the eager and compiled results, which must be equal."""
     now = function(*arguments)
     compiled = jax.jit(function)(*arguments)
     jax.tree.map(np.testing.assert_array_equal, now, compiled)
@@ -74,13 +74,13 @@ def check_memory_of_results_stays_in_the_process():
         jax.block_until_ready(reduce(given))
         faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     pages = given.nbytes // os.sysconf("SC_PAGESIZE")
-    # XLA's threads have parts of the heap of their own, each of which is new once, and where cores are busy it changes
-    # between them. Now and then something small lies where the result was.
+    # XLA's threads have their own heap arenas, each of which is new once; on busy cores XLA
+    # switches between them. Sometimes a small allocation lies where the result was.
     assert statistics.median(faults[3:]) < pages // 4, faults
 
 
 def check_24_operations_in_another_order_on_each_rank():
-    # Each between steps of its own, whose memory XLA gives to what comes next.
+    # Separate the operations by steps, whose memory XLA reuses for what follows.
     for count, extent in ((24, 1000), (24, 2), (2, 2), (3, 100_000)):
         order = np.random.default_rng(RANK).permutation(count).tolist()
 
@@ -179,7 +179,7 @@ def check_what_cannot_work_is_told():
 
 
 def transposed_everywhere(function, shape_in):
-    """<y, f(x)> = <fT(y), x>, summed over all ranks: so is a transpose defined. And f is its own derivative."""
+    """Checks <y, f(x)> = <fT(y), x>, summed over all ranks, and that f is its own derivative."""
     rng = np.random.default_rng(RANK)
     x = jnp.asarray(rng.normal(size=shape_in))
     for transform in (lambda f: f, jax.jit):
@@ -205,7 +205,8 @@ def check_derivatives():
     transposed_everywhere(lambda x: jaxes.reduce_scatter(x, "d.scatter1", rueda.Sum), (4, 3))
     transposed_everywhere(lambda x: jaxes.alltoall(x, "d.exchange"), (4, 3))
 
-    # Of higher order, with integers beside: the sum s = x0 + x1 gives s^3 on each rank, so 2 ranks' losses 2 s^3.
+    # Higher order, with integers: the sum s = x0 + x1 gives s^3 on each rank, so the 2 ranks'
+    # losses are 2 s^3.
     def loss(x):
         parts = jaxes.allreduce({"x": x, "n": jnp.int32(1)}, "d.both", rueda.Sum)
         return parts["x"] ** 3 * (parts["n"] / 2)
@@ -232,11 +233,12 @@ def check_a_name_that_comes_again_in_a_function():
     def layer(x):
         return jnp.tanh(rueda.jax.allreduce(x, "layer"))
 
-    # What is computed again for the gradient depends on nothing that the first operation of the name has given.
+    # What checkpoint recomputes for the gradient does not depend on the first operation of that
+    # name.
     x = jnp.full(100_000, 0.1 * (RANK + 1))
     plain = jax.jit(jax.grad(lambda x: (layer(x) ** 2).sum()))
     again = jax.jit(jax.grad(lambda x: (jax.checkpoint(layer)(x) ** 2).sum()))
-    # And two optimizers of one function, neither of which has been given a name.
+    # And two optimizers in one function, both without a name.
     parts = [rueda.jax.DistributedOptimizer(optax.sgd(rate)) for rate in (1.0, 2.0)]
     both = optax.multi_transform(
         dict(zip("ab", parts, strict=True)), dict(zip("pq", "ab", strict=True))
@@ -360,7 +362,7 @@ def check_value_and_grad():
 
 def check_arrays_of_dlpack_are_taken():
     class Lent:
-        """What has nothing but the two methods of DLPack."""
+        """Has nothing but the two methods of DLPack."""
 
         def __init__(self, array):
             self._array = array
@@ -392,7 +394,7 @@ def check_the_example_of_the_page():
 
 
 def check_an_exception_of_one_rank_reaches_the_other():
-    """With its text and its rank, from a block of rueda.world()."""
+    """The error has its text and its rank, and comes from a block of rueda.world()."""
     address = rueda.broadcast_object(rueda.rendezvous.open(SIZE) if RANK == 0 else None)
     rueda.shutdown()
     reduced = jax.jit(lambda x: rueda.jax.allreduce(x, "gradient"))
@@ -410,7 +412,7 @@ def check_an_exception_of_one_rank_reaches_the_other():
     except (
         ValueError,
         jax.errors.JaxRuntimeError,
-    ) as error:  # JAX has both, as it computes at once or later
+    ) as error:  # JAX raises either, as it computes at once or later
         told = f"{error}"
     if RANK == 1:
         assert told == "a bad row in the data"
@@ -421,7 +423,7 @@ def check_an_exception_of_one_rank_reaches_the_other():
 
 
 def check_what_is_under_way_ends_before_shutdown():
-    """Last, since the world has gone after it."""
+    """Runs last, because it ends the world."""
     slow = jax.jit(
         lambda x: rueda.jax.allreduce(jax.lax.fori_loop(0, 300, lambda _, y: y @ y, x), "late")
     )

@@ -1,4 +1,4 @@
-"""Ends while JAX is at work: rueda run -np 2 python leave_early.py end|die."""
+"""Ends while JAX works: rueda run -np 2 python leave_early.py end|die."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def slow(x):
 x = jnp.eye(300)
 slow(x).block_until_ready()
 if sys.argv[1] == "end":
-    slow(x)  # and nobody waits for it
+    slow(x)  # nobody waits for the result
     print("the end", flush=True)
 else:
     result = slow(x)

@@ -1,6 +1,8 @@
-"""Horovod's names for TensorFlow and Keras on two ranks: rueda run -np 2 python check_horovod.py FOLDER SIGNATURES.
+"""Horovod's names for TensorFlow and Keras, on two ranks.
 
-With another backend of Keras than TensorFlow only what is there for it.
+    rueda run -np 2 python check_horovod.py FOLDER SIGNATURES
+
+On a Keras backend other than TensorFlow, only checks what exists for it.
 """
 
 import ast
@@ -40,7 +42,7 @@ def raised(kind, action):
 
 
 def each_way(action):
-    """Eagerly and as a function that is compiled."""
+    """Returns the action both eager and compiled."""
     return action, tf.function(action)
 
 
@@ -104,7 +106,7 @@ def check_operations():
         reduce = both(lambda x, way=way: hvd.allreduce(x, name=f"reduce {way}"))
         assert reduce(x).numpy().tolist() == [[1.5, 3], [4.5, 6]]
         whole = both(lambda x: hvd.allreduce(x))(tf.constant([-2 - RANK, 2 + RANK]))
-        assert whole.numpy().tolist() == [-2, 2]  # towards zero
+        assert whole.numpy().tolist() == [-2, 2]  # rounded towards zero
         mixed = both(lambda x, y, way=way: hvd.grouped_allreduce([x, y], name=f"mixed {way}"))
         whole, others = mixed(tf.constant([-2 - RANK, 2 + RANK]), x)
         assert whole.numpy().tolist() == [-2, 2]
@@ -203,7 +205,7 @@ def check_tapes():
 
 @tensorflow_only
 def check_sparse_gradients_of_local_layers():
-    """They are scaled as what they are: the tables of local embeddings may be large."""
+    """They stay sparse when scaled: the tables of local embeddings may be large."""
     table = keras.layers.Embedding(4, 2, embeddings_initializer="ones")
     table.build((None,))
 
@@ -225,7 +227,7 @@ def check_two_ranks_train_as_one():
     fit = {"epochs": 2, "shuffle": False, "verbose": 0}
     whole = model_of(keras.optimizers.SGD(0.05, momentum=0.9))
     whole.fit(x, y, batch_size=16, **fit)
-    # Gradients are not clipped here, so what is rounded differently grows more than elsewhere.
+    # Gradients are not clipped here, so rounding differences grow more than elsewhere.
     options = {
         "plain": ({}, 1e-5),
         "fp16": ({"compression": hvd.Compression.fp16}, 1e-2),
@@ -357,7 +359,7 @@ def check_elastic_training_begins_anew():
     assert train(state) == (True, 5, 1.0)
     assert len(failed) == 2
     assert float(model.layers[0].kernel[0, 0]) != 9.0
-    assert model.seed.state.numpy().tolist() == [RANK, 0]  # of a random generator: each rank's own
+    assert model.seed.state.numpy().tolist() == [RANK, 0]  # each rank's own seed generator
 
 
 def check_objects():

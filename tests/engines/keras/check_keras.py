@@ -1,4 +1,4 @@
-"""Two ranks of one backend of Keras: KERAS_BACKEND=... rueda run -np 2 python check_keras.py FOLDER PAGE."""
+"""Two ranks on one backend: KERAS_BACKEND=... rueda run -np 2 python check_keras.py FOLDER PAGE."""
 
 import os
 import re
@@ -44,7 +44,7 @@ def same_everywhere(values):
 
 
 def raised(action):
-    """The whole text of what is raised: JAX and TensorFlow put it into errors of their own."""
+    """Returns the full error text: JAX and TensorFlow wrap errors in their own."""
     try:
         action()
     except Exception as error:
@@ -93,7 +93,7 @@ def check_digits_are_trained_as_by_one_process():
 
 
 def check_ranks_with_fewer_batches_join():
-    """In each epoch: three steps of both ranks, then three of rank 0 alone, whose weights both go on with."""
+    """Each epoch has three steps of both ranks, then three of rank 0, and both get its weights."""
     x, y = samples()
 
     def optimizer():
@@ -120,7 +120,7 @@ def check_ranks_with_fewer_batches_join():
 def check_they_join_within_an_execution_and_before_validation():
     x, y = samples()
     optimizer = rueda.keras.DistributedOptimizer(keras.optimizers.SGD(0.05))
-    steps = 1 if BACKEND == "torch" else 4  # which takes no more
+    steps = 1 if BACKEND == "torch" else 4  # which supports no more
     model = model_of(0, optimizer=optimizer, steps_per_execution=steps)
     rows = BATCH // 2 * (4 - rueda.rank())
     fit = {"batch_size": BATCH // 2, "epochs": 2, "shuffle": False, "verbose": 0}
@@ -135,7 +135,7 @@ def check_they_join_within_an_execution_and_before_validation():
 
 
 def check_what_ranks_join_with_becomes_the_same():
-    """A batch that only rank 0 has, too: one whose gradient is only accumulated, and one that loss scaling skips."""
+    """Also for a last batch of rank 0 alone that is only accumulated or that loss scaling skips."""
     x, y = samples()
     rows = BATCH // 2 * (3 - rueda.rank())
     x, y = x[MINE][:rows], y[MINE][:rows]
@@ -145,7 +145,7 @@ def check_what_ranks_join_with_becomes_the_same():
     for plain in (accumulating, scaling):
         model = model_of(0, optimizer=rueda.keras.DistributedOptimizer(plain))
         if plain is scaling and rueda.rank() == 0:
-            y[-BATCH // 2 :] = 3e38  # times the scale: an infinity
+            y[-BATCH // 2 :] = 3e38  # the scale makes it infinite
         fit = {"batch_size": BATCH // 2, "shuffle": False, "verbose": 0}
         model.fit(x, y, callbacks=[rueda.keras.JoinCallback()], **fit)
         for variable in [*model.weights, *model.optimizer.variables]:
@@ -155,7 +155,7 @@ def check_what_ranks_join_with_becomes_the_same():
 
 
 def check_many_parameters():
-    """More than what fits into anything's small buffers: a million."""
+    """A million parameters, too many for small buffers."""
     optimizer = rueda.keras.DistributedOptimizer(keras.optimizers.Adam())
     model = model_of(0, units=200_000, optimizer=optimizer)
     x, y = samples()
@@ -171,7 +171,7 @@ def check_an_overflow_on_one_rank_skips_the_step_on_all():
     x, y = x[MINE][: BATCH // 2], y[MINE][: BATCH // 2].copy()
     finite = y.copy()
     if rueda.rank() == 1:
-        y[:] = 3e38  # times the scale: an infinity
+        y[:] = 3e38  # the scale makes it infinite
     model.fit(x, y, verbose=0)
     assert np.array_equal(weights_of(model), before)
     assert (
@@ -212,7 +212,7 @@ def apply_as_trainers_do(optimizer, gradients, variables):
     else:
         import jax
 
-        # Another function for each trace.
+        # A new function, so that each call is traced.
         step = jax.jit(lambda *state: optimizer.stateless_apply(*state))
         values, _ = step(
             [v.value for v in optimizer.variables], gradients, [v.value for v in variables]
@@ -228,7 +228,7 @@ def check_a_gradient_that_one_rank_lacks_counts_as_zeros():
     only_here = np.full(3, 4.0, "float32") if rueda.rank() == 0 else None
     apply_as_trainers_do(optimizer, [gradient, only_here, None], variables)
     values = [float(keras.ops.convert_to_numpy(v)[0]) for v in variables]
-    # One without a gradient anywhere does not decay either.
+    # A variable without a gradient on any rank does not decay either.
     assert values == [0.5 - 3, 0.5 - 2, 1], values
 
 
@@ -245,9 +245,9 @@ def check_a_gradient_that_comes_up_later():
     apply_as_trainers_do(optimizer, [gradient, gradient, None], variables)  # traced anew
     assert values(variables) == [1 - 3, 1 - 1.5, 1]
     if BACKEND == "jax":
-        return  # which knows no step that is not compiled
+        return  # all its steps are compiled
 
-    # What is not compiled agrees in each step.
+    # Eager optimizers agree in each step.
     variables = ones()
     optimizer = rueda.keras.DistributedOptimizer(keras.optimizers.SGD(1.0, name="at once"))
     for only_here in (None, gradient if rueda.rank() == 1 else None):
@@ -258,7 +258,7 @@ def check_a_gradient_that_comes_up_later():
 
 
 def check_a_rank_that_traces_its_step_in_a_later_world():
-    """As one that joins an elastic job, whose others have traced theirs before."""
+    """Like a rank that joins an elastic job, whose other ranks have traced their steps before."""
 
     def new_model(seed):
         optimizer = keras.optimizers.SGD(0.05, name="elastic")
@@ -268,7 +268,8 @@ def check_a_rank_that_traces_its_step_in_a_later_world():
     model = new_model(0)
     model.fit(x[MINE], y[MINE], verbose=0)
     weights = model.get_weights()
-    # Two optimizers in one function are traced one after the other, before either step runs; one of them twice.
+    # Traces two optimizers in one function, one after the other, before either step runs; one of
+    # them twice.
     names = ["one", "two"]
 
     def trace():
@@ -333,7 +334,7 @@ def check_the_rate_warms_up():
     model.fit(x[MINE], y[MINE], callbacks=callbacks, **fit)
     expected = [0.2 + 0.2 * min(step / (2 * STEPS), 1) for step in range(3 * STEPS)]
     np.testing.assert_allclose(seen, expected, rtol=1e-6)
-    # Training that goes on behind the warm-up keeps the rate that it has come to.
+    # Training that resumes after the warm-up keeps its learning rate.
     seen.clear()
     model.optimizer.learning_rate = 0.01
     model.fit(x[MINE], y[MINE], callbacks=callbacks, **{**fit, "initial_epoch": 3, "epochs": 4})
@@ -404,7 +405,7 @@ def check_models_that_differ_are_named_on_every_rank():
 
 
 class EndAfterTwo(keras.callbacks.Callback):
-    """Calls the function when two batches are done."""
+    """Calls the function after two batches."""
 
     def __init__(self, end):
         super().__init__()
@@ -416,7 +417,7 @@ class EndAfterTwo(keras.callbacks.Callback):
 
 
 def told_when_rank_1_ends(end):
-    """What training raises on rank 0 when rank 1 does so in the middle of it."""
+    """Returns what training raises on rank 0 when rank 1 ends in the middle of it."""
     model = model_of(0, optimizer=rueda.keras.DistributedOptimizer(keras.optimizers.SGD()))
     x, y = samples()
     callbacks = [EndAfterTwo(end)] if rueda.rank() == 1 else []
@@ -428,7 +429,7 @@ def told_when_rank_1_ends(end):
 
 
 def check_a_rank_with_fewer_batches_that_leaves_is_told():
-    """And the others do not wait for it."""
+    """The other rank gets an error and does not wait."""
     text = told_when_rank_1_ends(rueda.shutdown)
     if text:
         assert "rank 1 has shut down" in text, text
@@ -438,7 +439,7 @@ def check_a_rank_with_fewer_batches_that_leaves_is_told():
 
 
 def check_an_exception_of_one_rank_reaches_the_other():
-    """With its text and its rank, from a block of rueda.world()."""
+    """The error has its text and its rank, and comes from a block of rueda.world()."""
     address = rueda.broadcast_object(rueda.rendezvous.open(2) if rueda.rank() == 0 else None)
     rank = rueda.rank()
     rueda.shutdown()
@@ -459,7 +460,7 @@ def check_an_exception_of_one_rank_reaches_the_other():
 
 
 def check_a_rank_that_is_killed_is_told():
-    """The last, as rank 1 is gone after it."""
+    """Runs last: rank 1 is gone afterwards."""
 
     def dies():
         print("ok check_a_rank_that_is_killed_is_told", flush=True)

@@ -1,4 +1,4 @@
-"""rueda.keras with real ranks, on each backend of Keras, in .engines/keras, or on JAX alone in .engines/jax."""
+"""rueda.keras with real ranks: each backend in .engines/keras, JAX alone in .engines/jax."""
 
 import subprocess
 from pathlib import Path
@@ -35,7 +35,7 @@ def on_backend(
 ) -> OneRun:
     engine = find("keras")
     if isinstance(engine, str) and request.param == "jax":
-        engine = find("jax")  # which has Keras, too
+        engine = find("jax")  # which has Keras too
     if isinstance(engine, str):
         pytest.skip(engine)
     folder = tmp_path_factory.mktemp("keras")
@@ -62,7 +62,7 @@ def test_names_of_horovod(with_horovods_names: OneRun, check: str) -> None:
 
 
 def test_two_jobs_at_once(engine: Engine, tmp_path: Path) -> None:
-    """Of rueda.keras and rueda.jax, each started by `rueda run`, whose operations have the same names."""
+    """Jobs of rueda.keras and rueda.jax, each under `rueda run`, with the same operation names."""
     variables = environment({**STALLS, "KERAS_BACKEND": "jax"})
     script = SCRIPT.with_name("at_once.py")
     jobs = []

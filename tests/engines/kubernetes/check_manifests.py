@@ -1,4 +1,4 @@
-"""Validates examples/kubernetes offline: run in .engines/kubernetes, with the folder as argument."""
+"""Validates examples/kubernetes offline: run in .engines/kubernetes, the folder as argument."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kubeflow_trainer_api import models
 
 VERSION = "1.34.0"
 FOLDER = Path(sys.argv[1])
-# What tells a pod who it is, by the file: of the second of two.
+# Variables that identify the second of two pods, by file.
 POD = {
     "job.yaml": {"JOB_COMPLETION_INDEX": "1"},
     "jobset.yaml": {"JOB_COMPLETION_INDEX": "1"},
@@ -35,8 +35,8 @@ DNS = {
 }
 
 
-# The fields of an MPIJob in mpi-operator's v2beta1, for which there is no package of schemas. Pods have those of
-# Kubernetes.
+# The fields of an MPIJob in mpi-operator's v2beta1, which has no schema package. Its pods use the
+# schema of Kubernetes.
 _COUNT = {"type": "integer", "minimum": 0}
 _REPLICAS = {
     "type": "object",
@@ -93,22 +93,22 @@ MPIJOB = {
 
 
 def documents(name: str) -> list[dict[str, Any]]:
-    """What is in one of the files."""
+    """Returns the documents in one of the files."""
     return [document for document in yaml.safe_load_all((FOLDER / name).read_text()) if document]
 
 
 def of_kind(name: str, kind: str) -> dict[str, Any]:
-    """The document of this kind in a file."""
+    """Returns the document of this kind in a file."""
     return next(document for document in documents(name) if document["kind"] == kind)
 
 
 def check(document: dict[str, Any]) -> None:
-    """Against Kubernetes' own schema; no unknown field."""
+    """Checks against Kubernetes' own schema; unknown fields are errors."""
     kubernetes_validate.validate(document, VERSION, strict=True)
 
 
 def check_pod(template: dict[str, Any]) -> None:
-    """A pod within another kind of document."""
+    """Checks a pod template inside another kind of document."""
     pod = {
         "apiVersion": "v1",
         "kind": "PodTemplate",
@@ -119,13 +119,13 @@ def check_pod(template: dict[str, Any]) -> None:
 
 
 def check_model(model: Any, document: dict[str, Any]) -> None:
-    """Against a model of pydantic's, which leaves out what it does not know."""
+    """Checks against a pydantic model, which drops fields that it does not know."""
     kept = model.from_dict(document).to_dict()
     assert kept == document, (kept, document)
 
 
 def containers(found: Any) -> Iterator[dict[str, Any]]:
-    """All that run a command of Rueda's."""
+    """Yields all containers that run a command of Rueda."""
     if isinstance(found, dict):
         if found.get("command", [""])[0] == "rueda":
             yield found
@@ -141,7 +141,7 @@ def check_job() -> None:
         check(document)
     service, job = (of_kind("job.yaml", kind) for kind in ("Service", "Job"))
     spec = job["spec"]
-    # By these the pods have the names that --rendezvous uses.
+    # These give the pods the names that --rendezvous uses.
     assert spec["template"]["spec"]["subdomain"] == service["metadata"]["name"]
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     assert f"tcp:{job['metadata']['name']}-0.{service['metadata']['name']}:29400" in str(spec)
@@ -174,7 +174,7 @@ def check_mpijob() -> None:
 
 
 def check_what_is_wrong_is_found() -> None:
-    """Else the checks above would say nothing."""
+    """Otherwise the checks above would prove nothing."""
     job = of_kind("job.yaml", "Job")
     job["spec"]["completionModus"] = "Indexed"
     trainjob = of_kind("trainjob.yaml", "TrainJob")
@@ -198,7 +198,7 @@ def check_what_is_wrong_is_found() -> None:
 
 
 def check_commands() -> None:
-    """As the second pod would run them; the numbers of pods and of nodes must agree."""
+    """Runs them as the second pod would; the numbers of pods and of nodes must agree."""
     for name, variables in POD.items():
         (container,) = [c for document in documents(name) for c in containers(document)]
         command = [
@@ -207,7 +207,7 @@ def check_commands() -> None:
             if word != "train.py"
         ]
         command[:2] = [sys.executable, "-m", "rueda.launcher", "run", "--dry-run"]
-        if name == "mpijob.yaml":  # the operator's file of hosts
+        if name == "mpijob.yaml":  # the operator's host file
             hosts = Path("hostfile")
             hosts.write_text(
                 "train-worker-0.train.default.svc slots=2\ntrain-worker-1.train.default.svc slots=2\n"

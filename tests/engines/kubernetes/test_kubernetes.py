@@ -1,4 +1,4 @@
-"""The manifests of examples/kubernetes against the schemas of what takes them."""
+"""Checks the manifests of examples/kubernetes against the schemas of their consumers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search with rueda.optuna on ranks that another engine has started: trials of two ranks each train the digits."""
+"""A search with rueda.optuna on ranks of another engine: two ranks train the digits per trial."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRIALS = 4
 
 def _study(journal: str) -> optuna.Study:
     storage = optuna.storages.JournalStorage(
-        optuna.storages.journal.JournalFileBackend(journal)  # every rank opens it by itself
+        optuna.storages.journal.JournalFileBackend(journal)  # every rank opens it itself
     )
     return optuna.create_study(
         storage=storage, study_name="digits", load_if_exists=True, direction="maximize"
@@ -22,7 +22,7 @@ def _study(journal: str) -> optuna.Study:
 
 
 def searches(journal: str) -> dict[int, tuple[float, tuple[int, ...]]]:
-    """For each trial that this rank trained, its rate and its ranks. ``journal``: a file that all ranks reach."""
+    """Returns rate and ranks of this rank's trials. ``journal``: a file that all ranks reach."""
     trained: dict[int, tuple[float, tuple[int, ...]]] = {}
 
     def objective(trial: rueda.optuna.Trial) -> float:
@@ -37,13 +37,13 @@ def searches(journal: str) -> dict[int, tuple[float, tuple[int, ...]]]:
 
 
 def require_search(journal: str, trained: list[dict[int, tuple[float, tuple[int, ...]]]]) -> None:
-    """``trained``: what :func:`searches` has returned on four ranks, by rank."""
+    """``trained``: the results of :func:`searches` on four ranks, by rank."""
     trials: list[Any] = _study(journal).get_trials()
     assert [trial.state.name for trial in trials] == ["COMPLETE"] * TRIALS
     recorded = {trial.number: trial.params["rate"] for trial in trials}
     for rank, mine in enumerate(trained):
         for number, (rate, ranks) in mine.items():
-            assert rate == recorded[number], (rank, number)  # exactly
+            assert rate == recorded[number], (rank, number)  # bit for bit
             assert ranks == ((0, 1) if rank < 2 else (2, 3))
     assert trained[0] == trained[1]
     assert trained[2] == trained[3]

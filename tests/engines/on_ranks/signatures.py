@@ -1,4 +1,4 @@
-"""Signatures as docs/ has them, compared with a module's."""
+"""Compares signatures in docs/ with those of a module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ENGINES = Path(__file__).resolve().parents[3] / "docs" / "horovod_engines_signa
 
 
 def require_signatures_of_horovod(module: ModuleType, heading: str) -> None:
-    """Those of ``horovod.spark`` or ``horovod.ray``: the same names in the same order, with the same defaults."""
+    """Checks against ``horovod.spark`` or ``horovod.ray``: same names, order and defaults."""
     sections = _ENGINES.read_text().split("\n## ")[1:]
     (lines,) = [
         rest for title, _, rest in (s.partition("\n") for s in sections) if title == heading
@@ -27,6 +27,6 @@ def require_signatures_of_horovod(module: ModuleType, heading: str) -> None:
         has = inspect.signature(found).parameters.values()
         assert [each.name for each in has] == [each.arg for each in wanted.args], line
         defaults = [each.default for each in has if each.default is not inspect.Parameter.empty]
-        found_none = [default or None for default in defaults]  # nothing is as good as none of them
+        found_none = [default or None for default in defaults]  # an empty default counts as None
         wanted_none = [ast.literal_eval(node) or None for node in wanted.defaults]
         assert found_none == wanted_none, line

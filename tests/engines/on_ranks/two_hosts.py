@@ -1,4 +1,4 @@
-"""What the ranks of an engine do that has two of them on each of two hosts, and what is to come of it."""
+"""Work for an engine's ranks, two on each of two hosts, and checks of its results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REDUCED = 16 * _MIB
 
 
 def looks_around() -> dict[str, Any]:
-    """Where this rank is, and through which network what it reduces goes: of its host alone, and of all."""
+    """Returns this rank's place, and the traffic of reductions in its host and over all ranks."""
     ranks = [*range(rueda.cross_rank() * 2, rueda.cross_rank() * 2 + 2)]
     both = [rueda.add_process_set([0, 1]), rueda.add_process_set([2, 3])]
     own = both[rueda.cross_rank()]
@@ -33,7 +33,7 @@ def looks_around() -> dict[str, Any]:
 
 
 def _moved_by(name: str, size: int, process_set: Any) -> tuple[float, float]:
-    """MiB that this host has sent meanwhile through its loopback and to the other."""
+    """Returns the MiB that this host sends in an allreduce: over loopback, to the other host."""
     rueda.barrier()
     before = _sent()
     rueda.barrier()
@@ -53,7 +53,7 @@ def _sent() -> dict[str, int]:
 
 
 def require_two_hosts(told: list[dict[str, Any]]) -> None:
-    """What :func:`looks_around` has returned, by rank."""
+    """``told``: the results of :func:`looks_around`, by rank."""
     assert [each["rank"] for each in told] == [0, 1, 2, 3]
     hosts = [each["host"] for each in told]
     assert hosts in (["h0", "h0", "h1", "h1"], ["h1", "h1", "h0", "h0"]), hosts
@@ -62,7 +62,9 @@ def require_two_hosts(told: list[dict[str, Any]]) -> None:
     for each in told:
         assert each["sum"] == 1111
         assert each["links"] == ["tcp"]
-        # Memory within a host; to the other at least what it lacks. Engines send some messages of their own.
+        # Shared memory within a host; between hosts at least the reduced bytes. Engines send some
+        # messages of their own.
+        # messages of their own.
         assert max(each["within"]) < 2, each
         lo, eth1 = each["all"]
         assert lo < 2, each

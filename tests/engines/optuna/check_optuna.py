@@ -39,7 +39,7 @@ def bits(value: object) -> bytes:
 def check_what_trains_is_what_is_recorded() -> None:
     study = shared("values", pruner=optuna.pruners.ThresholdPruner(upper=0.5))
     if rueda.rank() == 0:
-        for x in (0.9, 0.1):  # so that some are pruned and some are not
+        for x in (0.9, 0.1):  # so that some trials are pruned and some are not
             study.enqueue_trial({"x": x})
     rueda.barrier(name="enqueued")
     seen: dict[int, dict[str, Any]] = {}
@@ -88,7 +88,7 @@ def check_what_trains_is_what_is_recorded() -> None:
 
 
 def check_digits_are_trained_as_by_one_process() -> None:
-    """The best of some trials of two ranks each, beside one process with its parameters."""
+    """Compares the best of several trials of two ranks each with one process at its parameters."""
     study = shared("digits", direction="maximize", sampler=optuna.samplers.RandomSampler(seed=1))
 
     def objective(trial: rueda.optuna.Trial) -> float:
@@ -106,7 +106,7 @@ def check_digits_are_trained_as_by_one_process() -> None:
 
 
 def check_whoever_is_free_takes_the_next_trial() -> None:
-    """One trial lasts until all others have been done, by the other two ranks."""
+    """One trial lasts until the other two ranks have done all the others."""
     study = shared("pace")
     done: list[int] = []
 
@@ -130,7 +130,7 @@ def check_whoever_is_free_takes_the_next_trial() -> None:
 def fails(
     name: str, objective: Callable[[Any], Any], *parts: str, kind: Any, **options: Any
 ) -> Any:
-    """The error must come on all four ranks, and the trials that failed must be told so."""
+    """The error must come on all four ranks, and the failed trials must be recorded."""
     study = shared(name)
     with raises(kind, *parts):
         rueda.optuna.optimize(study, objective, n_trials=4, **options)
@@ -163,7 +163,7 @@ def check_an_error_of_the_leader_reaches_those_that_ask() -> None:
         rueda.optuna.optimize(shared("asking"), objective, n_trials=1)
     except ArithmeticError as error:
         causes = rueda.allgather_object(str(error.__cause__))
-        where = causes.index("None")  # it has raised it itself
+        where = causes.index("None")  # the rank that raised it
         assert where in (0, 2)  # a leader
         for cause in causes[:where] + causes[where + 1 :]:
             assert f"on rank {where}:" in cause, cause
@@ -184,7 +184,7 @@ def check_a_bad_range_is_the_same_error_on_all() -> None:
     seen: list[str] = []
     fails("range", objective, "low", "high", kind=ValueError)
     everyone = [each for texts in rueda.allgather_object(seen) for each in texts]
-    assert len(everyone) in (2, 4)  # the other team may have got no ticket any more
+    assert len(everyone) in (2, 4)  # the other team may not have got a trial any more
     assert len(set(everyone)) == 1
     assert everyone[0].startswith("ValueError(")
 
@@ -219,7 +219,7 @@ def check_an_error_that_an_objective_keeps_fails_the_trial() -> None:
 
 
 def check_a_storage_that_is_gone_ends_the_study_on_all_ranks() -> None:
-    """In the middle of a trial, which cannot be told its end either, nor what it is."""
+    """In the middle of a trial: its end cannot be recorded, or the storage not even read."""
 
     def gone(*_: Any) -> None:
         raise OSError("the disk is gone")
@@ -259,7 +259,7 @@ def check_an_assertion_of_a_callback_is_its_own() -> None:
 
 def check_what_is_caught_does_not_end_the_study() -> None:
     class Local(Exception):
-        """Pickle does not take it."""
+        """Cannot be pickled."""
 
     def objective(trial: rueda.optuna.Trial) -> float:
         x = trial.suggest_float("x", 0, 1)
@@ -374,7 +374,7 @@ def check_studies_that_are_not_one_are_refused() -> None:
 
 
 def check_another_job_may_begin_on_the_same_study_at_once() -> None:
-    """Which writes to the study what this job's ranks are about to read."""
+    """The other job overwrites what this job's ranks are about to read."""
     study = shared("of two jobs")
     times = 2
     mark = study.set_user_attr
@@ -393,7 +393,7 @@ def check_another_job_may_begin_on_the_same_study_at_once() -> None:
 
 
 def check_other_jobs_that_keep_beginning_on_the_study() -> None:
-    """Whether it is one study cannot be told then: no team may go on as if it were, or were not."""
+    """Ranks cannot tell if they share one study then, so no team may go on."""
     for per_trial in (2, 4):
         study = shared("contended")
         write, words = study.set_user_attr, []
@@ -431,7 +431,7 @@ def check_trials_of_one_rank() -> None:
         study, lambda trial: trial.suggest_float("x", 0, 1), n_trials=6, ranks_per_trial=1
     )
     assert len(study.get_trials()) == 6
-    # Samplers that are copies of each other would suggest the same.
+    # Samplers that are copies of each other would suggest the same values.
     assert len({t.params["x"] for t in study.get_trials()}) == 6
 
 

@@ -70,7 +70,7 @@ except rueda.PeerLostError as error:
 
 
 def test_a_rank_that_is_killed_ends_all_teams(engine: Engine, tmp_path: Path) -> None:
-    """Also where `catch` has every exception: no trial could be trained any more."""
+    """Even if `catch` has every exception: no further trial could be trained."""
     journal = str(tmp_path / "study.log")
     with Job(LOSES_A_RANK, 4, [journal], STALLS, python=engine.python) as job:
         for rank in range(4):
@@ -170,7 +170,7 @@ print("done", flush=True)
 
 @pytest.mark.parametrize("kind", ["journal", "sqlite"])
 def test_two_jobs_at_once_on_one_storage(engine: Engine, tmp_path: Path, kind: str) -> None:
-    """Also on one study, for which each of them does the trials it was asked for."""
+    """Also on one study: each job does the number of trials it was asked for."""
     jobs = [[str(tmp_path), kind, *names] for names in (("a", "b"), ("b", "a"))]
     with (
         Job(AT_ONCE, 2, jobs[0], STALLS, engine.python) as first,
@@ -223,7 +223,7 @@ print([trial.value for trial in study.get_trials()], flush=True)
 
 @contextlib.contextmanager
 def dashboard_of(engine: Engine, folder: Path) -> Iterator[str]:
-    """The command of the page, at a free port; its address."""
+    """Runs the documented dashboard command on a free port; yields its address."""
     page = (ROOT / "docs" / "optuna.md").read_text()
     (line,) = re.findall(r"^optuna-dashboard .*", page, re.MULTILINE)
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -241,7 +241,7 @@ def dashboard_of(engine: Engine, folder: Path) -> Iterator[str]:
 
 
 def answer_of(address: str) -> Any:
-    """Of a server that may still start."""
+    """Returns the answer of a server that may still be starting."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -256,7 +256,7 @@ def answer_of(address: str) -> Any:
 
 
 def trials_shown(address: str, states: list[str]) -> list[dict[str, Any]]:
-    """Those of the only study, once they are in these states: the dashboard asks the storage only now and then."""
+    """Returns the only study's trials once in these states: the dashboard polls rarely."""
     deadline = time.monotonic() + 90
     shown: list[dict[str, Any]] = []
     while [trial["state"] for trial in shown] != states:

@@ -1,4 +1,4 @@
-"""rueda.optuna on two hosts of two ranks each, which Slurm starts, or a launcher on each as in pods."""
+"""rueda.optuna on two hosts of two ranks each, started by Slurm or by a launcher per host."""
 
 from __future__ import annotations
 

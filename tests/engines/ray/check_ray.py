@@ -43,7 +43,7 @@ def fails() -> float:
 
 
 def own_gpu() -> str:
-    """The GPU that Ray has given to this rank, which it must see where every rank looks for its own."""
+    """Returns the GPU that Ray gave this rank; it must be visible at the rank's local index."""
     (own,) = ray.get_runtime_context().get_accelerator_ids()["GPU"]
     visible = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
     assert visible[rueda.local_rank()] == str(own), (visible, own, rueda.local_rank())
@@ -62,7 +62,7 @@ def dies() -> float:
 
 
 def exits(code: object) -> int:
-    """Rank 1 does, on the worker that serves others afterwards."""
+    """Rank 1 exits; its worker serves other ranks afterwards."""
     if rueda.rank() == 1:
         sys.exit(code)
     if code:
@@ -71,12 +71,12 @@ def exits(code: object) -> int:
 
 
 def differs() -> None:
-    """As an optimizer does with a model of which each rank has built another."""
+    """Like an optimizer whose ranks have built different models."""
     rueda.allreduce(np.ones((4, 3 + rueda.rank())), "hidden.weight")
 
 
 def sum_of(held: list[Any]) -> float:
-    """Of an array to which a reference of Ray's leads."""
+    """Returns the sum of an array that a Ray reference points to."""
     return float(ray.get(held[0]).sum())
 
 
@@ -87,7 +87,7 @@ def is_busy() -> None:
 
 
 def uneven(rows: list[int]) -> tuple[float, int]:
-    """Sums what all ranks have, of which some have more; and who was the last to join."""
+    """Sums rows, of which some ranks have more; returns the sum and the last rank to join."""
     found = 0.0
     for row in range(rows[rueda.rank()]):
         found += float(rueda.allreduce(np.array([row + 1.0]), "row", rueda.Sum)[0])
@@ -95,14 +95,14 @@ def uneven(rows: list[int]) -> tuple[float, int]:
 
 
 def is_interrupted() -> None:
-    """Rank 1 is, as by Ctrl-C."""
+    """Interrupts rank 1 as by Ctrl-C."""
     if rueda.rank() == 1:
         raise KeyboardInterrupt("in the loader")
     rueda.allreduce(np.ones(1), "gradient")
 
 
 class Counter:
-    """An executable, whose ranks have a world when it is made."""
+    """An executable whose ranks have a world when it is constructed."""
 
     def __init__(self, first: int) -> None:
         self.count = first + rueda.rank()
@@ -152,7 +152,7 @@ def check_the_executor_runs_functions(folder: Path) -> None:
 
 
 def check_each_rank_finds_its_own_gpu(folder: Path) -> None:
-    """Of two that Ray takes to be there."""
+    """Ray is told that there are two GPUs."""
     executor = rueda.ray.RayExecutor(num_workers=2, use_gpu=True)
     executor.start()
     assert sorted(executor.run(own_gpu)) == ["0", "1"]
@@ -160,7 +160,7 @@ def check_each_rank_finds_its_own_gpu(folder: Path) -> None:
 
 
 class raises_of:  # noqa: N801 - used like a function
-    """The block must raise what a rank has raised, of that kind to Ray, with all parts in its text and its notes."""
+    """The block must raise a rank's error, of that type, with all parts in its text and notes."""
 
     def __init__(self, kind: type[BaseException], *parts: str) -> None:
         self.kind = kind
@@ -242,7 +242,7 @@ def check_what_cannot_work_is_told(folder: Path) -> None:
 
 
 def logs(steps: int) -> tuple[int, int, str, str | None]:
-    """As a function of Horovod's users, but for torch, which the environment does not have."""
+    """Like a Horovod user's function, but without torch, which the environment lacks."""
     import horovod.common.basics as hvd
 
     hvd.init()
@@ -253,7 +253,7 @@ def logs(steps: int) -> tuple[int, int, str, str | None]:
 
 
 def in_a_group() -> list[int]:
-    """Of the driver, which runs in a placement group itself."""
+    """Runs in a driver that is itself in a placement group."""
     executor = HorovodExecutor(HorovodExecutor.create_settings(), num_workers=2)
     executor.start()
     ranks = executor.run(rueda.rank)
@@ -264,7 +264,7 @@ def in_a_group() -> list[int]:
 def check_horovods_executor(folder: Path) -> None:
     require_signatures_of_horovod(rueda.horovod.ray, "ray")
     settings = HorovodExecutor.create_settings(timeout_s=60, placement_group_timeout_s=60)
-    alias.install()  # here, and so on the workers, too
+    alias.install()  # here, and thereby on the workers
     executor = HorovodExecutor(settings, 2, num_workers_per_host=None)
     executor.start(Counter, [10], {}, extra_env_vars={"OF_THE_TEST": 7})
     heard: list[dict[str, int]] = []
@@ -297,7 +297,7 @@ def check_horovods_executor(folder: Path) -> None:
 
 
 def check_parts_of_a_gpu(folder: Path) -> None:
-    """Five times 0.2 have room on one GPU, and three times 0.1 are 0.3, though not as Python divides."""
+    """Five times 0.2 fit on one GPU, and three times 0.1 fit in 0.3 despite rounding."""
     executor = rueda.ray.RayExecutor(
         5, 0.1, use_gpu=True, gpus_per_worker=0.2, num_workers_per_host=5
     )
@@ -313,7 +313,7 @@ def check_parts_of_a_gpu(folder: Path) -> None:
 
 
 def check_horovods_executor_in_a_placement_group(folder: Path) -> None:
-    """It takes the group in which its driver is, and leaves it there; or one of its own."""
+    """It uses its driver's group and leaves it in place, or one of its own."""
     group = placement_group([{"CPU": 1}] * 3, strategy="PACK")
     ray.get(group.ready(), timeout=60)
     inside = ray.remote(in_a_group).options(
@@ -394,14 +394,14 @@ def trainer(
 
 
 def elastic(train: Any, folder: Path, **kwargs: Any) -> rueda.ray.RuedaTrainer:
-    """Whose lost workers are replaced alone."""
+    """Returns a trainer that replaces only the lost workers."""
     backend = rueda.ray.RuedaConfig(elastic=True)
     kwargs = {"max_failures": 1, "train_loop_config": {"folder": str(folder)}, **kwargs}
     return trainer(train, folder, backend_config=backend, **kwargs)
 
 
 def trains_digits(config: dict[str, str]) -> None:
-    """Trains; rank 1 of the first attempt is killed in the middle of it."""
+    """Trains; rank 1 of the first attempt is killed midway."""
     images, labels = samples()
     mine = slice(rueda.rank(), TRAINED, rueda.size())
     weights, first = np.zeros((65, 10)), 0
@@ -411,7 +411,7 @@ def trains_digits(config: dict[str, str]) -> None:
             weights, first = saved["weights"], int(saved["step"]) + 1
     for step in range(first, 60):
         if step == 35 and rueda.rank() == 1 and first == 0:
-            ray.train.get_all_reported_checkpoints()  # returns when what was reported is kept
+            ray.train.get_all_reported_checkpoints()  # returns once the reports are stored
             os.kill(os.getpid(), signal.SIGKILL)
         gradient = gradient_of(weights, images[mine], labels[mine])
         weights -= 2.0 * rueda.allreduce(gradient, name="gradient")
@@ -444,7 +444,7 @@ def check_a_trainer_tells_the_error_and_its_rank(folder: Path) -> None:
 
 
 def meets(config: dict[str, Any]) -> None:
-    """Sums up once the ranks of another trainer are there, too."""
+    """Sums once the ranks of another trainer run too."""
     folder, own = Path(config["folder"]), config["own"]
     (folder / f"{own} {rueda.rank()}").touch()
     deadline = time.monotonic() + 120
@@ -472,7 +472,7 @@ def check_two_trainers_at_once(folder: Path) -> None:
 
 
 class Weights:
-    """What the ranks of an elastic training have in common."""
+    """The state shared by the ranks of an elastic training."""
 
     def __init__(self) -> None:
         self.value = np.zeros((65, 10))
@@ -485,7 +485,7 @@ class Weights:
 
 
 def once(config: dict[str, str], name: str) -> bool:
-    """True for who asks first."""
+    """Returns True for the first caller."""
     try:
         (Path(config["folder"]) / name).touch(exist_ok=False)
     except FileExistsError:
@@ -494,7 +494,7 @@ def once(config: dict[str, str], name: str) -> bool:
 
 
 def goes_on(config: dict[str, str]) -> None:
-    """Trains; a worker is killed in the middle of it, and the steps are as many until another has come for it."""
+    """Trains; a worker is killed midway, and training goes on until another has replaced it."""
     began = rueda.rank(), rueda.size()
     images, labels = samples()
     weights, alone, whole = Weights(), 0, 0
@@ -525,7 +525,7 @@ def goes_on(config: dict[str, str]) -> None:
 
 
 def check_survivors_go_on_and_one_new_worker_joins_them(folder: Path) -> None:
-    """Also where the first is lost."""
+    """Even if the first rank is lost."""
     for lost in (1, 0):
         place = folder / str(lost)
         place.mkdir()
@@ -538,7 +538,7 @@ def check_survivors_go_on_and_one_new_worker_joins_them(folder: Path) -> None:
         ]
         assert newcomer["began"] == (2, 3)
         assert newcomer["alone"] == 0
-        assert all(each["alone"] > 0 for each in survivors), ranks  # while Ray brought another
+        assert all(each["alone"] > 0 for each in survivors), ranks  # while Ray started another
         assert len({each["step"] for each in ranks}) == 1
         accuracies = {each["accuracy"] for each in ranks}
         assert len(accuracies) == 1
@@ -546,7 +546,7 @@ def check_survivors_go_on_and_one_new_worker_joins_them(folder: Path) -> None:
 
 
 def ends_early(config: dict[str, str]) -> None:
-    """One worker is killed, and the others have done all the work before there is another."""
+    """One worker is killed, and the others finish all work before it is replaced."""
     for step in rueda.elastic.steps(10):
         with step:
             if step.number == 5 and rueda.rank() == 1 and once(config, "killed"):
@@ -561,7 +561,7 @@ def check_who_comes_when_the_work_is_done_does_not_fail(folder: Path) -> None:
 
 
 def begins_anew(config: dict[str, str]) -> None:
-    """Knows nothing of survival: all of its workers fail, at different times."""
+    """Does not handle losses: all of its workers fail, at different times."""
     if rueda.rank() == 1 and once(config, "killed"):
         os.kill(os.getpid(), signal.SIGKILL)
     total = int(rueda.allreduce(np.ones(1, int), "one", rueda.Sum)[0])

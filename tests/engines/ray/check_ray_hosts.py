@@ -62,7 +62,7 @@ def check_a_worker_of_the_other_host_that_is_killed_is_named(
 
 
 def addresses(executor: rueda.ray.RayExecutor) -> list[str]:
-    """Of the ranks' nodes: Ray chooses which of them is first."""
+    """Returns the addresses of the ranks' nodes: Ray chooses which of them is first."""
     found = executor.run(ray.util.get_node_ip_address)
     assert {*found} == {"10.213.1.1", "10.213.1.2"}
     return found

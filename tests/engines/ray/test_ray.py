@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).resolve().parent / "check_ray.py"
 VARIABLES = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Fails instead of keeping for ever what a reference leads to that is pickled outside of Ray's own calls.
+    # Rejects references pickled outside of Ray's own calls, whose objects Ray would keep for ever.
     "RAY_allow_out_of_band_object_ref_serialization": "0",
 }
 
@@ -30,7 +30,7 @@ def ran(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OneRun:
     return OneRun(ended.returncode == 0, [ended.output])
 
 
-@pytest.mark.timeout(600)  # one cluster for all: Ray starts workers slowly where cores are busy
+@pytest.mark.timeout(600)  # one cluster for all: Ray starts workers slowly on busy cores
 @each_check_of(SCRIPT)
 def test_checks(ran: OneRun, check: str) -> None:
     ran.require(check)

@@ -1,4 +1,4 @@
-"""rueda.spark on executors of this host, which are processes of their own."""
+"""rueda.spark on executors of this host, which are separate processes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def session(master: str, **settings: str) -> SparkSession:
 
 @contextlib.contextmanager
 def cluster(**settings: str) -> Iterator[SparkSession]:
-    """Two executors that are processes of their own, whose logs are removed at the end."""
+    """Two executors in separate processes, whose logs are removed at the end."""
     spark = session("local-cluster[2,1,1024]", **settings)
     spark.sparkContext.setLogLevel("ERROR")
     work = Path(pyspark.__file__).parent / "work" / str(spark.sparkContext.applicationId)
@@ -96,7 +96,7 @@ def check_results_are_by_rank(spark: SparkSession, folder: Path) -> None:
     assert {value for _, _, value in results} == {22.0}
     assert len(rueda.spark.run(total, (0,))) == spark.sparkContext.defaultParallelism == 2
     assert len(rueda.spark.run(total, (0,), num_proc=1)) == 1
-    # As other libraries give them: numbers of NumPy, and nothing for no arguments.
+    # As other libraries pass them: NumPy numbers, and None for no arguments.
     assert len(rueda.spark.run(rueda.rank, None, None, np.int64(2), np.float32(60))) == 2
 
     def given() -> str | None:
@@ -107,13 +107,13 @@ def check_results_are_by_rank(spark: SparkSession, folder: Path) -> None:
 
 
 def check_large_results_come_whole(spark: SparkSession, folder: Path) -> None:
-    """More than a row takes, which goes in pieces."""
+    """Results larger than a row are sent in pieces."""
     (found,) = rueda.spark.run(lambda: np.arange(17 << 20, dtype=np.int32), num_proc=1)
     assert (found == np.arange(17 << 20)).all()
 
 
 def averages(*rows: int) -> tuple[int, list[float], str | None]:
-    """As a function of Horovod's users: an average of ranks of which some have joined counts them, too."""
+    """Like a Horovod user's function: an average also counts ranks that have joined."""
     import horovod.torch as hvd
 
     hvd.init()
@@ -126,12 +126,13 @@ def averages(*rows: int) -> tuple[int, list[float], str | None]:
 
 def check_horovods_run(spark: SparkSession, folder: Path) -> None:
     require_signatures_of_horovod(rueda.horovod.spark, "spark")
-    alias.install()  # here, and so on the executors, too
+    alias.install()  # here, and thereby on the executors
     import horovod.spark
 
     told = horovod.spark.run(averages, (2, 1), num_proc=2, env={"GIVEN": "yes"}, use_gloo=True)
     assert told == [(0, [1.0, 0.5], "yes"), (1, [1.0], "yes")]
-    # What the core would not understand is hidden from it meanwhile, and is not left to the worker's next task.
+    # A value that the core does not understand is hidden from it meanwhile, and does not leak to
+    # the next task.
     horovod.spark.run(averages, (1, 1), num_proc=2, env={"HOROVOD_LOG_LEVEL": "fatal"})
     left = rueda.spark.run(lambda: os.environ.get("HOROVOD_LOG_LEVEL"), num_proc=2)
     assert left == [None, None]
@@ -153,7 +154,7 @@ def check_horovods_run(spark: SparkSession, folder: Path) -> None:
 
 
 def check_who_fails_before_ranks_have_met_is_told(spark: SparkSession, folder: Path) -> None:
-    """And not who has waited for it, be that a lower rank."""
+    """The error is not that of a waiting rank, even of a lower one."""
 
     def badly(rank: int) -> Callable[[], Any]:
         @contextlib.contextmanager
@@ -177,7 +178,7 @@ def raised_by(act: Callable[[], object]) -> BaseException:
 
 
 class NoSuchSample(Exception):
-    """Of the main script, which workers do not have."""
+    """An error of the main script, which workers do not have."""
 
 
 def check_an_error_is_told_and_not_tried_again(spark: SparkSession, folder: Path) -> None:
@@ -193,7 +194,7 @@ def check_an_error_is_told_and_not_tried_again(spark: SparkSession, folder: Path
     assert "raised on rank 1" in told.__notes__
     assert "on rank 1:" in f"{told.__cause__}"
     assert "in fails" in f"{told.__cause__}"
-    # Nor has a second attempt failed at the files of the first, which would be another error.
+    # A second attempt would have failed at the files of the first, with another error.
     assert len(list(folder.iterdir())) == 2
 
     def misses() -> None:
@@ -234,7 +235,7 @@ def check_an_error_is_told_and_not_tried_again(spark: SparkSession, folder: Path
 
 
 def refuse_wrong_kinds(frame: Any) -> None:
-    """Of each argument, in one sentence that shows it; and what is taken though it is of another kind."""
+    """A wrong argument gets a one-sentence error that shows it; some other types are accepted."""
     wrong: list[tuple[str, Any, str]] = [
         ("args", 5, "args=5: "),
         ("args", "text", "args='text': "),
@@ -332,7 +333,7 @@ def check_what_cannot_work_is_told_before_the_job(spark: SparkSession, folder: P
 
 
 def check_two_jobs_at_once(spark: SparkSession, folder: Path) -> None:
-    """Four worlds by four threads of the driver: each with the sums of its own, whichever of them share the slots."""
+    """Four worlds from four driver threads: each has its own sums, whichever share the slots."""
     found: dict[int, Any] = {}
 
     def ask(add: int, ranks: int) -> None:
@@ -354,7 +355,7 @@ def check_two_jobs_at_once(spark: SparkSession, folder: Path) -> None:
 
 
 def uneven(spark: SparkSession, sizes: list[int]) -> Any:
-    """A DataFrame whose partitions have these numbers of rows."""
+    """Returns a DataFrame whose partitions have these numbers of rows."""
     context = spark.sparkContext
     parts = context.parallelize(list(enumerate(sizes)), len(sizes))
     rows = parts.flatMap(lambda part: [(part[0], [float(i)] * 3) for i in range(part[1])])
@@ -362,7 +363,7 @@ def uneven(spark: SparkSession, sizes: list[int]) -> Any:
 
 
 def seen(batches: rueda.spark.Batches, leaves: bool = False) -> Any:
-    """What each rank has got in three epochs, and its statistics; in one more before it has left early."""
+    """Returns each rank's rows of three epochs, and statistics; `leaves`: after a partial epoch."""
     first = next(iter(batches)).num_rows if leaves else 0
     epochs = []
     for _ in range(3):
@@ -372,7 +373,7 @@ def seen(batches: rueda.spark.Batches, leaves: bool = False) -> Any:
             assert arrays["x"].shape == (batch.num_rows, 3)
             rows += arrays["x"][:, 1].tolist()
         epochs.append(rows)
-    # What is spilled has no name, so that nothing is left of it, however the worker ends.
+    # The spill file is unlinked, so nothing is left of it however the worker ends.
     assert not [name for name in os.listdir(local_folder(0)) if name.startswith("rueda-")]
     return rueda.allgather_object((epochs, first, batches.statistics))
 
@@ -389,9 +390,9 @@ def check_batches_come_again_and_are_written_once(spark: SparkSession, folder: P
             assert first == 16 * leaves
             assert (statistics.rows, statistics.epochs) == (size, 3)
             assert statistics.bytes_read <= statistics.bytes_spilled
-            # Once: what Arrow adds are some hundred bytes for each batch of Spark.
+            # Once: Arrow adds some hundred bytes per batch of Spark.
             assert statistics.bytes_spilled < statistics.bytes_read + 1000 * (size // 30 + 2)
-    # Where Spark has not as many partitions it makes them.
+    # fit() repartitions if Spark has another number of partitions.
     told = rueda.spark.fit(uneven(spark, [5, 6, 7]), seen, 2, columns=["x"])
     assert sum(statistics.rows for _, _, statistics in told) == 18
     both = uneven(spark, [3]).union(uneven(spark, [4]))
@@ -412,7 +413,7 @@ def check_without_a_spill_there_is_one_epoch(spark: SparkSession, folder: Path) 
 
 
 def check_a_full_disk_is_told(spark: SparkSession, folder: Path) -> None:
-    """Also where it takes none of what was still in memory at the end, nor when the file is closed."""
+    """Even if only what is left in memory cannot be written, and even when the file is closed."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     for rows in (10, 100_000):
         spill = Spill(str(folder))
@@ -512,9 +513,10 @@ def accuracy(spark: SparkSession, state: dict[str, Any]) -> float:
 
 
 def check_digits_are_learned(spark: SparkSession, folder: Path) -> None:
-    """From the DataFrame to predictions: as well by two ranks as by one, also where one has far more rows."""
+    """From the DataFrame to predictions: two ranks learn as well as one, even with uneven parts."""
     rows = digits()[HELD_OUT:][:1408]  # whole steps of 32
-    # Slices of one list: so each rank has every other row, and a step of both sees what a step of one sees.
+    # Slices of one list: each rank has every other row, so a step of both sees what a step of one
+    # sees.
     apart = spark.sparkContext.parallelize(rows[1::2] + rows[::2], 2)
     alone = spark.sparkContext.parallelize(rows, 1)
     one = rueda.spark.fit(spark.createDataFrame(alone, DIGITS), learn, 1, batch_size=32)
@@ -549,7 +551,7 @@ def check_predictions_have_a_row_for_each(spark: SparkSession, folder: Path) -> 
 
 
 def check_elephas_model_learns(spark: SparkSession, folder: Path) -> None:
-    """By each mode and frequency of Elephas, on an RDD, with parts of several sizes; and what it refuses."""
+    """Each mode and frequency of Elephas, on an RDD with uneven parts; and what it refuses."""
     rows = digits()[HELD_OUT:]
     pairs = to_simple_rdd(
         spark.sparkContext,
@@ -601,7 +603,7 @@ def check_elephas_model_learns(spark: SparkSession, folder: Path) -> None:
 
 @cache
 def doubled() -> Any:
-    """A layer of the application's own."""
+    """A layer defined by the application."""
     import keras
 
     class Doubled(keras.layers.Layer):  # type: ignore[misc]
@@ -612,7 +614,7 @@ def doubled() -> Any:
 
 
 def check_elephas_model_of_keras_learns(spark: SparkSession, folder: Path) -> None:
-    """As Elephas' users have it: compiled, with metrics; by each mode and frequency, on parts of several sizes."""
+    """As Elephas' users write it: compiled, with metrics; each mode and frequency, uneven parts."""
     import keras
 
     def compiled(optimizer: Any) -> Any:
@@ -688,7 +690,7 @@ def check_elephas_model_of_keras_learns(spark: SparkSession, folder: Path) -> No
 
 
 def check_elephas_model_of_keras_trains_as_one(spark: SparkSession, folder: Path) -> None:
-    """Two ranks with half the batch come to what one comes to, and what Keras itself does, in synchronous training."""
+    """Synchronous: two ranks with half the batch equal one rank, and Keras itself."""
     import keras
 
     keras.utils.set_random_seed(1)
@@ -699,7 +701,7 @@ def check_elephas_model_of_keras_trains_as_one(spark: SparkSession, folder: Path
     y = (x @ [1.0, 2.0, 3.0]).astype(np.float32)
     order = np.concatenate(
         [np.arange(0, 64, 2), np.arange(1, 64, 2)]
-    )  # so each rank has every other row
+    )  # so that each rank has every other row
     found = []
     for ranks in (1, 2):
         model.set_weights(first)
@@ -718,7 +720,7 @@ def check_elephas_model_of_keras_trains_as_one(spark: SparkSession, folder: Path
 
 
 def check_ranks_of_elephas_model_drop_other_units(spark: SparkSession, folder: Path) -> None:
-    """Whichever generator draws, and the same again where the driver's seed is the same."""
+    """With every generator; the same units again for the same seed on the driver."""
     import keras
 
     rows = spark.sparkContext.parallelize([(np.ones(64), 1.0)] * 2, 2)
@@ -753,7 +755,7 @@ def check_ranks_of_elephas_model_drop_other_units(spark: SparkSession, folder: P
                 if each.is_floating_point()
             )
             found.append(kernel)
-        # After one step a weight tells how many ranks have kept its input.
+        # After one step a weight shows how many ranks have kept its input.
         kept, counts = np.unique(np.round(2 * kernel / kernel.max()), return_counts=True)
         assert kept.tolist() == [0, 1, 2], (build, kept)
         assert counts.min() > 4
@@ -761,7 +763,7 @@ def check_ranks_of_elephas_model_drop_other_units(spark: SparkSession, folder: P
 
 
 def check_curves_for_tensorboard(spark: SparkSession, folder: Path) -> None:
-    """Rank 0 writes them, also after an attempt that has come further; and a place that cannot be written to."""
+    """Rank 0 writes them, also after an attempt that got further; a bad path gives a warning."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     def train(batches: Any, first: int) -> list[str]:
@@ -776,12 +778,12 @@ def check_curves_for_tensorboard(spark: SparkSession, folder: Path) -> None:
     curves = folder / "curves"
     for first in (0, 2):
         assert rueda.spark.fit(frame, train, 2, tensorboard=f"file://{curves}", args=[first]) == []
-    assert len(list(curves.glob("events.out.tfevents.*"))) == 2  # not one of each rank
+    assert len(list(curves.glob("events.out.tfevents.*"))) == 2  # one per run, not per rank
     found = EventAccumulator(str(curves)).Reload()
     assert [(p.step, p.value) for p in found.Scalars("loss")] == [(n, n / 4) for n in range(5)]
     assert {p.value for p in found.Scalars("rank")} == {0}
     with rueda.world(0, 1):
-        for step in range(2):  # within a second
+        for step in range(2):  # within one second
             once = summaries_at(folder / "at once")
             once.scalars(step, {"loss": 1.0})
             once.close()
@@ -798,9 +800,9 @@ def check_curves_for_tensorboard(spark: SparkSession, folder: Path) -> None:
 
 
 def check_tfcluster_feeds_all_rows(spark: SparkSession, folder: Path) -> None:
-    """Every row as often as there are epochs, where partitions have several sizes, and nobody waits for ever.
+    """Each row comes once per epoch, even with uneven partitions, and no rank waits for ever.
 
-    All rows are read before the first step: Keras reads ahead, too.
+    All rows are read before the first step: Keras reads ahead too.
     """
 
     def count(args: str, ctx: Any) -> Any:
@@ -815,7 +817,7 @@ def check_tfcluster_feeds_all_rows(spark: SparkSession, folder: Path) -> None:
             rueda.allreduce(np.ones(1), "step")
         rank = (ctx.job_name, ctx.task_index, ctx.executor_id, ctx.num_workers)
         told = (rank, len(batches), list(chain.from_iterable(batches)))
-        if args == "rows":  # the end of the function joins
+        if args == "rows":  # the rank joins when the function ends
             return told
         feed.terminate()
         return rueda.allgather_object(told)
@@ -846,7 +848,7 @@ def check_tfcluster_feeds_all_rows(spark: SparkSession, folder: Path) -> None:
 
 
 def check_an_rdd_is_typed_by_more_than_its_first_tuple(spark: SparkSession, folder: Path) -> None:
-    """Zeros may be whole numbers where those that follow are none, and one that comes late is told with its column."""
+    """Whole numbers may be followed by fractions; a late fraction is an error with its column."""
     context = spark.sparkContext
     pairs: list[Any] = [([0, 0], 1.0), (np.array([0.5, 2.0], np.float32), 3), ([1, 2], 0)]
     frame = as_frame(context.parallelize(pairs, 2), ("features", "label"))
@@ -873,7 +875,7 @@ def check_an_rdd_is_typed_by_more_than_its_first_tuple(spark: SparkSession, fold
 
 
 class Held:
-    """Batches, the second of which comes once somebody has begun to end the feed."""
+    """Yields a second batch only once somebody has begun to end the feed."""
 
     def __init__(self) -> None:
         self.is_read = threading.Event()
@@ -892,12 +894,12 @@ class Held:
         raise AssertionError("read on")
 
     def meet(self, count: int) -> None:
-        time.sleep(0.01)  # others that end the feed come in the meantime
+        time.sleep(0.01)  # meanwhile others end the feed too
         self.met.append(count)
 
 
 def check_a_feed_ends_while_another_thread_reads(spark: SparkSession, folder: Path) -> None:
-    """As Keras' reader may, on TensorFlow, when the function has ended."""
+    """Like the reader of Keras on TensorFlow when the function has ended."""
     held = Held()
     held.feed = DataFeed(SimpleNamespace(batches=held, epochs=3, feeds=[]))
     taken: list[Any] = []
@@ -921,7 +923,7 @@ def check_a_feed_ends_while_another_thread_reads(spark: SparkSession, folder: Pa
 
 
 def as_main(script: str, folder: Path, *arguments: str) -> str:
-    """What a script of this session's writes, which is not to end the session."""
+    """Runs a script in this session, without ending it; returns what the script writes."""
     path = folder / "script.py"
     path.write_text(re.sub(r"^ *(spark|context)\.stop\(\)\n", "", script, flags=re.MULTILINE))
     before, sys.argv = sys.argv, [str(path), *arguments]
@@ -964,11 +966,11 @@ def check_the_example_for_users_of_tensorflowonspark(spark: SparkSession, folder
     assert (scores.argmax(1) == labels[:HELD_OUT]).mean() > 0.8
 
 
-# From here on workers end, and those that follow load torch anew, which takes them longest.
+# From here on workers are killed; new ones load torch again, which takes most of their start.
 
 
 def check_a_killed_worker_makes_all_begin_anew(spark: SparkSession, folder: Path) -> None:
-    """It goes on from the checkpoint, and the world of the attempt before is not entered again."""
+    """Training resumes from the checkpoint, and no rank enters the previous attempt's world."""
 
     def train(batches: rueda.spark.Batches) -> list[Any]:
         begun = batches.checkpoint.load() or []
@@ -992,7 +994,7 @@ def check_a_killed_worker_makes_all_begin_anew(spark: SparkSession, folder: Path
     assert [epoch for epoch, _, _ in found] == [0, 1, 2, 3]
     assert {rows for _, rows, _ in found} == {1000}
     assert [is_second for _, _, is_second in found] == [False, False, True, True]
-    # Again with the same folder: there is nothing left to train.
+    # Again with the same folder: nothing is left to train.
     assert rueda.spark.fit(frame, train, 2, checkpoint=folder / "state") == found
 
 
@@ -1010,7 +1012,7 @@ def check_a_killed_executor_makes_all_begin_anew(spark: SparkSession, folder: Pa
 
 
 def check_what_spark_computes_before_may_fail(spark: SparkSession, folder: Path) -> None:
-    """On one rank's rows: Spark tells it, as in every job, after its attempts; and nobody hangs."""
+    """One rank's rows fail: Spark reports it after its attempts, as in every job; nobody hangs."""
     frame = spark.range(0, 8, 1, 2).selectExpr("assert_true(id < 6, 'a bad row in Spark') AS x")
 
     def count(batches: rueda.spark.Batches) -> float:
@@ -1023,7 +1025,7 @@ def check_what_spark_computes_before_may_fail(spark: SparkSession, folder: Path)
 
 
 def moved(processes: list[int]) -> int:
-    """Bytes that processes have read and written, files and sockets alike; see benchmarks/spark/measure.py."""
+    """Returns bytes read and written, in files and sockets; see benchmarks/spark/measure.py."""
     found = 0
     for process in processes:
         for line in Path(f"/proc/{process}/io").read_text().splitlines():
@@ -1033,9 +1035,9 @@ def moved(processes: list[int]) -> int:
 
 
 def check_nothing_goes_through_the_driver(spark: SparkSession, folder: Path) -> None:
-    """Neither rows nor gradients: many times more than the driver's processes read and write in the meantime.
+    """Rows and gradients are many times larger than what the driver's processes read and write.
 
-    In a session of its own, as the kernel does not count what Spark sends by epoll, its default.
+    Uses its own session: the kernel does not count what Spark sends by epoll, its default.
     """
 
     def train(batches: rueda.spark.Batches) -> tuple[int, int]:
@@ -1058,7 +1060,7 @@ def check_nothing_goes_through_the_driver(spark: SparkSession, folder: Path) -> 
 
 
 def check_dynamic_allocation_is_refused(spark: SparkSession, folder: Path) -> None:
-    """In a session of its own, which is the last."""
+    """Uses its own session, which is the last."""
     spark.stop()
     other = session("local[1]", **{"spark.dynamicAllocation.enabled": "true"})
     with raises(rueda.UnsupportedError, "spark.dynamicAllocation.enabled is true"):

@@ -42,7 +42,7 @@ def check_an_error_of_the_other_host_is_told(spark: SparkSession) -> None:
 
 
 def check_a_worker_of_the_other_host_that_is_killed_is_named(spark: SparkSession) -> None:
-    """By Spark, which has tried twice."""
+    """Spark names it after two attempts."""
     told: Any = None
     try:
         rueda.spark.run(dies_on_the_second_host, num_proc=4)

@@ -1,4 +1,4 @@
-"""What the tests of Spark need beside its environment."""
+"""What the tests of Spark need besides its environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OLDEST = 17
 
 @pytest.fixture(scope="module", autouse=True)
 def _java() -> None:
-    """As Spark looks for it."""
+    """Finds Java the way Spark does."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(f"{home}/bin/java" if home else "java")
     needs = f"Spark needs Java {_OLDEST} or newer, and"

@@ -1,4 +1,4 @@
-"""rueda.spark in Spark's own environment: a local cluster, whose executors are processes of their own."""
+"""rueda.spark in Spark's own environment: a local cluster with executors in separate processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ran(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OneRun:
     return OneRun(ended.returncode == 0, [ended.output])
 
 
-@pytest.mark.timeout(900)  # one session for all: Spark starts slowly where cores are busy
+@pytest.mark.timeout(900)  # one session for all: Spark starts slowly on busy cores
 @each_check_of(SCRIPT)
 def test_checks(ran: OneRun, check: str) -> None:
     ran.require(check)

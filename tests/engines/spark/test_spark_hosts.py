@@ -36,7 +36,7 @@ def ran(engine: Engine, digits: dict[str, str], tmp_path_factory: pytest.TempPat
         return hosts.run(SCRIPT, master, hosts.address("h0"), limit=540)
 
 
-@pytest.mark.timeout(600)  # six JVMs, which start slowly where cores are busy
+@pytest.mark.timeout(600)  # six JVMs, which start slowly on busy cores
 @each_check_of(SCRIPT)
 def test_checks(ran: OneRun, check: str) -> None:
     ran.require(check)

@@ -1,4 +1,4 @@
-"""Every rank: what is checked of DistributedOptimizer and of checkpoints on the CPU, on models of the GPU."""
+"""Every rank: the CPU's checks of DistributedOptimizer and of checkpoints, on models of the GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 
 
 def check_road() -> None:
-    """The models of these checks are on the GPU indeed."""
+    """The models of these checks really are on the GPU."""
     with device.counted() as grown:
         check_torch_optimizer.check_equals_training_on_the_whole_batch()
     device.must_have_taken_its_road(grown)

@@ -1,4 +1,4 @@
-"""Every rank: what cannot be reduced is the same error on all of them, and the world goes on."""
+"""Every rank: unsupported input raises the same error on all ranks, and the world goes on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_world_still_works_on_gpus() -> None:
 
 @needs_gpu
 def check_index_out_of_range() -> None:
-    """Torch makes no such tensor, so the adapter's description of one is changed."""
+    """Torch cannot make such a tensor, so the check changes the adapter's description of one."""
     as_it_is = tensors._view
     bad = rueda.rank() == rueda.size() - 1
     if bad:

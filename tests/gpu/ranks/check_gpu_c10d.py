@@ -1,4 +1,4 @@
-"""Every rank: what is checked of the backend "rueda" of torch.distributed on the CPU, on tensors of the GPU."""
+"""Every rank: the CPU's checks of the torch.distributed backend "rueda", on tensors of the GPU."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ import torch
 
 
 def checks_of(module: ModuleType) -> dict[str, Callable[[], None]]:
-    """Those that ``module`` itself has."""
+    """Returns the checks defined in ``module``."""
     return {name: check for name, check in vars(module).items() if name.startswith("check_")}
 
 
 def check_road() -> None:
-    """The reductions of this module's checks are not done on the CPU in secret."""
+    """The reductions of these checks do not silently run on the CPU."""
     with device.counted() as grown:
         check_c10d_collectives.check_reduce_scatter()
         check_c10d_training.check_ddp()

@@ -1,6 +1,6 @@
-"""Every rank: works and futures of torch.distributed keep streams in order, and hold up none that does not ask.
+"""Every rank: works and futures of torch.distributed order streams and block no other stream.
 
-As in check_gpu_streams.py, kernels that only take time are put where a missing wait would show.
+As in check_gpu_streams.py, kernels that only take time stand where a missing wait would show.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def total() -> float:
 
 
 def delayed(value: float, tensor: torch.Tensor | None = None) -> torch.Tensor:
-    """A tensor that gets its value only after a while, on the current stream."""
+    """Returns a tensor filled on the current stream after a delay."""
     tensor = torch.zeros(COUNT) if tensor is None else tensor
     torch.cuda._sleep(DELAY)
     return tensor.fill_(value)
@@ -39,7 +39,7 @@ def holds(tensor: torch.Tensor, value: float) -> None:
 
 
 def check_all_reduce() -> None:
-    """What is not about streams, so that a rehearsal runs something."""
+    """Not about streams, so that a rehearsal runs something."""
     tensor = torch.full((COUNT,), dist.get_rank() + 1.0)
     with device.counted() as grown:
         dist.all_reduce(tensor)
@@ -48,10 +48,10 @@ def check_all_reduce() -> None:
 
 
 def check_outputs_that_are_written_at_once() -> None:
-    """On a GPU without a copy: apart from the input, in its place, and overlapping it otherwise."""
+    """GPU outputs without a copy: separate from the input, in place, and overlapping it."""
     size, rank = dist.get_world_size(), dist.get_rank()
     group = dist.group.WORLD
-    for step in range(3):  # the later ones are replayed
+    for step in range(3):  # the later steps are replayed
         gathered = torch.zeros(size, 1000)
         gathered[rank] = rank + 1.0 + step
         group.all_gather_single(gathered, gathered[rank]).wait()
@@ -105,7 +105,7 @@ def check_waiting_on_another_stream() -> None:
 
 @needs_gpu
 def check_results_that_are_copied_to_their_places() -> None:
-    """Outputs of the engine's, and tensors with gaps: the copies are in order, too."""
+    """Copies to outputs of the engine and to tensors with gaps are ordered too."""
     size, rank = dist.get_world_size(), dist.get_rank()
     side = torch.cuda.Stream()
     for _ in range(4):
@@ -138,7 +138,7 @@ def check_futures() -> None:
     for step in range(6):
         tensor = delayed(dist.get_rank() + 1.0)
         future = dist.all_reduce(tensor, async_op=True).get_future()
-        # In a callback, on a stream of its own; behind it, on a stream that waits for the callback's future.
+        # In a callback on its own stream; then on a stream that waits for the callback's future.
         chained = future.then(lambda done: done.value()[0] * 2)
         with torch.cuda.stream(side):
             after = chained.wait() + 1
@@ -149,12 +149,12 @@ def check_futures() -> None:
         holds(copy, total())
     work = dist.all_reduce(torch.ones(COUNT), async_op=True)
     work.wait()
-    holds(work.get_future().wait()[0], float(size))  # of one that is over
+    holds(work.get_future().wait()[0], float(size))  # of a finished work
 
 
 @needs_gpu
 def check_memory_is_not_reused_early() -> None:
-    """Freed after a wait on another stream, or without any; the allocator gives the block out again at once."""
+    """Memory freed after a wait on another stream, or without a wait, is reused at once."""
     side = torch.cuda.Stream()
     sums = []
     for step in range(100):
@@ -189,7 +189,7 @@ def check_messages_through_the_host() -> None:
         sending = dist.isend(delayed(100.0 * rank + step), right)
         before = -1.0 if step == 0 else 100.0 * left + step - 1
         torch.cuda._sleep(DELAY)
-        seen = into * 1.0  # read after a while, and before the receive writes it
+        seen = into * 1.0  # reads after a delay, before the receive writes it
         receiving = dist.irecv(into, left)
         with torch.cuda.stream(side):
             receiving.wait()
@@ -234,7 +234,7 @@ def check_what_torch_asks_about_devices() -> None:
     assert torch.device("cuda") in dist.group.WORLD._device_types
 
 
-# Last: a capture that is spoiled leaves the process in no state for more.
+# Last: a spoiled capture leaves the process unusable.
 @needs_gpu
 def check_capture_is_refused() -> None:
     tensor = torch.ones(64)

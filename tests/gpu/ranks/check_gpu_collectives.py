@@ -1,4 +1,4 @@
-"""Every rank: each collective on tensors of each dtype against the same on the CPU, and what the GPU was given."""
+"""Every rank: each collective on tensors of each dtype against the CPU, and the GPU's work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNSIGNED = {torch.uint8, torch.bool} | {
 
 
 def numbers(seed: int, rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Rank's input, on the CPU: whole numbers that are exact in every dtype."""
+    """Returns the rank's input on the CPU: whole numbers that are exact in every dtype."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     low = 0 if dtype in UNSIGNED else -3
     high = 2 if dtype == torch.bool else 4
@@ -29,7 +29,7 @@ def numbers(seed: int, rank: int, shape: tuple[int, ...], dtype: torch.dtype) ->
 
 
 def summed(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """The sum over ranks; every dtype goes through one in which torch can add."""
+    """Returns the sum over ranks, computed in a dtype in which torch can add."""
     dtype = tensors[0].dtype
     wide = torch.complex128 if dtype.is_complex else torch.float64
     return torch.stack([t.to(wide) for t in tensors]).sum(0).to(dtype)
@@ -93,7 +93,7 @@ def check_every_operation() -> None:
 
 def check_parts_of_different_lengths() -> None:
     n, me = rueda.size(), rueda.rank()
-    for step in range(3):  # the later ones are replayed
+    for step in range(3):  # the later steps are replayed
         gathered = rt.allgather(torch.full((me + 1, 2), float(me + step), device=DEVICE), name="g")
         equal(gathered, torch.cat([torch.full((r + 1, 2), float(r + step)) for r in ranks()]))
         rows = torch.arange(float(n + 1)).repeat_interleave(2).view(n + 1, 2)
@@ -112,7 +112,7 @@ def check_layouts() -> None:
     matrix = torch.arange(12.0).reshape(3, 4)
     on_device = matrix.to(DEVICE)
     equal(rt.allreduce(on_device.T, name="t", op=rt.Sum), matrix.T * n)
-    odd = torch.zeros(1000, device=DEVICE)[1:778]  # not aligned as an allocation is
+    odd = torch.zeros(1000, device=DEVICE)[1:778]  # not aligned like an allocation
     odd.fill_(1)
     equal(rt.allreduce_(odd, name="odd", op=rt.Sum), torch.full((777,), float(n)))
     first, second = rt.grouped_allreduce([on_device, on_device + 1], name="g", op=rt.Sum)
@@ -166,7 +166,7 @@ def check_many_tensors_are_packed_in_one_launch() -> None:
 
 
 def check_large_tensors() -> None:
-    """Of many chunks on the staged path, and of a length that no chunk divides."""
+    """Many chunks on the staged path, and a length that is no multiple of a chunk."""
     count = (48 << 20) // 4 + 1
     me = rueda.rank()
     ramp = torch.arange(count, device=DEVICE, dtype=torch.float32).remainder_(1024)

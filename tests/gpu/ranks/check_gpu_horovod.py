@@ -15,7 +15,7 @@ CLOSE = {"rtol": 1e-9, "atol": 1e-10}
 
 
 def check_sync_batch_norm() -> None:
-    """Over the ranks' parts of a batch, which differ in size, as BatchNorm over all of it."""
+    """Ranks with parts of different size get the results of BatchNorm over the whole batch."""
     parts = [2 * rank + 3 for rank in range(hvd.size())]
     torch.manual_seed(4)
     whole = torch.randn(sum(parts), 5, 4, 3, dtype=torch.float64).to(DEVICE)

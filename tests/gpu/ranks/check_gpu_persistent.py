@@ -1,4 +1,4 @@
-"""Every rank: persistent allreduces on the device; with NCCL captured into a CUDA graph with a training step."""
+"""Every rank: persistent allreduces on the GPU; with NCCL, a training step in a CUDA graph."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_what_the_stream_writes_before_and_after() -> None:
     torch.cuda.synchronize()
     for step in range(4):
         with torch.cuda.stream(side):
-            torch.cuda._sleep(20_000_000)  # 10 ms, about
+            torch.cuda._sleep(20_000_000)  # about 10 ms
             tensor.fill_(rueda.rank() + 1.0 + step)
             operation.start()
             operation.wait()
@@ -72,7 +72,7 @@ def check_what_the_stream_writes_before_and_after() -> None:
 
 @needs_gpu
 def check_a_captured_training_step() -> None:
-    """The same weights as without a graph, over several steps with changing inputs."""
+    """Gives the same weights as without a graph, over several steps with changing inputs."""
     torch.manual_seed(1)
     model = torch.nn.Linear(64, 8).to(DEVICE)
     twin = torch.nn.Linear(64, 8).to(DEVICE)
@@ -93,7 +93,7 @@ def check_a_captured_training_step() -> None:
             for parameter in model.parameters():
                 parameter -= 0.1 * parameter.grad
 
-    # What the host has to take part in cannot be captured.
+    # Operations that need the host cannot be captured.
     if ROAD != "nccl":
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -104,7 +104,7 @@ def check_a_captured_training_step() -> None:
         return
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # connects, and warms up
+    with torch.cuda.stream(side):  # connects and warms up
         for _ in range(2):
             step()
     torch.cuda.current_stream().wait_stream(side)
@@ -125,7 +125,7 @@ def check_a_captured_training_step() -> None:
     torch.cuda.synchronize()
     for one, other in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(one, other)
-    # Graphs go before what they hold.
+    # Delete the graph before the operations it uses.
     del graph
 
 

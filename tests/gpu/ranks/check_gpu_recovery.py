@@ -1,4 +1,4 @@
-"""Every rank of three: the last is killed while tensors of a GPU are under way, and the others go on."""
+"""Every rank of three: the last is killed while GPU tensors are in flight; the others go on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from training import adam, batch, close, model, same_bits, share
 
 STEPS = 9
-COUNT = 5_000_011  # elements: some tens of ms of an allreduce through the host
+COUNT = 5_000_011  # elements: an allreduce through the host takes some tens of ms
 
 
 def die() -> None:
@@ -38,7 +38,7 @@ def check_the_others_recover_with_tensors_under_way() -> None:
     causes = []
     for handle in under_way:
         try:
-            assert torch.all(handle.result() == 6)  # where it was quicker than the end of the rank
+            assert torch.all(handle.result() == 6)  # if it finished before the rank died
         except rueda.PeerLostError as error:
             causes.append(error.peer)
     while not causes:
@@ -56,7 +56,7 @@ def check_the_others_recover_with_tensors_under_way() -> None:
 
 
 def check_training_goes_on() -> None:
-    """Each step's mean is that of the whole batch, however many ranks share it: the model is that of one process."""
+    """Ranks always share the whole batch, so the model equals that of one process."""
     members = rueda.size()
     assert members == 2, "the check before has lost one"
     trained = model()

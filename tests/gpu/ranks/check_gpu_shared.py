@@ -1,4 +1,4 @@
-"""Two ranks on one GPU where NCCL is demanded: an error on both that names the choice, and the world goes on."""
+"""Two ranks on one GPU with NCCL required: both get an error that names the choice, then go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every rank: what is checked of strategies on the CPU, on models of the GPU."""
+"""Every rank: the CPU's checks of strategies, on models of the GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch
 from simulated import fresh, train
 from training import adam, same_bits
 
-# int8 and leaves are for tensors of the CPU.
+# int8 and leaves only work on CPU tensors.
 FOR_CPU = {"check_diloco_with_int8", "check_a_scheduler_of_before_with_leaves"}
 LEFT_OUT = FOR_CPU if DEVICE.type == "cuda" else set()
 
@@ -34,7 +34,7 @@ def check_int8_is_refused() -> None:
 
 
 def check_road() -> None:
-    """Means are not taken on the CPU in secret."""
+    """Means are not silently computed on the CPU."""
     trained, optimizer = fresh(adam)
     wrapped = rt.wrap(trained, optimizer, strategy="local:2")
     with device.counted() as grown:

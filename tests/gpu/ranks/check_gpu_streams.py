@@ -1,6 +1,6 @@
-"""Every rank: what streams still write is waited for, what they write next comes after, and memory is not reused early.
+"""Every rank: operations wait for a stream's earlier writes, precede later ones, and keep memory.
 
-Kernels that only take time are put before the writes and after the submissions, so that what is not ordered shows.
+Kernels that only take time precede the writes and follow the submissions, so a missing order shows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def total() -> float:
 
 
 def delayed_fill(tensor: torch.Tensor, value: float) -> None:
-    """Writes the tensor, after a while, on the current stream."""
+    """Fills the tensor on the current stream after a delay."""
     torch.cuda._sleep(DELAY)
     tensor.fill_(value)
 
@@ -67,7 +67,7 @@ def check_written_on_one_stream_and_read_on_another() -> None:
             copy = handle.result() * 1.0
             read = torch.cuda.Event()
             read.record()
-        producer.wait_event(read)  # the next step's writing
+        producer.wait_event(read)  # before the next step writes
         consumer.synchronize()
         expected = torch.full((COUNT,), total() + rueda.size() * step)
         torch.testing.assert_close(copy.cpu(), expected)
@@ -75,7 +75,7 @@ def check_written_on_one_stream_and_read_on_another() -> None:
 
 @needs_gpu
 def check_the_submitting_stream_comes_after_too() -> None:
-    """Though another stream has asked for the result, what this one writes next must not be in it."""
+    """What the submitting stream writes next must not appear in a result read on another stream."""
     producer, consumer = torch.cuda.Stream(), torch.cuda.Stream()
     tensor = torch.zeros(COUNT, device=DEVICE)
     torch.cuda.synchronize()
@@ -116,7 +116,7 @@ def check_several_streams_at_once() -> None:
 
 @needs_gpu
 def check_memory_freed_after_the_result_is_not_reused_early() -> None:
-    """The allocator gives the block out again at once, to what the same stream writes next."""
+    """The allocator gives the block at once to the next allocation on the same stream."""
     side = torch.cuda.Stream()
     sums = []
     for step in range(150):
@@ -134,7 +134,7 @@ def check_memory_freed_after_the_result_is_not_reused_early() -> None:
 
 @needs_gpu
 def check_memory_freed_in_flight_is_kept() -> None:
-    """Nobody waits for the operation: its memory must not be given out while it is still written."""
+    """Nobody waits for the operation: its memory must not be reused while it is written."""
     for step in range(30):
         dropped = torch.full((COUNT,), rueda.rank() + 1.0, device=DEVICE)
         torch.cuda._sleep(DELAY // 10)
@@ -157,10 +157,10 @@ def check_results_of_their_own_memory_outlive_their_handles() -> None:
         device.equal(gathered, torch.full((rows, 1000), float(step)))
 
 
-# Last: a capture that is spoiled leaves the process in no state for more.
+# Last: a spoiled capture leaves the process unusable.
 @needs_gpu
 def check_capture_is_refused() -> None:
-    """In the mode that is torch's own, in which any thread's unsafe call would spoil the capture, and in another."""
+    """In torch's default mode, where any thread's unsafe call spoils a capture, and in another."""
     for mode in ("thread_local", "global"):
         tensor = torch.ones(64, device=DEVICE)
         rt.allreduce_(tensor, name="captured", op=rt.Average)
@@ -174,7 +174,7 @@ def check_capture_is_refused() -> None:
         graph.replay()
         torch.testing.assert_close(tensor.cpu(), torch.full((64,), 2.0))
         parallel.still_works()
-        # Beside a graph everything is allowed.
+        # Outside a capture everything is allowed.
         for _ in range(3):
             tensor.fill_(rueda.rank() + 1.0)
             graph.replay()
@@ -184,7 +184,7 @@ def check_capture_is_refused() -> None:
 
 @needs_gpu
 def check_capture_is_not_spoiled_by_the_engine() -> None:
-    """Which looks from time to time at what it has enqueued before."""
+    """The engine polls earlier operations from time to time."""
     tensor = torch.ones(64, device=DEVICE)
     for _ in range(5):
         rt.allreduce_(tensor, name="before", op=rt.Average)

@@ -1,4 +1,4 @@
-"""Every rank: DistributedOptimizer on a GPU against training in one process on the whole batch."""
+"""Every rank: DistributedOptimizer on a GPU against one process that trains on the whole batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 BATCH = 24  # divides by 1, 2, 3 and 4
-# Double precision; the ranks' sums are only ordered differently.
+# Double precision: only the order of the ranks' sums differs.
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
 
 Optimizer = torch.optim.Optimizer
@@ -45,12 +45,12 @@ def batch(step: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, 
 
 
 def share(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a batch."""
+    """Returns this rank's part of a batch."""
     return tensor.chunk(rueda.size())[rueda.rank()]
 
 
 def same_bits(tensors: Iterable[torch.Tensor]) -> None:
-    """All ranks hold the same."""
+    """All ranks hold the same bits."""
     content = b"".join(t.detach().cpu().numpy().tobytes() for t in tensors)
     digests = rueda.allgather_object(hashlib.sha256(content).hexdigest())
     assert len(set(digests)) == 1, "ranks hold different bits"
@@ -62,7 +62,7 @@ def close(left: nn.Module, right: nn.Module, **tolerance: float) -> None:
 
 
 def pair(make: Make, dtype: torch.dtype = torch.float64, **options: Any) -> tuple[Any, ...]:
-    """A model that is trained by all ranks, and the same that each trains alone."""
+    """Returns a model trained by all ranks, and a copy that each rank trains alone."""
     shared = model(dtype)
     alone = copy.deepcopy(shared)
     distributed = rt.DistributedOptimizer(
@@ -84,7 +84,7 @@ def train(shared: Any, distributed: Any, alone: Any, single: Any, steps: int = 4
 
 def check_equals_training_on_the_whole_batch() -> None:
     for make in (sgd, adam):
-        # Whether gradients may lie in buckets, where there are any for this device.
+        # Whether gradients may be views of buckets, if this device has buckets.
         for views in (None, True, False):
             together = pair(make, gradient_as_bucket_view=views)
             with counted() as grown:
@@ -96,14 +96,14 @@ def check_equals_training_on_the_whole_batch() -> None:
 
 @needs_gpu
 def check_gradients_lie_in_buckets() -> None:
-    """With one rank, too, for the host's sake; with 25 MiB where nobody says otherwise."""
+    """Even with one rank, which saves host time; buckets have 25 MiB by default."""
     layers = nn.Sequential(*(nn.Linear(1 << 10, 1 << 10, device=DEVICE) for _ in range(9)))
     distributed = rt.DistributedOptimizer(sgd(layers.parameters()), layers.named_parameters())
     for _ in range(2):
         distributed.zero_grad()
         layers(torch.ones(1, 1 << 10, device=DEVICE)).sum().backward()
         distributed.step()
-    # Each layer has 4 MiB and 4 KiB: the first bucket closes with 1 MiB, the second after seven layers.
+    # Each layer has 4 MiB and 4 KiB: the first bucket closes at 1 MiB, the second after 7 layers.
     sizes = distributed.gradient_buckets().sizes
     assert [round(size / (4 << 20)) for size in sizes] == [1, 7, 1], sizes
 
@@ -178,9 +178,9 @@ def check_backward_on_a_side_stream() -> None:
 
 @needs_gpu
 def check_layers_on_streams_of_their_own() -> None:
-    """Autograd works where the forward pass ran, so that a bucket's gradients become ready on several streams."""
+    """Autograd runs on the forward's streams, so a bucket's gradients come from several streams."""
     main = torch.cuda.current_stream()
-    # The last layer's gradients come first: on a stream of its own, or on the main one.
+    # The last layer's gradients come first: on their own stream, or on the main one.
     for streams in ([torch.cuda.Stream(), torch.cuda.Stream()], [torch.cuda.Stream(), main]):
         shared, distributed, alone, single = pair(sgd)
         parts = tuple(zip(streams, (shared[:1], shared[1:]), strict=True))
@@ -199,7 +199,7 @@ def check_layers_on_streams_of_their_own() -> None:
 
 
 class Late(torch.autograd.Function):
-    """Does nothing but delay the stream on which the backward pass works."""
+    """Only delays the stream of the backward pass."""
 
     @staticmethod
     def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
@@ -237,7 +237,7 @@ def check_grad_scaler() -> None:
         scaled_step(scalers[1], single, whole, distributed=False)
     close(shared, alone, rtol=2e-2, atol=2e-3)
     same_bits(shared.parameters())
-    # One rank's overflow is everybody's: all skip the step and halve their scale.
+    # One rank's overflow affects all: all skip the step and halve their scale.
     before = [parameter.detach().clone() for parameter in shared.parameters()]
     x, y = batch(9, torch.float32)
     loss = F.cross_entropy(shared(share(x)), share(y))
@@ -253,7 +253,7 @@ def check_broadcast_of_parameters_and_state() -> None:
     for make in (sgd, adam):
         own = model(seed=10 + rueda.rank())
         optimizer = make(own.parameters())
-        if rueda.rank() == rueda.size() - 1:  # the root alone has taken steps
+        if rueda.rank() == rueda.size() - 1:  # only the root has taken steps
             for step in range(2):
                 optimizer.zero_grad()
                 x, y = batch(step)

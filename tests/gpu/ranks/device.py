@@ -1,4 +1,4 @@
-"""What the checks of this folder share: the device, the path that tensors must take, counters, comparisons."""
+"""Shared by the checks of this folder: device, expected path of tensors, counters, comparisons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROAD = os.environ.get("EXPECTED_ROAD", "")
 
 
 def needs_gpu(check: Callable[[], None]) -> Callable[[], None]:
-    """Leaves a check out of a rehearsal: it is about streams, or about what GPUs count."""
+    """Skips a check in a rehearsal: it is about streams or GPU counters."""
 
     @functools.wraps(check)
     def run_or_leave_out() -> None:
@@ -36,7 +36,7 @@ def needs_gpu(check: Callable[[], None]) -> Callable[[], None]:
 
 @contextmanager
 def counted() -> Iterator[dict[str, float]]:
-    """By how much each counter has grown in the block, once it has been left."""
+    """Yields how much each counter grew in the block, filled in when the block ends."""
     grown: dict[str, float] = {}
     before = rueda.metrics()
     yield grown
@@ -45,7 +45,7 @@ def counted() -> Iterator[dict[str, float]]:
 
 
 def must_have_taken_its_road(grown: dict[str, float]) -> None:
-    """After a block in which tensors that NCCL can reduce were."""
+    """Checks the path after a block that reduced tensors which NCCL supports."""
     if not ON_GPU:
         return
     assert ROAD in {"nccl", "staged"}, "EXPECTED_ROAD is not set"
@@ -54,7 +54,7 @@ def must_have_taken_its_road(grown: dict[str, float]) -> None:
 
 
 def equal(left: torch.Tensor, right: torch.Tensor) -> None:
-    """The same elements; ``left`` on the device, ``right`` anywhere."""
+    """Checks for equal elements; ``left`` is on the device, ``right`` anywhere."""
     assert left.device == DEVICE, left.device
     assert left.dtype == right.dtype, (left.dtype, right.dtype)
     assert left.shape == right.shape, (left.shape, right.shape)
@@ -64,5 +64,5 @@ def equal(left: torch.Tensor, right: torch.Tensor) -> None:
 
 
 def ranks() -> range:
-    """All of the world."""
+    """Returns all ranks of the world."""
     return range(rueda.size())

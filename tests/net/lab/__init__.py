@@ -1,4 +1,4 @@
-"""A lab of hosts on this machine: network namespaces around a switch, each with a hostname of its own.
+"""A lab of hosts on this machine: network namespaces around a switch, each with its own hostname.
 
 As a fixture: `with Lab(2) as lab`. As a command: `python -m tests.net.lab up`. See lab.py.
 """

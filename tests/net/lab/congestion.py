@@ -1,4 +1,4 @@
-"""Which congestion control the connections of a namespace use."""
+"""The congestion control of the connections in a namespace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AVAILABLE = _IPV4 / "tcp_available_congestion_control"
 
 @contextmanager
 def _allowed(name: str) -> Iterator[None]:
-    """Lets namespaces choose `name`; what has been chosen stays when this is taken back."""
+    """Lets namespaces choose `name`; a choice stays in effect after this is undone."""
     before = _ALLOWED.read_text()
     if name in before.split():
         yield
@@ -28,7 +28,7 @@ def _allowed(name: str) -> Iterator[None]:
 
 
 def use_congestion_control(namespaces: list[str], name: str) -> None:
-    """For connections that are made from now on: reno, cubic or bbr."""
+    """Sets the congestion control of new connections: reno, cubic or bbr."""
     if name not in _AVAILABLE.read_text().split():
         raise Unavailable(f"this kernel has no congestion control '{name}'")
     set_it = ["sh", "-c", 'echo "$0" > "$1"', name, str(_IPV4 / "tcp_congestion_control")]

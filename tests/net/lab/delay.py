@@ -1,8 +1,8 @@
-"""A line that takes its time: hands frames on between two interfaces, each after the same delay.
+"""A delay line: forwards frames between two interfaces, each after the same delay.
 
-python delay.py PORT TAP SECONDS, in the switch's namespace: PORT is where the host's link ends, TAP what stands for
-it at the switch. This kernel has no netem. Good for some 100 Mbit/s; hosts must have their offloads turned off,
-since a frame of 64 KiB or without a checksum cannot be handed on.
+python delay.py PORT TAP SECONDS, in the switch's namespace: PORT is the switch's end of the host's
+link, TAP takes its place at the switch. This kernel has no netem. Good for about 100 Mbit/s. Hosts
+must have their offloads turned off: a frame of 64 KiB or without a checksum cannot be forwarded.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _TUNSETIFF = 0x400454CA
 _TAP_WITHOUT_HEADER = 0x1002
 _ALL_PROTOCOLS = 3
 _MAX_FRAME = 1 << 16
-# Taken at once before looking at the clock again.
+# Frames read per look at the clock.
 _BATCH = 64
-# What is on its way in one direction, as the buffer of a router would be: more is dropped.
+# Frames in flight in one direction, like a router's buffer; more are dropped.
 _MAX_WAITING = 20_000
 
 Send = Callable[[bytes], object]
 
 
 class Direction:
-    """Frames on their way to one side."""
+    """The frames in flight in one direction."""
 
     def __init__(self, send: Send, delay: float) -> None:
         self._send = send
@@ -39,7 +39,7 @@ class Direction:
 
     @property
     def due(self) -> float:
-        """When the next one must go."""
+        """When the next frame is due."""
         return self._waiting[0][0] if self._waiting else float("inf")
 
     def take(self, frame: bytes, now: float) -> None:
@@ -47,24 +47,24 @@ class Direction:
             self._waiting.append((now + self._delay, frame))
 
     def deliver(self, now: float) -> None:
-        """Sends all that are due."""
+        """Sends all frames that are due."""
         while self.due <= now:
             frame = self._waiting.popleft()[1]
             try:
                 self._send(frame)
-            except OSError:  # full, or down: lost
+            except OSError:  # the interface is full or down: the frame is lost
                 continue
 
 
 def open_tap(name: str) -> int:
-    """Attaches to a TAP interface, made if it is not there."""
+    """Attaches to a TAP interface; creates it if it does not exist."""
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _TAP_WITHOUT_HEADER))
     return descriptor
 
 
 def open_port(name: str) -> socket.socket:
-    """Hears and sends the frames of an interface."""
+    """Opens an interface to receive and send its frames."""
     port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL_PROTOCOLS))
     port.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
     port.bind((name, 0))
@@ -73,7 +73,7 @@ def open_port(name: str) -> socket.socket:
 
 
 def relay(port: socket.socket, tap: int, delay: float) -> None:
-    """Hands frames on both ways for ever."""
+    """Forwards frames in both directions for ever."""
     to_switch = Direction(lambda frame: os.write(tap, frame), delay)
     to_host = Direction(port.send, delay)
     poll = select.epoll()
@@ -97,7 +97,7 @@ def _read_port(port: socket.socket, onward: Direction, now: float) -> None:
             frame, sender = port.recvfrom(_MAX_FRAME)
         except BlockingIOError:
             return
-        if sender[2] != socket.PACKET_OUTGOING:  # what this line has sent itself
+        if sender[2] != socket.PACKET_OUTGOING:  # a frame that this line sent itself
             onward.take(frame, now)
 
 

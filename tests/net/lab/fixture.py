@@ -1,4 +1,4 @@
-"""Labs for pytest: `from net.lab.fixture import make_lab`, which skips where none can be made."""
+"""Labs for pytest: `from net.lab.fixture import make_lab`, which skips if no lab can be made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MakeLab = Callable[..., Lab]
 
 @contextmanager
 def or_skip() -> Iterator[None]:
-    """Skips the test, with the reason, where the lab lacks something."""
+    """Skips the test, with the reason, if the lab lacks something."""
     try:
         yield
     except Unavailable as error:
@@ -25,7 +25,7 @@ def or_skip() -> Iterator[None]:
 
 @pytest.fixture
 def make_lab() -> Iterator[MakeLab]:
-    """Makes labs, arguments as Lab takes them, that are gone after the test."""
+    """Makes labs (arguments as for Lab) that are removed after the test."""
     with ExitStack() as stack:
 
         def make(*arguments: Any, **keywords: Any) -> Lab:

@@ -1,11 +1,11 @@
-"""Several hosts on this machine, as far as programs can tell.
+"""Simulates several hosts on this machine.
 
-Each host is a network namespace with a hostname (UTS namespace) and an /etc/hosts of its own, and with one
-or more links to a switch, a namespace too, so that nothing of a lab is in the machine's own network. All
-hosts share the machine's files and processes: Unix sockets that are files are seen by all, those of the
-abstract namespace by one host only.
+Each host is a network namespace with its own hostname (UTS namespace) and /etc/hosts, and with one
+or more links to a switch. The switch is a namespace too, so a lab adds nothing to the machine's own
+network. All hosts share the machine's files and processes: every host sees Unix sockets that are
+files, but only one host sees those in the abstract namespace.
 
-What a lab consists of ends with it: `with Lab(2) as lab`, or `python -m tests.net.lab down`.
+A lab and everything in it end together: `with Lab(2) as lab`, or `python -m tests.net.lab down`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .links import End, Link
 from .sshd import SshDaemons
 from .tools import Unavailable, run
 
-# Behaves as `ssh HOST COMMAND...` does, but that the environment is inherited.
+# Behaves like `ssh HOST COMMAND...`, except that it inherits the environment.
 _AGENT = """#!/bin/bash
 while [[ $1 == -* ]]; do shift; done
 host=$1; shift
@@ -38,14 +38,14 @@ _ENTER = 'hostname "$0" && exec "$@"'
 
 
 def _end_by_exception() -> bool:
-    """Has SIGTERM end this process through its `with` blocks, unless that is somebody else's; whether it does."""
+    """Makes SIGTERM unwind this process's `with` blocks; False if SIGTERM has a handler already."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return False
     owner = os.getpid()
 
     def end(number: int, _: object) -> None:
-        if os.getpid() != owner:  # a child that has nothing to remove
+        if os.getpid() != owner:  # a forked child has nothing to remove
             os._exit(128 + number)
         signal.signal(number, signal.SIG_IGN)
         sys.exit(128 + number)
@@ -55,7 +55,7 @@ def _end_by_exception() -> bool:
 
 
 class Lab:
-    """`count` hosts h0, h1, ... that exist within a `with` block. Raises Unavailable where they cannot be made."""
+    """Hosts h0, h1, ... (`count`) for a `with` block. Raises Unavailable if they cannot be made."""
 
     def __init__(
         self,
@@ -67,10 +67,10 @@ class Lab:
         congestion: str | None = None,
         name: str | None = None,
     ) -> None:
-        """`rate`: of each link, both ways; none is as fast as this machine can.
+        """`rate`: limit of each link in both directions; None for no limit.
 
-        `ipv6`: there is no IPv4; otherwise there are both, and names resolve to IPv4. `name`: of a lab that stays
-        until it is taken down by this name.
+        `ipv6`: no IPv4; otherwise hosts have both and names resolve to IPv4. `name`: the lab stays
+        up until it is taken down by this name.
         """
         if not 1 <= count <= 250 or not 1 <= links <= 8:
             raise ValueError("a lab has 1 to 250 hosts, and each 1 to 8 links")
@@ -85,12 +85,12 @@ class Lab:
         self._congestion = congestion
         self._daemons = SshDaemons(self)
         self._delayed: set[int] = set()  # links
-        self._lines: list[subprocess.Popen[bytes]] = []  # that delay
+        self._lines: list[subprocess.Popen[bytes]] = []  # the processes that delay
         self._takes_sigterm = False
 
     @classmethod
     def existing(cls, name: str) -> Lab:
-        """One that is up already. Raises Unavailable where it is not."""
+        """Returns a lab that is already up. Raises Unavailable if it is not."""
         prefix = namespaces.PREFIX + name + "-h"
         count = len(namespaces.namespaces_of(prefix))
         if count == 0:
@@ -110,7 +110,7 @@ class Lab:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def up(self) -> None:
-        """Makes the hosts; leaves nothing where it fails."""
+        """Makes the hosts; removes all of them if that fails."""
         namespaces.check_available()
         namespaces.sweep()
         namespaces.make_folder(self.lab, self._owner)
@@ -121,7 +121,7 @@ class Lab:
             raise
 
     def down(self) -> None:
-        """Ends all that runs on the hosts, and removes them."""
+        """Kills everything that runs on the hosts and removes them."""
         self._daemons.close()
         namespaces.remove(self.lab)
         for line in self._lines:
@@ -130,18 +130,18 @@ class Lab:
     # --- What runs on a host
 
     def namespace(self, host: str) -> str:
-        """The name of the host's network namespace."""
+        """Returns the name of the host's network namespace."""
         if host not in self.names:
             raise ValueError(f"the lab has no host '{host}'")
         return f"{self.lab}-{host}"
 
     def inside(self, host: str, *command: str) -> list[str]:
-        """The command line that runs `command` on a host."""
+        """Returns the command line that runs `command` on a host."""
         enter = ["ip", "netns", "exec", self.namespace(host), "unshare", "--uts"]
         return [*enter, "sh", "-c", _ENTER, host, *command]
 
     def start(self, host: str, *command: str, **keywords: Any) -> subprocess.Popen[Any]:
-        """Starts a program on a host; `keywords` as of subprocess.Popen."""
+        """Starts a program on a host; `keywords` are those of subprocess.Popen."""
         return subprocess.Popen(self.inside(host, *command), **keywords)
 
     def run(
@@ -152,7 +152,7 @@ class Lab:
         env: Mapping[str, str] | None = None,
         stdin: IO[Any] | int = subprocess.DEVNULL,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a program on a host to its end."""
+        """Runs a program on a host to completion."""
         return subprocess.run(
             self.inside(host, *command),
             capture_output=True,
@@ -164,7 +164,7 @@ class Lab:
         )
 
     def ssh(self) -> list[str]:
-        """An ssh that gets into all hosts, with a daemon on each; Unavailable where there is no sshd."""
+        """Returns an ssh that reaches all hosts; starts their daemons. Unavailable without sshd."""
         return self._daemons.command()
 
     @property
@@ -183,11 +183,11 @@ class Lab:
         return str(IPv6Address(f"fd13:{link:x}::{self.names.index(host) + 1:x}"))
 
     def address(self, host: str, link: int = 0) -> str:
-        """What the host's name (on link 0), or its name with "-ethN", resolves to."""
+        """Returns what the host's name (link 0), or its name with "-ethN", resolves to."""
         return self.ipv6(host, link) if self._ipv6 else self.ipv4(host, link)
 
     def names_of(self, host: str) -> list[str]:
-        """All names and addresses of the host."""
+        """Returns all names and addresses of the host."""
         links = range(self._links)
         names = [host, *(f"{host}-eth{number}" for number in links)]
         addresses = [self.ipv6(host, number) for number in links]
@@ -196,28 +196,28 @@ class Lab:
     # --- The network
 
     def link(self, host: str, number: int = 0) -> Link:
-        """One of the host's links; see links.py for what can be done to it."""
+        """Returns one of the host's links; links.py lists what it can do."""
         inner = End(self.namespace(host), f"eth{number}")
         outer = End(self._switch, f"{host}.{number}")
         is_late = number in self._delayed
         return Link(inner, outer, End(self._switch, _late(outer)) if is_late else outer)
 
     def cap_flows(self, rates: Sequence[str], port: str = "dport", link: int = 0) -> None:
-        """Gives each flow that leaves a host a class by the low bits of its TCP port, "sport" or "dport".
+        """Classifies flows leaving a host by the low bits of their TCP port ("sport" or "dport").
 
-        There are as many classes as rates, a power of 2.
+        There is one class per rate; the number of rates is a power of 2.
         """
         for host in self.names:
             self.link(host, link).inner.cap_flows(rates, port, self._rate)
 
     def use_congestion_control(self, name: str) -> None:
-        """What connections that are made from now on use: reno, cubic or bbr."""
+        """Sets the congestion control of new connections: reno, cubic or bbr."""
         use_congestion_control([self.namespace(host) for host in self.names], name)
 
     def part(self, some: Sequence[str], others: Sequence[str], answer: str = "nothing") -> None:
-        """Loses every packet from any of `some` to any of `others` and back, without a word.
+        """Drops every packet between any of `some` and any of `others`, in both directions.
 
-        Or with one, once nothing passes any more: see Link.reject_from().
+        With another `answer`, first drops all packets, then rejects them: see Link.reject_from().
         """
         beyond = {host: [self.address(other) for other in others] for host in some}
         beyond |= {host: [self.address(other) for other in some] for host in others}
@@ -229,14 +229,14 @@ class Lab:
                     self.link(host).reject_from(addresses, answered)
 
     def lose(self, per_mille: int) -> None:
-        """Loses packets at random on all links; offloads are turned off for it."""
+        """Drops packets at random on all links; turns offloads off first."""
         self._turn_off_offloads()
         for host in self.names:
             for number in range(self._links):
                 self.link(host, number).lose(per_mille)
 
     def delay(self, seconds: float, link: int = 0) -> None:
-        """Lets each packet take so long on its way from host to host; see delay.py. Once in a lab's life."""
+        """Delays each packet between hosts by `seconds` (see delay.py). At most once per link."""
         self._turn_off_offloads()
         for host in self.names:
             outer = self.link(host, link).outer
@@ -262,7 +262,7 @@ class Lab:
                     run(*self._python(end.namespace, "offload.py", end.interface))
 
     def _python(self, space: str, file: str, *arguments: str) -> list[str]:
-        """The command line that runs a file of this folder in a namespace."""
+        """Returns the command line that runs a file of this folder in a namespace."""
         path = str(Path(__file__).with_name(file))
         return ["ip", "netns", "exec", space, sys.executable, path, *arguments]
 
@@ -287,7 +287,7 @@ class Lab:
 
     def _make_host(self, host: str) -> None:
         space = self.namespace(host)
-        # `ip netns exec` lays it over /etc.
+        # `ip netns exec` mounts it over /etc.
         etc = namespaces.ETC / space
         etc.mkdir(parents=True)
         (etc / "hosts").write_text(self._names_of_hosts())
@@ -320,5 +320,5 @@ class Lab:
 
 
 def _late(outer: End) -> str:
-    """The interface behind a delay line."""
+    """Returns the name of the interface behind a delay line."""
     return f"{outer.interface}.late"

@@ -1,7 +1,7 @@
-"""What the links of a lab can be told: how fast they are, what they lose, and that they are cut.
+"""Controls the links of a lab: their rates, packet loss, and cuts.
 
-A link is a veth pair: `ethN` in the host, and a port of a bridge in the switch's namespace. What the host
-sends is shaped where it leaves the host, what it receives where it leaves the switch.
+A link is a veth pair: `ethN` in the host, and a bridge port in the switch's namespace. A host's
+outgoing traffic is shaped at the host's end, its incoming traffic at the switch's end.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 from .tools import Unavailable, find, run, try_to
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-# A GSO packet has up to 64 KiB, and one that is larger than the burst is dropped.
+# A GSO packet has up to 64 KiB; a packet larger than the burst is dropped.
 _MIN_BURST = 256 << 10
-# What may wait in a link's queue, in seconds at its rate.
+# Length of a link's queue, in seconds at its rate.
 _QUEUE = 0.05
-# States of a bridge's port.
+# States of a bridge port.
 _DISABLED, _FORWARDING = "0", "3"
 
 
 def rate_in_bits(text: str) -> int:
-    """Bits per second of tc's "1gbit", "31mbit", "500kbit"."""
+    """Converts tc's "1gbit", "31mbit" or "500kbit" to bits per second."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text.lower())
     if match is None or float(match[1]) <= 0:
         raise ValueError(f"'{text}' is no rate: write 1gbit or 31mbit, say")
@@ -32,7 +32,7 @@ def rate_in_bits(text: str) -> int:
 
 @dataclass(frozen=True)
 class Counters:
-    """Of an interface, by the kernel's own account."""
+    """The kernel's counters of an interface."""
 
     sent_bytes: int
     received_bytes: int
@@ -54,7 +54,7 @@ class End:
         run("ip", "-n", self.namespace, "link", "set", "dev", self.interface, *line)
 
     def limit(self, rate: str) -> None:
-        """Lets no more than `rate` leave here."""
+        """Limits what leaves here to `rate`."""
         burst, queue = _burst(rate), _queue(rate)
         self.unlimited()
         self.tc(
@@ -72,7 +72,7 @@ class End:
         self.unlimited()
         self.tc("qdisc", "add", *on, "root", "handle", "1:", "htb", "default", "2")
         self._htb_class("1:", "1:1", total)
-        self._htb_class("1:1", "1:2", total)  # what is not TCP
+        self._htb_class("1:1", "1:2", total)  # everything but TCP
         for number, cap in enumerate(rates):
             name = f"1:{0x10 + number:x}"
             self._htb_class("1:1", name, cap)
@@ -84,7 +84,7 @@ class End:
                 )  # fmt: skip
 
     def drop_to(self, addresses: Sequence[str], rate: str) -> None:
-        """Drops what would leave here for these addresses (IPv4); the rest leaves at `rate`."""
+        """Drops what leaves here for these IPv4 addresses; the rest leaves at `rate`."""
         on = ("dev", self.interface)
         self.unlimited()
         self.tc("qdisc", "add", *on, "root", "handle", "1:", "htb", "default", "2")
@@ -106,7 +106,7 @@ class End:
         )  # fmt: skip
 
     def unlimited(self) -> None:
-        """Takes limit() and cap_flows() back."""
+        """Undoes limit(), cap_flows() and drop_to()."""
         try_to(["tc", "-n", self.namespace, "qdisc", "delete", "dev", self.interface, "root"])
 
 
@@ -132,19 +132,19 @@ class Link:
         self.outer.limit(rate)
 
     def cut(self) -> None:
-        """Takes the host's interface down: whoever sends there gets an error at once."""
+        """Takes the host's interface down: senders get an error at once."""
         self.inner.link("down")
 
     def mend(self) -> None:
-        """Takes cut() back."""
+        """Undoes cut()."""
         self.inner.link("up")
 
     def silence(self) -> None:
-        """Loses every packet, both ways, without a word: only those who wait for an answer notice."""
+        """Drops every packet in both directions silently: only a timeout reveals it."""
         self._set_port(_DISABLED)
 
     def end_silence(self) -> None:
-        """Takes silence() back."""
+        """Undoes silence()."""
         self._set_port(_FORWARDING)
 
     def _set_port(self, state: str) -> None:
@@ -152,14 +152,15 @@ class Link:
         run("bridge", *on, "state", state)
 
     def lose(self, per_mille: int) -> None:
-        """Loses packets that come to the host at random; 0 loses none. Needs nft."""
+        """Drops incoming packets at random; 0 drops none. Needs nft."""
         rule = f"numgen random mod 1000 < {per_mille} drop;"
         self._rule("prerouting priority -300", rule if per_mille else "")
 
     def reject_from(self, addresses: Sequence[str], answer: str) -> None:
-        """Answers TCP that comes from these addresses (IPv4) as a firewall does: with a "reset", or an ICMP message.
+        """Answers TCP from these IPv4 addresses like a firewall: with a "reset" or an ICMP message.
 
-        Or with "nothing". The message is one of those that nft knows, such as "port-unreachable". Needs nft.
+        "nothing" drops it. The ICMP message is a name that nft knows, such as "port-unreachable".
+        Needs nft.
         """
         source = f"ip saddr {{ {', '.join(addresses)} }}"
         verdicts = {
@@ -170,11 +171,11 @@ class Link:
         self._rule("input priority 0", verdicts.get(answer, rejected))
 
     def _rule(self, hook: str, rule: str) -> None:
-        """The only one for what comes to the host, or none. Needs nft."""
+        """Replaces the rule for the host's incoming packets; "" removes it. Needs nft."""
         if find("nft") is None:
             raise Unavailable("needs nft (nftables), which is not installed")
         table = f"table inet lab_{self.inner.interface}"
-        self._nft(f"{table}\ndelete {table}\n")  # the first makes sure that it is there
+        self._nft(f"{table}\ndelete {table}\n")  # the first line makes sure that the table exists
         if rule:
             chain = f'type filter hook {hook}; iifname "{self.inner.interface}" {rule}'
             self._nft(f"{table} {{\nchain arriving {{ {chain} }}\n}}\n")
@@ -183,7 +184,7 @@ class Link:
         run("ip", "netns", "exec", self.inner.namespace, "nft", "-f", "-", text=rules)
 
     def counters(self) -> Counters:
-        """What the host's interface has sent and received."""
+        """Returns what the host's interface has sent and received."""
         folder = Path("/sys/class/net") / self.inner.interface / "statistics"
         names = ("tx_bytes", "rx_bytes", "tx_packets", "rx_packets")
         files = [str(folder / name) for name in names]

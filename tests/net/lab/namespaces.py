@@ -1,7 +1,7 @@
-"""Network namespaces of labs by name: made, found again after a crash, and removed with all in them.
+"""A lab's network namespaces by name: made, found after a crash, and removed with their contents.
 
-Everything of a lab carries the lab's name as a prefix: the namespaces, their folders below /etc/netns, and
-the lab's own folder. So what a killed process has left can be found and removed without knowing more.
+Everything of a lab has the lab's name as a prefix: the namespaces, their folders in /etc/netns, and
+the lab's own folder. So the leftovers of a killed process can be found and removed by name alone.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from pathlib import Path
 
 from .tools import Unavailable, find, run, try_to
 
-# Of every lab's name.
+# Prefix of every lab's name.
 PREFIX = "rueda-lab-"
 NETNS = Path("/run/netns")
 ETC = Path("/etc/netns")
 _FOLDERS = Path("/tmp")
-# In the lab's folder: the process that is to remove the lab; 0 where a command will.
+# File in the lab's folder with the process that removes the lab; 0 if a command does.
 _OWNER = "owner"
 _KILLED_WITHIN = 10.0
 
 
 def check_available() -> None:
-    """Raises Unavailable where no namespaces can be made."""
+    """Raises Unavailable if no namespaces can be made."""
     if os.geteuid() != 0:
         raise Unavailable("needs root for network namespaces")
     for program in ("ip", "unshare", "hostname"):
@@ -35,12 +35,12 @@ def check_available() -> None:
 
 
 def folder_of(lab: str) -> Path:
-    """Where the lab keeps its files: the agent, keys, logs."""
+    """Returns the folder of the lab's files: the agent, keys, logs."""
     return _FOLDERS / lab
 
 
 def make_folder(lab: str, owner: int) -> Path:
-    """Makes the lab's folder. Raises Unavailable where the lab exists already."""
+    """Makes the lab's folder. Raises Unavailable if the lab exists already."""
     folder = folder_of(lab)
     try:
         folder.mkdir(mode=0o700)
@@ -57,21 +57,21 @@ def add(namespace: str) -> None:
 
 
 def namespaces_of(lab: str) -> list[str]:
-    """Those of one lab, or of all whose names begin with `lab`."""
+    """Returns the namespaces whose names begin with `lab`: those of one lab, or of all labs."""
     if not NETNS.is_dir():
         return []
     return sorted(entry.name for entry in NETNS.iterdir() if entry.name.startswith(lab))
 
 
 def labs() -> list[str]:
-    """All labs of this machine, also such as are there in part."""
+    """Returns all labs of this machine, including partial ones."""
     folders = [path.name for path in _FOLDERS.glob(f"{PREFIX}*")]
     spaces = [name.rpartition("-")[0] for name in namespaces_of(PREFIX)]
     return sorted({*folders, *spaces})
 
 
 def remove(lab: str) -> None:
-    """Ends the processes of a lab and removes all of it; also one of which only a part is left."""
+    """Kills the processes of a lab and removes all of it, even if only a part exists."""
     spaces = namespaces_of(lab + "-")
     _end_processes(spaces)
     for space in spaces:
@@ -79,18 +79,18 @@ def remove(lab: str) -> None:
     for etc in ETC.glob(f"{lab}-*") if ETC.is_dir() else ():
         shutil.rmtree(etc, ignore_errors=True)
     with suppress(OSError):
-        ETC.rmdir()  # where nobody else has anything in it
+        ETC.rmdir()  # if nobody else has anything in it
     shutil.rmtree(folder_of(lab), ignore_errors=True)
 
 
 def sweep() -> list[str]:
-    """Removes the labs of processes that are gone; returns their names."""
+    """Removes the labs whose owner process is gone; returns their names."""
     swept = []
     for lab in labs():
         try:
             owner = int((folder_of(lab) / _OWNER).read_text())
         except (OSError, ValueError):
-            continue  # being made or removed
+            continue  # the lab is being made or removed
         if owner != 0 and not Path(f"/proc/{owner}").exists():
             remove(lab)
             swept.append(lab)
@@ -98,7 +98,7 @@ def sweep() -> list[str]:
 
 
 def processes_of(space: str) -> list[int]:
-    """The processes in a namespace."""
+    """Returns the processes in a namespace."""
     with suppress(Unavailable):
         return [int(word) for word in run("ip", "netns", "pids", space).split()]
     return []

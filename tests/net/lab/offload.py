@@ -1,6 +1,7 @@
-"""Turns off that packets of 64 KiB travel as one, and without checksums: `python offload.py eth0` in a host.
+"""Turns off segmentation and checksum offloads: `python offload.py eth0` in a host.
 
-As `ethtool -K eth0 tso off gso off gro off tx off` does, which is not installed everywhere.
+Does what `ethtool -K eth0 tso off gso off gro off tx off` does; ethtool is not installed
+everywhere.
 """
 
 import array
@@ -14,7 +15,7 @@ _SET = {"tso": 0x1F, "gso": 0x24, "gro": 0x2C, "tx": 0x17}
 
 
 def turn_off(interface: str) -> None:
-    """Of one interface of this network namespace."""
+    """Turns offloads off for one interface of this network namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for command in _SET.values():
             value = array.array("B", struct.pack("II", command, 0))

@@ -1,4 +1,4 @@
-"""An ssh daemon on each host of a lab, with keys of the lab's own."""
+"""An ssh daemon on each host of a lab, with the lab's own keys."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ Host *
   GlobalKnownHostsFile /dev/null
 """
 
-# sshd wants this folder, which is not to be left in the machine's /run.
+# sshd needs this folder; the machine's /run must not keep it.
 _START = "mount -t tmpfs lab /run && mkdir /run/sshd && exec "
 
 
 def find_sshd() -> tuple[str, dict[str, str]]:
-    """The daemon and the variables that it needs: the system's, or what .ci/setup.sh has unpacked."""
+    """Returns the daemon and its variables: the system's, or what .ci/setup.sh unpacked."""
     installed = find("sshd")
     if installed is not None:
         return installed, {}
@@ -58,14 +58,14 @@ def find_sshd() -> tuple[str, dict[str, str]]:
 
 
 class SshDaemons:
-    """The daemons of a lab, started when they are first asked for."""
+    """The daemons of a lab, started on first use."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def command(self) -> list[str]:
-        """The ssh to use, inside any of the hosts."""
+        """Returns the ssh command to use on any of the hosts."""
         folder = self._lab.folder
         if not (folder / "ssh_config").exists():
             self._make_keys(folder)
@@ -75,13 +75,13 @@ class SshDaemons:
 
     @contextmanager
     def without_keys(self) -> Iterator[None]:
-        """The daemons let nobody in."""
+        """Makes the daemons reject every key."""
         with self._emptied("authorized_keys"):
             yield
 
     @contextmanager
     def without_known_hosts(self) -> Iterator[None]:
-        """The client knows none of the hosts."""
+        """Makes the client forget all host keys."""
         with self._emptied("known_hosts"):
             yield
 
@@ -96,17 +96,17 @@ class SshDaemons:
             file.write_text(before)
 
     def stop(self, host: str) -> None:
-        """Ends one daemon; connections that are there stay."""
+        """Ends one daemon; existing connections stay."""
         process = self._processes.pop(host)
         process.kill()
         process.wait()
 
     def restart(self, host: str) -> None:
-        """Takes stop() back."""
+        """Undoes stop()."""
         self._start(host)
 
     def close(self) -> None:
-        """Ends all."""
+        """Ends all daemons."""
         for host in list(self._processes):
             self.stop(host)
 
@@ -124,7 +124,7 @@ class SshDaemons:
             self._add_user(host)
 
     def _add_user(self, host: str) -> None:
-        """The user without rights that sshd insists on."""
+        """Adds the unprivileged user that sshd requires."""
         users = Path("/etc/passwd").read_text()
         if "\nsshd:" not in users:
             users += "sshd:x:65533:65534::/run/sshd:/usr/sbin/nologin\n"
@@ -142,7 +142,7 @@ class SshDaemons:
                 stdout=output,
                 stderr=output,
                 env={**os.environ, **variables},
-                start_new_session=True,  # a signal to the tests is none of its business
+                start_new_session=True,  # a signal to the tests must not reach it
             )
         deadline = time.monotonic() + _READY_WITHIN
         while "Server listening" not in log.read_text():

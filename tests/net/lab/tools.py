@@ -1,4 +1,4 @@
-"""Runs the programs that the lab is made with."""
+"""Runs the programs that make the lab."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-# Where Debian keeps ip, tc, nft and sshd; not on every user's PATH.
+# Debian keeps ip, tc, nft and sshd there; not every user's PATH has it.
 _SYSTEM = "/usr/sbin:/sbin"
 _TIMEOUT = 30
 
 
 class Unavailable(Exception):
-    """Something that the lab needs is not there or not allowed; the text says what."""
+    """The lab needs something that is missing or not permitted; the text says what."""
 
 
 def find(program: str) -> str | None:
-    """Where the program is, if it is installed."""
+    """Returns the program's path, or None if it is not installed."""
     return shutil.which(program, path=os.environ.get("PATH", os.defpath) + os.pathsep + _SYSTEM)
 
 
 def run(*line: str, text: str | None = None) -> str:
-    """Runs a program that must succeed; returns what it printed."""
+    """Runs a program that must succeed; returns its output."""
     path = find(line[0])
     if path is None:
         raise Unavailable(f"needs {line[0]}, which is not installed")
@@ -35,7 +35,7 @@ def run(*line: str, text: str | None = None) -> str:
 
 
 def try_to(line: Sequence[str]) -> None:
-    """Runs a program that may fail because what it removes is gone already."""
+    """Runs a program that may fail because the object it removes is already gone."""
     subprocess.run(
         [find(line[0]) or line[0], *line[1:]], capture_output=True, timeout=_TIMEOUT, check=False
     )

@@ -1,4 +1,4 @@
-"""What the checks share that every rank runs over the backend "rueda"."""
+"""Shared code of the checks that every rank runs over the backend "rueda"."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from serving import requested
 
 __all__ = ["DEVICE", "raises", "run", "still_works"]
 
-# Of all tensors that do not say otherwise.
+# Device of all tensors that do not name another.
 DEVICE = torch.device(os.environ.get("CHECKED_DEVICE", "cpu"))
 
 
 def run(checks: dict[str, Any]) -> None:
-    """Runs every function of the module called ``check_...``, on all ranks in the same order."""
+    """Runs the functions named ``check_...`` of a module, on all ranks in the same order."""
     warnings.filterwarnings("ignore", category=FutureWarning)
     torch.set_num_threads(1)
     if DEVICE.type != "cpu":
@@ -34,7 +34,7 @@ def run(checks: dict[str, Any]) -> None:
 
 
 def still_works(group: dist.ProcessGroup | None = None) -> None:
-    """The group survives: an allreduce gives the right sum."""
+    """Checks that the group survives: an allreduce gives the right sum."""
     size = dist.get_world_size(group)
     total = torch.full((7,), dist.get_rank(group) + 1)
     dist.all_reduce(total, group=group)

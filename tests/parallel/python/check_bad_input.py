@@ -1,4 +1,4 @@
-"""Every rank, two or more: what one rank does wrong, all ranks are told, and the world goes on."""
+"""Every rank, at least two: one rank's mistake is reported to all, and the world goes on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def last() -> bool:
 
 
 def others() -> str:
-    """The other ranks as messages write them."""
+    """The other ranks, as error messages list them."""
     ranks = list(range(rueda.size() - 1))
     return {1: "rank 0", 2: "ranks 0 and 1"}.get(len(ranks), f"ranks 0-{len(ranks) - 1}")
 
@@ -26,7 +26,7 @@ def culprit() -> str:
 
 
 def check_dtype_differs() -> None:
-    for _ in range(2):  # what failed is not remembered
+    for _ in range(2):  # failures are not remembered
         with parallel.raises(
             rueda.MismatchError, "'bad'", "dtype", "float32", "float64", others(), culprit()
         ):
@@ -56,14 +56,14 @@ def check_shape_differs() -> None:
 
 
 class Unreadable:
-    """Something that says that it is an array."""
+    """An object that claims to be an array."""
 
     def __array__(self, *_: object, **__: object) -> np.ndarray:
         raise KeyError("no array")
 
 
 class Unshared:
-    """Something whose elements another library is to share."""
+    """An object whose elements another library should share."""
 
     def __dlpack__(self, *_: object, **__: object) -> object:
         raise KeyError("not shared")
@@ -73,7 +73,7 @@ class Unshared:
 
 
 def check_what_is_no_array() -> None:
-    """What NumPy, or the object itself, raises on one rank all ranks are told."""
+    """All ranks get the error that NumPy, or the object itself, raises on one rank."""
     cases = {"inhomogeneous": [[1.0, 2.0], [3.0]], "no array": Unreadable(), "shared": Unshared()}
     for words, bad in cases.items():
         for operation in (
@@ -121,7 +121,7 @@ def check_the_error_names_a_rank() -> None:
 
 
 def details_of(call: Callable[[], object]) -> tuple[object, ...]:
-    """Of the RuedaError that this raises."""
+    """The details of the RuedaError that this call raises."""
     try:
         call()
     except rueda.RuedaError as error:
@@ -282,7 +282,7 @@ def check_nonsense() -> None:
 
 
 def check_numbers_that_are_none() -> None:
-    """What is no whole number, or too large for any, is an error of the tensor: every rank raises it."""
+    """Non-integers and numbers out of range are errors of the tensor: every rank raises them."""
     n = rueda.size()
     for root in (2**40, -(2**40), 10**5000, 1.5, 1.0, float("nan"), "1", None, np.ones(2)):
         with parallel.raises(rueda.InvalidArgumentError, "'bad'", culprit(), "root"):
@@ -298,7 +298,7 @@ def check_numbers_that_are_none() -> None:
     for factor in (10**400, 1j, None, [1.0]):
         with parallel.raises(rueda.InvalidArgumentError, "'bad'", culprit(), "scale factor"):
             rueda.allreduce(np.ones(3), name="bad", prescale_factor=factor if last() else 1.0)
-    whole = [np.int64(1)] * n  # are taken, of whatever type
+    whole = [np.int64(1)] * n  # integers of any type are accepted
     np.testing.assert_array_equal(rueda.alltoall(np.ones(n), splits=whole)[0], np.ones(n))
     np.testing.assert_array_equal(rueda.broadcast([rueda.rank()], np.int8(1)), [1])
     for ranks in ([0.5], ["0"], [2**40], [None], 0):
@@ -313,7 +313,7 @@ def check_numbers_that_are_none() -> None:
 
 
 def check_names_that_are_no_text() -> None:
-    """As os.fsdecode() makes them of file names in another encoding."""
+    """E.g. os.fsdecode()'s result for file names in another encoding."""
     name = "caf\udce9"
     for call in (
         lambda: rueda.allreduce(np.ones(3), name=name),
@@ -341,7 +341,7 @@ def check_duplicate_name() -> None:
     rueda.barrier()
     if rueda.rank() != 0:
         first = rueda.allreduce_async(np.ones(3), name="twice", op=rueda.Sum)
-    # Nobody can tell which of the two the others mean, so the first fails as well, on all ranks.
+    # It is unknown which of the two the others mean, so the first fails as well, on all ranks.
     with parallel.raises(rueda.DuplicateNameError, "'twice'", "rank 0"):
         first.result()
     np.testing.assert_array_equal(rueda.allreduce(np.ones(3), name="twice"), np.ones(3))
@@ -360,7 +360,7 @@ def check_missing_name_stalls() -> None:
         assert time.monotonic() - start >= limit / 2
     else:
         time.sleep(1.5 * limit)
-    # The rank that comes too late is told as well, or waits for the others' next attempt.
+    # The late rank gets the error too, or waits for the others' next attempt.
     np.testing.assert_array_equal(rueda.allreduce(np.ones(3), name="remembered"), np.ones(3))
     parallel.still_works()
 

@@ -1,4 +1,4 @@
-"""Every rank: what is wrong raises a typed error on every rank, in time, and the group goes on."""
+"""Every rank: a mistake raises a typed error on every rank, in time, and the group goes on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_shapes_that_differ() -> None:
 
 
 def check_tensors_that_one_rank_cannot_write() -> None:
-    """What torch would refuse only afterwards, or before it tells anybody, all ranks are told."""
+    """All ranks get errors that torch would raise afterwards only, or on one rank only."""
     rank = dist.get_rank()
     expanded = torch.ones(1).expand(4)
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
@@ -46,7 +46,7 @@ def check_tensors_that_one_rank_cannot_write() -> None:
             if asynchronous:
                 work.wait()
         still_works()
-    # Its root only reads.
+    # The root of a broadcast only reads.
     given = torch.full((1,), 7.0).expand(3) if rank == 0 else torch.zeros(3)
     dist.broadcast(given, 0)
     assert given.tolist() == [7.0] * 3
@@ -106,11 +106,11 @@ def check_asynchronous_errors() -> None:
 
 
 def check_tensors_that_cannot_be_used() -> None:
-    """One rank's refusal reaches all."""
+    """An error on one rank reaches all."""
     rank = dist.get_rank()
     sparse = torch.eye(3).to_sparse()
     group = dist.group.WORLD
-    # Sparse tensors are summed, but not with dense ones.
+    # Sparse tensors can be summed, but not with dense ones.
     with raises(rueda.MismatchError, "operation", "allgather", "rank 1"):
         group.allreduce([sparse if rank == 1 else torch.eye(3)]).wait()
     with raises(rueda.InvalidArgumentError, "unsupported reduction operation", "MAX"):
@@ -132,7 +132,7 @@ def check_tensors_that_cannot_be_used() -> None:
         group.all_gather_single(torch.empty(3 * size, dtype=torch.float64), torch.empty(3)).wait()
     with raises(rueda.InvalidArgumentError, "add up"):
         group.alltoall_base(torch.empty(size), torch.empty(size), [1] * size, [2] * size).wait()
-    # Of several tensors, too: all parts fail on all ranks.
+    # With several tensors, all parts fail on all ranks.
     sparse_or_not = torch.eye(3).to_sparse() if rank == 1 else torch.eye(3)
     outputs = [torch.empty(size, 2), torch.empty(3 * size, 3)]
     with raises(rueda.UnsupportedError, "sparse"):
@@ -143,7 +143,7 @@ def check_tensors_that_cannot_be_used() -> None:
 
 
 def check_tensors_that_change_in_flight() -> None:
-    """The rank is told whose tensor it was; the group goes on, at the same place."""
+    """The tensor's own rank gets the error; the group goes on, in step."""
     changes = [
         lambda t: t.set_(torch.zeros(6)),
         lambda t: setattr(t, "data", torch.zeros(3)),
@@ -163,7 +163,7 @@ def check_tensors_that_change_in_flight() -> None:
 
 
 def check_callers_that_wait_at_once_are_told() -> None:
-    """With tensors that can be used as they lie, and that fit each other on each rank."""
+    """With tensors that are usable in place and, but for the last case, consistent on each rank."""
     rank, size = dist.get_rank(), dist.get_world_size()
     count = 4 + (rank == 1)
     dtype = torch.int32 if rank == 1 else torch.float32
@@ -183,7 +183,7 @@ def check_callers_that_wait_at_once_are_told() -> None:
 
 
 def check_splits_that_nobody_else_knows() -> None:
-    """Only the rank that expects something else can notice; the others go on, and so does it."""
+    """Only the rank with other expectations can notice; the others go on, and so does it."""
     rank, size = dist.get_rank(), dist.get_world_size()
     expected = [2] + [1] * (size - 1)
     for _ in range(3):
@@ -259,7 +259,7 @@ def check_a_group_for_which_one_rank_has_no_room() -> None:
 
 
 def check_hooks_that_raise() -> None:
-    """In a backward pass: on all ranks, and on one, whose next collective tells the others."""
+    """In a backward pass: on all ranks, or on one, whose next collective informs the others."""
     rank = dist.get_rank()
     group = dist.new_group()
     linear = torch.nn.Linear(3, 2)
@@ -292,7 +292,7 @@ def check_hooks_that_raise() -> None:
 
 
 def check_gradients_that_fail() -> None:
-    """Without a hook DistributedDataParallel takes the result from C++: it must find an error, and no gradients."""
+    """Without a hook, DistributedDataParallel's C++ must find an error and no gradients."""
     rank = dist.get_rank()
     group = dist.new_group()
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2), process_group=group)
@@ -306,11 +306,11 @@ def check_gradients_that_fail() -> None:
 
 
 def check_monitored_barrier() -> None:
-    """Tells who has not come. Messages of its own, so the group goes on."""
+    """Names the missing ranks. It uses messages of its own, so the group goes on."""
     rank, size = dist.get_rank(), dist.get_world_size()
     late = size - 1
     if rank != late:
-        # As torch's own barrier says it.
+        # In the words of torch's own barrier.
         told = f"Rank {late} failed to pass monitoredBarrier"
         if rank != 0:
             told = (
@@ -327,7 +327,7 @@ def check_monitored_barrier() -> None:
 
 
 def said_once() -> None:
-    """However often an error passes: also where its text is another's, and not where it is no time-out."""
+    """Once, however often an error passes, even in another error's text; only for timeouts."""
     for error in (rueda.StalledError("'Timed out' is missing"), rueda.TimeoutError("rank 1")):
         before = str(error)
         for _ in range(2):
@@ -340,7 +340,7 @@ def said_once() -> None:
 
 
 def check_timeouts() -> None:
-    """Last, since the group is of no use afterwards."""
+    """The last check, since the group is unusable afterwards."""
     rank = dist.get_rank()
     said_once()
     group = dist.new_group(timeout=timedelta(seconds=60))

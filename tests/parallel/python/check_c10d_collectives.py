@@ -1,4 +1,4 @@
-"""Every rank: all the collectives of torch.distributed over the backend "rueda", and its messages."""
+"""Every rank: all of torch.distributed's collectives and messages over the backend "rueda"."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ Wrap = Callable[[torch.Tensor], torch.Tensor]
 
 
 def transposed(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements with other strides, where there are two dimensions."""
+    """The same elements with other strides, for tensors of two dimensions."""
     return tensor.t().contiguous().t() if tensor.dim() == 2 else tensor
 
 
 def spread(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements with gaps between them."""
+    """The same elements, with gaps in memory."""
     return torch.stack([tensor, tensor], -1)[..., 0]
 
 
 def of(
     rank: int, shape: tuple[int, ...] = (5, 3), dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """What a rank contributes."""
+    """A rank's contribution."""
     count = int(torch.Size(shape).numel())
     values = (torch.arange(count) * 3 + rank) % 7
     return values.reshape(shape).to(dtype)
@@ -61,7 +61,7 @@ def members() -> tuple[int, int]:
 
 
 def sparse_of(rank: int, size: int, sparse_dims: int, dense_dims: int) -> torch.Tensor:
-    """Rows 0 to `rank`, so that some are everybody's and some only the last rank's; one of them twice."""
+    """Rows 0 to `rank`, so that some are everybody's, some only the last rank's; one repeats."""
     rows = [*range(rank + 1), rank]
     indices = torch.zeros(sparse_dims, len(rows), dtype=torch.int64)
     indices[0] = torch.tensor(rows)
@@ -93,7 +93,7 @@ def check_allreduce_of_sparse_tensors() -> None:
         future = dist.group.WORLD.allreduce([tensor]).get_future()
         (result,) = future.wait()
         assert result.to_dense().tolist() == [0.0] + [1.0] * (size - 1)
-    # Of so many rows that several exchanges are needed, also though only the future is waited for.
+    # So many rows that several exchanges are needed, even if only the future is awaited.
     for count in (900, 20_000):
         rows = (torch.arange(count) * 7)[None]
         tensor = torch.sparse_coo_tensor(rows, torch.ones(count, 4) * rank, (200_000, 4))
@@ -114,7 +114,7 @@ def check_allreduce() -> None:
             wide = torch.complex128 if dtype.is_complex else torch.float64
             total = torch.stack([of(r, shape, dtype).to(wide) for r in range(size)]).sum(0)
             expected = total.bool() if dtype is torch.bool else total.to(dtype)
-            # Of unsigned integers only the CPU knows whether they are equal.
+            # For unsigned integers, only the CPU can tell whether they are equal.
             assert torch.equal(tensor.cpu(), expected.cpu()), (dtype, shape, tensor, expected)
     for wrap in (transposed, spread):
         for _ in range(3):
@@ -122,7 +122,7 @@ def check_allreduce() -> None:
             dist.all_reduce(tensor)
             assert torch.equal(tensor, sum(of(r) for r in range(size)))
     conjugate = of(rank, (4,), torch.complex64).mul(1j).conj()
-    dist.group.WORLD.allreduce([conjugate]).wait()  # dist.all_reduce() itself refuses it
+    dist.group.WORLD.allreduce([conjugate]).wait()  # dist.all_reduce() itself rejects it
     assert torch.equal(conjugate, sum(of(r, (4,), torch.complex64) for r in range(size)) * -1j)
 
 
@@ -158,7 +158,7 @@ def check_reduce_ops() -> None:
 def check_coalesced() -> None:
     rank, size = members()
     tensors = [of(rank, (4,)), of(rank, (2, 3), torch.int32), transposed(of(rank)), of(rank, (0,))]
-    # The functions of torch.distributed take tensors of one dtype only, the group any.
+    # torch.distributed's functions take tensors of one dtype only, the group of any.
     dist.group.WORLD.allreduce_coalesced(tensors).wait()
     assert torch.equal(tensors[1], sum(of(r, (2, 3), torch.int32) for r in range(size)))
     assert torch.equal(tensors[2], sum(of(r) for r in range(size)))
@@ -180,7 +180,7 @@ def check_coalesced() -> None:
 
 
 def check_coalesced_as_they_lie() -> None:
-    """No tensor has to be copied, and the group is one handle to Python."""
+    """No tensor needs a copy, and the group is a single handle to Python."""
     rank, size = members()
     tensors = [of(rank, (1 + number % 7,)) for number in range(40)]
     version = tensors[3]._version
@@ -189,7 +189,7 @@ def check_coalesced_as_they_lie() -> None:
     for number, tensor in enumerate(tensors):
         assert torch.equal(tensor, sum(of(r, (1 + number % 7,)) for r in range(size)))
     assert tensors[3]._version > version
-    # Another rank may have to copy one of its own, and one may be of no elements.
+    # Another rank may have to copy one of its tensors, and a tensor may be empty.
     mixed = [of(rank, (3, 3)), torch.empty(0)]
     if rank == 0:
         mixed[0] = transposed(mixed[0])
@@ -214,7 +214,7 @@ def check_coalesced_with_the_same_tensor_twice() -> None:
 
 
 def check_what_is_begun_in_a_block() -> None:
-    """As torch does it with messages on GPUs, and before 2.6 with every batch of them."""
+    """As torch does with messages on GPUs, and before 2.6 with every batch of messages."""
     rank, size = members()
     for begin in (dist.group.WORLD.allreduce, lambda tensors: dist.all_reduce(tensors[0])):
         tensors = [of(rank + i, (5,)) for i in range(4)]
@@ -351,7 +351,7 @@ def check_exchanges_in_place() -> None:
             own = whole[rank * count : (rank + 1) * count]
             wait(dist.reduce_scatter_tensor(own, whole, async_op=asynchronous))
             assert torch.equal(own, sum(of(r + rank, (count,)) for r in range(size)))
-            # Where the two overlap in another way.
+            # A different overlap of the two.
             memory = torch.zeros(size * count + 1)
             memory[1 : 1 + count] = of(rank, (count,))
             source, gathered = memory[1 : 1 + count], memory[: size * count]
@@ -363,7 +363,7 @@ def check_exchanges_in_place() -> None:
 
 
 def check_what_autograd_is_told() -> None:
-    """Of what is written for a caller that waits at once: also a leaf, and also in inference mode."""
+    """Writes for a blocking caller are reported, also to a leaf; inference mode works too."""
     rank, size = members()
     leaf = torch.zeros(size * 3, requires_grad=True)
     part = torch.zeros(3, requires_grad=True)
@@ -386,7 +386,7 @@ def check_what_autograd_is_told() -> None:
 
 
 def check_how_much_python_runs_for_a_caller_that_waits_at_once() -> None:
-    """So many functions of Rueda's own are called per collective of the CPU, in a loop."""
+    """Limits Rueda's Python calls per CPU collective, in a loop."""
     size = dist.get_world_size()
     if DEVICE.type != "cpu":
         return
@@ -441,7 +441,7 @@ def check_async() -> None:
         assert tensor[0] == size * (size - 1) / 2 + size * i
         assert work.is_success()
         assert work.exception() is None
-    # Without anybody who waits: a future, and a chain of them.
+    # Without a waiter: a future, and a chain of futures.
     tensor = torch.full((10,), float(rank))
     future = dist.all_reduce(tensor, async_op=True).get_future()
     chained = future.then(lambda done: done.value()[0].sum().item())
@@ -450,13 +450,13 @@ def check_async() -> None:
         assert time.monotonic() < until, "the future does not complete by itself"
         time.sleep(0.001)
     assert chained.value() == 10 * size * (size - 1) / 2
-    # The result is in its place once is_completed() has said so.
+    # The result is in place once is_completed() returns True.
     outputs = [torch.empty(3, 2).t() for _ in range(size)]
     work = dist.all_gather(outputs, of(rank, (2, 3)), async_op=True)
     while not work.is_completed():
         assert time.monotonic() < until
     assert all(torch.equal(outputs[r], of(r, (2, 3))) for r in range(size))
-    # What nobody asks about comes to its place by and by, where the group goes on.
+    # Even a result that is never awaited arrives eventually, if the group goes on.
     outputs = [torch.empty(3, 2).t() for _ in range(size)]
     dist.all_gather(outputs, of(rank, (2, 3)), async_op=True)
     arrived = torch.zeros(1)
@@ -469,7 +469,7 @@ def check_async() -> None:
 
 
 def check_callbacks_that_wait() -> None:
-    """For operations begun in them, three within each other, and for those begun before and after their own."""
+    """For operations begun inside them, nested three deep, or before and after their own."""
     tensor = torch.ones(3)
     size = dist.get_world_size()
 
@@ -485,7 +485,7 @@ def check_callbacks_that_wait() -> None:
 
     for step in (1, -1):
         if dist.get_rank() == size - 1:
-            time.sleep(0.02)  # so that the others' are under way for a while
+            time.sleep(0.02)  # so that the other ranks' operations stay pending for a while
         futures = [
             dist.all_reduce(torch.full((4,), float(i)), async_op=True).get_future()
             for i in range(8)
@@ -503,7 +503,7 @@ def check_messages() -> None:
     right, left = (rank + 1) % size, (rank - 1) % size
     for shape in [(0,), (3,), (2, 3), (200_000,)]:
         for dtype in (torch.float32, torch.int64, torch.bfloat16):
-            # All send at once around a circle, two tags in opposite orders.
+            # All ranks send at once around a ring, with two tags in opposite orders.
             sends = [dist.isend(of(rank + tag, shape, dtype), right, tag=tag) for tag in (1, 2)]
             for tag in (2, 1):
                 into = torch.empty(shape, dtype=dtype)
@@ -560,7 +560,7 @@ def check_groups() -> None:
             assert received.item() == before
         dist.barrier(group)
         dist.destroy_process_group(group)
-    # Members alone make it, and two groups are used at the same time in different orders.
+    # Only members create it, and two groups are used at the same time in different orders.
     pair = [0, size - 1] if size > 1 else [0]
     local = dist.new_group(pair, use_local_synchronization=True) if rank in pair else None
     both = dist.new_group()
@@ -576,7 +576,7 @@ def check_groups() -> None:
 
 
 def check_random_sequences() -> None:
-    """Whatever ranks do in the same order comes out right, in loops and out of them."""
+    """Any sequence that all ranks issue in the same order is right, in loops and outside."""
     rank, size = members()
     generator = random.Random(7)
     body = [generator.choice((1, 5, 300, 40_000)) for _ in range(7)]
@@ -591,7 +591,7 @@ def check_random_sequences() -> None:
 
 
 def huge_bytes_at(address: int) -> int:
-    """What the kernel says of the mapping that holds the address."""
+    """The kernel's data on the mapping that contains the address."""
     is_it = False
     with open("/proc/self/smaps") as mappings:
         for line in mappings:
@@ -616,7 +616,7 @@ def check_what_recurs_lies_on_huge_pages() -> None:
         dist.all_reduce(bucket, async_op=True).wait()
         assert bool((bucket == size * (size - 1) // 2 + size * step).all()), (step, bucket)
         found.append(huge_bytes_at(bucket.data_ptr()))
-    # Where this kernel and this world do so at all.
+    # If this kernel and this world use huge pages at all.
     if rueda._native.settle_tensor(bucket.data_ptr(), bucket.nbytes) > 0 and found[1] == 0:
         assert found[2] > 0, found
 

@@ -1,6 +1,7 @@
-"""Every rank: torch's contract for fault tolerance, as its test_c10d_fault_tolerance.py states it for gloo and NCCL.
+"""Every rank: torch's fault-tolerance contract, as test_c10d_fault_tolerance.py states it.
 
-torch has functions for it from 2.14 on; before, the group's own methods are called.
+torch tests it for gloo and NCCL. It has functions for it from 2.14 on; before, the group's own
+methods are called.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TIMEOUT = timedelta(seconds=60)
 
 
 class Group:
-    """The default group of all ranks, without members at first, and a store by which they tell each other handles."""
+    """The default group of all ranks, at first without members; a store exchanges handles."""
 
     def __init__(self, timeout: timedelta = TIMEOUT) -> None:
         folder = broadcast_object(tempfile.mkdtemp() if rueda.rank() == 0 else None, 0)
@@ -57,7 +58,7 @@ class Group:
         return self.group.get_reconfigure_handle()
 
     def handles(self) -> list[str]:
-        """Of all processes, in their order."""
+        """The handles of all processes, in order."""
         self._told += 1
         self.store.set(f"{self._told}.{self.rank}", self.handle())
         return [self.store.get(f"{self._told}.{peer}").decode() for peer in range(self.world)]
@@ -72,7 +73,7 @@ class Group:
         assert dist.get_world_size() == len(handles)
 
     def works(self, *members: int) -> None:
-        """These processes, and no others, are in the world, in this order."""
+        """Checks that exactly these processes form the world, in this order."""
         assert dist.get_rank() == members.index(self.rank)
         total = torch.full((1000,), self.rank + 1.0)
         dist.all_reduce(total)
@@ -189,7 +190,7 @@ def check_again_after_an_abort() -> None:
         with raises(rueda.ShutdownError, "aborted"):
             dist.all_reduce(torch.ones(3))
         group.reconfigure(1201, group.handles())
-        if late is not None:  # what is told of the world before is nothing to this one
+        if late is not None:  # errors of the old world do not affect this one
             try:
                 late.wait()
                 sys.exit("was done without rank 0")
@@ -211,7 +212,7 @@ def check_again_after_a_timeout() -> None:
                 sys.exit("was done without rank 0")
             except (
                 RuntimeError
-            ):  # which of them finds out first is told so, the others that it is gone
+            ):  # the first to notice gets TIMEOUT, the others COMM_ERROR: the world is gone
                 assert group.group.get_error() in (kinds.TIMEOUT, kinds.COMM_ERROR)
         rueda.barrier()
         group.group.set_timeout(TIMEOUT)
@@ -274,7 +275,7 @@ def check_what_makes_no_sense() -> None:
             kept.get_reconfigure_handle()
         with raises(rueda.ShutdownError, "has been destroyed"):
             kept.allreduce([torch.ones(3)], dist.AllreduceOptions())
-        dist.init_process_group("rueda")  # for what follows
+        dist.init_process_group("rueda")  # for the checks that follow
         assert not dist.group.WORLD.supports_reconfigure
 
     with_group(check)

@@ -1,6 +1,7 @@
-"""Every rank: what trains over torch.distributed, on the backend "rueda", beside the same in one process.
+"""Every rank: training over torch.distributed, on the backend "rueda", against one process.
 
-All compare after several steps with momentum, to 1e-5 of float32 parameters of about 0.1 to 1.
+Parameters are compared after several steps with momentum, to 1e-5; they are float32, about 0.1 to
+1.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Optimizer = torch.optim.Optimizer
 
 
 class Sometimes(nn.Module):
-    """A model of which one layer takes part in odd steps only."""
+    """A model with a layer that takes part in odd steps only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +59,7 @@ def sgd(parameters: object) -> Optimizer:
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The whole batch of a step, of all ranks."""
+    """A step's whole batch, of all ranks."""
     generator = torch.Generator("cpu").manual_seed(100 + step)
     rows = PER_RANK * dist.get_world_size()
     return (
@@ -111,7 +112,7 @@ def check_ddp_static_graph_and_buffers() -> None:
     parallel = DistributedDataParallel(model, static_graph=True)
     train(parallel, sgd(parallel.parameters()))
     means = [torch.empty(8) for _ in range(dist.get_world_size())]
-    parallel(share(0)[0])  # hands rank 0's buffers to all
+    parallel(share(0)[0])  # broadcasts rank 0's buffers
     dist.all_gather(means, model[1].num_batches_tracked.float().expand(8).contiguous())
     assert all(torch.equal(mean, means[0]) for mean in means)
 
@@ -156,7 +157,7 @@ def check_ddp_unused_parameters() -> None:
 
 
 def check_compression_hooks() -> None:
-    # 8 and 11 significant bits of each gradient: the parameters differ by about as much of a step.
+    # 8 and 11 significant bits per gradient: the parameters differ by about that part of a step.
     for compressor, tolerance in (
         (Compression.bf16, 2e-2),
         (Compression.fp16, 3e-3),
@@ -190,7 +191,7 @@ def check_power_sgd() -> None:
 
 
 def check_ddp_join() -> None:
-    """Ranks with more and fewer steps than others."""
+    """Ranks with different numbers of steps."""
     rank = dist.get_rank()
     for by_initial in (True, False):
         model = DistributedDataParallel(nn.Linear(4, 1, bias=False, device=DEVICE))
@@ -249,7 +250,7 @@ def check_tensor_parallel() -> None:
     model = parallelize_module(make_model(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     optimizer = sgd(model.parameters())
     for step in range(STEPS):
-        x, y = batch(step)  # the same on every rank: the layers are divided, not the data
+        x, y = batch(step)  # the same on every rank: the layers are sharded, not the data
         optimizer.zero_grad()
         F.mse_loss(model(x), y).backward()
         optimizer.step()
@@ -322,7 +323,7 @@ def check_functional_collectives() -> None:
 
 
 def check_sparse_gradients() -> None:
-    """As those of Embedding(sparse=True), which DistributedDataParallel reduces one by one."""
+    """E.g. those of Embedding(sparse=True), which DistributedDataParallel reduces one by one."""
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
     table = torch.nn.Embedding(10, 3, sparse=True, device="cpu")  # where they are summed

@@ -1,4 +1,4 @@
-"""Every rank: checkpoints are written together, loaded whole or not at all, and tell what is wrong with them."""
+"""Every rank: checkpoints are written together, loaded all or nothing, and damage is found."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from torch import nn
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from training import adam, batch, model, sgd, share
 
-logging.getLogger("rueda").setLevel(logging.ERROR)  # failed saves are told by their results here
+logging.getLogger("rueda").setLevel(logging.ERROR)  # results tell of failed saves here
 
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
-    """The same on all ranks, removed when all are through with it."""
+    """A folder, the same on all ranks, removed when all have finished with it."""
     own = tempfile.mkdtemp(prefix="checkpoints-") if rueda.rank() == 0 else None
     path = Path(rueda.broadcast_object(own))
     try:
@@ -63,7 +63,7 @@ def bits(tensors: Any) -> list[bytes]:
 
 
 class Holder:
-    """A part whose state is what it is given."""
+    """A part with the state it was given."""
 
     def __init__(self, state: Any = None) -> None:
         self.state = state
@@ -76,7 +76,7 @@ class Holder:
 
 
 def odd_state() -> dict[Any, Any]:
-    """Dtypes, layouts, sizes and structures of many kinds, the same on all ranks."""
+    """Many dtypes, layouts, sizes and structures, the same on all ranks."""
     torch.manual_seed(5)
     dtypes = [
         torch.float64,
@@ -133,7 +133,7 @@ def check_any_state_comes_back_to_the_bit() -> None:
 
 
 def check_training_goes_on_as_if_nothing_had_happened() -> None:
-    """While the checkpoint is written, and from it afterwards: the bits are those of an undisturbed run."""
+    """During a save and after a load, the bits are those of an undisturbed run."""
     for make in (adam, sgd):
         with folder() as path:
             net = model()
@@ -153,7 +153,7 @@ def check_training_goes_on_as_if_nothing_had_happened() -> None:
             assert loaded is not None
             assert loaded.step == 3
             assert schedule.state_dict() == scheduler.state_dict()
-            # As where there was a GPU: here there may be none.
+            # As saved on a machine with a GPU; this one may have none.
             states = {"cuda": torch.zeros(16, dtype=torch.uint8), **loaded.each_rank[rueda.rank()]}
             ck.set_random_states(states)
             assert torch.equal(torch.rand(3), drawn[0])
@@ -255,7 +255,7 @@ def check_torch_reads_it_without_rueda() -> None:
         again = model(seed=4)
         other = adam(list(again.parameters()))
         again(batch(0)[0]).sum().backward()
-        other.step()  # so that there is a state to be filled
+        other.step()  # so that there is state to load into
         states = {"model": again.state_dict(), "optimizer": other.state_dict()}
         states["optimizer"]["param_groups"][0]["lr"] = 5.0
         dcp.load(states, checkpoint_id=complete.path, no_dist=True)
@@ -304,7 +304,7 @@ def check_an_old_one_that_was_moved_away_is_left_there() -> None:
 
 
 def check_what_only_has_a_checkpoints_name_is_none() -> None:
-    """A file, such as a list that somebody has made, or a link to what is gone: the one before is the latest."""
+    """A file or a dangling link with a checkpoint's name is ignored: the latest is unchanged."""
     with folder() as path:
         ck.save(path, 1, extra="first").result()
         if rueda.rank() == 0:
@@ -371,7 +371,7 @@ def check_a_load_waits_for_a_save_that_removes_older_ones() -> None:
 
 @contextlib.contextmanager
 def writing(replacement: Any) -> Iterator[None]:
-    """The last rank writes its part by ``replacement(write, *arguments)``."""
+    """The last rank writes its part by calling ``replacement(write, *arguments)``."""
     from rueda.checkpoint import saving
 
     write = saving.write_share
@@ -385,7 +385,7 @@ def writing(replacement: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def slow_writing() -> Iterator[threading.Event]:
-    """Until the event is set, the last rank does not write."""
+    """The last rank does not write until the event is set."""
     go_on = threading.Event()
 
     def write_later(write: Any, *arguments: Any) -> Any:
@@ -486,7 +486,7 @@ def check_what_cannot_be_saved_is_refused_by_all() -> None:
 
 
 def check_an_optimizer_whose_ranks_differ_is_refused_by_all() -> None:
-    """Until it has switched to a strategy with which they stay equal."""
+    """Until it switches to a strategy that keeps them equal."""
     with folder() as path:
         net = model()
         optimizer = rt.wrap(net, adam(list(net.parameters())), strategy="local:3")
@@ -527,7 +527,7 @@ def check_a_folder_that_cannot_be_written() -> None:
 
 @contextlib.contextmanager
 def before_fsync(act: Callable[[str], None]) -> Iterator[None]:
-    """Whenever this process puts something onto the disk, with its path."""
+    """Calls ``act`` with the path before each fsync of this process."""
     fsync = os.fsync
 
     def act_first(descriptor: int) -> None:
@@ -552,7 +552,7 @@ def check_folders_that_are_made_are_put_onto_the_disk() -> None:
 
 
 def check_a_checkpoint_whose_name_may_not_be_on_the_disk() -> None:
-    """All are told; it and those before it are kept."""
+    """All ranks get the error; it and earlier checkpoints are kept."""
     with folder() as path:
 
         def fail(settled: str) -> None:
@@ -571,7 +571,7 @@ def check_a_checkpoint_whose_name_may_not_be_on_the_disk() -> None:
 
 
 def check_a_rank_that_can_start_no_thread() -> None:
-    """The others do not wait for it, and the next save works."""
+    """The others do not wait for it, and the next save succeeds."""
     last = rueda.size() - 1
     start = threading.Thread.start
 
@@ -600,7 +600,7 @@ def check_a_rank_that_can_start_no_thread() -> None:
 
 @contextlib.contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """In this process; more is refused as a full disk refuses it, with another number."""
+    """Limits this process's files; larger ones fail like on a full disk, with another errno."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -610,7 +610,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 
 def check_a_rank_that_cannot_write_all() -> None:
-    """The former checkpoint stays the latest, and the next one is complete."""
+    """The previous checkpoint remains the latest, and the next one is complete."""
     last = rueda.size() - 1
     with folder() as path:
         net = nn.Linear(1000, 1000 * rueda.size())
@@ -639,7 +639,7 @@ def check_a_rank_that_cannot_write_all() -> None:
 
 
 def check_a_folder_that_is_not_shared() -> None:
-    """As where hosts have folders of the same name."""
+    """E.g. folders of the same name on different hosts."""
     last = rueda.size() - 1
 
     def write_elsewhere(write: Any, snapshot: Any, path: Path, rank: int) -> Any:
@@ -658,7 +658,7 @@ def check_a_folder_that_is_not_shared() -> None:
 
 
 def check_a_rank_that_does_not_come_to_an_end() -> None:
-    """The others are told which, after RUEDA_STALL_ERROR; the next save works."""
+    """The others learn which rank, after RUEDA_STALL_ERROR; the next save succeeds."""
     if rueda.size() == 1:
         return
     rueda.shutdown()
@@ -699,7 +699,7 @@ def damage(path: Path, how: str) -> None:
 
 
 def check_a_damaged_checkpoint_is_refused_by_all() -> None:
-    """The text names the file; nothing is changed; the one before can be loaded."""
+    """The error names the file; nothing changes; the previous checkpoint can be loaded."""
     with folder() as path:
         net = nn.Linear(300, 300)
         ck.save(path, 1, model=net).result(60)

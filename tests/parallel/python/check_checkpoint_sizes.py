@@ -1,4 +1,4 @@
-"""Every rank: a checkpoint in the folder of the first argument is saved, or loaded by as many ranks as there are."""
+"""Every rank: saves or loads checkpoints in the folder argv[1], at any world size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ parts = {"model": model, "optimizer": optimizer}
 
 
 def take_step(step: int) -> None:
-    """The same on any number of ranks."""
+    """A training step, the same on any number of ranks."""
     torch.manual_seed(step)
     optimizer.zero_grad()
     model(torch.randn(8, 40).double()).square().mean().backward()
@@ -40,7 +40,7 @@ def check_saving() -> None:
 
 
 def check_loading() -> None:
-    """All that are there, and they can be saved again."""
+    """Loads all available checkpoints, then saves again."""
     complete = ck.available(sys.argv[1])
     assert complete
     for each in complete:

@@ -10,7 +10,7 @@ from parallel import raises, run, still_works
 from rueda.compression import Int8, RandomK, TopK
 
 CODECS = ["fp16", "bf16", "int8", "topk:0.1", "randomk:0.1"]
-# Of a sum of Student-t noise with 3 degrees of freedom: mean squared error over mean square.
+# For a sum of Student-t noise with 3 degrees of freedom: mean squared error over mean square.
 ERRORS = {"fp16": 1e-6, "bf16": 2e-5, "int8": 6e-4}
 
 
@@ -71,7 +71,7 @@ def check_other_dtypes() -> None:
         result = rueda.allreduce(np.full(50, 2, dtype), compression="int8")
         assert result.dtype == dtype
         np.testing.assert_allclose(result, 2, rtol=0.01)
-    for dtype in (np.int32, np.bool_, np.complex64):  # travel as they are
+    for dtype in (np.int32, np.bool_, np.complex64):  # sent uncompressed
         array = np.ones(5, dtype)
         np.testing.assert_array_equal(
             rueda.allreduce(array, op=rueda.Sum, compression="int8"),
@@ -137,7 +137,7 @@ def check_what_a_codec_cannot_hold_is_an_error_in_any_segment() -> None:
     for place in (0, 150, 299):
         array = np.ones(300, np.float32)
         if rueda.rank() == last:
-            array[place] = 70_000  # of which two ranks' average is no more than 35,001
+            array[place] = 70_000  # the average of two ranks is only 35,000.5
         with raises(rueda.InvalidArgumentError, f"on rank {last}"):
             rueda.allreduce(array, name="x", compression="fp16")
     still_works()
@@ -193,7 +193,7 @@ def check_fewer_bytes_travel() -> None:
     before = rueda.metrics()["allreduce_payload_bytes_sent"]
     rueda.allreduce(noise(rueda.rank(), size), name="bytes", compression="int8")
     sent = rueda.metrics()["allreduce_payload_bytes_sent"] - before
-    # Whoever shares a host shares its link, if there are other hosts.
+    # If there are several hosts, the ranks of a host share its link.
     host = rueda.rank() - rueda.local_rank()
     places = rueda.allgather(np.array([[sent, host]]))
     hosts = len(set(places[:, 1]))

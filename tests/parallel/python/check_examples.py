@@ -1,4 +1,4 @@
-"""One rank: every public function and class has a docstring with an example, and every example is true."""
+"""One rank: every public function and class has an example, and all examples are correct."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ MODULES = [
     "rueda.horovod.torch",
     "rueda.horovod.torch.elastic",
 ]
-# What every example may use without importing it.
+# Names that every example may use without importing them.
 NAMES = {"np": np, "rueda": rueda, "torch": torch, "hvd": hvd, "dist": dist}
-# They end the world, so nothing may follow that has been made in it.
+# Examples that end the world, so objects made in it must not be used afterwards.
 LAST = {"rueda.lifecycle.abort", "rueda.lifecycle.shutdown"}
 
 
 def public() -> Iterator[tuple[str, object]]:
-    """Functions and classes with the names under which users find them; each once, wherever it is found again."""
+    """Functions and classes by the names under which users find them, each once."""
     seen: set[str] = set()
     for module in MODULES:
         found = importlib.import_module(module)

@@ -19,7 +19,7 @@ def check_allgather_of_everything() -> None:
     tails = [(), (3,), (0,), (2, 2)]
 
     def shape(rank, tail):
-        return ((rank * 2 + 1) % 4, *tail)  # 1, 3, 1, 3 rows; below one rank has none
+        return ((rank * 2 + 1) % 4, *tail)  # 1, 3, 1, 3 rows; below, one rank has none
 
     for dtype, tail in itertools.product(DTYPES, tails):
         name = f"{dtype.name}/{tail}"
@@ -80,7 +80,7 @@ def check_alltoall_of_everything() -> None:
     np.testing.assert_array_equal(
         even, np.concatenate([[2 * me + 100 * a, 2 * me + 1 + 100 * a] for a in range(n)])
     )
-    # First extents may differ between ranks.
+    # The first extent may differ between ranks.
     uneven = rueda.alltoall(np.full(n * (me + 1), me), name="own extents")
     np.testing.assert_array_equal(uneven, np.concatenate([np.full(a + 1, a) for a in range(n)]))
 
@@ -180,7 +180,7 @@ def check_process_sets() -> None:
         assert process_set.size() == len(ranks)
         assert process_set.included() == (me in ranks)
         assert process_set.rank() == (ranks.index(me) if me in ranks else -1)
-    # Overlapping, under the same name, and waited for in different orders.
+    # Overlapping sets, with the same name, awaited in different orders.
     handles = []
     mine = [(r, s) for r, s in zip(groups, sets, strict=True) if me in r]
     for ranks, process_set in mine[:: 1 if me % 2 else -1]:
@@ -260,7 +260,7 @@ def check_threads_with_names() -> None:
 
 def check_join_with_uneven_work() -> None:
     n, me = rueda.size(), rueda.rank()
-    for _ in range(2):  # the world goes on after a join
+    for _ in range(2):  # the world continues after a join
         for step in range(me + 2):  # rank r has r + 2 batches
             working = [rank for rank in range(n) if step < rank + 2]
             average = rueda.allreduce([float(me)], name=f"average {step}")

@@ -1,4 +1,4 @@
-"""Every rank: init() of Horovod's API with process sets, with some of the ranks, and again after shutdown."""
+"""Every rank: Horovod's init() with process sets, on a subset of ranks, after shutdown."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_init_twice() -> None:
 
 def check_process_sets(size: int) -> None:
     first = hvd.ProcessSet([0])
-    if size == 1:  # that is all ranks
+    if size == 1:  # these are all ranks
         with parallel.raises(ValueError, "duplicate"):
             hvd.init(process_sets=[first])
     else:
@@ -81,7 +81,7 @@ def check_some_of_the_ranks(launched: tuple[int, int]) -> None:
 
 
 def check_communicators(launched: tuple[int, int]) -> None:
-    """Only where MPI has started the ranks."""
+    """Only if MPI has started the ranks."""
     from mpi4py import MPI
 
     me, size = launched

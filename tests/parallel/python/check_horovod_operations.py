@@ -1,4 +1,4 @@
-"""Every rank: the operations of Horovod's API, against what NumPy or torch computes."""
+"""Every rank: the operations of Horovod's API, against NumPy or torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_who_is_there() -> None:
 
 
 def check_a_forked_child() -> None:
-    """A data loader's worker knows for which rank it works. It is none itself, and is told so."""
+    """A data loader's worker knows its parent's rank; as it is no rank, its collectives raise."""
     questions = (
         hvd.rank,
         hvd.size,
@@ -64,7 +64,7 @@ def check_a_forked_child() -> None:
             hvd.allreduce(torch.ones(2))
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking where threads are
+        warnings.simplefilter("ignore", DeprecationWarning)  # about forking with threads
         forked(work)
         forked(lambda: forked(work))
     parallel.still_works()
@@ -100,7 +100,7 @@ def check_allreduce() -> None:
 
 
 def check_averages_of_whole_numbers() -> None:
-    """Rounded towards zero, after the factor: as Horovod's, in all forms."""
+    """Rounded towards zero, after scaling, like Horovod's; in all variants."""
     n, me = hvd.size(), hvd.rank()
     ranks = n * (n - 1) // 2
     toward_zero = [ranks // n, -(ranks // n)]
@@ -141,7 +141,7 @@ def check_averages_of_whole_numbers() -> None:
 
 
 def check_averages_of_whole_numbers_of_a_set_that_is_gone() -> None:
-    """The number of ranks is that of the call, also where nobody asks the handle before the set was removed."""
+    """The divisor is the set's size at the call, even if the set is gone at synchronize()."""
     n, me = hvd.size(), hvd.rank()
     if n == 1:
         return
@@ -254,7 +254,7 @@ def check_gradients() -> None:
 
 
 def check_gradients_beside_whole_numbers() -> None:
-    """A group's whole numbers are averaged apart; the others have their gradients as without them."""
+    """A group's integers are averaged separately; gradients of the others are unaffected."""
     n, me = hvd.size(), hvd.rank()
     whole, tensor = torch.full((n,), -me), torch.full((2 * n,), float(me), requires_grad=True)
     for name in ("mixed", None):
@@ -270,7 +270,7 @@ def check_gradients_beside_whole_numbers() -> None:
 
 
 def check_grouped_reducescatter() -> None:
-    """All tensors are on their way before the first one is waited for: ranks may name them in any order."""
+    """All tensors are submitted before the first wait: ranks may list them in any order."""
     n, me = hvd.size(), hvd.rank()
     tensors = [torch.full((n + i, 2), float(me + i), requires_grad=True) for i in range(3)]
     rows = [len(range(me, n + i, n)) for i in range(3)]  # as even as possible
@@ -287,7 +287,7 @@ def check_grouped_reducescatter() -> None:
         (2 * results[0].sum() + results[2].sum()).backward()
         for tensor, gradient in zip(tensors, (2.0, 0.0, 1.0), strict=True):
             assert torch.equal(tensor.grad, torch.full_like(tensor, gradient * factor))
-    first = tensors[0]  # full of the rank's number
+    first = tensors[0]  # filled with the rank
     loss = hvd.grouped_reducescatter([first**2])[0].square().sum()
     (gradient,) = torch.autograd.grad(loss, first, create_graph=True)
     (second,) = torch.autograd.grad(gradient.sum(), first)
@@ -356,7 +356,7 @@ def check_sparse() -> None:
     handle = hvd.sparse_allreduce_async(dense.to_sparse(1), name="sparse", op=hvd.Average)
     torch.testing.assert_close(hvd.synchronize(handle).to_dense(), expected / n)
     assert hvd.poll(handle)
-    # Nothing on the ranks but one, uncoalesced, two sparse dimensions.
+    # One contributing rank, uncoalesced, with two sparse dimensions.
     indices = torch.tensor([[1, 1], [0, 0]]) if me == n - 1 else torch.empty(2, 0).long()
     values = torch.ones(indices.shape[1])
     tensor = torch.sparse_coo_tensor(indices, values, (3, 2))
@@ -403,7 +403,7 @@ def check_process_sets() -> None:
 
 
 def check_join() -> None:
-    """As in Horovod, a rank that has joined counts as zeros, so an average divides by all ranks of the set."""
+    """A joined rank contributes zeros; an average divides by all ranks if join_average is "all"."""
     n, me = hvd.size(), hvd.rank()
     assert rueda.options()["join_average"] == os.environ.get("RUEDA_JOIN_AVERAGE", "all")
     for step in range(me + 1):
@@ -421,14 +421,14 @@ def check_join() -> None:
             hvd.grouped_allreduce(group, f"group {step}"), group, strict=True
         ):
             torch.testing.assert_close(average, torch.full_like(given, expected))
-        # Of whole numbers by all ranks in any case.
+        # Integer averages always divide by all ranks.
         whole = hvd.allreduce(torch.tensor([me + 1, -me - 1]), name=f"whole {step}")
         assert whole.tolist() == [sum(taking_part) // n, -(sum(taking_part) // n)]
     assert hvd.join() in range(n)
 
 
 def check_a_name_that_is_pending() -> None:
-    """A second submission raises at the call, on the rank that makes it; the first is not harmed."""
+    """A second submission raises at the call, on its own rank; the first one is unharmed."""
     n, me = hvd.size(), hvd.rank()
     if n == 1:
         return
@@ -465,7 +465,7 @@ def check_a_name_that_is_pending() -> None:
         for rank_0_is_early in (True, False):
             is_early = (me == 0) == rank_0_is_early
             first = None
-            for turn in range(2):  # what the early ones submit is pending until the others have
+            for turn in range(2):  # what early ranks submit is pending until the others submit too
                 if (turn == 0) == is_early:
                     first = submit()
                     for again in (submit, *(now.values() if what in begin else ())):
@@ -482,7 +482,7 @@ def check_a_name_that_is_pending() -> None:
 
 
 def check_who_is_no_member() -> None:
-    """Raises at the call, on the rank that is none."""
+    """Raises at the call, on the rank that is no member."""
     n, me = hvd.size(), hvd.rank()
     if n == 1:
         return
@@ -501,7 +501,7 @@ def check_timeline() -> None:
     hvd.start_timeline(path, mark_cycles=True)
     with parallel.raises(HorovodInvalidArgumentError, "already"):
         hvd.start_timeline(path)
-    hvd.barrier()  # all write
+    hvd.barrier()  # all ranks write
     hvd.allreduce(mine(2), name="between")
     hvd.stop_timeline()
     hvd.allreduce(mine(2), name="after")
@@ -513,7 +513,7 @@ def check_timeline() -> None:
 
 
 def expect_horovods_events(events: list[dict[str, Any]]) -> None:
-    """One allreduce, written down as Horovod does it."""
+    """Checks for one allreduce, recorded in Horovod's format."""
     head, *named = [e for e in events if e.get("name") == "process_name"]
     assert "start_time_since_epoch_in_micros" in head["args"]
     lanes = {e["args"]["name"]: e["pid"] for e in named}
@@ -542,7 +542,7 @@ def expect_horovods_events(events: list[dict[str, Any]]) -> None:
 
 
 def check_roots_and_names_that_are_none() -> None:
-    """Errors of the tensor, on every rank, through Horovod's door and through torch's."""
+    """Errors of the tensor, on every rank, through Horovod's API and through torch's."""
     last, name = hvd.size() - 1, "caf\udce9"
     told = f"rank {last} cannot take part" if hvd.size() > 1 else "cannot take part"
     errors = {hvd: HorovodInvalidArgumentError, rueda.torch: rueda.InvalidArgumentError}

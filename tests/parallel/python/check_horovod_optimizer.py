@@ -1,4 +1,4 @@
-"""Every rank: Horovod's DistributedOptimizer, SyncBatchNorm and state, against a single process."""
+"""Every rank: Horovod's DistributedOptimizer, SyncBatchNorm and state, against one process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pair(**options: object) -> tuple[nn.Module, Optimizer, nn.Module, Optimizer]
 
 
 class Whole(Compressor):
-    """An own compressor, as a class."""
+    """A custom compressor, as a class."""
 
     calls = 0
 
@@ -59,7 +59,7 @@ class Folded(Compressor):
 
 
 class Scaled(Compressor):
-    """Changes the gradient's own memory."""
+    """Modifies the gradient in place."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
@@ -114,7 +114,7 @@ def check_sum_and_accumulation() -> None:
 
 
 def check_attributes() -> None:
-    """Those that Horovod's optimizer has; the number of passes can be set."""
+    """Horovod's attributes exist; the number of passes can be set."""
     _, distributed, _, _ = pair(op=hvd.Sum, sparse_as_dense=True)
     assert (distributed.op, distributed.gradient_predivide_factor) == (hvd.Sum, 1.0)
     assert (distributed.sparse_as_dense, distributed.process_set) == (True, hvd.global_process_set)
@@ -130,7 +130,7 @@ def check_attributes() -> None:
 
 
 def check_a_closure_without_a_result() -> None:
-    """It has computed the gradients, and they are reduced."""
+    """The gradients it has computed are reduced."""
     shared, distributed, alone, single = pair()
     for step in range(2):
         x, y = batch(step)
@@ -147,7 +147,7 @@ def check_a_closure_without_a_result() -> None:
 
 
 def check_an_own_state_handler() -> None:
-    """As with Horovod's base class, save() may use what the constructor sets after the base class's."""
+    """As with Horovod's, save() may use what the constructor sets after the base class's."""
     handlers = hvd.elastic.state
 
     class Counter:
@@ -218,7 +218,7 @@ def check_every_optimizer() -> None:
     for name, kind in all_optimizers().items():
         shared = nn.Embedding(9, 2, sparse=True) if name == "SparseAdam" else nn.Linear(3, 2)
         shared = shared.double()
-        if name == "Muon":  # for matrices only
+        if name == "Muon":  # matrices only
             shared = nn.Linear(3, 2, bias=False).double()
         hvd.broadcast_parameters(shared.state_dict(), root_rank=0)
         alone = copy.deepcopy(shared)
@@ -239,7 +239,7 @@ def check_every_optimizer() -> None:
 
 
 def convolutions() -> nn.Module:
-    """With weights in channels_last, and one in an order of its own."""
+    """With weights in channels_last, and one in another memory order."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 2)).double()
     module = module.to(memory_format=torch.channels_last)
@@ -289,7 +289,7 @@ def check_adasum_optimizer() -> None:
     added = nn.Parameter(torch.zeros(2, dtype=torch.float64))
     distributed.add_param_group({"params": [added]})
     for is_loaded in (False, True):
-        if n > 1:  # nothing is on its way before step()
+        if n > 1:  # nothing is in flight before step()
             (added * (hvd.rank() + 1)).sum().backward()
             if is_loaded:
                 distributed.load_state_dict(distributed.state_dict())
@@ -299,7 +299,7 @@ def check_adasum_optimizer() -> None:
         distributed.step()
         assert added.detach().abs().min() > 0
         same_bits(added)
-    # A model outlives its optimizers: one that is gone must not count gradients any more.
+    # A model outlives its optimizers: a deleted one must not count gradients.
     del distributed
     gc.collect()
     for _ in range(2):
@@ -325,7 +325,7 @@ def check_process_set() -> None:
     distributed.step(partial(loss_of, shared, share(x), distributed))
     digests = hvd.allgather_object([p.detach().numpy().tobytes() for p in shared.parameters()])
     assert all(digest == digests[0] for digest in digests[: n - 1])
-    assert digests[n - 1] != digests[0]  # went its own way
+    assert digests[n - 1] != digests[0]  # this rank's parameters diverged
     hvd.remove_process_set(most)
 
 
@@ -340,7 +340,7 @@ def check_sync_batch_norm() -> None:
             whole = torch.randn(2 * n + 1, 3, *shape, generator=generator, dtype=torch.float64)
             whole += 1000  # where sums of squares would cancel
             weights = torch.randn(whole.shape, generator=generator, dtype=torch.float64)
-            mine = slice(0, 3) if me == 0 else slice(2 * me + 1, 2 * me + 3)  # of uneven size
+            mine = slice(0, 3) if me == 0 else slice(2 * me + 1, 2 * me + 3)  # uneven
             part = whole[mine].clone().requires_grad_()
             alone = whole.clone().requires_grad_()
             (shared(part) * weights[mine]).sum().backward()
@@ -373,7 +373,7 @@ def check_misuse() -> None:
     F.cross_entropy(shared(share(x)), share(y)).backward()
     with parallel.raises(HorovodUsageError, "zero_grad"):
         distributed.zero_grad()
-    assert issubclass(HorovodUsageError, AssertionError)  # as Horovod's
+    assert issubclass(HorovodUsageError, AssertionError)  # like Horovod's
     if hvd.size() > 1:
         adasum = hvd.DistributedOptimizer(sgd(list(model().parameters())), op=hvd.Adasum)
         with parallel.raises(HorovodUsageError, "skip_synchronize"), adasum.skip_synchronize():
@@ -392,7 +392,7 @@ def check_misuse() -> None:
 
 
 def check_a_step_after_synchronize_warns() -> None:
-    """Outside of skip_synchronize(), as Horovod's; every time, and not otherwise."""
+    """Outside of skip_synchronize(), like Horovod's; each time, and only then."""
     shared, distributed, _, _ = pair()
     x, y = batch(0)
 
@@ -419,7 +419,7 @@ def check_a_step_after_synchronize_warns() -> None:
 
 
 def check_a_tensor_resized_in_flight() -> None:
-    """What is in flight keeps its memory, and the rank is told; the tensor goes on with its new shape."""
+    """The memory in flight is kept, and the rank gets an error; the tensor keeps its new shape."""
     tensor = torch.ones(1 << 16)
     handle = hvd.allreduce_async_(tensor, op=hvd.Sum, name="resized")
     if hvd.rank() == 0:
@@ -433,7 +433,7 @@ def check_a_tensor_resized_in_flight() -> None:
 
 
 def check_a_hook_that_raises() -> None:
-    """On one rank: it says so there, and the step can be begun anew on all."""
+    """It raises on its rank, and the step can be restarted on all."""
     shared, distributed, alone, single = pair()
     train(shared, distributed, alone, single, steps=1)
     state = copy.deepcopy(distributed.state_dict())

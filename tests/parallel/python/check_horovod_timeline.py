@@ -1,4 +1,4 @@
-"""Every rank: a timeline of Horovod's format is well formed whatever overlaps: batches, sets, errors, joins."""
+"""Every rank: Horovod timelines are well formed under overlap: batches, sets, errors, joins."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def check_bars_are_nested() -> None:
             assert len(bars[lane]) == (0 if is_outer else 1), (event, bars[lane])
             bars[lane].append(name)
             begun[name] += 1
-    joined = hvd.size() - 1  # allreduces of the last rank, in which others take no part
+    joined = hvd.size() - 1  # allreduces of the last rank without the others
     part = STEPS if hvd.rank() != 1 else 0
     assert begun["ALLREDUCE"] == begun["MPI_ALLREDUCE"] == 5 * STEPS + part + joined, begun
-    assert begun["NEGOTIATE_ALLREDUCE"] >= begun["ALLREDUCE"] + 1, begun  # and the error's
+    assert begun["NEGOTIATE_ALLREDUCE"] >= begun["ALLREDUCE"] + 1, begun  # and the failed one's
     assert begun["MPI_ALLGATHER"] == begun["MPI_BCAST"] == STEPS, begun
 
 

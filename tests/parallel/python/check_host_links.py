@@ -1,4 +1,4 @@
-"""Every rank knows the same of the links between hosts; the argument is RUEDA_TRANSPORT."""
+"""Every rank knows the same links between hosts; the argument is RUEDA_TRANSPORT."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Every rank: worlds of several hosts, with as many ranks on each, next to each other."""
+"""Every rank: worlds of several hosts with equally many, consecutive ranks on each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def own_host() -> list[int]:
 
 
 def sets_of_hosts() -> list[rueda.ProcessSet]:
-    """All ranks make all sets."""
+    """Process sets of hosts; all ranks create all sets."""
     each = rueda.local_size()
     return [
         rueda.add_process_set(list(range(first, first + each)))
@@ -27,7 +27,7 @@ def sets_of_hosts() -> list[rueda.ProcessSet]:
 
 
 def sent_through_networks() -> int:
-    """Bytes that this host has sent through all its interfaces; between two barriers, so that no rank moves any."""
+    """Bytes that this host has sent on all interfaces; read while no rank sends."""
     rueda.barrier(name="all have moved")
     lines = Path("/proc/self/net/dev").read_text().splitlines()[2:]
     total = sum(int(line.partition(":")[2].split()[8]) for line in lines)
@@ -75,7 +75,7 @@ def check_a_step_costs_each_host_one_message() -> None:
         if round_ == 0:
             continue
         assert after["plans_replayed"] == before["plans_replayed"] + 1
-        # The first rank of each host speaks for it, and rank 0 decides for all of them.
+        # The first rank of each host speaks for its host, and rank 0 decides for all.
         sent = after["control_messages_sent"] - before["control_messages_sent"]
         expected = rueda.cross_size() - 1 if rueda.rank() == 0 else int(rueda.local_rank() == 0)
         assert sent == expected, (round_, sent)
@@ -92,7 +92,7 @@ def check_each_link_carries_what_it_has_to() -> None:
         here = sum(by_rank[rank] for rank in own_host())
         hosts = rueda.cross_size()
         if rueda.choose_algorithm(size).algorithm == "hierarchical":
-            # Segments differ by an element.
+            # Segments differ by one element.
             assert abs(here - 2 * (hosts - 1) * size / hosts) <= 4096, (size, here)
         else:
             assert rueda.choose_algorithm(size).algorithm == "doubling"
@@ -113,7 +113,7 @@ def check_messages_within_and_across_hosts() -> None:
 
 
 def exchange(receiver: int, sender: int) -> int:
-    """Each rank sends 32 MiB to another; the bytes that this host has sent through its networks meanwhile."""
+    """Each rank sends 32 MiB to another; returns the bytes that this host sends on its networks."""
     array, taken = np.full(1 << 20, rueda.rank()), np.empty(1 << 20, np.int64)
     before = sent_through_networks()
     for _ in range(4):

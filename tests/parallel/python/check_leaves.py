@@ -1,4 +1,4 @@
-"""Allreduces of partial sums of leaves: the bits are those that each rank computes by itself."""
+"""Allreduces of partial sums of leaves: all ranks get the bits that each computes by itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def partials(leaves: rueda.Leaves, size: int, dtype: str) -> np.ndarray:
 
 
 def expected(count: int, size: int, dtype: str) -> np.ndarray:
-    """The root, split where the left part has the largest power of two of leaves that leaves something over."""
+    """The root; a left part has the largest power of two of leaves less than the whole."""
 
     def node(first: int, count: int) -> np.ndarray:
         if count == 1:
@@ -97,7 +97,7 @@ def check_other_operations_and_types() -> None:
 
 
 def check_bytes_are_those_of_the_ring() -> None:
-    """Where each rank has one partial sum, over the transport."""
+    """If each rank has one partial sum, and a transport carries the data."""
     ranks = rueda.size()
     if os.environ.get("RUEDA_ALGORITHM") != "ring" or ranks == 1:
         return

@@ -1,4 +1,4 @@
-"""Every rank: send and recv of NumPy arrays and, with the argument "torch", of tensors."""
+"""Every rank: send and recv of NumPy arrays or, with the argument "torch", of tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import rueda
 from parallel import raises, still_works
 from reference import DTYPES, values
 
-SIZES = [0, 1, 7, 1024, 1025, 100_003]  # below and above what travels with its offer
+SIZES = [0, 1, 7, 1024, 1025, 100_003]  # below and above the size sent along with its offer
 
 
 def neighbours() -> tuple[int, int]:
@@ -35,14 +35,14 @@ def check_dtypes_and_sizes_around_the_ring() -> None:
 
 
 def check_arrays_of_any_kind() -> None:
-    """Strided arrays, lists and scalars can be sent; the shape of what is received does not matter."""
+    """Strided arrays, lists and scalars can be sent; the receiver's shape does not matter."""
     left, right = neighbours()
     sent = np.arange(12.0).reshape(3, 4).T + rueda.rank()
     first = rueda.send_async(sent, right)
     second = rueda.send_async([1, 2, 3], right, tag=1)
     third = rueda.send_async(2.5, right, tag=2)
     taken, numbers, scalar = np.empty((4, 3)), np.empty(3, np.int64), np.empty(())
-    # In another order than they were sent: tags do not wait for each other.
+    # Not in the order of sending: tags do not wait for each other.
     rueda.recv(scalar, left, tag=2)
     rueda.recv(numbers, left, tag=1)
     rueda.recv(taken, left)
@@ -83,7 +83,7 @@ def check_any_source() -> None:
 
 
 def check_process_sets() -> None:
-    """The ranks are those of the world, and a message is of its set."""
+    """Ranks are ranks of the world, and a message belongs to its set."""
     if rueda.size() < 2:
         return
     last = rueda.size() - 1
@@ -105,7 +105,7 @@ def check_process_sets() -> None:
 
 
 def check_bad_arguments() -> None:
-    """Raise here and at once; nobody else notices."""
+    """They raise here and at once; no other rank notices."""
     array = np.empty(3)
     with raises(rueda.InvalidArgumentError, f"{rueda.size()}"):
         rueda.send(array, rueda.size())
@@ -140,7 +140,7 @@ def check_messages_that_differ() -> None:
             else:
                 rueda.recv(mine, 0)
     if rueda.rank() == 0:
-        rueda.send(np.ones(3), 1)  # small: its sender is done, and not told
+        rueda.send(np.ones(3), 1)  # small: its sender completes without an error
         rueda.send(np.ones(4), 1)
     else:
         with raises(rueda.MismatchError, "3 x float64", "4 x float64"):
@@ -156,7 +156,7 @@ def check_time_runs_out() -> None:
         rueda.recv(taken, left, tag=9, timeout=0.2)
     assert time.monotonic() - begun < 30
     rueda.barrier()
-    rueda.send(sent, right, tag=9)  # the receive went on: this one is for it
+    rueda.send(sent, right, tag=9)  # the receive remained open: this message completes it
     rueda.barrier()
     deadline = time.monotonic() + 60
     while taken[-1] != 1.0 + left:

@@ -1,4 +1,4 @@
-"""Every rank: allreduce and reducescatter of every dtype with every operation, against NumPy."""
+"""Every rank: allreduce and reducescatter for every dtype and operation, against NumPy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shuffled(items: list[tuple[object, ...]], salt: int) -> list[tuple[object, .
 
 
 def cases() -> list[tuple[object, ...]]:
-    """Everything that is defined."""
+    """All defined combinations."""
     return [
         (f"{op.name}/{dtype.name}/{shape}", op, dtype, shape)
         for op, dtype, shape in itertools.product(rueda.ReduceOp, DTYPES, SHAPES)
@@ -30,7 +30,7 @@ def cases() -> list[tuple[object, ...]]:
 
 
 def inputs(name, shape, dtype):
-    """All ranks' inputs."""
+    """The inputs of all ranks."""
     return [values(name, rank, shape, dtype) for rank in range(rueda.size())]
 
 

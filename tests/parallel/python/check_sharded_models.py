@@ -1,6 +1,7 @@
-"""Every rank of four: models that two ranks hold together, two of which train together.
+"""Every rank of four: two data-parallel replicas of a model, each sharded over two ranks.
 
-Each is compared with the same strategy on whole models, to 1e-5 of float32 parameters of about 0.1 to 1.
+Each is compared with the same strategy on whole models, to 1e-5; parameters are float32, about 0.1
+to 1.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def grid() -> Grid:
 
 
 def make_model(seed: int = 3) -> nn.Sequential:
-    """Whose rows two ranks cannot share evenly."""
+    """A model whose rows cannot be divided evenly among two ranks."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 7), nn.LayerNorm(7))
 
@@ -52,7 +53,7 @@ def by_fsdp(model: nn.Sequential) -> nn.Module:
 
 
 def by_tensors(model: nn.Sequential) -> nn.Module:
-    """The last layer, which all hold, is used for rows of the batch: its gradients come in parts of a sum."""
+    """The last layer is whole and used for rows of the batch: its gradients are partial sums."""
     plan = {
         "0": ColwiseParallel(),
         "2": RowwiseParallel(output_layouts=_rows(), use_local_output=False),
@@ -79,7 +80,7 @@ def adam(parameters: Iterator[nn.Parameter]) -> Optimizer:
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of all ranks that hold one model."""
+    """The batch of all ranks of one replica."""
     generator = torch.Generator("cpu").manual_seed(1000 * grid().coordinate("replicate") + step)
     x = torch.randn(8, 6, generator=generator, device="cpu")
     y = F.layer_norm(torch.cat([x, x[:, :1]], 1), (7,))
@@ -87,7 +88,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(model: nn.Module, optimizer: Optimizer, first: int, steps: int) -> float:
-    """Returns the sum of this rank's losses."""
+    """Trains and returns the sum of this rank's losses."""
     total = 0.0
     for step in range(first, first + steps):
         x, y = batch(step)
@@ -126,7 +127,7 @@ def require_same_bits(model: nn.Module) -> None:
 
 
 def pair(way: str, make: Make, strategy: str) -> tuple[nn.Module, Optimizer, nn.Module, Optimizer]:
-    """A model that is cut and one that is not, trained by the same strategy."""
+    """A sharded model and a whole one, trained by the same strategy."""
     cut, whole = WAYS[way](make_model()), make_model()
     together = grid().process_set("replicate")
     return (
@@ -166,7 +167,7 @@ def check_strategies_train_what_is_cut_as_what_is_whole() -> None:
 
 
 def check_strategies_whose_parts_differ_come_to_one_model() -> None:
-    """What is sent of a part is not what is sent of the whole, or depends on who comes first."""
+    """What is sent for a part differs from the whole's, or depends on the order of arrival."""
     texts = ("sync:int8", "diloco:2,codec=int8", "sparseloco:2", "downpour:2", "eamsgd:2")
     for way, which in (("fsdp", texts), ("tensors", ("eamsgd:2",))):
         for text in which:
@@ -203,7 +204,7 @@ def check_switching_and_states() -> None:
 
 
 def check_ranks_begin_with_what_the_first_holds() -> None:
-    """Parameters and the optimizer's state, of an optimizer that has taken a step on the first alone."""
+    """Parameters and the state of an optimizer that has taken a step on the first rank only."""
     replica = grid().coordinate("replicate")
     together = grid().process_set("replicate")
     for way in WAYS:
@@ -228,7 +229,7 @@ def check_ranks_begin_with_what_the_first_holds() -> None:
 
 
 def check_distributed_optimizer() -> None:
-    """With gradients that are clipped, groups, a layer that is not used, and comparisons of parts."""
+    """With clipped gradients, groups, an unused layer, and comparisons of parts."""
     together = grid().process_set("replicate")
     for way in WAYS:
         models = [WAYS[way](make_model()), make_model()]
@@ -306,12 +307,12 @@ def check_a_model_that_is_too_large() -> None:
     with torch.device("meta"):
         model = nn.Linear(1000, 1000, bias=False)
     assert require_memory(model, 2, shards=4) == 4_000_000
-    # Rank 2 alone has less: all are told, and how many parts it takes.
+    # Only rank 2 has less: all learn that, and how many parts are needed.
     limit = 3_000_000 if dist.get_rank() == 2 else 10_000_000
     text = "rank 2 lacks 4.000 MB and has 3.000 MB: 6 parts would fit"
     with raises(rueda.InvalidArgumentError, text):
         require_memory(model, 2, shards=4, limit=limit)
-    # What is there is not asked for again.
+    # Memory already allocated is not counted again.
     cut = by_fsdp(nn.Sequential(nn.Linear(1000, 1000, bias=False)))
     assert require_memory(cut, 0, shards=2, limit=2_100_000) == 4_000_000
     with raises(rueda.InvalidArgumentError, "too large"):

@@ -28,7 +28,7 @@ def size() -> int:
 
 
 def check_what_all_ranks_add_is_there() -> None:
-    """Smaller than the world, inline, and as messages of their own."""
+    """With fewer elements than ranks, inline, and as separate messages."""
     for count in (1, 7, 1000, 200_003):
         with Table("weights", count) as table:
             delta = np.arange(count, dtype=np.float32) % 17 + rank()
@@ -97,7 +97,7 @@ def check_the_order_of_the_ring_has_the_bits_of_an_allreduce() -> None:
                 np.testing.assert_array_equal(
                     table.get(min_clock=step + 1).result().view(np.int32), weights.view(np.int32)
                 )
-            # The same bits on all ranks, whatever adds up there.
+            # The same bits on all ranks, whatever the order of additions.
             own = table.get(min_clock=step + 1).result().view(np.int32)
             largest = rueda.allreduce(own, op=rueda.Max, name="bits")
             np.testing.assert_array_equal(own, largest)
@@ -128,7 +128,7 @@ def check_staleness() -> None:
 
 
 def check_staleness_where_all_add_at_once() -> None:
-    """Each addition is divided by 1 + what its owner has counted, looked at and added in one."""
+    """An owner divides each addition by 1 + its staleness, in one atomic step."""
     turns = 60 // size()
     with Table("stale at once", 3 * size()) as table:
         rueda.barrier()
@@ -140,9 +140,9 @@ def check_staleness_where_all_add_at_once() -> None:
         for staleness, count in table.staleness().items():
             met[staleness] = count
         total = rueda.allreduce(met, op=rueda.Sum, name="met")
-        assert total.sum() == turns * size() * size()  # to each owner
+        assert total.sum() == turns * size() * size()  # one per owner
         parts = table.get().result().reshape(size(), 3)
-        assert np.all(parts == parts[:, :1])  # whole: all of an owner's elements alike
+        assert np.all(parts == parts[:, :1])  # atomic: all of an owner's elements are equal
         expected = (total / (1 + np.arange(65))).sum()
         np.testing.assert_allclose(parts[:, 0].sum(), expected, rtol=1e-5)
         rueda.barrier()
@@ -193,7 +193,7 @@ def check_a_table_of_some_ranks() -> None:
 
 
 def check_a_table_of_a_set_that_was_removed() -> None:
-    """Whether its parts lie in shared memory, as the small one's do, or not."""
+    """Whether its parts are in shared memory, like the small table's, or not."""
     some = rueda.add_process_set(range(size()))
     tables = [Table(f"of {count}", count, process_set=some) for count in (100, 10**6)]
     rows = RowTable("rows of it", 4, process_set=some)
@@ -229,7 +229,7 @@ def check_a_forked_child_has_no_part() -> None:
         Table.close,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking where threads are
+        warnings.simplefilter("ignore", DeprecationWarning)  # about forking with threads
         child = os.fork()
     if child == 0:
         try:
@@ -282,7 +282,7 @@ def check_bad_input() -> None:
             Table("t", 11 if rank() == 1 else 10)
         with raises(rueda.MismatchError, "replicated yes", "replicated no"):
             RowTable("t", 3, replicated=rank() == 0)
-        # Of numbers the last bit counts: rows have what each rank computes of them.
+        # Numbers must match to the last bit: each rank computes initial rows from them.
         with raises(rueda.MismatchError, "initial rows 0 +- 1, seed 0", "1.000001"):
             RowTable("t", 3, spread=1.000001 if rank() == 1 else 1.0)
         with raises(rueda.MismatchError, "[0.05, 1e-08]", "[0.05000000000000001, 1e-08]"):
@@ -346,7 +346,7 @@ def check_bad_input() -> None:
             assert rows.get([99, 7]).result().tolist() == [
                 [1, 1],
                 [0, 0],
-            ]  # of add() nothing was done
+            ]  # add() has changed nothing
     assert all(asked.max() < 100 for asked in owned)
     with (
         RowTable("rows", 2, partition=lambda _: [0]) as rows,
@@ -357,7 +357,7 @@ def check_bad_input() -> None:
 
 
 def check_an_add_does_not_wait_for_a_rank_that_computes() -> None:
-    """Its script does not call Rueda until the others have added, and holds the interpreter."""
+    """That rank's script does not call Rueda until the others have added, and holds the GIL."""
     with Table("busy", 1000 * size(), bounds=[0, *[1000 * size()] * size()]) as table:
         folder = Path(rueda.broadcast_object(tempfile.mkdtemp() if rank() == 0 else None))
         if rank() == 0:

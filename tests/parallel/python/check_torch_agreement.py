@@ -1,4 +1,4 @@
-"""Every rank: parameters that have diverged are found, named and repaired."""
+"""Every rank: diverged parameters are found, named and repaired."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DTYPES = [
 
 
 def tensors(seed: int) -> dict[str, torch.Tensor]:
-    """Of many dtypes and layouts, the same on all ranks."""
+    """Tensors of many dtypes and layouts, the same on all ranks."""
     torch.manual_seed(seed)
     made = {str(dtype): torch.randn(37, 5).to(dtype) for dtype in DTYPES}
     made["large"] = torch.randn(3 * BLOCK_BYTES // 4 + 17)
@@ -50,7 +50,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 
 def flip(tensor: torch.Tensor, element: tuple[int, ...], bit: int) -> None:
-    """Of one element, in the tensor's own memory."""
+    """Flips a bit of one element, in the tensor's own memory."""
     one = tensor[element].clone().view(1)
     content = one.view(torch.uint8)
     content[bit // 8] ^= 1 << bit % 8
@@ -74,7 +74,7 @@ def check_each_of_100_flipped_bits_is_named_and_repaired() -> None:
         tensor = mine[name]
         victim = chance.randrange(rueda.size())
         element = tuple(chance.randrange(extent) for extent in tensor.shape)
-        # A bool has one bit that counts.
+        # A bool has one significant bit.
         bit = 0 if tensor.dtype == torch.bool else chance.randrange(8 * tensor.element_size())
         if rueda.rank() == victim:
             flip(tensor, element, bit)
@@ -96,7 +96,7 @@ def check_without_repair_every_rank_raises_and_keeps_what_it_has() -> None:
     last = rueda.size() - 1
     if rueda.rank() == last:
         mine["weight"][4] = -0.0
-    # Of two ranks nobody is right.
+    # With two ranks there is no majority.
     parts = ["'weight'", f"rank {last}", "element [4]", "0x80000000", "0x00000000"]
     with parallel.raises(rt.DivergenceError, *parts):
         rt.check_agreement(mine)
@@ -235,7 +235,7 @@ def check_the_number_of_a_tensor_depends_on_every_bit_and_place() -> None:
 
 
 def check_numbers_of_tensors_do_not_depend_on_who_computes_them() -> None:
-    # The extension does it for what lies in memory of the CPU as it is, torch for the rest.
+    # The extension hashes contiguous CPU memory, torch everything else.
     made = list(tensors(5).values())
     for size in (1, 7, 8, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 5 * BLOCK_BYTES + 3):
         made.append(torch.randint(0, 255, (size,), dtype=torch.uint8))

@@ -1,4 +1,4 @@
-"""Every rank: gradients that lie in buckets, over everything that can happen to a ``.grad``."""
+"""Every rank: gradients in buckets, and everything that can happen to a ``.grad``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def backward(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
 
 
 def in_buckets(distributed: Optimizer, module: nn.Module) -> None:
-    """Every gradient lies in shared memory of its own extent."""
+    """Requires that every gradient is in shared memory of its own size."""
     buckets = distributed.gradient_buckets()
     named = dict(module.named_parameters())
     assert sorted(sum(buckets.names, ())) == sorted(named), buckets
@@ -53,7 +53,7 @@ def in_buckets(distributed: Optimizer, module: nn.Module) -> None:
 
 
 def settled(make: Make = sgd, **options: object) -> Pair:
-    """A pair whose first step is over."""
+    """A pair after its first step."""
     shared, distributed, alone, single = pair(make, **{**ON, **options})
     train(shared, distributed, alone, single, steps=1)
     in_buckets(distributed, shared)
@@ -75,16 +75,16 @@ def check_one_allreduce_per_bucket() -> None:
         described = distributed.gradient_buckets()
         assert len(described.names) == len(described.sizes) == buckets, described
         assert (described.left_out, described.why_not) == ({}, "")
-        # As backward meets them; of one layer either may come first.
+        # In backward order; within a layer, either may come first.
         order = [name.split(".")[0] for name in sum(described.names, ())]
         assert order == ["2", "2", "0", "0"], described
         moved = metrics_of(lambda: train(shared, distributed, alone, single, steps=3))  # noqa: B023
         assert moved["allreduce_tensors"] == 3 * buckets, moved
         assert moved["allreduce_tensor_bytes"] == 3 * sum(described.sizes), moved
         assert moved["allgather_tensors"] == 0, moved
-        # Alone there is nobody to share memory with; what goes between hosts is packed where it is small.
+        # A single rank shares memory with nobody; small messages between hosts are packed.
         if 1 < rueda.size() == rueda.local_size():
-            # Reduced where they lie.
+            # Reduced in place.
             assert moved["bytes_packed"] == moved["allreduce_bytes_through_kernel"] == 0, moved
         close(shared, alone)
 
@@ -137,7 +137,7 @@ def check_every_way_to_clear_gradients() -> None:
         backward(alone, x, y)
         single.step()
         close(shared, alone)
-    # Not cleared at all: this step's gradients come on top of the last step's average.
+    # Not cleared at all: this step's gradients add to the last step's average.
     x, y = batch(50)
     backward(shared, share(x), share(y))
     distributed.step()
@@ -235,7 +235,7 @@ def check_dtypes_have_buckets_of_their_own() -> None:
 
 
 def check_memory_formats() -> None:
-    """Gradients have their parameters' strides, or row-major ones where ranks differ."""
+    """Gradients have their parameters' strides, or row-major ones if ranks differ."""
     for mixed in (False, True):
         torch.manual_seed(3)
         layer = nn.Conv2d(3, 4, 2).double()
@@ -264,7 +264,7 @@ def check_gradients_that_the_application_exchanges() -> None:
     x, y = batch(1)
     single.zero_grad()
     backward(alone, x, y)
-    # Before the reduction: what .grad is when synchronize() is called is what is reduced ...
+    # Before the reduction: synchronize() reduces the current .grad ...
     distributed.zero_grad()
     for parameter, whole in zip(shared.parameters(), alone.parameters(), strict=True):
         parameter.grad = whole.grad.clone()
@@ -275,7 +275,7 @@ def check_gradients_that_the_application_exchanges() -> None:
     distributed.step()
     single.step()
     close(shared, alone)
-    # ... and after it was submitted the result goes to what is there then.
+    # ... and after submission, the result goes to the current .grad.
     for exchange in (torch.zeros_like, lambda _: None):
         distributed.zero_grad()
         backward(shared, share(x), share(y))
@@ -294,7 +294,7 @@ def check_gradients_of_gradients() -> None:
     x, y = batch(2)
     distributed.zero_grad()
     alone.zero_grad()
-    with warnings.catch_warnings():  # torch warns of the cycle that this makes
+    with warnings.catch_warnings():  # torch warns of the reference cycle
         warnings.simplefilter("ignore")
         F.cross_entropy(shared(share(x)), share(y)).backward(create_graph=True)
     graphs = [p.grad for p in shared.parameters()]
@@ -342,7 +342,7 @@ def check_models_that_change() -> None:
 
 
 def check_moves_with_gradients() -> None:
-    """Module.to() exchanges the memory of the very tensors that are in use as gradients."""
+    """Module.to() replaces the memory of the tensors that serve as gradients."""
     shared, distributed, alone, single = settled(lambda p: torch.optim.SGD(p, lr=0.1))
     train(shared, distributed, alone, single, steps=1)
     for module in (shared, alone):
@@ -407,7 +407,7 @@ def check_groups_added_later() -> None:
 
 
 def check_sparse_gradients() -> None:
-    """The bucket cannot be used, so the error names the parameter; then everything goes on."""
+    """The bucket is unusable, so the error names the parameter; then training continues."""
     me, last = rueda.rank(), rueda.size() - 1
     torch.manual_seed(0)
     table = nn.Embedding(5, 2)
@@ -423,13 +423,13 @@ def check_sparse_gradients() -> None:
                 optimizer.step()
         else:
             optimizer.step()
-    if last > 0:  # by itself a rank takes it, and goes on without buckets
+    if last > 0:  # a single rank accepts it, and continues without buckets
         in_buckets(optimizer, table)
     same_bits(table.weight)
 
 
 def check_uneven_data() -> None:
-    """Rank r takes r + 1 steps, then joins; the first steps may be the ones that some ranks miss."""
+    """Rank r takes r steps in the first epoch and r + 1 in the others, then joins."""
     shared, distributed, _, _ = pair(sgd, **ON)
     for epoch in range(3):
         for step in range(rueda.rank() + (epoch > 0)):
@@ -472,14 +472,14 @@ def check_copies() -> None:
 
 
 def check_another_world() -> None:
-    """What was agreed on in one world means nothing in the next."""
+    """Agreements made in one world do not hold in the next."""
     shared, distributed, alone, single = settled()
     rueda.barrier()
     rueda.shutdown()
     rueda.init()
     old = distributed._rueda
     fresh, fresh_optimizer = copy.deepcopy((shared, distributed))
-    if rueda.rank() == rueda.size() - 1:  # a new process would have agreed on nothing yet
+    if rueda.rank() == rueda.size() - 1:  # a new process would have no agreements yet
         shared, distributed = fresh, fresh_optimizer
         distributed._rueda._separate._prefix = old._separate._prefix
         distributed._rueda._bucketed._prefix = old._bucketed._prefix
@@ -489,7 +489,7 @@ def check_another_world() -> None:
 
 
 class Halved:
-    """A compressor of one's own."""
+    """A custom compressor."""
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, None]:
         return tensor / 2, None

@@ -1,4 +1,4 @@
-"""Every rank: the collectives on tensors of every dtype, and gradients through them."""
+"""Every rank: the collectives on tensors of every dtype, and their gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNSIGNED = {getattr(torch, n) for n in ("uint16", "uint32", "uint64") if hasattr
 
 
 def numbers(seed: int, rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Rank's input: whole numbers that are exact in every dtype."""
+    """A rank's input: integers that are exact in every dtype."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     low = 0 if dtype in UNSIGNED or dtype in (torch.uint8, torch.bool) else -3
     high = 2 if dtype == torch.bool else 4
@@ -28,7 +28,7 @@ def numbers(seed: int, rank: int, shape: tuple[int, ...], dtype: torch.dtype) ->
 
 
 def summed(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """The sum over ranks; every dtype goes through one in which torch can add."""
+    """The sum over ranks, computed in a dtype in which torch can add."""
     dtype = tensors[0].dtype
     wide = torch.complex128 if dtype.is_complex else torch.float64
     return torch.stack([t.to(wide) for t in tensors]).sum(0).to(dtype)
@@ -93,7 +93,7 @@ def check_layouts() -> None:
 
 
 def check_groups_with_the_same_memory_twice() -> None:
-    """As in the state of a model with tied weights; also where it is so on one rank only."""
+    """As in the state of a model with tied weights, or on one rank only."""
     n, me = rueda.size(), rueda.rank()
     total = n * (n + 1) / 2
     for size in (5, 2000, 1 << 20):
@@ -167,7 +167,7 @@ def check_bad_tensors() -> None:
 
 
 def check_tensors_that_change_in_flight() -> None:
-    """The rank whose tensor it was is told; the others have their results, and the world goes on."""
+    """The tensor's own rank gets the error; the others get results, and the world goes on."""
     changes = {
         "set_": (lambda t: t.set_(torch.zeros(6)), "was given other memory"),
         ".data": (lambda t: setattr(t, "data", torch.zeros(6)), "was given other memory"),
@@ -191,12 +191,12 @@ def check_tensors_that_change_in_flight() -> None:
         for _ in range(2):  # and again
             with parallel.raises(rueda.InvalidArgumentError, f"'{what} {how}", text, "in flight"):
                 handle.result()
-    # What was read lies where it lay, whatever its tensor has become.
+    # The input is read from its old memory, whatever happens to its tensor.
     source = torch.ones(6)
     handle = rt.allreduce_async(source, "read", rueda.Sum)
     source.data = torch.zeros(6)
     equal(handle.result(), torch.full((6,), float(rueda.size())))
-    # Torch frees the memory itself here; that is only done once nobody uses it any more.
+    # Here torch itself frees the memory, which is only done when nobody uses it any more.
     for begin in (rt.allreduce_async_, rt.allreduce_async, rt.allgather_async):
         tensor = torch.ones(6)
         handle = begin(tensor, name="freed")
@@ -209,7 +209,7 @@ def check_tensors_that_change_in_flight() -> None:
 
 
 def weights(rank: int, *shape: int) -> torch.Tensor:
-    """What rank's loss multiplies the result with: its gradient with respect to the result."""
+    """The factor of the result in a rank's loss: the loss's gradient with respect to the result."""
     return numbers(77, rank, shape, torch.float64) + rank
 
 
@@ -279,18 +279,18 @@ def check_gradient_of_alltoall() -> None:
         start = sum(split[a][b] for a in range(me))
         parts.append(gradients[b][start : start + split[me][b]])
     torch.testing.assert_close(x.grad, torch.cat(parts))
-    y = leaf(n * (me + 1))  # even splits of extents that differ
+    y = leaf(n * (me + 1))  # even splits; extents differ between ranks
     rt.alltoall(y, name="y").sum().backward()
     torch.testing.assert_close(y.grad, torch.ones_like(y))
 
 
 def check_second_derivatives() -> None:
-    """What a collective passes backwards is passed backwards in its turn by the collective that did so."""
+    """The collective's backward pass is itself differentiable."""
     n, me = rueda.size(), rueda.rank()
     x = torch.stack([numbers(5, rank, (n,), torch.float64) for rank in ranks()])
     v = torch.stack([weights(rank, n) for rank in ranks()])
 
-    # All ranks' tensors, one above the other.
+    # All ranks' tensors, stacked.
     def reduced(a: torch.Tensor) -> torch.Tensor:
         return a.mean(0).expand(n, n)
 

@@ -1,4 +1,4 @@
-"""Every rank: training steps with torch.compile(model), against one process that compiles nothing."""
+"""Every rank: training steps with torch.compile(model), against one process without compilation."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ STEPS = 4
 
 
 def train(gradient_as_bucket_view: bool) -> int:
-    """Trains one and the same model in both ways; returns how many bytes the ranks have reduced."""
-    torch.compiler.reset()  # forgets what it knows of such a model
+    """Trains the same model in both ways; returns the bytes that the ranks have reduced."""
+    torch.compiler.reset()  # forgets earlier compilations of such a model
     alone = model()
     shared = copy.deepcopy(alone)
     optimizer = rt.DistributedOptimizer(
@@ -51,7 +51,7 @@ def check_both_paths() -> None:
 
 
 def check_compiled_steps() -> None:
-    """Whole ones, or step() alone: what waits for other ranks is no part of a graph."""
+    """Whole steps, or step() alone: waits for other ranks are not part of a graph."""
     for whole in (True, False):
         for how in ("distributed", "wrapped"):
             torch.compiler.reset()
@@ -87,7 +87,7 @@ def check_compiled_steps() -> None:
 
 
 def check_a_compiled_backward_pass() -> None:
-    """With compiled autograd, which calls the hooks of parameters within its graph."""
+    """With compiled autograd, which calls parameters' hooks within its graph."""
     torch.compiler.reset()
     alone = model()
     shared = copy.deepcopy(alone)

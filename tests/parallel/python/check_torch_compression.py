@@ -49,7 +49,7 @@ def distance(left: nn.Module, right: nn.Module) -> float:
 
 
 def check_complex_gradients_travel_as_they_are() -> None:
-    """With the momentum that the policy has for all."""
+    """With the policy's momentum, which applies to all."""
     for codec in ("int8", "topk:0.01"):
         weights = nn.Parameter(torch.zeros(2048, dtype=torch.complex64))
         policy = rt.CompressionPolicy(codec, momentum=0.5)
@@ -135,7 +135,7 @@ def check_a_checkpoint_resumes_exactly() -> None:
         resumed.load_state_dict(state["optimizer"])
         train(second, resumed, first=4, last=8)
         assert distance(second, whole) == 0, codec
-        # A copy goes on in the same way.
+        # A copy continues in the same way.
         train(first, copied := copy.deepcopy(optimizer), last=0)
         kept = copied.state_dict()["rueda_compression"]
         for name, residual in optimizer.state_dict()["rueda_compression"]["residuals"].items():
@@ -202,7 +202,7 @@ def scaled_step(network: nn.Module, optimizer: Any, scaler: Any, step: int) -> N
 
 
 def check_a_scaler_skips_what_a_codec_cannot_hold() -> None:
-    """On all ranks alike, as without a codec; and nothing is kept of gradients that were scaled by more."""
+    """On all ranks, as without a codec; no residuals of gradients with a larger scale remain."""
     last = rueda.size() - 1
     for codec in CODECS:
         for how in ("plain", "fused", "wrapped"):
@@ -232,7 +232,7 @@ def check_a_scaler_skips_what_a_codec_cannot_hold() -> None:
 
 
 def check_step_raises_what_synchronize_has_left() -> None:
-    """Where no scaler looks at the gradients; but not where the application has."""
+    """If no scaler has looked at the gradients; but not if the application has replaced them."""
     for how in ("plain", "wrapped", "closure"):
         network, optimizer = scaled("int8", how)
         weight = network[2].weight
@@ -272,7 +272,7 @@ def check_step_raises_what_synchronize_has_left() -> None:
 
 
 def check_momentum_survives_a_step_that_is_not_finite() -> None:
-    """That of gradients that are not compressed, too."""
+    """Also for gradients that are not compressed."""
     for codec in ("topk:0.1", "int8"):
         network = model()
         policy = rt.CompressionPolicy({"*.bias": None, "*": codec}, momentum=0.5)
@@ -321,7 +321,7 @@ def check_momentum_is_gathered_before_elements_are_chosen() -> None:
         optimizer.synchronize()
         before, state = state, {what: kept(optimizer, what, name) for what in state}
         gathered = 0.5 * before["velocities"] + own[0].reshape(-1)
-        # Over all ranks: whatever was gathered has arrived, or is a residual.
+        # Over all ranks: every accumulated value has either arrived or is a residual.
         total = rt.allreduce(before["residuals"] + gathered - state["residuals"], op=rueda.Sum)
         torch.testing.assert_close(weight.grad.reshape(-1), total, rtol=1e-3, atol=1e-5)
         if rueda.local_size() == rueda.size():

@@ -12,7 +12,7 @@ STEPS = 5
 
 
 def sums_over(ranks: list[int], size: int, process_set: rueda.ProcessSet) -> None:
-    """Some runs of one operation, each of which has other values."""
+    """Runs one operation several times, each with other values."""
     tensor = torch.empty(size)
     operation = rt.PersistentAllreduce(tensor, op=rt.Sum, process_set=process_set)
     for step in range(STEPS):
@@ -30,7 +30,7 @@ def check_a_hosts_own_set_reduces_in_memory() -> None:
     counted, earlier = rueda.metrics(), sent_through_networks()
     size = 1 << 20
     sums_over(own_host(), size, mine)
-    assert sent_through_networks() - earlier < size  # a quarter of one tensor, of five
+    assert sent_through_networks() - earlier < size  # a quarter of one of five tensors
     assert rueda.metrics()["allreduce_messages_sent"] == counted["allreduce_messages_sent"]
 
 

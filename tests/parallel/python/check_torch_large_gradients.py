@@ -1,4 +1,4 @@
-"""Every rank: gradients that are too large to be copied into buckets, and the memory in which autograd makes them."""
+"""Every rank: gradients too large for buckets, and the memory autograd allocates for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rueda.torch import gradients
 from torch import nn
 from training import Optimizer, same_bits
 
-# Less than what counts as large otherwise, so that the checks are quick.
+# Lower than the default for large gradients, so that the checks are fast.
 gradients.LARGE_GRADIENT_BYTES = LARGE_GRADIENT_BYTES = 1 << 20
 INPUTS, OUTPUTS = 1024, LARGE_GRADIENT_BYTES // 4 // 1024
 LARGE, SMALL = "0.weight", {"0.bias", "1.weight", "1.bias"}
@@ -33,7 +33,7 @@ def distributed(module: nn.Module, **options: object) -> Optimizer:
 
 
 def backward(module: nn.Module) -> None:
-    """The large gradient is the rank's factor everywhere, so that averages are exact."""
+    """The large gradient equals the rank's factor everywhere, so that averages are exact."""
     x = torch.full((1, INPUTS), float(rueda.rank() + 1))
     hidden = nn.functional.linear(x, module[0].weight, module[0].bias)
     (hidden.sum() + module[1].weight.sum() + module[1].bias.sum()).backward()
@@ -64,7 +64,7 @@ def check_a_large_gradient_is_reduced_where_autograd_put_it() -> None:
             mine = module[0].weight.grad
             assert mine is not None
             if stays_out():
-                assert mine._version > 0  # autograd has been told that it is written
+                assert mine._version > 0  # autograd knows of the write
             optimizer.synchronize()
             assert module[0].weight.grad is mine or not stays_out()
             torch.testing.assert_close(
@@ -80,9 +80,9 @@ def check_a_large_gradient_is_reduced_where_autograd_put_it() -> None:
         assert set(sum(found.names, ())) == SMALL, found
         moved = moved_by(lambda: steps(3))
         assert moved["bytes_packed"] == 0, moved
-        assert moved["allreduce_tensors"] == 3 * 2, moved  # the large one and the bucket
-        # Half of each rank's gradient is read by others, or written: nothing is copied twice. Where the trial at
-        # init has found the kernel slow, it goes through the slots instead.
+        assert moved["allreduce_tensors"] == 3 * 2, moved  # the large gradient and the bucket
+        # Others read or write half of each rank's gradient: nothing is copied twice. If init()'s
+        # trial has found the kernel slow, the slots are used instead.
         least, most = 3 * LARGE_GRADIENT_BYTES // 2, 6 * LARGE_GRADIENT_BYTES * rueda.size()
         through_kernel = parallel_sum(moved["allreduce_bytes_through_kernel"])
         assert through_kernel == 0 or least <= through_kernel <= most, moved
@@ -135,7 +135,7 @@ def check_a_large_gradient_that_is_exchanged_or_frozen() -> None:
         optimizer.synchronize()
         if number != 3:
             assert bool((weight.grad == mean_factor()).all())
-            weight.grad = weight.grad.clone()  # of the application's own
+            weight.grad = weight.grad.clone()  # the application's own
         optimizer.step()
     same_bits(*module.parameters())
 
@@ -149,9 +149,10 @@ def faults_of_step(module: nn.Module, optimizer: Optimizer) -> int:
 
 
 def check_most_steps_fault_no_pages_of_gradients() -> None:
-    """More than glibc would keep by itself: without further ado each page is faulted in again in each step.
+    """Larger than glibc keeps by default: each step would fault every page in again.
 
-    Now and then something small is allocated in the gradient's place while that is free, and the heap grows.
+    Occasionally a small allocation takes the gradient's place while that is free, and the heap
+    grows.
     """
     if is_user_tuned(os.environ) or not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"):
         return

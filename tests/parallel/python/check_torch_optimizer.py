@@ -55,7 +55,7 @@ def check_accumulation() -> None:
         F.cross_entropy(alone(x), y).backward()
         single.step()
     close(shared, alone)
-    # Without the division gradients are summed over passes.
+    # Without the division, gradients are summed over passes.
     distributed.zero_grad()
     x, y = batch(9)
     for _ in range(2):
@@ -76,11 +76,11 @@ def check_step_before_all_passes() -> None:
 
 
 def check_every_step_reduces() -> None:
-    """What synchronize() has done counts for one step only, and for none after zero_grad()."""
+    """A synchronize() covers one step only, and none after zero_grad()."""
     ranks, me = rueda.size(), rueda.rank()
     for after in ("step", "zero_grad"):
         shared, distributed, _, _ = pair(sgd)
-        for _ in range(2):  # in the second round with buckets
+        for _ in range(2):  # with buckets from the second round on
             F.cross_entropy(shared(share(batch(0)[0])), share(batch(0)[1])).backward()
             distributed.synchronize()
             getattr(distributed, after)()
@@ -94,7 +94,7 @@ def check_every_step_reduces() -> None:
 
 
 def check_zero_grad_in_the_middle_of_a_step() -> None:
-    """Backward passes are counted anew."""
+    """Backward passes are counted from the start."""
     shared, distributed, alone, single = pair(sgd, backward_passes_per_step=2)
     for step in range(3):
         x, y = batch(step)
@@ -121,7 +121,8 @@ def check_clipping() -> None:
     before = rueda.metrics()
     train(shared, distributed, alone, single, clip=clip)
     submitted = {k: v - before.get(k, 0) for k, v in rueda.metrics().items()}
-    # Not again in step(). With buckets the first step reduces four tensors, and each of the others one bucket.
+    # No second reduction in step(). With buckets the first step reduces four tensors, and each
+    # later one a single bucket.
     expected = 4 + 3 if distributed.gradient_buckets().names else 4 * 4
     assert submitted["allreduce_tensors"] == expected, submitted
     close(shared, alone)
@@ -168,7 +169,7 @@ def check_sum_and_predivide() -> None:
 
 
 def check_predivided_sums_do_not_overflow() -> None:
-    """The factor divides before the sum, which without it is more than a float32 holds."""
+    """The factor divides before the sum, which otherwise exceeds float32."""
     for compression in (rt.Compression.none, rt.Compression.bf16):
         layer = nn.Linear(3, 1, bias=False)
         optimizer = rt.DistributedOptimizer(

@@ -50,7 +50,7 @@ def check_parameters_without_gradient() -> None:
         assert module.frozen.grad is None
         optimizer.step()
     same_bits(*module.parameters())
-    # The one in whose branch this rank was not, in each of the two steps.
+    # This rank's unused branch, in each of the two steps.
     assert rueda.metrics()["gradients_filled"] - filled == 2
 
 
@@ -88,7 +88,7 @@ def check_scheduler_made_before() -> None:
     distributed.step()
     same_bits(*shared.parameters())
     assert not all(map(torch.equal, before, shared.parameters()))
-    with warnings.catch_warnings():  # the scheduler looks for calls of the old optimizer's step()
+    with warnings.catch_warnings():  # the scheduler checks for calls of the old optimizer's step()
         warnings.simplefilter("ignore")
         scheduler.step()
     assert distributed.param_groups[0]["lr"] == 0.5
@@ -122,7 +122,7 @@ def check_two_optimizers_at_once() -> None:
 
 
 def check_one_optimizer_after_the_other() -> None:
-    """A model outlives its optimizers: one that is gone must not watch gradients any more."""
+    """A model outlives its optimizers: a deleted one must not watch gradients."""
     for views in (True, False):
         shared, distributed, alone, single = pair(sgd, gradient_as_bucket_view=views)
         train(shared, distributed, alone, single, steps=2)
@@ -170,7 +170,7 @@ def check_misuse() -> None:
 
 
 def check_gradients_that_are_not_accumulated() -> None:
-    """torch.autograd.grad() changes no ``.grad``, so it may be called while those are being reduced."""
+    """torch.autograd.grad() leaves ``.grad`` alone, so it may run while those are being reduced."""
     for views in (True, False):
         shared, distributed, alone, single = pair(sgd, gradient_as_bucket_view=views)
         for step in range(2):
@@ -234,7 +234,7 @@ def check_gradients_without_memory_of_their_own() -> None:
 
 
 class Lookup(nn.Module):
-    """Rows of a table, then a layer; some ranks may not look anything up."""
+    """Rows of a table, then a layer; some ranks may look up nothing."""
 
     def __init__(self, sparse: bool) -> None:
         super().__init__()
@@ -247,7 +247,7 @@ class Lookup(nn.Module):
 
 
 def check_sparse_gradients() -> None:
-    """As dense ones on one rank; with momentum-free optimizers, which take sparse gradients."""
+    """Like dense ones on one rank; optimizers without momentum accept sparse gradients."""
     n, me = rueda.size(), rueda.rank()
     for as_dense, compression in ((False, "none"), (True, "none"), (False, "bf16")):
         shared, alone = Lookup(True), Lookup(False)
@@ -262,7 +262,7 @@ def check_sparse_gradients() -> None:
             rows = torch.arange(n * 2).reshape(n, 2) * (step + 1) % 7
             optimizer.zero_grad()
             single.zero_grad()
-            # In later steps the last rank looks nothing up, and has nothing to contribute.
+            # In later steps the last rank looks up nothing and contributes nothing.
             if me < n - 1 or step < 2:
                 shared(rows[me]).backward()
             taking_part = range(n) if step < 2 else range(n - 1)
@@ -277,7 +277,7 @@ def check_sparse_gradients() -> None:
 
 
 def check_grouped_gradients() -> None:
-    """A group is a bucket, or a grouped allreduce where there are no buckets."""
+    """A group is a bucket, or a grouped allreduce without buckets."""
     for views in (True, False):
         for how in (2, 100, "lists"):
             shared, alone = model(), model()
@@ -317,7 +317,7 @@ def check_grouped_gradients() -> None:
 
 
 def check_grouped_gradients_that_are_missing() -> None:
-    """A group of which some gradients never come is complete at synchronize()."""
+    """A group that lacks some gradients is completed in synchronize()."""
     module = Branches()
     optimizer = rt.DistributedOptimizer(
         torch.optim.SGD(module.parameters(), lr=1.0), module.named_parameters(), groups=1,
@@ -359,7 +359,7 @@ def check_groups_that_make_no_sense() -> None:
 
 
 def check_state_loaded_in_the_middle_of_a_step() -> None:
-    """What is in flight is forgotten, and the step begins anew."""
+    """Gradients in flight are discarded, and the step restarts."""
     for views in (True, False):
         shared, distributed, alone, single = pair(sgd, gradient_as_bucket_view=views)
         train(shared, distributed, alone, single, steps=2)
@@ -390,19 +390,19 @@ def check_process_set() -> None:
                 np.testing.assert_array_equal(a, b)
     rueda.barrier()
     rueda.remove_process_set(members)
-    # The others know nothing of that optimizer, and yet all ranks' next one has the same names.
+    # The others have not seen that optimizer, yet the next one's names agree on all ranks.
     train(*pair(sgd), steps=2)
 
 
 def check_parameters_that_are_frozen_on_some_ranks() -> None:
-    """Every rank is told which and where, in each step, and goes on once all have frozen the same."""
+    """Every rank learns which and where, in each step, and continues once all freeze the same."""
     n, me = rueda.size(), rueda.rank()
     for options in (
         {},
         {"gradient_as_bucket_view": False},
         {"gradient_as_bucket_view": False, "groups": 2},
     ):
-        for first in (0, 2):  # before the ranks know anything of each other, or afterwards
+        for first in (0, 2):  # before the ranks know about each other's gradients, or afterwards
             shared, distributed, alone, single = pair(sgd, **options)
             train(shared, distributed, alone, single, steps=first)
             frozen = list(shared[0].parameters()) if me == 0 and n > 1 else []
@@ -426,7 +426,7 @@ def check_parameters_that_are_frozen_on_some_ranks() -> None:
 
 
 def check_gradients_resized_in_flight() -> None:
-    """The rank is told whose gradient it was; the others take their step, and all can begin anew."""
+    """The gradient's rank gets the error; the others take their step, and all can restart."""
     changes = [lambda g: setattr(g, "data", torch.zeros(3).double()), lambda g: g.resize_(2, 2)]
     for views in (False, True):
         for change in changes:
@@ -452,7 +452,7 @@ def check_gradients_resized_in_flight() -> None:
 
 
 def check_a_scaler_before_synchronize() -> None:
-    """It would unscale gradients that are being reduced, and look for infinities in those of its rank alone."""
+    """It would unscale gradients in flight, and look for infinities in its own rank's only."""
     for fused in (False, True):
         for views in (True, False):
             shared, distributed, alone, single = pair(
@@ -471,7 +471,7 @@ def check_a_scaler_before_synchronize() -> None:
                 scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
                 with parallel.raises(rueda.InvalidArgumentError, "zero_grad"):
                     distributed.zero_grad()
-                distributed.load_state_dict(distributed.state_dict())  # begins the step anew
+                distributed.load_state_dict(distributed.state_dict())  # restarts the step
                 distributed.zero_grad()
                 scaler.scale(F.cross_entropy(shared(share(x)), share(y))).backward()
                 distributed.synchronize()
@@ -485,7 +485,7 @@ def check_a_scaler_before_synchronize() -> None:
 
 
 def check_a_scaler_before_the_last_pass_is_synchronized() -> None:
-    """As in the last, short step of an epoch: what one rank finds infinite, all have to skip."""
+    """E.g. in the short last step of an epoch: if one rank finds an infinity, all must skip."""
     shared, distributed, _, _ = pair(sgd, backward_passes_per_step=2)
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
     x, y = batch(0)
@@ -501,7 +501,7 @@ def check_a_scaler_before_the_last_pass_is_synchronized() -> None:
 
 
 def check_gradients_written_in_flight() -> None:
-    """As by clipping without synchronize(), which gave each rank parameters of its own."""
+    """E.g. by clipping without synchronize(), which would make each rank's parameters differ."""
     for views in (True, False):
         for groups in (None, 1):
             shared, distributed, alone, single = pair(
@@ -524,7 +524,7 @@ def check_gradients_written_in_flight() -> None:
 
 
 def check_gradients_that_are_parts_of_one_tensor() -> None:
-    """To autograd a write of one is a write of each, and backward() writes one while another is being reduced."""
+    """Autograd sees a write to one as one to all; backward() writes one during a reduction."""
     shared, distributed, alone, single = pair(sgd, gradient_as_bucket_view=False)
     flat = torch.zeros(sum(p.numel() for p in shared.parameters()), dtype=torch.float64)
     parts = flat.split([p.numel() for p in shared.parameters()])
@@ -570,7 +570,7 @@ def halve(parameter: torch.Tensor) -> None:
 
 
 def check_hooks_that_write_gradients_before_they_are_submitted() -> None:
-    """What a tensor's own hook or an earlier one makes of a gradient is what is reduced."""
+    """The reduction includes what a tensor's own hook, or an earlier hook, does to a gradient."""
     for views in (True, False):
         shared, alone = model(), model()
         for module in (shared, alone):

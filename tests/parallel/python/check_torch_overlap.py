@@ -1,4 +1,4 @@
-"""Every rank: DistributedOptimizer(overlap_forward=True), whose step() leaves updates for later."""
+"""Every rank: DistributedOptimizer(overlap_forward=True), whose step() defers updates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 from training import Optimizer, same_bits
 
 Make = Callable[[list[nn.Parameter]], Optimizer]
-# One of these for each way in which state and groups are used.
+# One for each way of using state and groups.
 OPTIMIZERS: dict[str, Make] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
     "Adam": lambda p: torch.optim.Adam(p, lr=torch.tensor(0.01)),
@@ -24,7 +24,7 @@ OPTIMIZERS: dict[str, Make] = {
 
 
 class Attention(nn.Module):
-    """Reads weights of its child's children without calling these, and one parameter only now and then."""
+    """Reads weights of its child's children without calling them; uses a parameter rarely."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def train(
     steps: int,
     after: Callable[[int], None] = lambda step: None,
 ) -> int:
-    """Returns how many steps have left updates for later."""
+    """Returns how many steps have deferred updates."""
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     left = 0
     for step in range(steps):
@@ -77,7 +77,7 @@ def train(
 def pair(
     make: Make = OPTIMIZERS["SGD"], **options: object
 ) -> tuple[nn.Module, Optimizer, nn.Module, Optimizer]:
-    """A model whose updates are left for later, and the same whose are not."""
+    """A model with deferred updates, and the same model without."""
     late, early = model(), model()
     return (
         late,
@@ -100,7 +100,7 @@ def check_parameters_become_the_same_to_the_bit() -> None:
     for name, make in OPTIMIZERS.items():
         for options in ({}, {"gradient_as_bucket_view": False}, {"compression": "fp16"}):
             late, optimizer, early, usual = pair(make, **options)
-            # Whether scattered over later uses or not, all but the first step.
+            # All but the first step defer, scattered over later uses or not.
             assert train(late, optimizer, 6) == 5, name
             assert train(early, usual, 6) == 0
             same(late, early)
@@ -219,7 +219,7 @@ def check_what_a_reduction_raises_comes_with_the_parameter() -> None:
     backward(module, 2)
     optimizer.step()
     if rueda.size() > 1:
-        # A gradient of another shape than its bucket's is this rank's own mistake, found when it is used.
+        # A gradient whose shape differs from its bucket's is this rank's own mistake, found on use.
         with torch._C.DisableTorchFunction():
             module.outer.bias.grad = None
             module.outer.bias.data = torch.zeros(3)

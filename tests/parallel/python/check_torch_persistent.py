@@ -1,4 +1,4 @@
-"""Every rank: persistent allreduces of torch's tensors."""
+"""Every rank: persistent allreduces of torch tensors."""
 
 from __future__ import annotations
 

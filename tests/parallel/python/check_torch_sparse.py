@@ -1,4 +1,4 @@
-"""Every rank: sums of sparse tensors, against those of dense ones."""
+"""Every rank: sums of sparse tensors, against dense ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 UNSIGNED = [torch.uint16, torch.uint32, torch.uint64]
 COMPLEX = [torch.complex64, torch.complex128]
 DTYPES = [torch.bool, *INTEGERS, *UNSIGNED, *FLOATS, *COMPLEX]
-# All ranks must draw the same, so nothing is random or remembered; shrinking would need them to fail alike.
+# All ranks must draw the same, so examples are neither random nor stored. Shrinking would require
+# them to fail alike.
 ALIKE = settings(
     derandomize=True,
     database=None,
@@ -39,7 +40,7 @@ def drawn(
     dense: tuple[int, ...],
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """A rank's tensor of small whole numbers, whose sums are exact; indices come several times."""
+    """A rank's tensor of small integers, whose sums are exact; indices repeat."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     indices = torch.stack([torch.randint(n, (count,), generator=generator) for n in extents])
     values = torch.randint(4, (count, *dense), generator=generator).to(dtype)
@@ -49,7 +50,7 @@ def drawn(
 def total(
     tensors: list[torch.Tensor], wide: torch.dtype, divisor: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sum as a dense tensor, and where any of them has a value."""
+    """The sum as a dense tensor, and the positions at which any rank has a value."""
     shape, sparse = tensors[0].shape, tensors[0].sparse_dim()
     dense = torch.zeros(shape, dtype=wide)
     there = torch.zeros(shape[:sparse], dtype=torch.bool)
@@ -64,7 +65,7 @@ def total(
 
 
 def same_everywhere(tensor: torch.Tensor) -> None:
-    """Bit for bit."""
+    """Requires the same bits on all ranks."""
     parts = tensor.indices(), tensor.values().contiguous().view(torch.uint8)
     told = hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts)).hexdigest()
     assert len(set(rueda.allgather_object(told))) == 1
@@ -91,7 +92,7 @@ def agrees(
 ) -> None:
     average = average and dtype != torch.bool
     if dtype in INTEGERS + UNSIGNED:
-        counts = [min(count, 7) for count in counts]  # sums that int8 can hold
+        counts = [min(count, 7) for count in counts]  # sums that fit in int8
     size = rueda.size()
     tensors = [drawn(r, seed, counts[r], extents, dense, dtype) for r in range(size)]
     wide = dtype if dtype.is_complex else torch.float64
@@ -138,7 +139,7 @@ def check_every_dtype_by_every_algorithm() -> None:
 
 
 def check_bits_are_the_same_on_all_ranks() -> None:
-    """Of values whose sums are rounded, also where ranks wait in another order."""
+    """For values whose sums are rounded, even if ranks wait in another order."""
     me = rueda.rank()
     for dtype, algorithm in product(FLOATS, ALGORITHMS):
         tensors = []
@@ -161,14 +162,14 @@ def check_goes_on_though_nobody_waits() -> None:
     tensor = drawn(me, 1, 2000, (9000,), (4,), torch.float32)
     handle = rt.sparse_allreduce_async(tensor, "left alone", rueda.Sum, algorithm="split")
     if me == 0:
-        handle.result()  # ends though the others do something else meanwhile
+        handle.result()  # ends even if the others do something else meanwhile
     rueda.barrier(name="meanwhile")
     same_everywhere(handle.result(timeout=60))
     assert handle.done()
 
 
 def check_a_name_that_is_pending() -> None:
-    """A second submission raises at the call, on the rank that makes it; the first is not harmed."""
+    """A second submission raises at the call, on its own rank; the first one is unharmed."""
     tensor = drawn(0, 1, 900, (9000,), (4,), torch.float32)
     if rueda.size() > 1 and rueda.rank() == 0:
         first = rt.sparse_allreduce_async(tensor, "twice", rueda.Sum)
@@ -183,13 +184,13 @@ def check_a_name_that_is_pending() -> None:
 
 
 def check_factors_and_small_floats() -> None:
-    """fp16 and bf16 are added up in float32; each factor is where it belongs."""
+    """fp16 and bf16 are summed in float32; each factor is applied at its place."""
     size, me = rueda.size(), rueda.rank()
     for dtype, algorithm in product((torch.float16, torch.bfloat16), ALGORITHMS[:3]):
         values = torch.full((2000, 1), 1.0, dtype=dtype)
         tensor = torch.sparse_coo_tensor(torch.zeros(1, 2000, dtype=torch.long), values, (4, 1))
         result = rt.sparse_allreduce(tensor, "small", rueda.Average, algorithm=algorithm)
-        # A sum in 16 bits would end at 256 or 2048.
+        # A 16-bit sum would stop at 256 or 2048.
         assert result.values().item() == torch.tensor(2000.0).to(dtype).item()
     for algorithm in ALGORITHMS:
         tensor = torch.sparse_coo_tensor([[me, 5]], [[1.0], [2.0]], (7, 1))
@@ -224,7 +225,7 @@ def check_process_sets() -> None:
 
 
 def check_bytes_follow_the_union() -> None:
-    """Ranks have all rows in common: each receives about what the union takes, and not as much for every rank."""
+    """If all ranks have the same rows, each receives about one union, not one per rank."""
     size = rueda.size()
     if size == 1:
         return
@@ -244,7 +245,7 @@ def check_bytes_follow_the_union() -> None:
         )
     assert received["gather"] >= (size - 1) * count * (4 + 4 * width)
     assert received["gather"] <= 1.01 * (size - 1) * count * (4 + 4 * width)
-    if size > 2:  # with two ranks either algorithm moves the same
+    if size > 2:  # with two ranks both algorithms move the same
         handle = rt.sparse_allreduce_async(tensor, "bytes", rueda.Sum)
         handle.wait()
         assert handle.choice.algorithm == "split"
@@ -262,11 +263,11 @@ def check_choice() -> None:
         handle: Any = rt.sparse_allreduce_async(full, "told", algorithm=algorithm)
         handle.wait()
         assert handle.choice.algorithm == algorithm
-        # An estimate of the union, of which all ranks have the same.
+        # An estimate of the union, equal on all ranks.
         union = handle.result()._nnz()
         assert abs(handle.choice.union_rows - union) <= 0.35 * union
         assert len(set(rueda.allgather_object(handle.choice))) == 1
-    # Nearly full: dense is the least.
+    # Nearly full: dense is cheapest.
     full = torch.ones(4000, 8).to_sparse(1)
     handle = rt.sparse_allreduce_async(full, "full")
     handle.wait()
@@ -285,7 +286,7 @@ def check_without_a_name() -> None:
 
 
 def check_differences() -> None:
-    """One error on every rank, which names who differs; the world goes on."""
+    """One error on every rank, which names the rank that differs; the world goes on."""
     size, last = rueda.size(), rueda.size() - 1
     if size == 1:
         return
@@ -319,7 +320,7 @@ def check_differences() -> None:
 
 
 def check_values_that_do_not_lie_side_by_side() -> None:
-    """Torch calls a single element contiguous, wherever the next one would be."""
+    """Torch calls a single element contiguous, whatever its strides."""
     table = torch.arange(12.0).reshape(3, 4)
     for rows in (1, 2):
         column = torch.sparse_coo_tensor([[2, 0][:rows]], table[:rows, 1], (3,))
@@ -371,7 +372,7 @@ def check_bad_input() -> None:
 
 
 def check_join() -> None:
-    """Ranks that have joined contribute nothing; the others do without an alltoall."""
+    """Joined ranks contribute nothing; the others skip the alltoall."""
     size, me = rueda.size(), rueda.rank()
     if me < size - 1 or size == 1:
         taking_part = max(1, size - 1)
@@ -385,7 +386,7 @@ def check_join() -> None:
 
 
 def check_the_default_device_has_no_say() -> None:
-    """What is on the CPU stays there, whatever the application makes its tensors on."""
+    """CPU data stays on the CPU, whatever the application's default device."""
     tensors = [drawn(rank, 3, 20, (30,), (2,), torch.float32) for rank in range(rueda.size())]
     expected, _ = total(tensors, torch.float32)
     mine, dense = tensors[rueda.rank()], torch.ones(3)

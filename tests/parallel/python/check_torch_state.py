@@ -114,7 +114,7 @@ def check_every_optimizer() -> None:
             assert all(map(torch.equal, parameters, module.parameters())), name
             reference = rueda.broadcast_object(after, root_rank=root)
             assert same(reference, after), (name, reference, after)
-            take_steps(module, optimizer, 1)  # what was received can be used
+            take_steps(module, optimizer, 1)  # received state is usable
 
 
 def check_distributed_optimizer() -> None:

@@ -19,7 +19,7 @@ from training import Make, Optimizer, adam, batch, close, same_bits, sgd, share
 def agrees(
     strategy: Strategy | str, workers: Workers, steps: int, make: Make = sgd
 ) -> tuple[nn.Module, Optimizer]:
-    """Trains with the strategy, and compares with the workers."""
+    """Trains with the strategy, and compares with the simulated workers."""
     trained, optimizer = fresh(make)
     wrapped = rt.wrap(trained, optimizer, strategy=strategy)
     train(trained, wrapped, 0, steps)
@@ -50,7 +50,7 @@ def check_ranks_begin_with_the_model_of_the_first() -> None:
 
 
 def check_accumulation() -> None:
-    """Three batches, each cut into shares, are one batch, thrice as large."""
+    """Three batches, each cut into shares, equal one batch of three times the size."""
     trained, optimizer = fresh(sgd)
     wrapped = rt.wrap(trained, optimizer, strategy="accumulate:3")
     train(trained, wrapped, 0, 7)  # one is left
@@ -112,7 +112,7 @@ def check_one_shot() -> None:
     wrapped = rt.wrap(trained, optimizer, mode="synchronous", frequency="epoch", steps_per_epoch=4)
     train(trained, wrapped, 0, 10)
     close(trained, workers.mine())
-    # Told by hand.
+    # The same with explicit ends of epochs.
     by_hand, optimizer = fresh(sgd)
     wrapped = rt.wrap(by_hand, optimizer, strategy="oneshot")
     for first, steps in ((0, 4), (4, 4), (8, 2)):
@@ -123,7 +123,7 @@ def check_one_shot() -> None:
 
 
 class SimulatedDiLoCo:
-    """On slices of the workers' vectors."""
+    """DiLoCo on slices of the workers' vectors."""
 
     def __init__(self, workers: Workers, slices: list[slice], delay: int, mixing: float) -> None:
         self.agreed = workers.vectors[0]
@@ -152,7 +152,7 @@ def check_diloco() -> None:
         (DiLoCo(4), whole),
         (DiLoCo(4, delay=2), whole),
         (DiLoCo(4, fragments=2), halves),
-        (DiLoCo(5, fragments=2, delay=4, mixing=0.25), halves),  # both are on their way at a time
+        (DiLoCo(5, fragments=2, delay=4, mixing=0.25), halves),  # both are in flight at once
     ):
         workers = Workers(adam)
         simulated = SimulatedDiLoCo(workers, slices, strategy.delay, strategy.mixing)
@@ -166,7 +166,7 @@ def check_diloco() -> None:
 
 
 def check_several_means_are_on_their_way() -> None:
-    """One fragment is asked for after steps 2, 7, ..., the other after 5, 10, ..., and each is used 4 steps later."""
+    """One fragment leaves after steps 2, 7, ..., the other after 5, 10, ...; used 4 later."""
     trained, optimizer = fresh(adam)
     wrapped = rt.wrap(trained, optimizer, strategy="diloco:5,fragments=2,delay=4,mixing=0.5")
     under_way = []
@@ -178,7 +178,7 @@ def check_several_means_are_on_their_way() -> None:
 
 
 def check_diloco_with_int8() -> None:
-    """Each outer gradient is off by a 254th of its largest magnitude, twice, at most."""
+    """Each outer gradient is off by at most a 254th of its largest magnitude, twice."""
     workers = Workers(adam)
     simulated = SimulatedDiLoCo(workers, [slice(0, 83)], 0, 0.0)
     workers.train(8, after=lambda step, them: simulated.after(step, them, period=4))
@@ -186,12 +186,13 @@ def check_diloco_with_int8() -> None:
     wrapped = rt.wrap(trained, optimizer, strategy="diloco:4,codec=int8")
     train(trained, wrapped, 0, 8)
     same_bits(*trained.parameters())
-    # Adam moves an element by 0.01 per step at most: 0.04 in a period, 2 · 0.7 · 1.9 of that error in each outer step.
+    # Adam moves an element by at most 0.01 per step: 0.04 in a period, and 2 · 0.7 · 1.9 of that
+    # error in each outer step.
     close(trained, workers.mine(), rtol=0, atol=2 * 2.7 * 2 * 0.04 / 254)
 
 
 def check_switching() -> None:
-    """Parameters and momentum are carried over, as their means."""
+    """Parameters and momentum are carried over as their means."""
     workers = Workers(sgd)
     gradients = {"before": lambda step, them: them.average_gradients()}
     local = {"after": lambda step, them: them.average() if step % 2 == 0 else None}
@@ -204,7 +205,7 @@ def check_switching() -> None:
     trained, optimizer = fresh(sgd)
     wrapped = rt.wrap(trained, optimizer)
     train(trained, wrapped, 0, 3)
-    first = wrapped.strategy  # kept, and of no effect any more
+    first = wrapped.strategy  # kept, but without effect
     wrapped.switch("local:2")
     assert first is not wrapped.strategy
     train(trained, wrapped, 3, 3)
@@ -215,13 +216,13 @@ def check_switching() -> None:
     same_bits(*(kept["momentum_buffer"] for kept in wrapped.state.values()))
     wrapped.switch("diloco:2,delay=1")
     train(trained, wrapped, 9, 2)
-    wrapped.switch("sync")  # with a mean on its way
+    wrapped.switch("sync")  # with a mean in flight
     train(trained, wrapped, 11, 2)
     same_bits(*trained.parameters())
 
 
 def check_switching_between_gradients_and_their_step() -> None:
-    """The new strategy decides what becomes of them."""
+    """The new strategy decides what happens to them."""
     trained, optimizer = fresh(sgd)
     wrapped = rt.wrap(trained, optimizer)
     x, y = batch(0)
@@ -229,7 +230,7 @@ def check_switching_between_gradients_and_their_step() -> None:
     wrapped.synchronize()
     wrapped.switch("accumulate:2")
     before = copy.deepcopy(trained.state_dict())
-    wrapped.step()  # takes them in
+    wrapped.step()  # accumulates them
     assert all(torch.equal(each, before[name]) for name, each in trained.state_dict().items())
 
 
@@ -268,7 +269,7 @@ def check_training_goes_on_from_its_state() -> None:
         train(resumed, again, 5, 6)
         for left, right in zip(trained.parameters(), resumed.parameters(), strict=True):
             assert torch.equal(left, right), strategy
-        # Back to where it was saved, in the same optimizer.
+        # Rewind to the saved state, in the same optimizer.
         trained.load_state_dict(saved[0])
         wrapped.load_state_dict(copy.deepcopy(saved[1]))
         train(trained, wrapped, 5, 6)
@@ -283,7 +284,7 @@ def check_states_that_do_not_fit() -> None:
     with parallel.raises(rt.InvalidArgumentError, "LocalSGD(period=4)", "LocalSGD(period=3)"):
         wrapped.load_state_dict(state)
     train(trained, wrapped, 0, 2)
-    wrapped.load_state_dict(optimizer.state_dict())  # a plain one: the strategy begins anew
+    wrapped.load_state_dict(optimizer.state_dict())  # plain: the strategy starts anew
     assert wrapped._rueda_replica.steps == 0
     rt.broadcast_optimizer_state(wrapped)
     train(trained, wrapped, 0, 3)
@@ -293,7 +294,7 @@ def check_states_that_do_not_fit() -> None:
 def evaluated(
     trained: nn.Module, optimizer: Optimizer, x: torch.Tensor, y: torch.Tensor
 ) -> torch.Tensor:
-    """A closure, once it has its arguments."""
+    """The body of a closure."""
     optimizer.zero_grad()
     loss = F.cross_entropy(trained(x), y)
     loss.backward()
@@ -322,7 +323,7 @@ def check_schedulers_hooks_and_closures() -> None:
 
 
 def check_clipping() -> None:
-    """synchronize() makes the gradients those that step() uses; it is not done twice."""
+    """synchronize() produces the gradients that step() uses; they are not reduced twice."""
     trained, optimizer = fresh(sgd)
     wrapped = rt.wrap(trained, optimizer)
     alone, single = fresh(sgd)
@@ -342,7 +343,7 @@ def check_clipping() -> None:
 
 
 def check_a_backward_that_is_forgotten() -> None:
-    """As with DistributedOptimizer: gradients are not cleared while they are being reduced."""
+    """As with DistributedOptimizer: gradients in flight are not cleared."""
     trained, optimizer = fresh(sgd)
     wrapped = rt.wrap(trained, optimizer)
     train(trained, wrapped, 0, 1)
@@ -361,7 +362,7 @@ def check_a_backward_that_is_forgotten() -> None:
 
 
 def check_lbfgs() -> None:
-    """Several evaluations per step, decided by the loss of all."""
+    """Several evaluations per step, decided by the loss over all ranks."""
     trained, optimizer = fresh(lambda p: torch.optim.LBFGS(p, lr=0.5, max_iter=3))
     wrapped = rt.wrap(trained, optimizer)
     alone, single = fresh(lambda p: torch.optim.LBFGS(p, lr=0.5, max_iter=3))
@@ -375,7 +376,7 @@ def check_lbfgs() -> None:
 
 
 def check_a_model_that_is_wrapped_again() -> None:
-    """What the first strategy has hooked into the model is gone with it."""
+    """The first strategy's hooks on the model are removed with it."""
     trained, optimizer = fresh(sgd)
     wrapped = rt.wrap(trained, optimizer)
     train(trained, wrapped, 0, 2)
@@ -390,7 +391,7 @@ def check_a_model_that_is_wrapped_again() -> None:
 
 
 def check_process_sets() -> None:
-    """Two groups that know nothing of each other."""
+    """Two groups that are unaware of each other."""
     cut = max(1, rueda.size() // 2)
     sets = [rueda.add_process_set(range(cut))]
     if cut < rueda.size():

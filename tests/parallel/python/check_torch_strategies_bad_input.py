@@ -1,4 +1,4 @@
-"""Every rank: strategies that cannot be; all ranks are told, and go on."""
+"""Every rank: invalid strategies; all ranks get the error, and go on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from training import same_bits, sgd
 
 
 def refuses(kind: type[BaseException], *parts: str, **options: object) -> None:
-    """wrap() on every rank, with what the others do not have given as a list: others first, then the last."""
+    """wrap() on every rank; a list in ``options`` holds the others' value, then the last rank's."""
     mine = {
         key: value[rueda.rank() == LAST] if isinstance(value, list) else value
         for key, value in options.items()
@@ -87,13 +87,13 @@ def check_parameters_without_sense() -> None:
         (7, "strategy=7"),
     ):
         refuses(rt.InvalidArgumentError, text, strategy=strategy)
-        # On one rank alone: the others are told of it.
+        # On one rank only: the others get the error.
         refuses(rt.InvalidArgumentError, f"rank {LAST}: ", text, strategy=["sync", strategy])
     refuses(rt.InvalidArgumentError, "steps_per_epoch=0", steps_per_epoch=0)
 
 
 def check_modes() -> None:
-    # The model is one of float64.
+    # The model is float64.
     refuses(
         rt.UnsupportedError, f"rank {LAST}: Hogwild", "float32", mode=["synchronous", "hogwild"]
     )
@@ -168,7 +168,7 @@ def check_what_a_wrapped_optimizer_refuses() -> None:
 
 
 def check_switching_to_what_cannot_be() -> None:
-    """The training goes on as it was."""
+    """Training continues as before."""
     trained, optimizer = fresh(sgd)
     wrapped = rt.wrap(trained, optimizer, strategy="local:2")
     train(trained, wrapped, 0, 1)

@@ -1,4 +1,4 @@
-"""Every rank: what strategies send, counted by the engine. RUEDA_ALGORITHM=ring, so that something is sent."""
+"""Every rank: the bytes that strategies send; needs RUEDA_ALGORITHM=ring to send any."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ELEMENTS = [each.numel() for each in network().parameters()]
 
 
 def sent(strategy: Strategy | str, steps: int = STEPS) -> int:
-    """Bytes that all ranks together send in so many steps."""
+    """Bytes that all ranks together send in the run."""
     trained = network()
     optimizer = torch.optim.Adam(trained.parameters(), lr=0.01)
     wrapped = rt.wrap(trained, optimizer, strategy=strategy)
@@ -42,7 +42,7 @@ def sent(strategy: Strategy | str, steps: int = STEPS) -> int:
 
 
 def around(times: int, bytes_: int) -> int:
-    """Sent around the ring so many times: 2(P-1)/P of the bytes by each rank."""
+    """Bytes of ring allreduces: each rank sends 2(P-1)/P of the data per allreduce."""
     return times * 2 * (rueda.size() - 1) * bytes_
 
 
@@ -58,13 +58,13 @@ def check_dense_strategies() -> None:
         ("desloc:4,8,16", 4 + 2 + 1),
     ):
         assert sent(strategy) == around(times, whole), strategy
-    # In buckets, where gradients are aligned.
+    # In buckets, which align gradients.
     for strategy, times in (("sync", 16), ("postlocal:4,after=8", 8 + 2)):
         assert around(times, whole) <= sent(strategy) < 1.01 * around(times, whole), strategy
 
 
 def check_codecs() -> None:
-    """A byte for each element, and two for each block of 128; a segment ends a block."""
+    """A byte per element, and two per block of 128; a segment ends a block."""
     blocks = sum(-(-each // 128) for each in ELEMENTS)
     for strategy, times in (("diloco:8,codec=int8", 2), ("diloco:4,fragments=2,codec=int8", 4)):
         least = around(times, sum(ELEMENTS) + 2 * blocks)
@@ -74,14 +74,14 @@ def check_codecs() -> None:
 
 
 def check_pairs() -> None:
-    """Each sends once, however many ranks there are; of an odd number one is left in each round."""
+    """Each sends once, whatever the world size; with odd sizes one rank is left per round."""
     paired = rueda.size() // 2 * 2
     assert sent("adpsgd:4") == 4 * paired * 4 * sum(ELEMENTS)
     assert sent("noloco:8") == 2 * paired * 2 * 4 * sum(ELEMENTS)
 
 
 def check_largest_elements() -> None:
-    """2.25 bytes for each that is chosen, and 8 for each parameter, to all other ranks."""
+    """2.25 bytes per selected element, and 8 per parameter, to all other ranks."""
     chosen = [math.ceil(0.05 * each) for each in ELEMENTS]
     message = sum(2 * each + math.ceil(each / 4) + 8 for each in chosen)
     assert sent("sparseloco:8,0.05") == 2 * rueda.size() * (rueda.size() - 1) * message

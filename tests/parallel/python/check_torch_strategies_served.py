@@ -1,4 +1,4 @@
-"""Every rank: strategies over a table of parameters, against what their equations come to."""
+"""Every rank: strategies over a parameter table, against their equations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from training import BATCH, DEVICE, Optimizer, model, same_bits
 
-# Single precision: products are added up in another order.
+# Single precision: products are summed in another order.
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
 
 
@@ -42,7 +42,7 @@ def fresh(momentum: float = 0.0) -> tuple[nn.Module, Optimizer]:
 
 
 def backward(trained: nn.Module, step: int) -> None:
-    """With this rank's share of a batch."""
+    """Computes gradients of this rank's share of a batch."""
     torch.manual_seed(100 + step)
     x, y = torch.randn(BATCH, 6), torch.randint(0, 3, (BATCH,))
     mine = slice(rueda.rank(), None, rueda.size())
@@ -61,7 +61,7 @@ def vector(trained: nn.Module) -> torch.Tensor:
 
 
 class Pushes:
-    """What a strategy of this rank adds to the centre."""
+    """Records what this rank's strategy adds to the centre."""
 
     def __init__(self, strategy: Served) -> None:
         self.total = torch.zeros_like(strategy.pulled)
@@ -75,7 +75,7 @@ class Pushes:
 
 
 def check_without_slack_it_is_synchronous() -> None:
-    """Bulk-synchronous: the mean of the ranks' steps of plain SGD is the step with the mean gradient."""
+    """Bulk-synchronous: the mean of the ranks' SGD steps is the step with the mean gradient."""
     served, optimizer = fresh()
     wrapped = rt.wrap(served, optimizer, strategy="ssp:0")
     equal, optimizer = fresh()
@@ -84,14 +84,14 @@ def check_without_slack_it_is_synchronous() -> None:
         train(served, wrapped, step, 1)
         train(equal, synchronous, step, 1)
         torch.testing.assert_close(vector(served), vector(equal), **CLOSE)
-        # Between a rank's step and the next, the others push: what it has is of one moment of each owner.
+        # Other ranks push between a rank's steps: it sees one consistent state per owner.
     wrapped.consolidate()
     same_bits(*served.parameters())
     wrapped.strategy.stop()
 
 
 def check_no_rank_goes_further_ahead_than_the_slack_allows() -> None:
-    """Each notes its steps where all can read them; one is slow now and then, by chance."""
+    """Each rank records its steps in shared memory; ranks are occasionally slow, at random."""
     folder = rueda.broadcast_object(tempfile.mkdtemp() if rueda.rank() == 0 else None, 0)
     path = Path(folder) / "clocks"
     if rueda.rank() == 0:
@@ -107,7 +107,7 @@ def check_no_rank_goes_further_ahead_than_the_slack_allows() -> None:
                 if draw.random() < 0.1:
                     time.sleep(0.004)
                 train(trained, wrapped, step, 1)
-                # Of others it may be more by now, and not less.
+                # The others' counts may have grown since, but not shrunk.
                 clocks[rueda.rank()] = step + 1
                 gap = step + 1 - int(clocks.min())
                 assert gap <= slack + 1, (slack, step, gap)
@@ -122,7 +122,7 @@ def check_no_rank_goes_further_ahead_than_the_slack_allows() -> None:
 
 
 def check_without_a_bound_nobody_waits() -> None:
-    """Asynchronous parallel: a rank does all its steps while the others have done none; then they read them."""
+    """A rank takes all its steps while the others take none; then they read them."""
     trained, optimizer = fresh()
     wrapped = rt.wrap(trained, optimizer, strategy="ssp:inf")
     begun = vector(trained)
@@ -134,7 +134,7 @@ def check_without_a_bound_nobody_waits() -> None:
         rueda.barrier()
     assert not torch.equal(vector(trained), begun)
     centre = wrapped.strategy.table.get().result()
-    if rueda.rank() == rueda.size() - 1:  # it has pulled what all before it have pushed
+    if rueda.rank() == rueda.size() - 1:  # it has pulled all earlier ranks' pushes
         np.testing.assert_allclose(vector(trained).cpu().numpy(), centre, rtol=1e-6)
     wrapped.consolidate()
     same_bits(*trained.parameters())
@@ -143,7 +143,7 @@ def check_without_a_bound_nobody_waits() -> None:
 
 
 def check_pushes_count_less_the_later_they_come() -> None:
-    """Ranks take turns, so that it is known how many pushes each meets: those of all that came since it pulled."""
+    """Ranks take turns, so a push's staleness is known: all pushes since its rank pulled."""
     trained, optimizer = fresh()
     wrapped = rt.wrap(trained, optimizer, strategy=DynSGD(1))
     deltas: list[torch.Tensor] = []
@@ -163,7 +163,7 @@ def check_pushes_count_less_the_later_they_come() -> None:
                 train(trained, wrapped, step, 1)
             rueda.barrier()
         of_all = rueda.allgather(deltas[-1].cpu().numpy()[None], name="deltas")
-        for other in range(size):  # in the first round who comes first meets nobody
+        for other in range(size):  # in the first round, the first rank sees no other pushes
             expected += of_all[other] / (1 + (other if step == 0 else size - 1))
     assert len(deltas) == 3
     centre = wrapped.strategy.table.get().result()
@@ -174,7 +174,7 @@ def check_pushes_count_less_the_later_they_come() -> None:
 
 
 def check_what_is_pushed_is_what_the_centre_moves_by() -> None:
-    """Whoever pushes when: nothing is lost, and nothing comes twice."""
+    """Whatever the order of pushes: none is lost, and none counts twice."""
     for strategy in (
         Downpour(1),
         Downpour(3),
@@ -188,7 +188,7 @@ def check_what_is_pushed_is_what_the_centre_moves_by() -> None:
         wrapped = rt.wrap(trained, optimizer, strategy=strategy)
         begun = vector(trained)
         pushes = Pushes(wrapped.strategy)
-        train(trained, wrapped, 0, 10 + rueda.rank())  # not all as many
+        train(trained, wrapped, 0, 10 + rueda.rank())  # different numbers of steps
         wrapped.consolidate()
         same_bits(*trained.parameters())
         total = rueda.allreduce(pushes.total.numpy(), "pushes", op=rueda.Sum)
@@ -201,7 +201,7 @@ def check_what_is_pushed_is_what_the_centre_moves_by() -> None:
 
 
 def check_the_guard_pushes_less_where_pushes_over_correct() -> None:
-    """A quadratic of curvature 1, each rank with steps of 1.9: alone that converges, and P add up."""
+    """A quadratic of curvature 1 and steps of 1.9: converges alone, but P ranks' steps add up."""
     ends: dict[str, float] = {}
     for guard in ("off", "scale"):
         weights = nn.Parameter(torch.ones(5, device=DEVICE))
@@ -210,9 +210,9 @@ def check_the_guard_pushes_less_where_pushes_over_correct() -> None:
         wrapped = rt.wrap(
             module, torch.optim.SGD([weights], lr=1.9), strategy=Downpour(1, guard=guard)
         )
-        # It grows until there are enough pushes to tell how late they come.
+        # It grows until there are enough pushes to estimate their staleness.
         for _ in range(60 if guard == "off" else 200):
-            rueda.barrier()  # so that all push upon nearly the same
+            rueda.barrier()  # so that all push onto nearly the same centre
             wrapped.zero_grad()
             (weights.square().sum() / 2).backward()
             wrapped.step()
@@ -224,7 +224,7 @@ def check_the_guard_pushes_less_where_pushes_over_correct() -> None:
 
 
 def check_modes_and_frequencies() -> None:
-    """Elephas' words: each pair trains."""
+    """The terms of Elephas: each combination trains."""
     for mode in ("synchronous", "asynchronous", "hogwild"):
         for frequency in ("batch", "epoch", 3):
             trained, optimizer = fresh()
@@ -258,7 +258,7 @@ def check_switching_and_states() -> None:
     pulled = torch.empty(kept.numel())
     wrapped.strategy.table.get(pulled.numpy()).result()
     np.testing.assert_array_equal(pulled.numpy(), centre)
-    rueda.barrier()  # before anybody pushes
+    rueda.barrier()  # before any rank pushes
     train(trained, wrapped, 9, 3)
     wrapped.switch("sync")
     same_bits(*trained.parameters())
@@ -285,7 +285,7 @@ def check_what_the_rule_keeps_is_in_a_state() -> None:
 
 
 def check_switching_where_a_rank_has_taken_no_step() -> None:
-    """What its optimizer keeps counts as zeros, and counts of steps come from one that has taken some."""
+    """Its missing optimizer state counts as zeros; step counts come from a rank with steps."""
     if rueda.size() == 1:
         return
     for kind in (torch.optim.SGD, torch.optim.Adam):
@@ -314,7 +314,7 @@ def check_switching_where_a_rank_has_taken_no_step() -> None:
 
 
 def check_an_epoch_goes_on_with_the_next_strategy_on_all_ranks_alike() -> None:
-    """Also where they have come differently far in it: it ends on all in the same step."""
+    """Even if they are at different points in it: it ends on all in the same step."""
     trained, optimizer = fresh()
     wrapped = rt.wrap(trained, optimizer, strategy="downpour:1", steps_per_epoch=5)
     train(trained, wrapped, 0, 2 if rueda.rank() == 0 else 3)
@@ -322,13 +322,13 @@ def check_an_epoch_goes_on_with_the_next_strategy_on_all_ranks_alike() -> None:
     most = 2 if rueda.size() == 1 else 3
     for step in range(most, 5):
         train(trained, wrapped, step, 1)
-    same_bits(*trained.parameters())  # the epoch's end has averaged them
+    same_bits(*trained.parameters())  # averaged at the epoch's end
     wrapped.consolidate()
     wrapped.close()
 
 
 def check_one_optimizer_after_another() -> None:
-    """Each of which gives back its table, and is over then."""
+    """Each releases its table when it ends."""
     tables = []
     for _ in range(3):
         trained, optimizer = fresh()
@@ -381,7 +381,7 @@ def check_bad_input() -> None:
         with parallel.raises(rt.InvalidArgumentError, text):
             rt.wrap(trained, optimizer, strategy=strategy)
         parallel.still_works()
-    # Of one rank only: the others, which would have begun, are told.
+    # On one rank only: the others, which would have started, get the error.
     last = rueda.size() - 1
     mine = "ssp:-1" if rueda.rank() == last else "ssp:1"
     with parallel.raises(rt.InvalidArgumentError, f"rank {last}: slack=-1.0 of SSP"):
@@ -401,7 +401,7 @@ def check_bad_input() -> None:
     parallel.still_works()
 
 
-# --- One rank: what comes when is known, and so is the result
+# --- One rank: the order of events is known, and so is the result
 
 
 def alone(
@@ -448,7 +448,7 @@ def check_one_rank_adagrad_at_the_server() -> None:
         squares += gradient**2
         moved = vector(trained) - 0.05 * gradient / (squares.sqrt() + 1e-8)
         vector_to_parameters(moved, trained.parameters())
-    for momentum in (0.0, 0.9):  # with which the optimizer writes over the gradients
+    for momentum in (0.0, 0.9):  # with which the optimizer overwrites the gradients
         reached = alone(Downpour(1, server="adagrad", rate=0.05), 8, momentum, foreach=True)
         torch.testing.assert_close(reached, vector(trained), **CLOSE)
 
@@ -462,7 +462,7 @@ def check_one_rank_adagrad_gets_gradients_that_a_fused_optimizer_unscales() -> N
         optimizer = torch.optim.SGD(trained.parameters(), lr=0.1, fused=scales)
         wrapped = rt.wrap(trained, optimizer, strategy=Downpour(9, server="adagrad"))
         scaler = torch.amp.GradScaler(DEVICE.type, init_scale=64.0, enabled=scales)
-        # And a step that it leaves out, whose gradients are not finite.
+        # And one skipped step, with gradients that are not finite.
         for value in (1.0, *([float("inf")] if scales else []), 1.0):
             wrapped.zero_grad()
             batch = torch.full((2, 6), value, device=DEVICE)
@@ -511,7 +511,7 @@ def check_one_rank_elastic() -> None:
 
 
 def check_one_rank_elastic_with_momentum() -> None:
-    """As algorithm 2 has it: the gradient where the momentum leads, from a position of its own."""
+    """As in algorithm 2: the gradient at the look-ahead position of the momentum."""
     if rueda.size() > 1:
         return
     trained, _ = fresh()

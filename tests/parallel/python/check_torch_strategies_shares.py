@@ -1,4 +1,4 @@
-"""Every rank, over TCP: none sends more than the others, with the negotiation and what travels with headers."""
+"""Every rank, over TCP: none sends more than the others, negotiation and headers included."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNTERS = (
 
 
 def sent(strategy: str, make: type[torch.optim.Optimizer]) -> list[int]:
-    """Bytes of each rank in these steps."""
+    """Bytes that each rank sends in these steps."""
     torch.manual_seed(0)
     trained = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
     optimizer = make(trained.parameters(), lr=0.01)  # type: ignore[call-arg]
@@ -34,7 +34,7 @@ def sent(strategy: str, make: type[torch.optim.Optimizer]) -> list[int]:
         x, y = torch.randn(16, 64), torch.randint(0, 10, (16,))
         F.cross_entropy(trained(x), y).backward()
         wrapped.step()
-    rueda.barrier()  # owners answer until all are through
+    rueda.barrier()  # owners answer until all have finished
     own = sum(rueda.metrics()[name] - count for name, count in zip(COUNTERS, before, strict=True))
     of_all = rueda.allgather_object(own)
     wrapped.consolidate()
@@ -45,7 +45,7 @@ def sent(strategy: str, make: type[torch.optim.Optimizer]) -> list[int]:
 
 
 def check_no_rank_sends_more_than_the_others() -> None:
-    """Least of all rank 0, which leads the negotiation: 105% of the mean at most."""
+    """In particular not rank 0, which leads the negotiation: 105% of the mean at most."""
     for strategy in (
         "sync",
         "accumulate:4",

@@ -1,4 +1,4 @@
-"""Every rank: strategies beyond averaging, against a simulation of all workers in one process."""
+"""Every rank: strategies other than averaging, against one process that simulates all workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHAPES = [48, 8, 24, 3]  # of the model's parameters
 def agrees(
     strategy: Strategy | str, workers: Workers, steps: int, make: Make = sgd, **tolerance: float
 ) -> Optimizer:
-    """Trains with the strategy, and compares with the workers; ends with the same parameters everywhere."""
+    """Trains with the strategy, compares with the workers; all ranks end with the same bits."""
     trained, optimizer = fresh(make)
     wrapped = rt.wrap(trained, optimizer, strategy=strategy)
     train(trained, wrapped, 0, steps)
@@ -94,7 +94,7 @@ def partners(number: int, count: int, seed: int = 0) -> list[int | None]:
 
 
 def check_pairs() -> None:
-    """Each rank is in one pair at most, all but one of an odd number are, and in time all meet."""
+    """Each rank is in one pair, except one of an odd number; eventually all pairs occur."""
     for count in (1, 2, 3, 4, 7):
         met = set()
         for number in range(60):
@@ -125,7 +125,7 @@ def check_both_of_a_pair_have_the_same_bits() -> None:
     wrapped = rt.wrap(trained, optimizer, strategy="adpsgd:2")
     train(trained, wrapped, 0, 1)
     wrapped.zero_grad()
-    wrapped.step()  # without gradients: what the pair has come to
+    wrapped.step()  # without gradients: the pair's average
     data = b"".join(each.detach().cpu().numpy().tobytes() for each in trained.parameters())
     digests = rueda.allgather_object(hashlib.sha256(data).hexdigest())
     for rank, partner in enumerate(partners(1, rueda.size())):
@@ -157,7 +157,7 @@ def check_no_loco() -> None:
 
 
 def check_no_rank_waits_for_a_third() -> None:
-    """One pair takes its step while the others have not begun theirs: they begin once they are told that it is over."""
+    """One pair takes its step before the others begin theirs, which wait for its message."""
     for strategy in ("adpsgd:1", "noloco:1"):
         drawn = partners(1, rueda.size())
         others = [rank for rank in range(rueda.size()) if rank not in (0, drawn[0])]
@@ -172,7 +172,7 @@ def check_no_rank_waits_for_a_third() -> None:
 
 
 def check_a_rank_that_does_not_come_is_named() -> None:
-    """Its partner is told after the time limit, and the world goes on."""
+    """Its partner gets an error after the time limit, and the world goes on."""
     if rueda.size() < 2:
         return
     trained, optimizer = fresh(sgd)
@@ -182,7 +182,7 @@ def check_a_rank_that_does_not_come_is_named() -> None:
         with parallel.raises(rt.TimeoutError, "rank 1 has not swapped", "exchange 3"):
             replica.exchange(replica.parameters, 1, 3, timeout=0.3)
     rueda.barrier(name="late")
-    if rueda.rank() == 1:  # what was sent is there still
+    if rueda.rank() == 1:  # the sent data is still available
         theirs = replica.exchange(replica.parameters, 0, 3)
         assert set(theirs) == set(replica.parameters)
     parallel.still_works()
@@ -207,13 +207,13 @@ def check_what_was_sent_before_a_state_was_loaded_is_not_taken_for_what_follows(
 
 
 def check_a_state_that_one_rank_cannot_load() -> None:
-    """All are told, where they load together; ranks that have loaded more often than others meet them all the same."""
+    """All get the error if they load together, even if some have loaded more often before."""
     trained, optimizer = fresh(sgd)
     wrapped = rt.wrap(trained, optimizer, strategy="local:2")
     good = wrapped.state_dict()
     bad = copy.deepcopy(good)
     bad["rueda_strategy"]["strategy"] = "another"
-    if rueda.rank() == 0:  # each by itself
+    if rueda.rank() == 0:  # each on its own
         with parallel.raises(rt.InvalidArgumentError, "the state belongs to another"):
             wrapped.load_state_dict(bad)
     else:
@@ -233,7 +233,7 @@ def check_a_state_that_one_rank_cannot_load() -> None:
 
 
 def check_a_state_is_loaded_while_a_partner_is_late() -> None:
-    """What was sent to it meanwhile belongs to a training that is given up."""
+    """What was sent to it in the meantime belongs to the abandoned training."""
     if rueda.size() < 2:
         return
     plain, optimizer = fresh(sgd)
@@ -246,7 +246,7 @@ def check_a_state_is_loaded_while_a_partner_is_late() -> None:
         train(trained, wrapped, 20, 8)
     trained.load_state_dict(saved[0])
     wrapped.load_state_dict(saved[1])
-    wrapped.strategy.timeout = 100  # from here on all come
+    wrapped.strategy.timeout = 100  # from here on no partner is late
     train(trained, wrapped, 0, 6)
     close(trained, plain, rtol=0, atol=0)
     wrapped.consolidate()
@@ -254,13 +254,13 @@ def check_a_state_is_loaded_while_a_partner_is_late() -> None:
 
 
 def check_a_partner_that_does_not_come_is_left_out() -> None:
-    """The others take all their steps while one takes none; it goes on in their round, and ends as they do."""
+    """The others take steps while one takes none; it joins their round, and ends like them."""
     if rueda.size() < 2:
         return
     late = rueda.size() - 1
 
     def take_turns() -> None:
-        # However slow the machine is, what has been sent to who missed it is there.
+        # Waits, on slow machines, until missed messages have arrived.
         meetings = wrapped.strategy._meetings
         begun = rueda.allgather_object(dict(meetings._begun))
         for partner, meeting in meetings._missed.items():
@@ -283,18 +283,18 @@ def check_a_partner_that_does_not_come_is_left_out() -> None:
         ahead = wrapped.state_dict()["rueda_strategy"]["kept"]["ahead"]
         assert (
             0 < ahead <= 24 - 6 - 1
-        )  # at most to the others' last round, from its first one since
+        )  # at most the distance from its first round since to the others' last round
     wrapped.consolidate()
     assert wrapped.state_dict()["rueda_strategy"]["kept"]["ahead"] == 0
     same_bits(*trained.parameters())
-    wrapped.switch("noloco:1,timeout=100")  # no message of before is in its way
+    wrapped.switch("noloco:1,timeout=100")  # unaffected by earlier messages
     train(trained, wrapped, 0, 4)
     wrapped.consolidate()
     same_bits(*trained.parameters())
 
 
 def quantized(vector: torch.Tensor, density: float) -> torch.Tensor:
-    """What SparseLoCo sends of a parameter with at most 4096 elements, element by element."""
+    """What SparseLoCo sends of a parameter of at most 4096 elements, computed one by one."""
     count = math.ceil(density * vector.numel())
     chosen = sorted(range(vector.numel()), key=lambda i: -abs(vector[i]))[:count]
     magnitudes = [abs(float(vector[i])) for i in chosen]
@@ -326,7 +326,7 @@ def check_sparse_loco() -> None:
         them.set_all(agreed)
 
     workers.train(10, after=after)
-    # What is sent is float32: 2^-24 of steps that are 0.01 each.
+    # float32 is sent: 2^-24 of steps of 0.01 each.
     agrees("sparseloco:3,0.25,decay=0.8,outer_lr=0.9", workers, 10, adam, rtol=1e-6, atol=1e-6)
 
 

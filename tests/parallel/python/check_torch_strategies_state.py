@@ -1,4 +1,4 @@
-"""Every rank: what a strategy keeps, saved, loaded, and carried over to another."""
+"""Every rank: a strategy's state: saved, loaded, and carried over to another strategy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from training import batch, close, same_bits, sgd, share
 
 
 def check_consolidating_twice_changes_nothing() -> None:
-    """Also where a mean was on its way: without training there is nothing to take an outer step for."""
+    """Even with a mean in flight: without training, there is nothing for an outer step."""
     trained, optimizer = fresh(sgd)
     wrapped = rt.wrap(trained, optimizer, strategy=DiLoCo(3, delay=2))
     train(trained, wrapped, 0, 4)
@@ -45,7 +45,7 @@ def check_consolidating_twice_changes_nothing() -> None:
 
 
 class Scaled(nn.Module):
-    """With a parameter that is a number by itself."""
+    """With a zero-dimensional parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,14 +58,14 @@ class Scaled(nn.Module):
 
 
 def check_switching_makes_ranks_equal_for_good() -> None:
-    """Numbers by themselves, counts of steps and learning rates included."""
+    """Including zero-dimensional parameters, step counts and learning rates."""
     trained = Scaled()
     wrapped = rt.wrap(trained, torch.optim.Adam(trained.parameters(), lr=0.01), strategy="local:4")
     torch.manual_seed(rueda.rank())
     for step in range(3):
         wrapped.zero_grad()
         trained(torch.rand(5, 6, dtype=torch.float64)).square().mean().backward()
-        if rueda.rank() == 0 and step == 1:  # one step less of this parameter
+        if rueda.rank() == 0 and step == 1:  # one step fewer for this parameter
             trained.scale.grad = None
         wrapped.step()
     wrapped.param_groups[0]["lr"] = 0.01 * (rueda.rank() + 1)
@@ -79,7 +79,7 @@ def check_switching_makes_ranks_equal_for_good() -> None:
 
 
 def _compressed() -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A model that is large enough for its gradients to be compressed."""
+    """A model large enough for its gradients to be compressed."""
     torch.manual_seed(0)
     trained = nn.Linear(64, 64)
     optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
@@ -87,7 +87,7 @@ def _compressed() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def check_what_compression_has_lost_is_kept() -> None:
-    """As DistributedOptimizer keeps it, to the bit, also through a state."""
+    """Residuals match DistributedOptimizer's to the bit, also through a saved state."""
     runs = []
     for resumes in (False, True):
         trained, wrapped = _compressed()
@@ -110,7 +110,7 @@ def check_what_compression_has_lost_is_kept() -> None:
 
 
 def check_a_step_that_is_left_out() -> None:
-    """As a gradient scaler does where gradients are not finite: the next gradients are reduced all the same."""
+    """As a gradient scaler does if gradients are not finite: the next ones are still reduced."""
     runs = []
     for leaves_out in (False, True):
         trained, optimizer = fresh(sgd)
@@ -134,7 +134,7 @@ def check_a_step_that_is_left_out() -> None:
 
 @dataclass
 class MeanGradients(Strategy):
-    """One of a user's own."""
+    """A user's own strategy."""
 
     reduces_gradients: ClassVar[bool] = True
     ranks_stay_equal: ClassVar[bool] = True
@@ -144,7 +144,7 @@ class MeanGradients(Strategy):
         return True
 
 
-# Whose gradients are those of all ranks.
+# Strategies that average gradients over all ranks.
 AVERAGING = (Synchronous(), PostLocalSGD(2, after=99), GradientAccumulation(1), MeanGradients())
 
 
@@ -153,7 +153,7 @@ def _scaler() -> torch.amp.GradScaler:
 
 
 def check_a_scaler_before_synchronize() -> None:
-    """It would unscale gradients that are to be averaged, and look for infinities in those of its rank alone."""
+    """It would unscale gradients yet to be averaged, and look for infinities in its rank's only."""
     for strategy in AVERAGING:
         for fused in (False, True):
             make = partial(torch.optim.SGD, lr=0.1, momentum=0.9, fused=fused)
@@ -193,7 +193,7 @@ def check_a_scaler_of_ranks_that_train_by_themselves() -> None:
 
 
 def check_steps_that_a_scaler_leaves_out() -> None:
-    """What one rank finds infinite; the next gradients are averaged all the same, however these were cleared."""
+    """If one rank finds an infinity. The next gradients are averaged, however they were cleared."""
     clearings = (
         lambda trained, wrapped: wrapped.zero_grad(),
         lambda trained, wrapped: trained.zero_grad(),
@@ -219,7 +219,7 @@ def check_steps_that_a_scaler_leaves_out() -> None:
 
 
 def check_a_scaler_with_several_batches_to_a_step() -> None:
-    """Ranks would decide by themselves which of them count."""
+    """Each rank would decide on its own which batches count."""
     trained, optimizer = fresh(sgd)
     wrapped = rt.wrap(trained, optimizer, strategy="accumulate:2")
     scaler = _scaler()
@@ -233,7 +233,7 @@ def check_a_scaler_with_several_batches_to_a_step() -> None:
 
 
 def check_moments_of_parameters_that_some_ranks_do_not_use() -> None:
-    """They are averaged with those of the same parameter, and with zeros where there are none."""
+    """Averaged with that parameter's moments on other ranks, or zeros if there are none."""
     used = nn.ParameterDict({name: torch.ones(3) for name in ("first", "others", "nobody's")})
     frozen = nn.Parameter(torch.ones(3), requires_grad=False)
     parameters = [*used.values(), frozen]
@@ -269,7 +269,7 @@ def check_moments_of_parameters_that_some_ranks_do_not_use() -> None:
 
 
 def check_a_scheduler_of_before() -> None:
-    """It goes on changing the learning rate after a state was loaded, and warns of nothing."""
+    """It keeps changing the learning rate after a state was loaded, without warnings."""
     for wrap in (rt.wrap, lambda trained, optimizer: rt.DistributedOptimizer(optimizer)):
         trained, optimizer = fresh(sgd)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
@@ -321,7 +321,7 @@ def check_another_default_dtype() -> None:
 
 
 def check_consolidating_in_inference_mode() -> None:
-    """As before an evaluation: training goes on, also where the outer optimizer works as it does on a GPU."""
+    """E.g. before an evaluation: training continues, also with foreach as on a GPU."""
     ends = []
     usual = torch.optim.SGD
     for mode, outer in (
@@ -358,7 +358,7 @@ def check_momentum_of_complex_parameters_is_averaged() -> None:
 
 
 def check_closures_that_are_refused() -> None:
-    """Before anything is evaluated: ranks may do that a different number of times."""
+    """Before anything is evaluated: ranks might evaluate a different number of times."""
     for strategy in (PostLocalSGD(2, after=2), "easgd:2", "adpsgd:1", "accumulate:2"):
         trained, optimizer = fresh(sgd)
         wrapped = rt.wrap(trained, optimizer, strategy=strategy)

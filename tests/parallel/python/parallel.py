@@ -1,4 +1,4 @@
-"""What the checks share that every rank runs."""
+"""Shared code of the checks that every rank runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Check = Callable[[], None]
 
 
 def run(checks: dict[str, Any]) -> None:
-    """Runs the functions of the module called ``check_...``, on all ranks in the same order."""
+    """Runs the functions named ``check_...`` of a module, on all ranks in the same order."""
     rueda.init()
     for name in requested([name for name in checks if name.startswith("check_")]):
         checks[name]()
@@ -26,7 +26,7 @@ def run(checks: dict[str, Any]) -> None:
 
 @contextmanager
 def raises(kind: type[BaseException], *parts: str) -> Iterator[None]:
-    """The block must raise exactly this class, with all ``parts`` in its text."""
+    """The block must raise exactly this class, and the text must contain all ``parts``."""
     raised: BaseException | None = None
     try:
         yield
@@ -40,6 +40,6 @@ def raises(kind: type[BaseException], *parts: str) -> Iterator[None]:
 
 
 def still_works() -> None:
-    """The world survives: an allreduce gives the right sum."""
+    """Checks that the world survives: an allreduce gives the right sum."""
     total = rueda.allreduce(np.full(7, rueda.rank() + 1), name="still works", op=rueda.Sum)
     np.testing.assert_array_equal(total, np.full(7, rueda.size() * (rueda.size() + 1) // 2))

@@ -1,4 +1,4 @@
-"""What the collectives should give, in NumPy, and inputs that every rank can compute for every other."""
+"""The collectives' expected results in NumPy, and inputs that every rank can compute for all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "comp
 
 
 def is_exact(dtype: np.dtype[Any]) -> bool:
-    """Integers and booleans."""
+    """Integers and Booleans."""
     return dtype.kind in "iub"
 
 
@@ -39,7 +39,7 @@ def is_complex(dtype: np.dtype[Any]) -> bool:
 
 
 def is_defined(op: rueda.ReduceOp, dtype: np.dtype[Any]) -> bool:
-    """Whether the reduction means something on the dtype."""
+    """Whether the reduction is defined for the dtype."""
     if op in (rueda.BitAnd, rueda.BitOr, rueda.BitXor):
         return is_exact(dtype)
     if op in (rueda.Min, rueda.Max):
@@ -48,7 +48,7 @@ def is_defined(op: rueda.ReduceOp, dtype: np.dtype[Any]) -> bool:
 
 
 def values(name: str, rank: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-    """Rank's input to the operation ``name``: random, and small enough that integers do not overflow."""
+    """The rank's input to operation ``name``: random, too small for integers to overflow."""
     random = np.random.default_rng([zlib.crc32(name.encode()), rank])
     if dtype.kind == "b":
         return np.asarray(random.integers(0, 2, shape)).astype(dtype)
@@ -63,7 +63,7 @@ def values(name: str, rank: int, shape: Sequence[int], dtype: np.dtype[Any]) -> 
 
 
 def reduced(op: rueda.ReduceOp, inputs: Sequence[Array]) -> Array:
-    """The reduction over ranks, with floating-point numbers in double precision."""
+    """The reduction over ranks; floating-point numbers in double precision."""
     dtype = inputs[0].dtype
     wide = inputs if is_exact(dtype) else [_wide(x) for x in inputs]
     stacked = np.stack(wide)
@@ -90,10 +90,11 @@ def reduced(op: rueda.ReduceOp, inputs: Sequence[Array]) -> Array:
 
 
 def assert_reduced(name: str, actual: Array, op: rueda.ReduceOp, inputs: Sequence[Array]) -> None:
-    """``actual`` is the reduction of ``inputs``: exactly, or within one rounding for each rank.
+    """Requires that ``actual`` is the reduction of ``inputs``, exactly or to within rounding.
 
-    A sum of n numbers with n-1 roundings is off by at most (n-1)·eps·Σ|x|, a product by (n-1)·eps·Π|x| (complex: a few
-    times that); an average and a conversion add one rounding each.
+    A sum of n numbers with n-1 roundings is off by at most (n-1)·eps·Σ|x|, a product by
+    (n-1)·eps·Π|x| (complex: a few times that); an average and a conversion add one rounding each.
+    The limit is 4·n·eps.
     """
     expected = reduced(op, inputs)
     assert actual.dtype == inputs[0].dtype, (name, actual.dtype)

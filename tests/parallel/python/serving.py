@@ -1,8 +1,8 @@
-"""A rank that outlives its scripts: runs those, and those of their checks, that a test asks for.
+"""A rank that outlives its scripts: it runs the scripts and checks that a test requests.
 
-The test listens at the socket ``CHECKS_SOCKET`` and sends lines of JSON. ``script`` begins a script, which
-runs as ``__main__``; where it calls ``run``, each ``check`` runs one of its checks, and ``end`` lets it go on
-to its end. Every answer has ``error``, a traceback or nothing.
+The test listens at the socket ``CHECKS_SOCKET`` and sends lines of JSON. ``script`` starts a
+script, which runs as ``__main__``. When the script calls ``run``, each ``check`` runs one of its
+checks, and ``end`` lets it run to its end. Every answer has ``error``: a traceback, or empty.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _test: Connection | None = None
 
 
 class Connection:
-    """To the test that asks."""
+    """The connection to the test."""
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -33,12 +33,12 @@ class Connection:
         self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> dict[str, Any]:
-        """The next request; empty when there will be none."""
+        """Returns the next request; empty if there are no more."""
         return json.loads(self._lines.readline() or "{}")
 
 
 def requested(names: list[str]) -> Iterator[str]:
-    """Which of a script's checks are to run: what the test asks for, or else the command line, or else all."""
+    """The checks to run: requested by the test, else on the command line, else all."""
     assert names, "nothing to check"
     if _test is None:
         yield from [name for name in names if name in sys.argv[1:] or not sys.argv[1:]]
@@ -46,13 +46,13 @@ def requested(names: list[str]) -> Iterator[str]:
     while name := _test.receive().get("check"):
         assert name in names, f"there is no {name}"
         yield name
-        _test.send(error="")  # it has returned, and so has the barrier after it
+        _test.send(error="")  # the check and the barrier after it have returned
 
 
 def serve(connection: Connection, rank: int) -> None:
-    """Runs scripts until the test goes or one of them fails: its world is of no use then."""
+    """Runs scripts until the test leaves or one fails, which makes the world unusable."""
     global _test
-    sys.modules["serving"] = sys.modules["__main__"]  # what the scripts import is this very module
+    sys.modules["serving"] = sys.modules["__main__"]  # scripts that import serving get this module
     _test = connection
     connection.send(rank=rank)
     before = dict(os.environ)
@@ -70,7 +70,7 @@ def serve(connection: Connection, rank: int) -> None:
 
 
 def told(act: Callable[[], Any]) -> str:
-    """The traceback of what ``act`` raises."""
+    """Returns the traceback of what ``act`` raises, or nothing."""
     try:
         act()
     except BaseException:
@@ -79,7 +79,7 @@ def told(act: Callable[[], Any]) -> str:
 
 
 def forget_scripts() -> None:
-    """What scripts share is imported anew by the next: it may look at the environment."""
+    """Forgets the modules that scripts share: they may read the environment when imported."""
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if path and Path(path).parent == HERE and Path(path) != Path(__file__).resolve():

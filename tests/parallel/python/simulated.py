@@ -1,4 +1,4 @@
-"""What P workers would come to, simulated in one process: plain torch, no communication."""
+"""Simulates P workers in one process: plain torch, no communication."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Hook = Callable[[int, "Workers"], None]
 
 
 def nothing(step: int, workers: Workers) -> None:
-    """As a hook."""
+    """Does nothing, as a hook."""
 
 
 class Workers:
-    """As many models as there are ranks, each trained on what is that rank's share."""
+    """One model per rank, each trained on that rank's share."""
 
     def __init__(self, make: Make) -> None:
         self.count = rueda.size()
@@ -30,7 +30,7 @@ class Workers:
 
     @property
     def vectors(self) -> list[torch.Tensor]:
-        """Each worker's parameters, as one vector."""
+        """Each worker's parameters as one vector."""
         return [parameters_to_vector(each.parameters()).detach().clone() for each in self.models]
 
     @vectors.setter
@@ -40,15 +40,15 @@ class Workers:
                 vector_to_parameters(vector.clone(), each.parameters())
 
     def set_all(self, vector: torch.Tensor) -> None:
-        """Gives all workers the same parameters."""
+        """Sets all workers' parameters to the same vector."""
         self.vectors = [vector] * self.count
 
     def average(self) -> None:
-        """Gives all workers their mean."""
+        """Sets all workers' parameters to their mean."""
         self.set_all(torch.stack(self.vectors).mean(0))
 
     def backward(self, step: int) -> None:
-        """The gradients of each worker's share."""
+        """Computes the gradients of each worker's share."""
         x, y = batch(step)
         for each, own_x, own_y in zip(
             self.models, x.chunk(self.count), y.chunk(self.count), strict=True
@@ -57,14 +57,14 @@ class Workers:
             F.cross_entropy(each(own_x), own_y).backward()
 
     def average_gradients(self) -> None:
-        """Gives all workers the mean gradient."""
+        """Sets all workers' gradients to their mean."""
         for together in zip(*(each.parameters() for each in self.models), strict=True):
             mean = torch.stack([each.grad for each in together]).mean(0)
             for each in together:
                 each.grad = mean.clone()
 
     def average_state(self, *names: str) -> None:
-        """Gives all optimizers the mean of what they keep under these names."""
+        """Sets these entries of all optimizers' states to their mean."""
         for together in zip(*(each.parameters() for each in self.models), strict=True):
             for name in names:
                 kept = [
@@ -76,7 +76,7 @@ class Workers:
                     each.copy_(mean)
 
     def train(self, steps: int, before: Hook = nothing, after: Hook = nothing) -> None:
-        """Steps of all workers; hooks are given the step's number, from 1 on, and these workers."""
+        """Trains all workers; hooks get the step's number, from 1 on, and the workers."""
         for step in range(1, steps + 1):
             self.backward(self.batches)
             self.batches += 1
@@ -86,12 +86,12 @@ class Workers:
             after(step, self)
 
     def mine(self) -> nn.Module:
-        """The model of the worker whose share is this rank's."""
+        """The model of this rank's worker."""
         return self.models[rueda.rank()]
 
 
 def train(trained: nn.Module, wrapped: Optimizer, first: int, steps: int) -> None:
-    """The loop that does not change: this rank's share of batches from number ``first`` on."""
+    """The usual loop: this rank's share of ``steps`` batches, starting at number ``first``."""
     for step in range(first, first + steps):
         x, y = batch(step)
         wrapped.zero_grad()
@@ -100,6 +100,6 @@ def train(trained: nn.Module, wrapped: Optimizer, first: int, steps: int) -> Non
 
 
 def fresh(make: Make, seed: int = 1) -> tuple[nn.Module, Optimizer]:
-    """The model with which the workers begin too, with an optimizer."""
+    """The workers' initial model, with an optimizer."""
     trained = copy.deepcopy(model(seed))
     return trained, make(list(trained.parameters()))

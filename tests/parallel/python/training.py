@@ -1,4 +1,4 @@
-"""Models that all ranks train together and each trains alone."""
+"""Models that all ranks train together and that each rank also trains alone."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import nn
 from torch.nn import functional as F
 
 BATCH = 24  # divides by 1, 2, 3 and 4
-# Double precision; the ranks' sums are only ordered differently.
+# Double precision: only the order of the ranks' sums differs.
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
 
-# Of models and batches.
+# The device of models and batches.
 DEVICE = torch.device(os.environ.get("CHECKED_DEVICE", "cpu"))
 
-# For everything that pair() makes: 1 and 0 switch buckets on and off, without it they are on from two ranks on, and on
-# a GPU with one.
+# For everything that pair() makes: 1 and 0 switch buckets on and off. By default they are on for
+# two or more ranks, and for one rank on a GPU.
 VIEWS = {"1": True, "0": False}.get(os.environ.get("GRADIENT_AS_BUCKET_VIEW", ""))
 
 Optimizer = torch.optim.Optimizer
@@ -29,7 +29,7 @@ Make = Callable[[list[nn.Parameter]], Optimizer]
 
 
 class Wrapper(torch.Tensor):
-    """A tensor that only refers to another, as DTensor is one."""
+    """A tensor that only refers to another, as DTensor does."""
 
     content: torch.Tensor
 
@@ -64,7 +64,7 @@ def share(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def same_bits(*tensors: torch.Tensor) -> None:
-    """All ranks hold the same."""
+    """Requires that all ranks hold the same bits."""
     content = b"".join(t.detach().cpu().numpy().tobytes() for t in tensors)
     digest = hashlib.sha256(content).hexdigest()
     assert len(set(rueda.allgather_object(digest))) == 1, "ranks hold different bits"
@@ -76,7 +76,7 @@ def close(left: nn.Module, right: nn.Module, **tolerance: float) -> None:
 
 
 def pair(make: Make, **options: object) -> tuple[nn.Module, Optimizer, nn.Module, Optimizer]:
-    """A model that is trained by all ranks, and the same that each trains alone."""
+    """A model trained by all ranks, and a copy that each rank trains alone."""
     shared = model()
     alone = copy.deepcopy(shared)
     options = {"gradient_as_bucket_view": VIEWS, **options}

@@ -1,4 +1,4 @@
-// What the public functions answer to arguments that cannot be meant.
+// Invalid arguments of the public functions.
 #include <array>
 #include <catch2/catch.hpp>
 #include <functional>
@@ -29,7 +29,7 @@ TensorView without_memory() {
   return {nullptr, {count}, DataType::float32};
 }
 
-// Requires that it throws InvalidArgumentError and says `why`.
+// Requires that `act` throws an InvalidArgumentError that contains `why`.
 void expect_refused(const std::string& why, const std::function<void()>& act) {
   try {
     act();
@@ -52,7 +52,7 @@ TEST_CASE("a tensor without memory on one rank is an error on all, and harms no 
     const auto reduce = [&](const std::string& name, const TensorView& input, void* output) {
       return allreduce(input, output, {.name = name, .op = ReduceOp::sum, .process_set = set});
     };
-    // Twice, since what repeats is not negotiated again.
+    // Twice, since repeated operations are replayed without negotiation.
     for (int round = 0; round < 2; ++round) {
       Values fine{1, 2, 3, 4};
       Values values{};
@@ -137,7 +137,7 @@ TEST_CASE("blocking collectives do what those do that are waited for") {
     const auto whole_of = [](Whole& whole) {
       return TensorView{whole.data(), {2 * count}, DataType::float32};
     };
-    // At once and in the places of the engine, by a name that is replayed and by none.
+    // Results in the caller's and the engine's memory, with a repeated name and with none.
     for (int round = 0; round < 20; ++round) {
       const std::string name = round % 2 == 0 ? "again" : "";
       const auto named = [&](const std::string& what) { return name.empty() ? name : what + name; };

@@ -1,4 +1,4 @@
-// What ranks of one host do to each other's tensors when their world ends in the middle.
+// Ranks of one host that access each other's tensors when their world ends.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -16,10 +16,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Where two ranks wait for each other, each wait takes 20 s; where they do not, microseconds.
+// If two ranks wait for each other, each wait takes 20 s; otherwise microseconds.
 constexpr auto one_wait = 20s;
 
-// Where ranks that are threads wait for each other.
+// A barrier of ranks that are threads.
 class Meeting {
  public:
   explicit Meeting(int size) : size_(size) {}
@@ -49,7 +49,7 @@ std::vector<int> ranks_below(int size) {
   return ranks;
 }
 
-// One that ranks reach into each other's tensors for.
+// Large enough that ranks access each other's tensors directly.
 constexpr std::size_t count = 100'000;
 
 struct Reduction {
@@ -80,7 +80,7 @@ TEST_CASE("ranks that give up many collectives in different orders do not wait f
       running.push_back(std::make_unique<Reduction>(host, key, false));
     }
     meeting.meet();
-    // The last rank comes to none of them, so that the others are in the middle of all.
+    // The last rank joins none, so that the others are in the middle of all.
     if (rank < size - 1) {
       for (const auto& reduction : running) reduction->arrive();
     }
@@ -90,7 +90,7 @@ TEST_CASE("ranks that give up many collectives in different orders do not wait f
     if (rank == 1) std::reverse(running.begin(), running.end());
     for (auto& reduction : running) {
       reduction.reset();
-      // So that nobody has gone through all before another begins.
+      // So that no rank finishes before another begins.
       std::this_thread::yield();
     }
     expect(Clock::now() - begin < one_wait, "nobody waits in vain");
@@ -115,7 +115,7 @@ TEST_CASE("a channel in which a thread works stops when that thread has left, an
     meeting.meet();
     expect(channel.has_stopped(1 - rank), "the other has left");
     expect(!HostChannel::Visit(channel), "no visit after the end");
-    // One that is opened too late.
+    // A channel that is opened too late.
     HostChannel late(host, ranks_below(size), rank, 2, HostChannel::WokenBy::channel, 0);
     meeting.meet();
     expect(late.is_open() && late.has_stopped(1 - rank), "nothing is touched there either");
@@ -138,8 +138,8 @@ TEST_CASE("a channel that nobody is in stops at once when its rank gives up") {
   });
 }
 
-// A thread that goes in and out all the time while another gives up: in the end it has stopped, and
-// nothing was touched afterwards.
+// One thread visits the channel repeatedly while another gives up: it stops, and nothing is touched
+// afterwards.
 TEST_CASE("however a visit and the end of the world meet, nothing is touched after the stop") {
   constexpr int rounds = 200;
   on_one_host(1, [&](int, const std::shared_ptr<HostMemory>&) {});
@@ -199,7 +199,7 @@ TEST_CASE("persistent operations of a broken world are dropped without waiting f
         await([&] { return own.is_broken(); }, "the end of the world");
         const Time begin = Clock::now();
         if (rank == 1) std::reverse(runs.begin(), runs.end());
-        // The last rank keeps its own to the end.
+        // The last rank keeps its runs to the end.
         if (rank < size - 1) runs.clear();
         expect(Clock::now() - begin < one_wait, "nobody waits in vain");
         meeting.meet();
@@ -234,7 +234,7 @@ TEST_CASE("a run that waits hears that the world has ended") {
         if (rank == 1) return own.abort("enough");
         std::string error = "none";
         try {
-          run->start(std::nullopt);  // may hear of it already
+          run->start(std::nullopt);  // may already know of the abort
           expect(run->wait_until(soon()), "an end of the wait");
         } catch (const PeerLostError& lost) {
           error = lost.what();
@@ -316,7 +316,7 @@ TEST_CASE("a run that all have started is done, also where one has left since") 
         std::vector<float> tensor(8, static_cast<float>(rank));
         const TensorView view{tensor.data(), {8}, DataType::float32};
         const auto run = PersistentAgreement(engine, view, tensor.data(), {}).make_run();
-        meeting.meet();  // before that a start does not reach those that have no run yet
+        meeting.meet();  // a start does not reach ranks without a run
         if (rank != 2) run->start(std::nullopt);
         meeting.meet();
         if (rank == 1) own.shutdown();

@@ -1,4 +1,4 @@
-// A world that is formed beside the present one, with a newcomer that is played by hand.
+// A world that is formed beside the present one, with a simulated newcomer.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <string>
@@ -18,7 +18,7 @@ namespace {
 constexpr const char* address = "unix:@rueda-entering-test";
 constexpr const char* secret = "a secret that is long enough";
 
-// Goes on until the process sets of the present world have been told, and then waits.
+// Joins until the present world's process sets have been exchanged, then waits for `may_go`.
 void come_halfway(const Options& options, std::atomic<bool>& is_there,
                   const std::atomic<bool>& may_go) {
   auto bootstrap = connect_rendezvous(address, 1, 2, soon(), secret);

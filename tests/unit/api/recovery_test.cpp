@@ -1,4 +1,4 @@
-// Worlds that follow one another in the same processes, here played by threads.
+// Worlds that follow one another in the same processes, simulated by threads.
 #include <unistd.h>
 
 #include <array>
@@ -29,12 +29,12 @@ Options options_of(const std::string& transport, int min_np = 1) {
   Options options;
   options.recovery = "on";
   options.transport = transport;
-  options.heartbeat = 30;  // a sanitizer may hold threads up for long
+  options.heartbeat = 30;  // a sanitizer may delay threads for long
   options.min_np = min_np;
   return options;
 }
 
-// A rank, from its first world on.
+// A rank, through all its worlds.
 class Rank {
  public:
   Rank(InprocHub& hub, int rank, const Options& options) : options_(options) {
@@ -55,13 +55,13 @@ class Rank {
     runtime_->take_over(0);
   }
 
-  // As a process that ends.
+  // Like a process that ends.
   void die() {
     succession_.reset();
     runtime_->abort("dies");
   }
 
-  // What all ranks' numbers, from 1 on, add up to.
+  // Sums rank + 1 over all ranks.
   Status add_up(float& total) {
     std::vector<float> values(5, static_cast<float>(runtime_->topology().rank + 1));
     const Handle handle = submit(*runtime_, allreduce_of(values, DataType::float32, "sum"));
@@ -97,7 +97,7 @@ class Rank {
     const Status all = members.agree("connected", started.status(), soon());
     started.status().throw_if_error();
     std::shared_ptr<Runtime> runtime = std::move(started).value();
-    if (!all.ok()) runtime->abort(all.to_string());  // not a leave
+    if (!all.ok()) runtime->abort(all.to_string());  // others must not take it for a regular leave
     all.throw_if_error();
     return runtime;
   }
@@ -112,13 +112,13 @@ class Rank {
 
 TEST_CASE("ranks that are left form world after world") {
   const std::string transport = GENERATE("auto", "tcp");
-  // Who dies in which world, by the rank in the first.
+  // The ranks that die in each world, by their numbers in the first.
   const auto deaths =
       GENERATE(std::vector<std::set<int>>{{1}}, std::vector<std::set<int>>{{0}, {2}},
                std::vector<std::set<int>>{{0, 3}, {1}});
   constexpr int size = 5;
   InprocHub hub(size);
-  std::vector<std::atomic<int>> through(deaths.size());  // ranks, of each world
+  std::vector<std::atomic<int>> through(deaths.size());  // number of ranks, by world
   run_ranks(size, [&](int number) {
     Rank rank(hub, number, options_of(transport));
     std::set<int> dead;
@@ -127,7 +127,7 @@ TEST_CASE("ranks that are left form world after world") {
       if (dying.contains(number)) return rank.die();
       rank.until_broken();
       dead.insert(dying.begin(), dying.end());
-      // Two that die at once may be lost one after the other.
+      // Two ranks that die together may be lost one after the other.
       for (bool last = false; !last;) {
         const auto recovery = rank.recover();
         expect_ok(recovery.status(), "recovery");
@@ -197,7 +197,7 @@ TEST_CASE("counters and a timeline go on in the worlds that follow") {
     expect_ok(rank.runtime().timeline().open(path), "a timeline begins");
     std::vector<std::uint64_t> epochs;
     std::string smaller;
-    // As an application's thread that watches, also while one world follows another.
+    // Like a monitoring thread, also during the change of worlds.
     std::jthread watcher([&](const std::stop_token& end) {
       auto before = history.values();
       while (!end.stop_requested()) {
@@ -255,7 +255,7 @@ TEST_CASE("too few stop, and say so") {
 
 namespace {
 
-// Members that exchange messages at once, in one thread.
+// Members that exchange messages in one thread.
 struct Exchange {
   std::map<int, std::unique_ptr<MemberBootstrap>> members;
   std::vector<std::tuple<int, int, std::vector<std::byte>>> queue;
@@ -293,7 +293,7 @@ TEST_CASE("members tell each other what they put, and drop what is none of their
   const std::array<std::byte, 3> nonsense{std::byte{255}, std::byte{255}, std::byte{1}};
   second.receive(2, nonsense);
   second.receive(77, nonsense);
-  // The others' part of a barrier is theirs: nobody comes before it.
+  // Nonsense does not count as another member's part of the barrier.
   const Status alone = second.barrier(Clock::now());
   CHECK(alone.code() == ErrorCode::initialization);
   CHECK(alone.peer() == 0);

@@ -1,5 +1,5 @@
-// What a step costs that has been done before: no system call but those of sleeping, and no
-// allocation by Rueda's threads.
+// The cost of a repeated step: no system calls except those of sleeping, and no allocation by
+// Rueda's threads.
 #include <malloc.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -30,14 +30,14 @@
 
 namespace {
 
-// Of all threads, and of the one that runs the steps.
+// Of all threads; own_allocations: of the current thread.
 std::atomic<long> allocations{0};
 std::atomic<long> allocated_bytes{0};
 thread_local long own_allocations = 0;
 
 }  // namespace
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they have their own
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these have their own
 void* operator new(std::size_t bytes) {
   ++allocations;
   ++own_allocations;
@@ -59,17 +59,17 @@ namespace {
 
 constexpr int warm_up = 200;
 constexpr int steps = 2000;
-// What was ready while the first steps were negotiated is looked at once more, and then watched
-// again, by a thread that may have to wait for its turn on a machine that is busy.
+// Descriptors that were ready during the first steps are checked once more and then watched again,
+// by a thread that may have to wait for a CPU on a busy machine.
 constexpr auto settling = std::chrono::milliseconds(200);
 
-// Lies in memory that both ranks see.
+// In memory shared by both ranks.
 struct Meeting {
   std::atomic<int> begun;
   std::atomic<int> ended;
 };
 Meeting* meeting = nullptr;
-std::atomic<int> verdict{0};  // of this rank, once it has ended
+std::atomic<int> verdict{0};  // this rank's exit code, once its steps have ended
 
 void meet(std::atomic<int>& counter) {
   counter.fetch_add(1);
@@ -82,7 +82,7 @@ void say(const char* format, auto... values) {
   [[maybe_unused]] const auto written = ::write(2, text, static_cast<std::size_t>(length));
 }
 
-// Once both ranks have ended, the watcher of the one that is there longer sees the other one go.
+// Once both have ended their steps, the watcher of one may see the other exit: that is fine.
 extern "C" void report_call(int, siginfo_t* info, void*) {
   if (meeting->ended.load() == 2) ::_exit(verdict);
   say("system call %d in the steady state\n", info->si_syscall);
@@ -95,9 +95,9 @@ struct Allocations {
   long bytes = 0;
 };
 
-// Runs the step without any system call but those that go with sleeping, which are futex and
-// membarrier, with leaving a processor to another rank that is there, and with reaching memory of
-// the other rank that is not registered; ends the process.
+// Runs the step with only these system calls: to sleep (futex, membarrier), to yield the CPU to
+// another rank (sched_*), to access the other rank's unregistered memory (process_vm_*), and to
+// report the result. Then ends the process.
 [[noreturn]] void run_confined(const std::function<void()>& step,
                                const std::function<bool(const Allocations&)>& is_right) {
   for (int round = 0; round < 2; ++round) {
@@ -129,15 +129,15 @@ struct Allocations {
   ::_exit(verdict);
 }
 
-// Where the progress thread does for the first time what the caller has done before, malloc() would
-// ask the kernel for memory of that thread's own.
+// Otherwise malloc() asks the kernel for a new arena when the progress thread first does what only
+// the caller has done before.
 void ask_for_memory_at_once() {
   ::mallopt(M_ARENA_MAX, 1);
   ::mallopt(M_TOP_PAD, 16 << 20);
   ::mallopt(M_TRIM_THRESHOLD, 64 << 20);
 }
 
-// On two ranks; whether both succeeded. `prepare` gets what is needed once, and gives the step.
+// Runs on two ranks; true if both succeeded. `prepare` sets up once, and returns the step.
 using Prepare = std::function<std::function<void()>()>;
 bool holds_once(const Prepare& prepare, const std::function<bool(const Allocations&)>& is_right) {
   void* const shared =
@@ -162,8 +162,8 @@ bool holds_once(const Prepare& prepare, const std::function<bool(const Allocatio
   return succeeded;
 }
 
-// A call in each step, or in each hundred, shows in every attempt; one that was left over from
-// before, by a thread that has waited that long for a processor, does not.
+// A call in each step, or in each hundred, shows in every attempt; a late one from the warm-up, by
+// a thread that waited that long for a CPU, does not.
 bool holds(const Prepare& prepare, const std::function<bool(const Allocations&)>& is_right) {
   constexpr int attempts = 3;
   for (int attempt = 0; attempt < attempts; ++attempt) {
@@ -187,12 +187,12 @@ TensorView floats(std::byte* data, std::size_t count) {
   return {data, {static_cast<std::int64_t>(count)}, DataType::float32};
 }
 
-// Of calls that were done at once after the warm-up, and what these allocated.
+// All calls; those done at once after the warm-up; and the allocations of the latter.
 long calls = 0;
 long done_at_once = 0;
 long allocations_at_once = 0;
 
-// A call as Python makes it. Where the other rank takes longer, it is an operation as any other.
+// A call as Python makes it: at once, or as an ordinary operation if the other rank is late.
 void repeat(std::byte* data, std::size_t count, std::string_view name) {
   const std::array<std::int64_t, 1> shape{static_cast<std::int64_t>(count)};
   const PlainAllreduce call{.name = name, .input = data, .output = data, .shape = shape};

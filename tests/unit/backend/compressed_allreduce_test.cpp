@@ -1,4 +1,4 @@
-// Compressed allreduces by engines that are threads: over the transport and on one host.
+// Compressed allreduces by one engine per thread, over the transport and on one host.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -41,7 +41,7 @@ bool is_same(const Values& left, const Values& right) {
          (left.empty() || std::memcmp(left.data(), right.data(), left.size() * sizeof(float)) == 0);
 }
 
-// What each rank ends with.
+// The results of all ranks.
 class Results {
  public:
   explicit Results(int size) : values_(static_cast<std::size_t>(size)) {}
@@ -55,7 +55,7 @@ class Results {
   std::vector<Values> values_;
 };
 
-// Of the sum of all ranks' inputs.
+// Relative to the exact sum of all ranks' inputs.
 double relative_error(const Values& result, int size, double factor = 1) {
   std::vector<double> exact(result.size());
   for (int rank = 0; rank < size; ++rank) {
@@ -105,7 +105,7 @@ TEST_CASE("all ranks end with the same bits, near to the sum, at every size") {
 
 TEST_CASE("a tensor of many chunks is divided into them, over a transport and within a host") {
   const auto sharing = GENERATE(Sharing::nothing, Sharing::memory);
-  // One that is dense and one that is sparse, at least.
+  // At least one dense and one sparse codec.
   const auto compression =
       GENERATE(from_range(effort(all_codecs, {{CodecKind::int8, 0}, {CodecKind::top_k, 0.05}})));
   constexpr std::size_t count = effort(1'500'003, 225'003);
@@ -120,7 +120,7 @@ TEST_CASE("a tensor of many chunks is divided into them, over a transport and wi
         finish(submit(engine, compressed(data, compression)));
         results.put(rank, std::move(data));
         if (compression.codec != CodecKind::int8) return;
-        // 8.125 bits for each element and direction, and 2 bytes where a block is not full.
+        // 8.125 bits per element and direction, plus 2 bytes for each partial block.
         const double elements = 2.0 * (size - 1) / size * count;
         const auto sent = static_cast<double>(metric(engine, "allreduce_payload_bytes_sent"));
         expect(sent * 8 / elements < 8.126 && sent * 8 / elements > 8.12, "8.125 bits");
@@ -158,7 +158,7 @@ TEST_CASE("tensors of other floating-point types are converted") {
   });
 }
 
-// Number i has i * i elements.
+// Tensor i has i * i elements.
 std::vector<Values> reduce_many(Runtime& engine, int rank, int tensors, Compression compression,
                                 bool together) {
   std::vector<Values> data;
@@ -313,7 +313,7 @@ TEST_CASE("of a single contribution to a sparse sum nothing more is lost") {
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(i + 1);
     const Values given = data;
     finish(submit(engine, compressed(data, {kind, 0.1})));
-    for (std::size_t first = 0; first < data.size(); first += 1000) {  // what a rank owns
+    for (std::size_t first = 0; first < data.size(); first += 1000) {  // a rank's segment
       const auto begin = data.begin() + static_cast<std::ptrdiff_t>(first);
       const auto arrived = std::count_if(begin, begin + 1000, [](float it) { return it != 0; });
       expect(arrived == 100, "as many as the codec sends");

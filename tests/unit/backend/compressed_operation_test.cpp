@@ -1,4 +1,4 @@
-// Compressed allreduces over a transport that does everything late and in odd orders.
+// Compressed allreduces over a transport that completes everything late and out of order.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <memory>
@@ -19,7 +19,7 @@ float input(int rank, std::size_t i) {
   return static_cast<float>(rank + 1) * (1 + static_cast<float>(i % 50));
 }
 
-// Of two tensors.
+// One operation on two tensors.
 CompressedRanks ranks_of(Network& network, std::int64_t count, std::int64_t chunk,
                          const Reduction& reduction) {
   return {network, count, input, [=](Lane lane, std::byte* begin) {

@@ -1,4 +1,4 @@
-// All-to-all of sets that span hosts: what arrives, in how many messages, and who decides that.
+// All-to-all on process sets that span hosts: results, message counts, and choice of algorithm.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -31,7 +31,7 @@ Splits even(const HostOf& host_of, std::int64_t rows) {
   return Splits(host_of.size(), std::vector<std::int64_t>(host_of.size(), rows));
 }
 
-// Many of them none, some ranks with nothing for anybody.
+// Many splits are zero; some ranks send nothing at all.
 Splits uneven(const HostOf& host_of, std::int64_t max_rows, unsigned seed) {
   std::mt19937 random(seed);
   Splits splits = even(host_of, 0);
@@ -44,7 +44,7 @@ Splits uneven(const HostOf& host_of, std::int64_t max_rows, unsigned seed) {
   return splits;
 }
 
-// The rows from one rank for another.
+// The rows that one rank sends to another.
 Bytes block(const Splits& splits, std::size_t from, std::size_t to, std::size_t row_bytes) {
   Bytes bytes(static_cast<std::size_t>(splits[from][to]) * row_bytes);
   std::mt19937 random(static_cast<unsigned>(from * 100 + to));
@@ -66,7 +66,7 @@ struct Exchange {
   }
 };
 
-// Hands in what `rank` has. The input lives until the handle has completed.
+// Submits the input of `rank`, which stays alive until the handle completes.
 Handle start(Runtime& engine, const Exchange& exchange, int rank, Bytes& input,
              const std::string& name) {
   const auto own = static_cast<std::size_t>(rank);
@@ -108,7 +108,7 @@ void exchange_all(Runtime& engine, const Exchange& exchange, int rank, const std
 
 using Messages = std::array<std::atomic<std::int64_t>, 8>;
 
-// That each rank sends for one exchange, the numbers of rows among them.
+// Messages that each rank sends for one exchange, including those that carry row counts.
 void count_messages(Messages& messages, const HostOf& host_of, const std::string& algorithm,
                     const Exchange& exchange) {
   run_on(host_of, algorithm, [&](int rank, Runtime& engine) {
@@ -130,7 +130,7 @@ TEST_CASE("uneven rows of every type arrive, whichever way they go") {
       exchange_all(engine, exchange, rank, std::string(type.name));
     }
     exchange_all(engine, {even(host_of, 0)}, rank, "nothing");
-    // Beyond what travels through slots, and what is sent before it is awaited.
+    // Too large for the slots and for eager sends.
     for (const std::int64_t row : {2000, effort(20'000, 8'000)}) {
       const Exchange exchange{uneven(host_of, 20, 7), DataType::float32, row};
       exchange_all(engine, exchange, rank, "large " + std::to_string(row));
@@ -143,7 +143,7 @@ TEST_CASE("a rank sends one message for each host and rank there, not for each p
   SECTION("even hosts") {
     const HostOf host_of{0, 0, 0, 1, 1, 1};
     count_messages(sent, host_of, "gathered", {even(host_of, 5)});
-    // How many rows, and these.
+    // One message with row counts, one with rows.
     for (std::size_t rank = 0; rank < 6; ++rank) CHECK(sent[rank] == 2);
     count_messages(sent, host_of, "pairwise", {even(host_of, 5)});
     for (std::size_t rank = 0; rank < 6; ++rank) CHECK(sent[rank] == 2 * 5);
@@ -156,8 +156,8 @@ TEST_CASE("a rank sends one message for each host and rank there, not for each p
   SECTION("uneven hosts") {
     const HostOf host_of{0, 1, 1, 1};
     count_messages(sent, host_of, "gathered", {even(host_of, 5)});
-    CHECK(sent[0] == 2 * 3);  // to three ranks
-    CHECK(sent[1] == 2);      // what three of them have for one
+    CHECK(sent[0] == 2 * 3);  // to each of three ranks
+    CHECK(sent[1] == 2);      // rows and row counts from three ranks to one
     CHECK(sent[2] == 0);
     CHECK(sent[3] == 0);
   }
@@ -171,7 +171,7 @@ TEST_CASE("a rank sends one message for each host and rank there, not for each p
 TEST_CASE("whether rows are gathered follows from how many go from host to host") {
   const HostOf host_of{0, 0, 1, 1};
   Exchange exchange{even(host_of, 10)};
-  // From host 0 to host 1 there is more, though not from each of its ranks.
+  // Host 0 sends more to host 1, but only from rank 0.
   exchange.splits[0][2] = 4000;
   Messages sent{};
   count_messages(sent, host_of, "gathered:0-1000;pairwise:1000-", exchange);

@@ -1,4 +1,4 @@
-// Large results: what one collective has used the next one gets, within limits.
+// Large results: memory freed by one collective is reused by the next, within limits.
 #include "backend/large_results.h"
 
 #include <catch2/catch.hpp>

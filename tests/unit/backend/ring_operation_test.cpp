@@ -1,4 +1,4 @@
-// Ring operations over a transport that does everything late and in odd orders.
+// Ring operations over a transport that completes everything late and out of order.
 #include "backend/ring_operation.h"
 
 #include <catch2/catch.hpp>
@@ -51,7 +51,7 @@ TEST_CASE("a ring is right, and touches no memory that is on its way, whatever c
 }
 
 TEST_CASE("a receive or a send that fails is the ring's failure on that rank") {
-  // Of 3 ranks with 4 chunks a segment: 16 hops each.
+  // 3 ranks with 4 chunks per segment: 16 hops each.
   check_failing_transfers(GENERATE(true, false), 3, 3 * 16, [](Network& network, int) {
     return ring_of(network, 12, 1, sum_of_doubles());
   });

@@ -1,5 +1,5 @@
-// Collectives of sets that span hosts, which are composed of what happens in each host's memory and
-// between hosts: what crosses each link, that all ranks hold the same bits, and how they end.
+// Collectives on process sets that span hosts, composed of phases in shared memory and between
+// hosts: traffic on each link, identical bits on all ranks, and termination.
 #include <algorithm>
 #include <atomic>
 #include <barrier>
@@ -49,13 +49,13 @@ std::vector<float> random_floats(std::size_t count, int rank) {
   return tensor;
 }
 
-// What ranks leave for each other to be compared.
+// Results of all ranks, for comparison.
 class Results {
  public:
   explicit Results(const HostOf& host_of)
       : all_(host_of.size()), together_(static_cast<std::ptrdiff_t>(host_of.size())) {}
 
-  // Collective. Fails where ranks differ in a bit.
+  // Collective. Fails if any two ranks differ in a bit.
   void expect_equal(int rank, const std::vector<float>& own, const std::string& what) {
     all_[static_cast<std::size_t>(rank)] = own;
     together_.arrive_and_wait();
@@ -71,7 +71,7 @@ class Results {
   std::barrier<> together_;
 };
 
-// Of counters that each rank reports, the sums for each host.
+// Sums per host of counters that each rank reports.
 class PerHost {
  public:
   explicit PerHost(HostOf host_of) : host_of_(std::move(host_of)) {
@@ -110,7 +110,7 @@ TEST_CASE("a host sends what has to cross its link once, however many ranks it h
     CAPTURE(host, hosts);
     all += sent.of(host);
     const std::int64_t share = 2 * (hosts - 1) * count * 4 / hosts;
-    // Segments differ by an element: in each part, slice and phase.
+    // Segments may differ by one element in each part, slice and phase.
     CHECK(std::abs(sent.of(host) - share) < 2000);
   }
   CHECK(all == 2 * (hosts - 1) * count * 4);
@@ -153,13 +153,13 @@ TEST_CASE("along two trees each host sends a block to its parent and to its chil
   });
   for (int host = 0; host < hosts; ++host) {
     std::int64_t messages = 0;
-    // Of one element there is no second half.
+    // A single element has no second half.
     for (int tree = 0; tree < std::min<std::int64_t>(count, 2); ++tree) {
       const TreePlace place = place_in_tree(tree, host, hosts);
       const auto children = static_cast<std::int64_t>(place.children.size());
       messages += children + (place.is_root() ? 0 : 1);
     }
-    // Half of the largest is two chunks.
+    // Half of the largest tensor is two chunks.
     CHECK(sent.of(host) == (count == 1021 ? 2 * messages : messages));
   }
 }
@@ -194,7 +194,7 @@ TEST_CASE("all ranks hold the same bits, of any size, in any memory") {
 }
 
 TEST_CASE("averages and factors are applied once, whoever has joined") {
-  // Both ranks of one host sit out, or one of each.
+  // Either both ranks of one host or one rank of each host joins.
   const auto absent = GENERATE(std::vector<int>{2, 3}, std::vector<int>{0, 1, 2},
                                std::vector<int>{1, 3}, std::vector<int>{0, 1});
   const auto algorithm = GENERATE("hierarchical", "doubling", "halving", "tree");
@@ -299,7 +299,7 @@ TEST_CASE("a reduce-scatter crosses each link once") {
   const auto host_of = GENERATE(HostOf{0, 0, 1, 1}, HostOf{0, 1, 1, 1, 2}, HostOf{0, 1, 0, 1});
   const int hosts = count_hosts(host_of);
   const auto ranks = static_cast<std::int64_t>(host_of.size());
-  constexpr std::int64_t rows = effort(200'003, 50'021);  // of each rank
+  constexpr std::int64_t rows = effort(200'003, 50'021);  // per rank
   PerHost sent(host_of);
   run_on(host_of, with("hierarchical", 64 << 10), [&](int rank, Runtime& engine) {
     std::vector<float> tensor(static_cast<std::size_t>(ranks * rows));
@@ -321,7 +321,7 @@ TEST_CASE("a reduce-scatter crosses each link once") {
   const std::int64_t bytes = rows * std::int64_t{sizeof(float)};
   std::int64_t all = 0;
   for (int host = 0; host < hosts; ++host) {
-    // What is for a host's own ranks does not leave it: each block begins behind its owner.
+    // Blocks for a host's own ranks stay on the host: each block starts behind its owner.
     const auto members = std::count(host_of.begin(), host_of.end(), host);
     CHECK(sent.of(host) == (ranks - members) * bytes);
     all += sent.of(host);

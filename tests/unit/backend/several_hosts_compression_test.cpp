@@ -1,5 +1,5 @@
-// Compressed allreduces of several hosts, played by threads: within a host values are added up as
-// they are, and what goes to other hosts is encoded.
+// Compressed allreduces across simulated hosts: values are summed uncompressed within a host and
+// encoded only between hosts.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -18,11 +18,11 @@ namespace rueda::test::several_hosts_compression_test {
 namespace {
 
 using Values = std::vector<float>;
-using Hosts = std::vector<int>;  // of each rank
+using Hosts = std::vector<int>;  // by rank
 
 const Hosts two_by_two{0, 0, 1, 1};
 
-// Neighbours, interleaved, uneven, three.
+// Adjacent, interleaved, uneven, and three hosts.
 Hosts some_hosts() {
   return GENERATE(
       from_range(efforts<Hosts>({{0, 0, 1, 1}, {0, 1, 0, 1}, {1, 0, 0, 0}, {0, 0, 1, 1, 2}},
@@ -35,7 +35,7 @@ int size_of(const Hosts& hosts) {
 
 void run_on(const Hosts& hosts, const std::function<void(int, Runtime&)>& body) {
   Options options;
-  options.ring_chunk /= effort(1, 2);  // nearly as many chunks of fewer elements; parts stay 1 MiB
+  options.ring_chunk /= effort(1, 2);  // about as many chunks with fewer elements; parts stay 1 MiB
   run_engines(size_of(hosts), options, body, nullptr, Sharing::memory, hosts);
 }
 
@@ -68,7 +68,7 @@ std::vector<double> exact_sum(int size, std::size_t count) {
   return exact;
 }
 
-// Mean squared error by the mean square.
+// Mean squared error divided by the mean square.
 double relative_error(const Values& result, const std::vector<double>& exact, double factor = 1) {
   double error = 0;
   double square = 1e-30;
@@ -137,7 +137,7 @@ TEST_CASE("each host sends its encoded sum once in each direction") {
   run_on(two_by_two, [&, codec = codec, bytes = bytes](int rank, Runtime& engine) {
     Values data = input_of(rank, count);
     finish(submit(engine, compressed(data, {codec, 0})));
-    // 2(H-1)/H of the elements by H hosts, half of a host's by each of its ranks.
+    // H hosts send 2(H-1)/H of the elements each; each of a host's two ranks sends half of that.
     const auto sent = static_cast<double>(metric(engine, "allreduce_payload_bytes_sent"));
     const double bound = bytes * count / 2;
     expect(sent >= bound && sent <= bound * 1.001, "bytes sent: " + std::to_string(sent));
@@ -146,10 +146,10 @@ TEST_CASE("each host sends its encoded sum once in each direction") {
 
 TEST_CASE("each value is rounded once in each direction, as the sum over its host") {
   run_on(two_by_two, [&](int rank, Runtime& engine) {
-    // Of each host 1 + 2^-12, which takes more than the 11 bits of a float16, in two halves.
+    // The ranks of each host hold 1 and 2^-12; their sum needs more than float16's 11 bits.
     Values data(1000, rank % 2 == 0 ? 1.0F : 0x1p-12F);
     finish(submit(engine, compressed(data, {CodecKind::float16, 0})));
-    // The owner's own is added as it is: 2 + 2^-12 is rounded at the end.
+    // The owner adds its own part unrounded: 2 + 2^-12 is rounded only at the end.
     expect(std::all_of(data.begin(), data.end(), [](float value) { return value == 2.0F; }), "2");
     Values small(1000, 0x1p-11F * (rank % 2 == 0 ? 0.5F : 0.75F));
     finish(submit(engine, compressed(small, {CodecKind::float16, 0})));
@@ -163,7 +163,7 @@ TEST_CASE("what becomes of a tensor of several hosts does not depend on its batc
   const Compression compression = some_codec();
   const auto inputs = [](int rank) {
     std::vector<Values> data;
-    // Number 7 is cut into parts of its own.
+    // Tensor 7 is split into parts of its own.
     for (std::size_t i = 0; i < tensors; ++i) {
       data.push_back(input_of(rank, i == 7 ? effort(800'001U, 600'001U) : i * i * i));
     }
@@ -334,7 +334,7 @@ TEST_CASE("momentum is gathered before elements are chosen, and ends where one h
       const double due = total(lost, i) + momentum * total(gathered, i) + exact[i];
       largest = std::max(largest, std::fabs(received[i] + total(residuals, i) - due));
     }
-    std::int64_t moving = 0;  // of all hosts
+    std::int64_t moving = 0;  // over all hosts
     for (const Values& each : velocities) {
       moving += std::ssize(each) - std::count(each.begin(), each.end(), 0.0F);
     }

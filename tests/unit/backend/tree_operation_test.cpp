@@ -1,4 +1,4 @@
-// Allreduces along trees over a transport that does everything late and in odd orders.
+// Tree allreduces over a transport that completes everything late and out of order.
 #include "backend/tree_operation.h"
 
 #include <catch2/catch.hpp>
@@ -56,7 +56,7 @@ TEST_CASE("a tree takes memory for what there is, however large its chunks may b
 }
 
 TEST_CASE("a receive or a send that fails is the tree's failure on that rank") {
-  // Of 4 ranks with 6 chunks: 3 links, there and back.
+  // 4 ranks with 6 chunks: 3 links, both directions.
   check_failing_transfers(GENERATE(true, false), 4, 6 * 6, [](Network& network, int failing) {
     return ranks_of(network, failing % 2, 6, 1, sum_of_doubles());
   });
@@ -71,7 +71,7 @@ TEST_CASE("who waits along a tree names the neighbours from which nothing comes"
     CHECK(ranks.operation(1).awaited() == std::vector<int>{absent});
     CHECK(ranks.operation(2 - absent).awaited() == std::vector<int>{1});
   }
-  // What rank 1 has sent is combined after that of rank 3, but it has come.
+  // Rank 2 combines rank 1's chunks after rank 3's; rank 1's have arrived, so only rank 3 is named.
   SECTION("in the second tree rank 2 has children 3 and 1, in this order") {
     Network network(4, 0);
     TreeRanks ranks = ranks_of(network, 1, 20, 1, sum_of_doubles());

@@ -1,4 +1,4 @@
-// Messages of the control plane find their handlers, and what is none of them hurts nobody.
+// Control messages reach their handlers; invalid ones are dropped.
 #include "coordinator/active_messages.h"
 
 #include <catch2/catch.hpp>

@@ -1,6 +1,5 @@
 // Every collective, element type and operation through the whole engine, on ranks that are threads,
-// against what a serial loop gives; submitted in an order of its own on each rank. The sanitizers
-// run this.
+// compared with a serial loop. Each rank submits in a different order. Runs under the sanitizers.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstring>
@@ -18,7 +17,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// One operation of the matrix: what each rank hands in, and what each rank must get.
+// One operation of the matrix: the input and the expected result of each rank.
 struct Case {
   Request request;
   std::vector<Bytes> inputs;          // per rank
@@ -26,8 +25,7 @@ struct Case {
   std::vector<Bytes> expected;
 };
 
-// Small whole numbers, exact in every type however they are summed: 1 to 3, so that products stay
-// small as well.
+// Integers from 1 to 3: sums are exact in every type, in any order, and products stay small.
 Bytes fill(DataType dtype, std::int64_t count, unsigned seed) {
   Bytes bytes(static_cast<std::size_t>(count) * size_of(dtype));
   fill_identity(bytes.data(), count, dtype, ReduceOp::product);
@@ -91,8 +89,8 @@ Case make_case(Collective collective, DataType dtype, ReduceOp op, std::int64_t 
   return made;
 }
 
-// One that divides, and one for each kind of type. The engine knows no more of an operation than
-// which kernel does it, and of all kernels the tests of reduce/ look at what they touch.
+// With little effort: one operation that divides, and one for each kind of type. The engine only
+// picks the kernel of an operation; the tests of reduce/ cover all kernels.
 std::vector<ReduceOp> operations() {
   return efforts({ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product,
                   ReduceOp::bit_and, ReduceOp::bit_or, ReduceOp::bit_xor},
@@ -118,19 +116,19 @@ std::vector<Case> make_cases(int ranks) {
   return cases;
 }
 
-// Whose memory a result lies in whose size depends on what others contribute.
+// Who owns the memory of a result whose size depends on the other ranks.
 enum class Memory { of_the_engine, of_the_caller, of_the_input };
 
-// An operation under way, and where its result is to lie.
+// An operation in progress, and the place of its result.
 struct Begun {
   Handle handle;
   Bytes input;
   Bytes result;
-  std::size_t first = 0;  // byte of the buffer that has the result
+  std::size_t first = 0;  // offset of the result in its buffer
   bool brought = false;
 };
 
-// Of this rank's rows among those of all, in bytes of `expected`.
+// Offset in bytes of this rank's rows among those of all ranks.
 std::size_t bytes_before(const Case& matrix_case, int rank) {
   std::size_t bytes = 0;
   for (int before = 0; before < rank; ++before) {
@@ -193,7 +191,7 @@ Bytes result_of(const Handle& handle, const Bytes& in_place, DataType dtype) {
   return {output.data.get(), output.data.get() + bytes};
 }
 
-// Submits all in an order of this rank's own. Where results lie differs between ranks, too.
+// Submits all cases, in a different order on each rank, and with results in different memory.
 void check_cases(const std::vector<Case>& cases, int rank, Runtime& engine) {
   std::vector<std::size_t> order(cases.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -280,7 +278,7 @@ TEST_CASE("elements travel as a narrower type, converted where they are packed")
 
 namespace {
 
-// Of two ranks that reduce a group of tensors of these lengths: its batch is packed, or it is not.
+// Two ranks reduce a group of tensors of these lengths; checks whether its batch is packed.
 void check_packed(const std::vector<std::size_t>& lengths, bool is_packed) {
   const auto check = [&](int, Runtime& engine) {
     std::vector<std::vector<float>> data;
@@ -309,7 +307,7 @@ void check_packed(const std::vector<std::size_t>& lengths, bool is_packed) {
 TEST_CASE("a batch of more tensors than a channel's table has entries is packed") {
   const bool fits = GENERATE(true, false);
   std::vector<std::size_t> lengths(ChannelMemory::table_entries + (fits ? 0 : 1), 8);
-  lengths.front() = lengths.size() * 4096;  // so that they are not small on average
+  lengths.front() = lengths.size() * 4096;  // makes the average large
   check_packed(lengths, !fits);
 }
 

@@ -1,4 +1,4 @@
-// What waits for names.
+// Submissions that wait for a name.
 #include "coordinator/deferred_submissions.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ DeferredSubmissions::Group group_of(const std::string& name) {
 TEST_CASE("what waits for a name comes in its order, and nothing is lost") {
   std::mt19937 random(GENERATE(range(0U, 50U)));
   DeferredSubmissions deferred;
-  std::map<std::string, std::vector<std::string>> expected;  // by what is waited for
+  std::map<std::string, std::vector<std::string>> expected;  // by the name that they wait for
   for (int i = 0; i < 30; ++i) {
     const std::string waits_for = str("n", random() % 5);
     if (random() % 4 == 0) {

@@ -1,4 +1,4 @@
-// What is kept of messages in sets that a rank does not know yet.
+// Messages that are kept for sets that a rank does not know yet.
 #include "coordinator/early_messages.h"
 
 #include <catch2/catch.hpp>
@@ -38,7 +38,7 @@ TEST_CASE("of more sets than there can be the latest are kept") {
   EarlyMessages early;
   const auto sets = static_cast<int>(EarlyMessages::max_sets);
   for (int set = 1; set <= sets; ++set) REQUIRE(early.keep(set, 0, of(1)) == 0);
-  CHECK(early.keep(1, 0, of(1)) == 0);  // of a set that is there
+  CHECK(early.keep(1, 0, of(1)) == 0);  // this set is already kept
   CHECK(early.keep(sets + 1, 0, of(1)) == 2);
   CHECK(early.keep(sets + 2, 0, of(1)) == 1);
   CHECK(early.sets() == EarlyMessages::max_sets);
@@ -54,14 +54,14 @@ TEST_CASE("of a set that had to make room it is known that something was said") 
   const auto evicted = static_cast<int>(EarlyMessages::max_evicted);
   for (int set = 1; set <= sets; ++set) REQUIRE(early.keep(set, 0, of(1)) == 0);
   CHECK(early.keep(sets + 1, 0, of(1)) == 1);
-  CHECK(early.keep(1, 0, of(1)) == 1);  // it gets no new room: its beginning would be missing
+  CHECK(early.keep(1, 0, of(1)) == 1);  // not kept again: its first message is lost
   CHECK(early.sets() == EarlyMessages::max_sets);
   const auto kept = early.take(1);
   CHECK(kept.is_overfull);
   CHECK(kept.messages.empty());
-  CHECK_FALSE(early.take(1).is_overfull);  // once
+  CHECK_FALSE(early.take(1).is_overfull);  // reported once
   CHECK_FALSE(early.take(sets + 1).is_overfull);
-  // Of so many sets, the latest.
+  // Only the latest evicted sets are remembered.
   REQUIRE(early.keep(sets + 1, 0, of(1)) == 0);
   for (int set = 2; set <= evicted + 2; ++set) early.keep(sets + set, 0, of(1));
   CHECK_FALSE(early.take(2).is_overfull);
@@ -81,8 +81,8 @@ TEST_CASE("a set in which too much is said is known to be so, and leaves the oth
   const auto large = of(EarlyMessages::max_bytes / 4);
   for (int round = 0; round < 3; ++round) REQUIRE(early.keep(5, 0, large) == 0);
   REQUIRE(early.keep(6, 1, of(1)) == 0);
-  CHECK(early.keep(9, 1, large) == 3);  // not this one: the largest
-  CHECK(early.keep(5, 0, of(1)) == 1);  // nothing of it any more
+  CHECK(early.keep(9, 1, large) == 3);  // drops the largest set, not this one
+  CHECK(early.keep(5, 0, of(1)) == 1);  // set 5 is no longer kept
   CHECK(early.bytes() == cost(large.size()) + cost(1));
   CHECK(early.take(6).messages.size() == 1);
   CHECK(early.take(9).messages.size() == 1);

@@ -1,5 +1,5 @@
-// Calls of small allreduces that are repeated, by callers who wait: done without a submission where
-// all ranks come within a moment, and as submissions where they do not or something differs.
+// Repeated blocking calls of small allreduces: done without a submission if all ranks call within
+// a short time, and by submissions otherwise or if the calls differ.
 #include <unistd.h>
 
 #include <array>
@@ -51,7 +51,7 @@ Submission submission_of(const RepeatedCall& call) {
   return submission;
 }
 
-// As a blocking call does it. Returns how the first attempt went.
+// Like a blocking call. Returns the result of the first attempt.
 Is sum(Runtime& engine, const std::string& name, int ranks, std::size_t length = 5, int set = 0) {
   std::vector<float> data(length, 1);
   const std::vector<std::int64_t> shape{static_cast<std::int64_t>(length)};
@@ -97,13 +97,13 @@ TEST_CASE("a repeated call that all ranks make is counted as any other") {
     expect(after.at("control_messages_sent") == before.at("control_messages_sent"), "no message");
     together.arrive_and_wait();
   });
-  // Whoever comes last in a round need not wait.
+  // The last rank of a round need not wait.
   CHECK(at_once > 0);
 }
 
 namespace {
 
-// A collective of rows that differ between ranks where they may, with its result in our memory.
+// A collective with different rows on each rank if it allows that; the caller owns the result.
 struct Exchange {
   Exchange(Collective its_kind, int rank, int ranks, int round = 0)
       : kind(its_kind), shape{5 * ranks, 2}, root(ranks - 1) {
@@ -115,8 +115,7 @@ struct Exchange {
       rows = 5;
     }
     if (kind == Collective::alltoall) {
-      // Other numbers of rows from each rank; in every other round the last has
-      // more than can be sent along.
+      // In every other round, the last rank has more rows than can be sent along.
       shape.front() = rank == ranks - 1 && round % 2 == 1 ? 4000 : 2 * ranks;
       rows = 0;
       for (int other = 0; other < ranks; ++other) {
@@ -165,7 +164,7 @@ struct Exchange {
     if (kind == Collective::reduce_scatter) {
       return expect(result.back() == static_cast<float>(sum), "the sum");
     }
-    // Rank 0 has no rows to be gathered.
+    // In an allgather, rank 0 contributes no rows.
     const auto first = kind == Collective::alltoall ? 0.0F : 1.0F;
     expect(result.back() == static_cast<float>(ranks - 1) && result[1] == first, "what all have");
   }
@@ -246,7 +245,7 @@ TEST_CASE("who comes first waits for who comes late") {
           return soon();
         };
         const auto tried = engine.repeat(0, call_of(data, shape, "x"), wait);
-        if (tried.is == Is::not_tried) {  // something is left to do: the ordinary way
+        if (tried.is == Is::not_tried) {  // falls back to a submission
           begun = true;
           finish(run(engine, allreduce_of(data, DataType::float32, "x")));
         } else {

@@ -1,4 +1,4 @@
-// Callers that drive the engine while they wait, beside its own thread.
+// Callers that drive the engine while they wait, besides its own thread.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 TEST_CASE("a caller that waits at once needs no other thread") {
   run_engines(1, {}, [](int, Runtime& engine) {
     std::vector<float> tensor(4, 1);
-    // It may not have begun to run yet, and has work to do when it does.
+    // The engine's thread may not have started yet, and has work when it starts.
     await([&] { return metric(engine, "sleeps") > 0; }, "the engine's thread has sat down");
     expect_asleep(engine);
     const auto before = engine.metrics().values();
@@ -150,7 +150,7 @@ TEST_CASE("shutting down ends the wait of a thread that drives, whose handle liv
   run_engines(2, {}, [](int rank, Runtime& engine) {
     std::vector<float> tensor(4, 1);
     if (rank == 1) {
-      std::this_thread::sleep_for(200ms);  // it leaves later, and is told
+      std::this_thread::sleep_for(200ms);  // leaves after rank 0
       return;
     }
     auto waiting = std::async(std::launch::async, [&] {
@@ -196,7 +196,7 @@ TEST_CASE("a signal ends the sleep of a caller that drives") {
     std::atomic<bool> interrupted{false};
     const pthread_t waiter = ::pthread_self();
     std::thread sender([&] {
-      while (!interrupted) {  // until one comes while it sleeps
+      while (!interrupted) {  // until a signal interrupts its sleep
         ::pthread_kill(waiter, SIGUSR1);
         std::this_thread::sleep_for(1ms);
       }
@@ -213,7 +213,7 @@ TEST_CASE("a signal ends the sleep of a caller that drives") {
 
 namespace {
 
-// Waits for a network, from which something comes now and then. Counts how often it is looked at.
+// Waits for a network on which data arrives occasionally. Counts the polls.
 class NetworkWork final : public Progress::Work {
  public:
   NetworkWork(HandleState& handle, int expected) : handle_(handle), expected_(expected) {}
@@ -240,7 +240,7 @@ class NetworkWork final : public Progress::Work {
   void fail_internal(const std::exception&) override {}
 
   const UniqueFd network{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
-  std::vector<int> looks_by_arrival;  // since the one before
+  std::vector<int> looks_by_arrival;  // polls since the previous arrival
   std::atomic<int> arrived{0};
   std::atomic<bool> stopping{false};
 
@@ -260,7 +260,7 @@ TEST_CASE("nobody spins for a network that takes its time") {
   NetworkWork work(handle, arrivals);
   Progress progress(work, host, 1, metrics);
   REQUIRE(progress.start(-1, work.network.get()).ok());
-  // Its own thread, just started, may be looking at the work; asleep it gives way.
+  // The engine's thread, just started, may hold the work; it releases it when it sleeps.
   await([&] { return progress.acquire(); }, "the thread of the engine sleeps");
   std::thread peer([&] {
     for (int i = 0; i < arrivals; ++i) {
@@ -277,9 +277,9 @@ TEST_CASE("nobody spins for a network that takes its time") {
   progress.join();
   progress.stop_watching();
 
-  // Once that is learned: one that finds it, and the last one before the sleep. Where others keep
-  // this thread from running, what has come meanwhile looks like a network that answers at once, so
-  // not every arrival counts. Without learning none takes so few, but 20 and more.
+  // Once it has learned not to spin, an arrival takes two polls: the last before the sleep, and the
+  // one that finds the data. If the thread is preempted, data that arrives meanwhile looks like a
+  // fast network, so not every arrival counts. Without learning, each takes at least 20 polls.
   const auto& looks = work.looks_by_arrival;
   REQUIRE(looks.size() == arrivals);
   const auto few = std::count_if(looks.begin(), looks.end(), [](int count) { return count == 2; });

@@ -1,5 +1,4 @@
-// Failures that come at a moment which the test chooses: a rank is kept from hearing of what the
-// others have agreed on.
+// Failures at a chosen moment: the messages that tell a rank what the others agreed on are dropped.
 #include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
@@ -10,7 +9,7 @@ namespace rueda::test::engine_failures_test {
 
 namespace {
 
-// A control lane that hands out nothing that `source` sends once the gate is closed.
+// A control lane that drops the messages of `source` while the gate is closed.
 class GatedLane final : public ControlLane {
  public:
   GatedLane(std::unique_ptr<ControlLane> lane, int source, const std::atomic<bool>& closed)
@@ -60,14 +59,14 @@ TEST_CASE("nobody waits for a rank that fails before it has heard that it is awa
     auto started = Runtime::start(std::move(world), {});
     started.status().throw_if_error();
     Runtime& engine = **started;
-    std::vector<float> tensor(100'000, 1);  // which all reach into
+    std::vector<float> tensor(100'000, 1);  // all ranks access it directly
     const Handle handle = submit(engine, allreduce_of(tensor, DataType::float32, "x"));
     const Time limit = soon();
     while (rank != 1 && engine.metrics().values().at("allreduce_batches") == 0 &&
            Clock::now() < limit) {
       std::this_thread::yield();
     }
-    together.arrive_and_wait();  // the others are at it, and rank 1 does not know
+    together.arrive_and_wait();  // the others execute it; rank 1 does not know
     if (rank == 1) engine.abort("gives up");
     const bool ends =
         handle.state()->wait(Clock::now() + std::chrono::seconds(5)) == FutexWake::changed;
@@ -75,7 +74,7 @@ TEST_CASE("nobody waits for a rank that fails before it has heard that it is awa
     expect(ends, "an operation that ends although a rank will never come to it");
     const Status& status = handle.state()->status;
     expect(status.code() == ErrorCode::peer_lost && status.peer() == 1, "the reason");
-    // Under way on the others, not agreed on as far as rank 1 knows: it is named all the same.
+    // The error names the operation, although rank 1 does not know that it was agreed on.
     expect(status.details().tensor == "x", "the tensor");
     expect(status.to_string().starts_with("the allreduce of 'x' cannot complete: "),
            status.to_string());

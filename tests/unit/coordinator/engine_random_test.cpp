@@ -1,6 +1,5 @@
 // Random programs on ranks that share memory, all of them or those of each host: whatever is
-// replayed, cancelled and negotiated, the results and errors are those that the program asks for,
-// and nothing hangs.
+// replayed, cancelled and negotiated, results and errors are as expected, and nothing hangs.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -18,12 +17,12 @@ using namespace std::chrono_literals;
 
 constexpr int names = 8;
 
-// What all ranks do in one step. Made from the same random numbers on all of them.
+// What all ranks do in one step, from the same random numbers on every rank.
 struct Step {
   struct Operation {
     int name = 0;
     std::size_t length = 1;
-    int deviating = -1;  // the rank that asks for something else
+    int deviating = -1;  // the rank that submits something else
   };
   enum class Kind { operations, group, join, set } kind = Kind::operations;
   std::vector<Operation> operations;
@@ -41,7 +40,7 @@ class Program {
                 : kind < 6  ? Step::Kind::group
                             : Step::Kind::operations;
     const int most = step.kind == Step::Kind::operations ? names : 3;
-    const int fixed = roll(3);  // mostly the same ones, so that they are replayed
+    const int fixed = roll(3);  // mostly the same operations, so that they are replayed
     for (int name = 0; name < names && static_cast<int>(step.operations.size()) < most; ++name) {
       if (fixed == 0 && roll(2) == 0) continue;
       if (roll(15) == 0)
@@ -91,7 +90,7 @@ class Rank {
     return std::vector<float>(length, static_cast<float>(rank_ + operation.name));
   }
 
-  // As a scheduler, or an application, might.
+  // Delays as a scheduler or an application would cause them.
   void dawdle() {
     if (chance(10)) std::this_thread::yield();
     if (chance(60)) std::this_thread::sleep_for(std::chrono::microseconds(random_() % 4000));
@@ -193,15 +192,15 @@ class Rank {
 }  // namespace
 
 TEST_CASE("random programs end, and with the right results") {
-  // Of each rank, which host it is on.
+  // The host of each rank.
   const auto host_of = GENERATE(std::vector<int>{0, 0}, std::vector<int>{0, 0, 0},
                                 std::vector<int>{0, 0, 0, 0}, std::vector<int>{0, 0, 1, 1},
                                 std::vector<int>{0, 1, 0}, std::vector<int>{1, 0, 2, 0});
   const auto size = static_cast<int>(host_of.size());
-  // Even seeds have few plans, those that 3 divides small batches.
+  // Even seeds have few plans; multiples of 3 have small batches.
   const unsigned seed = GENERATE(from_range(efforts({1U, 2U, 3U, 4U}, {2U, 3U})));
   Options options;
-  options.stall_warning = 0;  // nothing comes to the rescue of what hangs
+  options.stall_warning = 0;  // a hang must not end in a stall error
   options.stall_error = 0;
   options.cache_capacity = seed % 2 == 0 ? 5 : 1024;
   options.fusion_threshold = seed % 3 == 0 ? 5000 : 1 << 20;

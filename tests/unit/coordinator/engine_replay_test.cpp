@@ -1,5 +1,5 @@
-// Operations that repeat, on ranks that share memory: executed again without negotiation, and
-// negotiated as ever where something differs.
+// Repeated operations on ranks that share memory: replayed without negotiation, and negotiated if
+// something differs.
 #include <algorithm>
 #include <barrier>
 #include <catch2/catch.hpp>
@@ -103,7 +103,7 @@ TEST_CASE("operations without a name are replayed, with barriers and named ones 
 }
 
 TEST_CASE("what changes under a number is negotiated again") {
-  const int period = GENERATE(1, 7, 9);  // operations that take turns
+  const int period = GENERATE(1, 7, 9);  // different operations in turn
   run_sharing(3, [&](int, Runtime& engine) {
     for (int i = 0; i < 5 * static_cast<int>(numbers_of_unnamed); ++i) {
       std::vector<float> tensor(static_cast<std::size_t>(1 + i % period), 1);
@@ -163,7 +163,7 @@ TEST_CASE("what is small comes along with the ranks' readiness, with the same bi
                                                   {ReduceOp::average, ReduceOp::min})));
   std::barrier together(size);
   Options options;
-  options.algorithm = "flat";  // whatever is the fastest here
+  options.algorithm = "flat";  // regardless of what is fastest here
   const auto body = [&](int rank, Runtime& engine) {
     std::mt19937 random(static_cast<unsigned>(rank));
     for (const std::size_t bytes : {0, 8, 48, 56, 64, 1000, 2048, 2056, 4096, 4104, 16384, 16392}) {
@@ -193,10 +193,10 @@ TEST_CASE("what is small comes along with the ranks' readiness, with the same bi
 TEST_CASE("what was sent along is not mixed up when calls change, are cancelled, and come again") {
   const int size = GENERATE(2, 4);
   run_sharing(size, [&](int rank, Runtime& engine) {
-    std::mt19937 random(7);  // the same on all
+    std::mt19937 random(7);  // the same on all ranks
     for (int round = 0; round < effort(400, 100); ++round) {
       const std::string name = str("x", random() % 5);
-      const std::size_t length = random() % 8 == 0 ? 20 : 5;  // now and then another one
+      const std::size_t length = random() % 8 == 0 ? 20 : 5;  // sometimes another length
       std::vector<float> data(length, static_cast<float>(rank + round));
       const auto all = static_cast<float>(size * (size - 1) / 2 + size * round);
       if (random() % 3 == 0) {
@@ -218,7 +218,7 @@ TEST_CASE("what was sent along is not mixed up when calls change, are cancelled,
 TEST_CASE("groups and fused batches are replayed as a whole") {
   const int size = 3;
   Options options;
-  options.fusion_threshold = 400;  // a group takes several batches
+  options.fusion_threshold = 400;  // splits a group into several batches
   std::barrier together(size);
   run_sharing(
       size,
@@ -242,7 +242,7 @@ TEST_CASE("operations that are in flight together are replayed in any order of s
   const int size = GENERATE(2, 3);
   run_sharing(size, [&](int rank, Runtime& engine) {
     ShuffledTensors shuffled(12, rank);
-    // Where a rank is paused between its submissions, the round is negotiated: another one, then.
+    // A round is negotiated if a rank is paused between its submissions: try another one.
     const Time deadline = soon();
     const auto none = [&] { return metric(engine, "plans_replayed") == 0; };
     for (int round = 0; round < effort(60, 20) || (none() && Clock::now() < deadline); ++round) {
@@ -369,7 +369,7 @@ TEST_CASE("a tensor that was replayed stalls with an error that names the ranks"
         const std::string message =
             error_of<StalledError>(run(engine, allreduce_of(tensor, DataType::float32, "x")));
         expect(message.find(str("missing on rank ", late)) != std::string::npos, message);
-        if (rank != late) std::this_thread::sleep_for(800ms);  // until the late rank has been told
+        if (rank != late) std::this_thread::sleep_for(800ms);  // until the late rank has its error
         sum(engine, "x", 2);
         sum(engine, "x", 2);
         expect(metric(engine, "stall_warnings") > 0, "a warning before the error");
@@ -446,7 +446,7 @@ TEST_CASE("an engine that waits for nothing does not wake up, whatever was repla
     for (int round = 0; round < 20; ++round) sum(engine, "x", 3);
     together.arrive_and_wait();
     expect_asleep(engine);
-    together.arrive_and_wait();  // no rank leaves while another still counts
+    together.arrive_and_wait();  // no rank leaves while another checks its counters
   });
 }
 

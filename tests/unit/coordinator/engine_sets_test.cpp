@@ -129,7 +129,7 @@ TEST_CASE("process sets can be added and removed without end") {
 
 TEST_CASE("what all have submitted to a set before they remove it is done") {
   const auto sharing = GENERATE(Sharing::nothing, Sharing::memory);
-  // Those without names wait for each other where there are more of them than numbers.
+  // Unnamed operations wait for each other if they outnumber the automatic names.
   const int count = GENERATE(1, 300);
   const bool named = count == 1;
   run_engines(
@@ -195,7 +195,7 @@ TEST_CASE("as many process sets as are promised work at once, and one more is an
       nullptr, sharing);
 }
 
-// Takes all room of this rank's control memory.
+// Fills this rank's control memory.
 void fill(HostMemory& memory) {
   try {
     for (std::uint64_t key = std::uint64_t{1} << 40;; ++key) {
@@ -256,7 +256,7 @@ TEST_CASE("what one rank has no room for is an error of all, and the world goes 
                of_run);
         sum(engine, 3);
         sum(engine, 3, before);
-        // What goes makes room, once the others have published what shows that they know.
+        // A removed set's memory is freed once all ranks have shown that they know of the removal.
         remove_set(engine, before);
         bool has_room = false;
         for (int round = 0; round < 20; ++round) {
@@ -399,7 +399,7 @@ TEST_CASE("unnamed operations of two sets are not taken for one name") {
   options.stall_error = 30;
   run_engines(3, options, [](int rank, Runtime& engine) {
     const int set = add_set(engine, {1, 2});
-    if (rank == 2) std::this_thread::sleep_for(400ms);  // slow, not wrong
+    if (rank == 2) std::this_thread::sleep_for(400ms);  // slow, but not stalled
     if (rank > 0) sum(engine, 2, set);
     sum(engine, 3);
   });

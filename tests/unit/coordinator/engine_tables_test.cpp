@@ -1,4 +1,4 @@
-// Tables over engines that are threads: what ranks read, add and wait for.
+// Tables on engines that are threads: reads, additions and waits.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -58,7 +58,7 @@ void error_of_shape(Table& table) {
   expect_contains(told, "3 state values for 2 elements with 1 each");
 }
 
-// Small numbers, whose sums are exact in any order.
+// Small integers, whose sums are exact in any order.
 Floats some(std::mt19937& random, std::int64_t count) {
   Floats values(static_cast<std::size_t>(count));
   const std::size_t drawn = std::min(values.size(), max_drawn);
@@ -67,7 +67,7 @@ Floats some(std::mt19937& random, std::int64_t count) {
   return values;
 }
 
-// What all ranks add, each thread in its own order, and what it comes to.
+// The sum of what all ranks add.
 class Total {
  public:
   explicit Total(std::int64_t size) : sum_(static_cast<std::size_t>(size)) {}
@@ -87,13 +87,12 @@ class Total {
 TEST_CASE("what all ranks add is there, whatever the sizes") {
   const int ranks = GENERATE(from_range(efforts({1, 2, 3, 4}, {1, 3})));
   const auto sharing = GENERATE(Sharing::nothing, Sharing::memory);
-  // Smaller than the ranks; inline; as messages; and so many that a rank's part is more than it
-  // works on at a time.
+  // Fewer elements than ranks; inline; as messages; and parts larger than a rank processes at once.
   const std::int64_t large = effort(700'003, 800'003);
   const std::int64_t size = GENERATE_COPY(1, 7, 1000, 50'001, large);
   const bool replicated = GENERATE(false, true);
   if (size == large && (ranks == effort(3, 1) || replicated)) return;
-  // How it works on its part does not depend on what brought the request.
+  // How a rank processes its part does not depend on how the request arrived.
   if (size == large && is_sanitized && sharing == Sharing::memory) return;
   Total total(size);
   run_engines(
@@ -185,10 +184,10 @@ TEST_CASE("in the order of the ring, sums have the bits of a ring allreduce") {
   const std::int64_t size = GENERATE(3, 1000, 20'011, 300'007);
   const auto sharing = GENERATE(Sharing::nothing, Sharing::memory);
   const bool replicated = GENERATE(false, true);
-  // More than a rank works on at a time where it is alone; otherwise messages, as above.
+  // More than a rank alone processes at once; with more ranks, just messages, as tested above.
   if (size == 300'007 && is_sanitized && ranks > 1) return;
   constexpr int steps = 3;
-  // As the ring adds up: without shared memory, whose paths may add up in another order.
+  // The ring's sums: without shared memory, whose algorithms may add in another order.
   std::vector<Floats> expected(steps);
   const auto delta_of = [&](int rank, int step) {
     std::mt19937 random(static_cast<std::uint32_t>(100 * step + rank));
@@ -217,7 +216,7 @@ TEST_CASE("in the order of the ring, sums have the bits of a ring allreduce") {
         for (int step = 0; step < steps; ++step) {
           const Floats delta = delta_of(rank, step);
           finish(table.add(delta, {.ticks = true}));
-          // An addition is done once its step is.
+          // An addition completes with its step.
           expect(std::memcmp(get(table, {.min_clock = step + 1}).data(),
                              expected[static_cast<std::size_t>(step)].data(),
                              delta.size() * sizeof(float)) == 0,
@@ -242,7 +241,7 @@ TEST_CASE("many steps in the order of the ring may be under way at once") {
     const Floats delta(5000, static_cast<float>(rank + 1));
     std::vector<Handle> handles;
     for (int step = 0; step < steps; ++step) {
-      // The last rank waits for each, the others do not.
+      // The last rank waits for each addition, the others do not.
       handles.push_back(table.add(delta));
       if (rank == 2) finish(handles.back());
     }
@@ -285,7 +284,7 @@ TEST_CASE("more than an owner takes at once is taken in the end, also by replica
   const int ranks = 2;
   const auto sharing = GENERATE(Sharing::nothing, Sharing::memory);
   constexpr int steps = effort(2, 1);
-  // Each payload alone is more than half of what is staged at a time.
+  // Each payload is more than half of the staging memory.
   constexpr std::int64_t part = (TableOwner::staging_bytes / sizeof(float)) * 5 / 8;
   const std::int64_t size = part * ranks;
   run_engines(
@@ -311,7 +310,7 @@ TEST_CASE("more than an owner takes at once is taken in the end, also by replica
 
 TEST_CASE("rows that are more than an owner takes at once come in the end, to all that ask") {
   const auto sharing = GENERATE(Sharing::nothing, Sharing::memory);
-  constexpr std::int64_t width = 8192;  // which is not read in place
+  constexpr std::int64_t width = 8192;  // not read in place
   constexpr std::size_t count = TableOwner::staging_bytes / (width * sizeof(float)) + 8;
   static_assert(count * sizeof(std::int64_t) > table_inline_bytes);
   run_engines(
@@ -353,14 +352,14 @@ TEST_CASE("many small requests at once come in their order") {
 TEST_CASE("waiting for clocks holds up neither ticks nor replicas") {
   run_engines(2, {}, [](int rank, Runtime& engine) {
     Table table = open(engine, {.name = "waiting", .size = 4, .replicated = true});
-    // As many as an owner takes at once wait for a step that nobody has done.
+    // As many requests as an owner takes at once wait for a step that no rank has completed.
     std::vector<Floats> out(TableClient::requests_at_once, Floats(2));
     std::vector<Handle> handles;
     for (Floats& each : out)
       handles.push_back(table.get(each, {.begin = 2 - 2 * rank, .min_clock = 1}));
     meet(engine);
     const Floats one(2, 1);
-    finish(table.add(one, {.begin = 2 * rank}));  // of its own part, held by the other as well
+    finish(table.add(one, {.begin = 2 * rank}));  // its own part, which the other replicates
     meet(engine);
     const Handle tick = table.finish();
     for (const Handle& handle : handles) finish(handle);
@@ -389,7 +388,7 @@ TEST_CASE("what gets nothing waits for the clocks as well") {
         }
         meet(engine);
         if (rank == 0) {
-          // Behind what waits, at the same owner.
+          // Queued behind the waiting requests of the same owner.
           static_cast<void>(elements.call("sum", {}));
           static_cast<void>(rows.call("sum", {}));
           for (const Handle& each : waiting) expect(!each.done(), "rank 0 has not ticked");
@@ -422,7 +421,7 @@ TEST_CASE("no rank goes further ahead than the bound, at any step") {
       expect(step - least <= bound, "nobody is further ahead");
       int wide = widest.load();
       while (wide < step - least && !widest.compare_exchange_weak(wide, step - least)) continue;
-      // What comes has all that was added with these steps.
+      // The result includes all additions of these steps.
       for (const float value : out) {
         expect(value >= static_cast<float>(ranks * std::max(0, step - bound)), "their additions");
       }
@@ -450,7 +449,7 @@ TEST_CASE("a table goes on with what another had of values, state and clocks") {
     TableOptions others = options;
     others.name = "new";
     others.bounds.assign(static_cast<std::size_t>(ranks), 0);
-    others.bounds.push_back(50);  // all with the last
+    others.bounds.push_back(50);  // the last rank owns all
     Table table = open(engine, options);
     Table next = open(engine, others);
     const Floats delta(50, 2);
@@ -467,7 +466,7 @@ TEST_CASE("a table goes on with what another had of values, state and clocks") {
     finish(next.restart(table.clocks()[static_cast<std::size_t>(rank)]));
     meet(engine);
     Floats out(50);
-    finish(next.get(out, {.min_clock = 1}));  // the first has ticked once
+    finish(next.get(out, {.min_clock = 1}));  // rank 0 has ticked once
     if (rank == 0) finish(next.add(delta));
     meet(engine);
     float value = 0;
@@ -538,7 +537,7 @@ TEST_CASE("who waits too long for a clock or a turn is told who is behind") {
   std::atomic<bool> is_told{false};
   run_engines(2, options, [&](int rank, Runtime& engine) {
     Table table = open(engine, {.name = "late", .size = 2, .bounds = {0, 2, 2}, .order = order});
-    // At rank 0 it is rank 1 that has the first turn.
+    // At owner 0, rank 1 has the first turn.
     const Floats delta(2, 1);
     std::optional<Handle> waiting;
     Floats out(2);
@@ -551,7 +550,7 @@ TEST_CASE("who waits too long for a clock or a turn is told who is behind") {
       expect_contains(text, "finish()");
       is_told = true;
     }
-    // Who comes to a barrier long before the others is told as well.
+    // A rank that waits too long in the barrier would get an error, too.
     await([&] { return is_told.load(); }, "an error on rank 0");
     meet(engine);
     if (order == TableOrder::ring && rank == 1) {
@@ -589,12 +588,12 @@ TEST_CASE("a wait for a clock sleeps") {
   });
 }
 
-// --- What costs what
+// --- Costs
 
 TEST_CASE("a small request costs a message each way, a large one two more") {
   run_engines(2, {}, [](int rank, Runtime& engine) {
     Table table = open(engine, {.name = "cost", .size = 100'000, .bounds = {0, 0, 100'000}});
-    // Of the rank that asks, exactly; of the owner at most, which has barriers beside it.
+    // Exact for the asking rank; an upper bound for the owner, which sends barrier messages too.
     constexpr int times = 50;
     const auto cost = [&](std::int64_t asker, std::int64_t owner, const auto& action) {
       meet(engine);
@@ -610,7 +609,7 @@ TEST_CASE("a small request costs a message each way, a large one two more") {
     const Floats large(100'000, 1);
     Floats out(100'000);
     cost(1, 1, [&] { return table.add(small); });  // a request, an answer
-    // With an offer, which is asked for: bytes go over the transport.
+    // Plus an offer and a request for its data, which goes over the transport.
     cost(2, 2, [&] { return table.add(large); });
     cost(2, 2, [&] { return table.get(out); });
     meet(engine);
@@ -618,7 +617,7 @@ TEST_CASE("a small request costs a message each way, a large one two more") {
   });
 }
 
-// Each rank adds to every part and reads it, again and again, while the others do: it wakes nobody.
+// Every rank repeatedly adds to and reads every part while the others do the same.
 TEST_CASE("ranks of a host work on each other's parts by themselves, without a message") {
   const bool has_rows = GENERATE(false, true);
   constexpr int ranks = 3;
@@ -635,7 +634,7 @@ TEST_CASE("ranks of a host work on each other's parts by themselves, without a m
         Floats out(count);
         const auto add = [&] { return has_rows ? table.add_rows(rows, ones) : table.add(ones); };
         const auto read = [&] { return has_rows ? table.get_rows(rows, out) : table.get(out); };
-        finish(add());  // makes the rows, which only their owners can
+        finish(add());  // creates the rows, which only their owners can do
         meet(engine);
         const std::int64_t direct = metric(engine, "table_parts_direct");
         const std::int64_t asked = metric(engine, "table_requests_sent");
@@ -655,7 +654,7 @@ TEST_CASE("ranks of a host work on each other's parts by themselves, without a m
             }
           }
         }
-        // A part whose user was interrupted in the middle is asked for, the others are not.
+        // A request is sent only for a part that another rank held while it was preempted.
         const std::int64_t requests = metric(engine, "table_requests_sent") - asked;
         const std::int64_t parts = metric(engine, "table_parts_direct") - direct;
         expect(parts + requests == 2 * ranks * times, str(parts, " and ", requests, " parts"));
@@ -735,7 +734,7 @@ TEST_CASE("functions with large results") {
   });
 }
 
-// How many values of a shard lie between two bounds.
+// Counts the values of a shard between two bounds.
 std::vector<std::byte> count_between(const ShardView& shard, std::span<const std::byte> arguments) {
   std::array<float, 2> bounds{};
   if (arguments.size() != sizeof bounds) throw std::runtime_error("two bounds are needed");
@@ -749,7 +748,7 @@ std::vector<std::byte> count_between(const ShardView& shard, std::span<const std
   return {bytes, bytes + sizeof found};
 }
 
-// Keeps values below a bound, and counts for each how often it was changed.
+// Limits values to a bound, and counts the changes of each.
 void add_below(const UpdateArguments& update) {
   for (std::size_t i = 0; i < update.values.size(); ++i) {
     const auto bound = static_cast<float>(update.parameters[0]);
@@ -815,7 +814,7 @@ TEST_CASE("what cannot be opened is told to every rank, and the world goes on") 
     refused({.name = "t", .width = 2, .order = TableOrder::ring}, "ring order");
     refused({.name = "t", .size = 10, .rule = "adam"}, "adam");
     refused({.name = "t", .size = 10, .rule = "adagrad", .parameters = {0.1}}, "2 parameters");
-    // Of one rank only.
+    // Wrong on one rank only.
     refused({.name = "t", .size = rank == 1 ? 0 : 10}, "rank 1");
     const std::string differing =
         thrown_by<MismatchError>([&] { (void)open(engine, {.name = "t", .size = 10 + rank}); });
@@ -863,7 +862,7 @@ TEST_CASE("tables opened by several threads at once are different ones") {
   constexpr int threads = 3;
   run_engines(3, {}, [](int rank, Runtime& engine) {
     const std::string failures = run_threads(threads, "thread", [&](int thread) {
-      // The ranks begin with different ones.
+      // A thread uses different tables on different ranks.
       const int which = (thread + rank) % threads;
       for (int round = 0; round < 5; ++round) {
         Table table = open(engine, {.name = str("t", which), .size = 30});
@@ -907,12 +906,12 @@ TEST_CASE("a table of a subset, and of a set that is removed meanwhile") {
 // --- Failures
 
 TEST_CASE("a rank that leaves is told to who waits for it") {
-  // All, or what only rank 0 has, of which rank 1 is to count the tick.
+  // All elements, or only rank 0's: then rank 1 only counts the tick.
   const std::size_t added = GENERATE(10, 5);
   run_engines(2, {}, [&](int rank, Runtime& engine) {
     auto table = std::make_unique<Table>(open(engine, {.name = "t", .size = 10}));
     meet(engine);
-    if (rank == 1) return;  // without having closed it
+    if (rank == 1) return;  // without closing the table
     const Floats delta(added, 1);
     std::string text;
     const Time deadline = soon();
@@ -953,7 +952,7 @@ TEST_CASE("when a rank is lost, nobody hangs, and what was confirmed twice is st
         parts[static_cast<std::size_t>(rank)] = table.parts();
       },
       &hub, sharing);
-  // Rank 0 holds what rank 2 owned.
+  // Rank 0 holds the replica of rank 2's part.
   int least = 0;
   for (const auto& each : confirmed) least += each;
   std::array<const TablePart*, ranks> newest{};
@@ -968,7 +967,7 @@ TEST_CASE("when a rank is lost, nobody hangs, and what was confirmed twice is st
     REQUIRE(part->values.size() == static_cast<std::size_t>(size / ranks));
     const float first = part->values.front();
     CHECK(first >= static_cast<float>(least));
-    // Whole additions.
+    // Every addition is complete.
     CHECK(std::all_of(part->values.begin(), part->values.end(),
                       [&](float value) { return value == first; }));
   }

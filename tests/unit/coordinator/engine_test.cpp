@@ -85,7 +85,7 @@ TEST_CASE("a tensor that some ranks never submit stalls with an error on all") {
     if (rank == late) await([&] { return told == size - 1; }, "the others are told");
     const std::string message =
         error_of<StalledError>(submit(engine, allreduce_of(tensor, DataType::float32, "x")));
-    // Of a slow machine others may be missing too.
+    // On a slow machine, other ranks may be missing too.
     const std::regex names_late("missing on ranks? (.*[^0-9])?" + std::to_string(late) + "\\b");
     expect(std::regex_search(message, names_late), message);
     ++told;
@@ -228,7 +228,7 @@ TEST_CASE("a timeline can be started and stopped while the engine runs") {
       std::vector<float> tensor(4, 1);
       finish(submit(engine, allreduce_of(tensor, DataType::float32, name)));
     };
-    engine.timeline().close();  // nothing to stop
+    engine.timeline().close();  // no timeline is open
     reduce("before");
     expect(engine.timeline().open(path).ok(), "starts");
     expect(engine.timeline().open(path + "_again").code() == ErrorCode::invalid_argument,
@@ -267,7 +267,7 @@ TEST_CASE("an idle engine does not wake up") {
     finish(submit(engine, allreduce_of(tensor, DataType::float32, "y")));
     together.arrive_and_wait();
     expect_asleep(engine);
-    together.arrive_and_wait();  // no rank leaves while another still counts
+    together.arrive_and_wait();  // no rank leaves while another checks its counters
   });
 }
 

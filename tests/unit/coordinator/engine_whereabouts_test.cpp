@@ -1,5 +1,4 @@
-// What a stall's error says of where the missing rank is, as whoever binds the application's
-// language to the engine tells it.
+// A stall error says where the missing rank's code is, as the language binding reports it.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
@@ -10,7 +9,7 @@
 namespace rueda::test::engine_whereabouts_test {
 namespace {
 
-// Answers all questions, from a thread of its own, or none.
+// Answers all questions from its own thread, or none.
 class Guide {
  public:
   explicit Guide(bool answers) {
@@ -40,7 +39,7 @@ class Guide {
   std::thread thread_;
 };
 
-// What the other of two ranks is told.
+// The stall error of the other of two ranks.
 std::string error_without(int missing) {
   Options options;
   options.stall_warning = 0.1;
@@ -60,8 +59,7 @@ std::string error_without(int missing) {
   return text;
 }
 
-// Whether it is told that. On a machine that is busy an answer may come too late, and the next time
-// in time.
+// Whether the error contains `text`. Retries, since an answer may be late on a busy machine.
 bool is_told(int missing, const std::string& text) {
   const Time deadline = soon();
   while (Clock::now() < deadline) {

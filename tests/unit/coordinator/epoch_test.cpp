@@ -1,4 +1,4 @@
-// What is left of a world that goes on without a rank.
+// Sets and messages of a world that continues without a rank.
 #include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
@@ -30,7 +30,7 @@ Handle message(Runtime& runtime, bool is_send, int peer, std::vector<float>& dat
   return runtime.submit_message(std::move(request));
 }
 
-// The text of what all later submissions to the set fail with.
+// Waits until the set is broken; returns the error text of a later submission to it.
 std::string refusal(Runtime& runtime, int set) {
   await([&] { return runtime.is_broken(set); }, "the end of the set");
   std::vector<float> tensor(3);
@@ -38,7 +38,7 @@ std::string refusal(Runtime& runtime, int set) {
   return error_of<PeerLostError>(late);
 }
 
-// What a rank says in a set, as it likes.
+// An arbitrary message in a set.
 std::vector<std::byte> said_in(std::uint64_t set, std::size_t bytes = 1) {
   Writer writer;
   writer.byte(static_cast<std::uint8_t>(ControlMessage::negotiation));
@@ -47,7 +47,7 @@ std::vector<std::byte> said_in(std::uint64_t set, std::size_t bytes = 1) {
   return writer.take();
 }
 
-// An epoch that goes on when the test says so.
+// An epoch that the test drives step by step.
 class EpochByHand {
  public:
   explicit EpochByHand(World world)
@@ -108,7 +108,7 @@ TEST_CASE("a lost rank takes with it what it is part of, and nothing else") {
     }
     std::vector<float> data(100, 7);
     std::vector<float> large(1 << 20, 7);
-    // In flight while the rank is lost: in its set, with it, and between others.
+    // In flight when the rank is lost: in its set, to and from it, and between others.
     std::vector<float> pending(1000, 1);
     const Handle waiting =
         rank == 2 ? submit(runtime, allreduce_of(pending, DataType::float32, "step"), mine)
@@ -141,7 +141,7 @@ TEST_CASE("a rank that aborts is lost, and the others' sets go on") {
   std::barrier together(3);
   const auto body = [&](int rank, Runtime& runtime) {
     const int pair = add_set(runtime, {0, 1});
-    together.arrive_and_wait();  // all know the set
+    together.arrive_and_wait();  // all ranks know the set
     if (rank == 2) return runtime.abort("out of ideas");
     expect(contains(refusal(runtime, 0), "out of ideas"), "the others know why");
     for (int step = 0; step < 3; ++step) expect(sum(runtime, pair, "step") == 2, "they go on");
@@ -207,8 +207,7 @@ TEST_CASE("what is sent to a group is refused by who ends it, also after the oth
       self.go_on_until([&] { return find() != nullptr; }, "the group");
       together.arrive_and_wait();
       self.go_on_until([&] { return !find()->closing().ok(); }, "its end on another rank");
-      // As SetRequests::destroy() does, which then asks for the rest, while somebody else makes
-      // progress.
+      // Like SetRequests::destroy(), which requests the rest while another thread makes progress.
       expect_ok(self.epoch().process_sets().remove(group), "its end here");
       self.go_on_until([&] { return find() == nullptr; }, "nothing is left of it");
       self.push(Command::Kind::destroy, group);
@@ -235,10 +234,10 @@ TEST_CASE("what is said in sets that are none, or gone, is dropped and counted")
     World world = inproc_world(hub, rank);
     if (rank == 1) {
       ControlLane& lane = *world.control;
-      lane.post(0, said_in(std::uint64_t{1} << 32));  // not the world's
+      lane.post(0, said_in(std::uint64_t{1} << 32));  // not the world's number
       lane.post(0, said_in(end_of_formed));
       lane.post(0, said_in(std::numeric_limits<std::uint64_t>::max()));
-      // One more than are kept; then of one that is.
+      // For one set more than are kept; then again for a kept set.
       for (std::size_t set = 0; set <= EarlyMessages::max_sets; ++set) {
         lane.post(0, said_in(first_formed + set));
       }
@@ -248,7 +247,7 @@ TEST_CASE("what is said in sets that are none, or gone, is dropped and counted")
     }
     EpochByHand self(std::move(world));
     self.go_on_until([&] { return self.dropped() == 4; }, "what is dropped");
-    // This rank alone: what has come early is said by a rank that is no member.
+    // Only this rank is a member, so the messages kept for the set are from a non-member.
     self.push(Command::Kind::form, first_formed + 1, {0});
     self.go_on_until([&] { return self.epoch().sets().find(first_formed + 1) != nullptr; }, "set");
     expect(self.dropped() == 6, "nobody of the set has said it");

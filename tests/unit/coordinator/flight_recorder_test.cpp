@@ -1,4 +1,4 @@
-// What a rank remembers of its operations, and what is written down of it.
+// The operations that a rank records, and the file that it writes of them.
 #include "coordinator/flight_recorder.h"
 
 #include <sys/stat.h>
@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using Occasion = FlightRecorder::Occasion;
 
-// A folder of its own that is gone afterwards.
+// A temporary folder.
 class Folder {
  public:
   Folder() : path_(str("flight_recorder_test_", ::getpid())) { fs::remove_all(path_); }
@@ -126,7 +126,7 @@ TEST_CASE("the last operations that have ended are remembered, and all that are 
   CHECK(has(text, str("\"forgotten\":", 8 - capacity)));
   for (std::size_t i = 0; i < 8; ++i) {
     CHECK(has(text, str("\"name\":\"of", i, "\"")) == (i >= 8 - capacity));
-    CHECK(has(text, str("\"of", i, "\":1")));  // counted all the same
+    CHECK(has(text, str("\"of", i, "\":1")));  // counted although forgotten
   }
 }
 
@@ -204,7 +204,7 @@ TEST_CASE("what others have put where a record is to be written is not written t
   folder.write("theirs", "not ours");
   const bool is_pipe = GENERATE(false, true);
   if (is_pipe) {
-    REQUIRE(::mkfifo(unfinished.c_str(), 0600) == 0);  // who opens it waits for a reader
+    REQUIRE(::mkfifo(unfinished.c_str(), 0600) == 0);  // opening it would wait for a reader
   } else {
     fs::create_symlink(fs::absolute(fs::path(folder.path()) / "theirs"), unfinished);
   }

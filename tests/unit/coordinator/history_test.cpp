@@ -1,4 +1,4 @@
-// What a process has counted in all its worlds.
+// The counters of a process over all its worlds.
 #include "coordinator/history.h"
 
 #include <catch2/catch.hpp>
@@ -30,13 +30,13 @@ TEST_CASE("worlds add to what their process has counted, and what they have coun
   first->metrics.tensors_submitted.add(3);
   World second(history);
   second.metrics.tensors_submitted.add(4);
-  first->metrics.tensors_submitted.add(5);  // while the next one begins
+  first->metrics.tensors_submitted.add(5);  // after the next world has begun
   CHECK(history->values().at("tensors_submitted") == 12);
   first.reset();
   CHECK(history->values().at("tensors_submitted") == 12);
   second.metrics.of(Collective::barrier).batches.add(1);
   CHECK(history->values().at("barrier_batches") == 1);
-  CHECK(second.metrics.values().at("tensors_submitted") == 4);  // its own
+  CHECK(second.metrics.values().at("tensors_submitted") == 4);  // only its own
 }
 
 TEST_CASE("nothing is missing or twice while worlds end and threads count and look") {
@@ -62,7 +62,7 @@ TEST_CASE("a forked child that drops a world does not wait for a thread that it 
   const auto history = std::make_shared<History>();
   Metrics metrics;
   std::optional<History::Chapter> chapter(std::in_place, history, metrics);
-  std::vector<std::jthread> watchers;  // one of them has the mutex nearly always
+  std::vector<std::jthread> watchers;  // one of them holds the mutex nearly always
   for (int watcher = 0; watcher < 2; ++watcher) {
     watchers.emplace_back([&](const std::stop_token& end) {
       while (!end.stop_requested()) (void)history->values();

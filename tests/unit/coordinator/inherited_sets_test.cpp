@@ -1,4 +1,4 @@
-// What becomes of process sets in a world that follows another.
+// Process sets in a world that follows another.
 #include "coordinator/inherited_sets.h"
 
 #include <catch2/catch.hpp>
@@ -9,7 +9,7 @@ namespace {
 
 using Known = std::vector<std::optional<KnownSets>>;
 
-// What each of `size` ranks knows after these sets were added.
+// The sets known to each of `size` ranks after these were added.
 Known known_after(int size, const std::vector<std::vector<int>>& sets) {
   Known known;
   for (int rank = 0; rank < size; ++rank) {
@@ -55,7 +55,7 @@ TEST_CASE("sets go on with the members that are left, under their numbers") {
 
 TEST_CASE("a newcomer is no member, and numbers the next set as all others do") {
   Known known = known_after(2, {{0, 1}, {1}});
-  known.emplace_back();  // it was not there
+  known.emplace_back();  // a newcomer
   for (int rank = 0; rank < 3; ++rank) {
     ProcessSets sets(rank, known);
     CHECK(ranks_of(sets, 1) == std::vector<int>{0, 1});
@@ -88,7 +88,7 @@ TEST_CASE("a set that was being added when its world broke is gone, and all say 
     const std::string why = sets.missing(2).message();
     CHECK(why.find("there is no process set 2: it was being added or removed") == 0);
     CHECK(why.find("rank 1 had it and ranks 0 and 2 had not: add it again") != std::string::npos);
-    // The next world's ranks know it, too.
+    // The ranks of the next world know it, too.
     Known later = known;
     for (auto& each : later) each = sets.known();
     CHECK(ProcessSets(rank, later).missing(2).message() == why);

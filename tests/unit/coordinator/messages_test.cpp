@@ -52,7 +52,7 @@ std::vector<float> numbers(std::size_t count, float first) {
   return data;
 }
 
-// The error must come; Catch's own assertions are for one thread only.
+// Requires that `action` throws the error; Catch's assertions are for one thread only.
 template <class Error>
 void fails(const std::function<void()>& action) {
   try {
@@ -93,7 +93,7 @@ class MessagesByHand {
     at(rank).submit(std::move(request));
     return handle;
   }
-  // On all ranks, in which its number is not used any more.
+  // Removes the set on all ranks; its number is not used again.
   void remove(int set) {
     removed_.insert(set);
     for (Rank& rank : ranks_) rank.messages->remove(set);
@@ -125,7 +125,7 @@ class MessagesByHand {
     int to;
     std::vector<std::byte> message;
   };
-  const HostGroup alone_;  // no memory is shared
+  const HostGroup alone_;  // shares no memory
   InprocHub hub_;
   std::deque<Rank> ranks_;
   std::deque<Posted> posted_;
@@ -141,7 +141,7 @@ ErrorCode outcome(const std::shared_ptr<HandleState>& handle) {
 
 TEST_CASE("messages arrive by tag, in their order, whoever comes first") {
   const Sharing sharing = GENERATE(from_range(std::begin(sharings), std::end(sharings)));
-  // Small ones travel with their offer, large ones are taken or sent.
+  // Small messages travel with their offer; large ones are read directly or sent.
   const std::size_t count = GENERATE(0, 1, 1000, effort(3'000'000, 1'100'000));
   run_engines(
       2, {},
@@ -152,7 +152,7 @@ TEST_CASE("messages arrive by tag, in their order, whoever comes first") {
         auto other = numbers(count, 20 + static_cast<float>(rank));
         std::vector<float> into_first(count), into_second(count), into_other(count);
         std::vector<Handle> handles;
-        // Both send before they receive, and receive the tags in another order.
+        // Both send before they receive, and receive the tags in a different order.
         handles.push_back(send(engine, peer, first, 5));
         handles.push_back(send(engine, peer, second, 5));
         handles.push_back(send(engine, peer, other, -7));
@@ -282,7 +282,7 @@ TEST_CASE("a sender that leaves before it hears that its message is wanted takes
   std::vector<float> large(5000, 5), into(large.size());
   const auto sent = ranks.submit(0, message(true, 1, 0, large));
   ranks.settle();
-  const auto received = ranks.submit(1, message(false, 0, 0, into));  // asks for it
+  const auto received = ranks.submit(1, message(false, 0, 0, into));  // requests the message
   ranks.at(0).withdraw_all();
   ranks.at(0).fail_all(Status(ErrorCode::shutdown, "left"));
   ranks.settle();
@@ -308,7 +308,7 @@ TEST_CASE("how a message fails that is being taken tells how its sender's world 
     PointToPoint messages(host, *transport, *control, [&](int, std::span<const std::byte> posted) {
       if (rank == 0) offer.assign(posted.begin(), posted.end());
     });
-    std::vector<float> data(3 << 20, static_cast<float>(rank));  // in more than one step
+    std::vector<float> data(3 << 20, static_cast<float>(rank));  // takes more than one step
     const auto handle = std::make_shared<HandleState>();
     MessageRequest request = message(rank == 0, 1 - rank, 0, data);
     request.handle = handle;
@@ -360,16 +360,16 @@ TEST_CASE("a message matches by set, tag and sender, the oldest first") {
     std::mt19937 random(seed);
     MessagesByHand ranks(3);
     std::vector<Side> sends;
-    std::vector<Side> receives;  // of rank 0
+    std::vector<Side> receives;  // posted by rank 0
     const auto submit = [&](bool is_send) {
       auto& sides = is_send ? sends : receives;
       const bool large = random() % 4 == 0;
       auto data = std::make_unique<std::vector<float>>(large ? 2000 : 10, -1.0F);
-      // What is sent is its number among all sends.
+      // A send's data is its number among all sends.
       if (is_send) std::fill(data->begin(), data->end(), static_cast<float>(sends.size()));
       const int sender = 1 + static_cast<int>(random() % 2);
       const int source = random() % 3 == 0 ? any_source : sender;
-      // A length of its own for each tag, so that all that match fit.
+      // Each tag has one length, so that all matching messages fit.
       const std::int64_t tag = (large ? 10 : 0) + static_cast<std::int64_t>(random() % 2);
       const int set = static_cast<int>(random() % 2);
       const MessageRequest request = message(is_send, is_send ? 0 : source, tag, *data, set);
@@ -435,7 +435,7 @@ TEST_CASE("a message for a set whose number none can have is for no other set") 
   ranks.settle();
   CHECK(handle->is_done() == can_be);
   CHECK(data.front() == (can_be ? 0.0F : -1.0F));
-  ranks.remove(0);  // so that the receive ends
+  ranks.remove(0);  // ends the receive
 }
 
 TEST_CASE("a peer that returns more room than it had gets no more than all of it") {
@@ -462,7 +462,7 @@ TEST_CASE("small messages that nobody receives are kept up to a window, then the
   ranks.settle();
   const auto is_done = [](const auto& handle) { return handle->is_done(); };
   CHECK(std::count_if(sends.begin(), sends.end(), is_done) == static_cast<long>(fitting));
-  // Each receiver has a window of its own.
+  // Each sender has one window per receiver.
   CHECK(ranks.submit(0, message(true, 2, 0, sent[0]))->is_done());
   CHECK(ranks.submit(1, message(true, 0, 0, sent[0]))->is_done());
 
@@ -562,12 +562,12 @@ TEST_CASE("what is sent to a set that has been removed is refused, before and af
   CHECK(outcome(matched) == ErrorCode::ok);
   CHECK(outcome(taken) == ErrorCode::ok);
   CHECK(received == large);
-  // From a rank that has not heard of it yet.
+  // From a rank that does not know of the end yet.
   const auto late = ranks.submit(0, message(true, 1, 0, large, 7));
   const auto late_and_small = ranks.submit(0, message(true, 1, 0, small, 7));
   ranks.settle();
   CHECK(outcome(late) == ErrorCode::shutdown);
-  CHECK(outcome(late_and_small) == ErrorCode::ok);  // it was over before it was refused
+  CHECK(outcome(late_and_small) == ErrorCode::ok);  // completed before it was refused
   CHECK_FALSE(elsewhere->is_done());
   ranks.at(1).leave_all();
   ranks.settle();
@@ -624,7 +624,7 @@ TEST_CASE("a set that only its members know works beside the world") {
       [&](int rank, Runtime& engine) {
         const int number = first_formed_set + 17;
         if (rank != 1) {
-          if (rank == 2) std::this_thread::sleep_for(20ms);  // the other's messages are early
+          if (rank == 2) std::this_thread::sleep_for(20ms);  // so that rank 0's messages are early
           expect(engine.sets().form(number, {0, 2}).ok(), "a set");
           for (int round = 0; round < 20; ++round) {
             std::vector<float> data(100, 1);
@@ -722,7 +722,7 @@ TEST_CASE("of several threads that wait for a queue, some get all that completes
       queue.watch(handle, token);
       finish(handle);
     }
-    // Not for ever: a waiter that sleeps over what has come would wake when the queue is closed.
+    // Bounded: a waiter that misses a completion would only wake when the queue is closed.
     const Time deadline = soon();
     while (heard < count && Clock::now() < deadline) std::this_thread::yield();
     const std::uint64_t heard_in_time = heard;

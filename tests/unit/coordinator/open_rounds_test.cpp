@@ -1,4 +1,4 @@
-// Rounds that a rank has begun, and how long they are waited for.
+// Rounds that a rank has begun, and how long it waits for them.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <deque>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// With one tensor, which has been submitted.
+// Makes a plan of one tensor, which has been submitted.
 void fill(ReplayPlan& plan, Time since) {
   auto response = std::make_shared<Response>();
   response->request.name = "x";
@@ -34,7 +34,7 @@ TEST_CASE("a round is overdue from the deadline on that was told, and not before
   const Duration stall = random() % 4 == 0 ? Duration() : Duration(5ms);
   OpenRounds rounds(2ms, stall);
   std::deque<ReplayPlan> plans(random() % 6);
-  // They are joined one after the other.
+  // The plans are joined in order of time.
   Time joined_at{};
   for (ReplayPlan& plan : plans) {
     if (random() % 2 == 0) {

@@ -1,4 +1,4 @@
-// What is pending under its name.
+// Pending operations by name.
 #include <algorithm>
 #include <catch2/catch.hpp>
 

@@ -1,4 +1,4 @@
-// The plans that members make of what they have agreed on.
+// The plans that members make of agreed responses.
 #include "coordinator/plan_table.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ ReplayPlan& add(PlanTable& table, const std::string& name) {
   return table.add(responses, pointers_to(batches));
 }
 
-// Some responses of some groups, in batches, in any way.
+// Random responses of random groups, batched at random.
 struct Agreed {
   ResponseList responses;
   std::vector<Fusion> batches;
@@ -49,7 +49,7 @@ Agreed agreed_at_random(std::mt19937& random) {
   const int count = 1 + below(12);
   const int groups = 1 + below(5);
   for (int i = 0; i < count; ++i) {
-    const int group = below(groups + 1);  // the last one is none
+    const int group = below(groups + 1);  // `groups` means no group
     agreed.responses.push_back(response_of(str("t", i), group == groups ? "" : str("g", group)));
     if (agreed.batches.empty() || below(2) == 0) agreed.batches.emplace_back();
     agreed.batches.back().members.push_back(static_cast<std::size_t>(i));
@@ -57,7 +57,7 @@ Agreed agreed_at_random(std::mt19937& random) {
   return agreed;
 }
 
-// For each batch the first of those with which it has groups in common, directly or by others.
+// For each batch, the first one connected to it by common groups, directly or through others.
 std::vector<std::size_t> first_in_common(const Agreed& agreed) {
   std::vector<std::size_t> first(agreed.batches.size());
   for (std::size_t batch = 0; batch < first.size(); ++batch) first[batch] = batch;
@@ -128,7 +128,7 @@ TEST_CASE("members that make and forget the same plans find them in the same pla
   std::mt19937 random(GENERATE(range(0U, 50U)));
   std::array<PlanTable, 2> tables;
   for (PlanTable& table : tables) table.open(slots);
-  std::map<int, int> last_use;  // of slots
+  std::map<int, int> last_use;  // by slot
   for (int made = 0; made < 100; ++made) {
     const std::string name = str("t", made);
     const ReadinessTable::Plan place = add(tables[0], name).place;
@@ -136,7 +136,7 @@ TEST_CASE("members that make and forget the same plans find them in the same pla
     CHECK((place.slot == other.slot && place.number == other.number));
     CHECK(place.number == static_cast<std::uint64_t>(made + 1));
     CHECK(tables[0].in_slot(place.slot) == tables[0].find(name)->plan);
-    // A slot rests as long as it can.
+    // A slot is reused as late as possible.
     const auto used = last_use.find(place.slot);
     if (used != last_use.end()) CHECK(made - used->second >= slots / 2);
     last_use[place.slot] = made;

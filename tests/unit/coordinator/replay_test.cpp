@@ -1,4 +1,4 @@
-// Replay by hand: two members in one thread, with a clock of the test's own.
+// Replay driven by the test: two members in one thread, with a simulated clock.
 #include "coordinator/replay.h"
 
 #include <array>
@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// As in replay.cpp: so many slots there are, and such is the readiness table's key for the world.
+// As in replay.cpp: the number of slots, and the world's key of the readiness table.
 constexpr int slots = 2048;
 constexpr std::uint64_t table_key = std::uint64_t{1} << 62;
 
@@ -60,13 +60,13 @@ class Members {
 
   struct Member {
     Metrics metrics;
-    std::vector<std::string> negotiated;  // what was handed back, together
-    std::vector<std::string> executed;    // batches
+    std::vector<std::string> negotiated;  // names, one entry per call
+    std::vector<std::string> executed;    // names, one entry per batch
     std::unique_ptr<Replay> replay;
   };
   Member& at(int rank) { return members_[static_cast<std::size_t>(rank)]; }
 
-  // Both have agreed on these, each batch of them together.
+  // Both members learn that they have agreed on these, in these batches.
   void learn(const ResponseList& responses, const std::vector<Fusion>& batches) {
     for (Member& member : members_) {
       for (const Response& response : responses) member.replay->forget(response);
@@ -95,7 +95,7 @@ class Members {
   void step(Time now = {}) {
     for (Member& member : members_) (void)member.replay->step(now);
   }
-  // What any member sees on the readiness table.
+  // The readiness table, as every member sees it.
   [[nodiscard]] ReadinessTable table() const { return {hosts_[0]->find(0, table_key), slots, 2}; }
 
   std::shared_ptr<HandleState> last_handle;
@@ -142,7 +142,7 @@ TEST_CASE("what differs from what was agreed on is negotiated, in whatever it di
     deviation.apply(request);
     REQUIRE_FALSE(members.take(0, {request}));
     members.step();
-    // The other's goes back, too.
+    // The other member's request is returned, too.
     REQUIRE(members.at(1).negotiated == Names{"x "});
     members.at(1).negotiated.clear();
   }
@@ -156,7 +156,7 @@ TEST_CASE("what differs from what was agreed on is negotiated, in whatever it di
     Request request = response.request;
     request.shape = {7, 3};
     REQUIRE(members.take(1, {request}));
-    // Each has rows of its own; of an allgather they are agreed on.
+    // Each member's rows may change, except in an allgather, where they are agreed on.
     REQUIRE(members.take(0, {request}) == (collective == Collective::alltoall));
     members.step();
   }
@@ -182,7 +182,7 @@ TEST_CASE("members of a plan that come one by one are waited for as long as they
   members.learn(three, {{{0, 1, 2}}});
   members.at(0).negotiated.clear();
   REQUIRE(members.take(0, "c", start));
-  const HandleState::Waiting waiting(*members.last_handle);  // the others will not come
+  const HandleState::Waiting waiting(*members.last_handle);  // a and b are not submitted
   members.step(start);
   CHECK(members.at(0).negotiated == Names{"c "});
 }
@@ -235,8 +235,8 @@ TEST_CASE("a slot rests before it gets another plan") {
   };
   members.learn("x");
   REQUIRE(members.take(0, "x"));
-  // Some member may only now come to the first plan: as long as a slot rests, the readiness table
-  // knows it.
+  // A member may reach the first plan only now: the readiness table keeps it until its slot is
+  // reused.
   forget_and_learn(slots / 2);
   REQUIRE(members.take(0, "x"));
   CHECK(members.table().look({0, 1}, 0) == ReadinessTable::State::off);
@@ -253,7 +253,7 @@ TEST_CASE("slots come back, however many plans there have been") {
   members.step();
   CHECK(members.at(0).executed == Names{"x "});
   CHECK(members.at(1).executed == Names{"x "});
-  // The last plan of some 4600 has one of the slots that there are.
+  // The last of about 4600 plans has one of the slots.
   int found = 0;
   for (int slot = 0; slot < slots; ++slot) {
     const auto number = static_cast<std::uint64_t>(2 * slots + 500);

@@ -1,4 +1,4 @@
-// What two members send along with rounds: both in one thread, in memory that they share.
+// The data that two members send along with rounds: both in one thread, in shared memory.
 #include "coordinator/round_at_once.h"
 
 #include <array>
@@ -174,7 +174,7 @@ TEST_CASE("what all come to is done without a submission, and counted") {
 
 namespace {
 
-// What is not the call that was agreed on.
+// Calls that differ from the agreed one.
 std::vector<RepeatedCall> others_than(const RepeatedCall& call) {
   static const std::vector<std::int64_t> splits{4, 1};
   static const std::vector<std::int64_t> longer{999, 2};

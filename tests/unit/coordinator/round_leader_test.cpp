@@ -1,5 +1,5 @@
-// Hosts by hand: members that join and cancel rounds on the readiness table of their host, leaders
-// that speak for them, and messages that are delivered when the test says so.
+// Hosts driven by the test: members join and cancel rounds on their host's readiness table, leaders
+// speak for them, and the test delivers the messages.
 #include "coordinator/round_leader.h"
 
 #include <array>
@@ -32,7 +32,7 @@ struct alignas(64) CacheLine {
   std::array<std::byte, 64> bytes{};
 };
 
-// One member of the set, as Replay has it.
+// A member of the set; does the part of Replay.
 struct Member {
   struct Plan {
     std::uint64_t rounds = 0;
@@ -87,7 +87,7 @@ struct Member {
 
 class Hosts {
  public:
-  // `sizes`: how many members each host has.
+  // `sizes`: the number of members of each host.
   explicit Hosts(const std::vector<int>& sizes, unsigned seed = 1) : random(seed) {
     for (int host = 0; host < static_cast<int>(sizes.size()); ++host) {
       const int size = sizes[static_cast<std::size_t>(host)];
@@ -131,7 +131,7 @@ class Hosts {
 
   std::mt19937 random;
   std::vector<std::unique_ptr<RoundLeader>> leaders;
-  std::deque<Member> members;  // in the order of their hosts
+  std::deque<Member> members;  // in order of hosts
 
  private:
   std::deque<std::vector<CacheLine>> memory_;
@@ -143,7 +143,7 @@ class Hosts {
 TEST_CASE("a round goes once all members of all hosts have joined it") {
   Hosts hosts({2, 1});
   hosts.learn();
-  for (std::size_t round = 1; round < 5000; ++round) {  // more than a word counts
+  for (std::size_t round = 1; round < 5000; ++round) {  // more rounds than a word can count
     for (Member& member : hosts.members) {
       hosts.settle();
       REQUIRE(member.executed.size() == round - 1);
@@ -168,7 +168,7 @@ TEST_CASE("who cancels a round that all members of a host have joined waits for 
   CHECK(hosts.leaders[1]->waits());
   const bool goes = GENERATE(true, false);
   if (goes) {
-    (void)hosts.deliver();  // host 1 is ready; that its member has cancelled is to come
+    (void)hosts.deliver();  // host 1 is ready; its member's cancellation is still queued
     hosts.members[0].join(0);
     hosts.members[1].join(0);
   }
@@ -193,7 +193,7 @@ TEST_CASE("what a host has told nobody it cancels by itself") {
 
 TEST_CASE("a plan can be cancelled before others have learned of it") {
   Hosts hosts({2, 2});
-  // By a member whose leader has yet to learn, and on another host before it learns.
+  // Before its own leader learns of the plan (1, 3), or before the other host does (0, 2).
   const std::size_t early = GENERATE(0, 1, 2, 3);
   hosts.members[early].learn();
   hosts.members[early].cancel(0);
@@ -250,7 +250,7 @@ TEST_CASE("the end on one host is that of all rounds on all hosts") {
   }
 }
 
-// Every member joins rounds in an order of its own, learns of plans when it likes, and now and then
+// Every member joins rounds in a different order, learns of plans at random times, and sometimes
 // cancels one.
 TEST_CASE("all members of all hosts execute the same rounds in the same order") {
   const auto sizes = GENERATE(std::vector<int>{2, 2}, std::vector<int>{1, 3},

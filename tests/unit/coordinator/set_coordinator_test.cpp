@@ -1,5 +1,5 @@
-// A process set by hand: all its members in one thread, each driven when the test says so, and each
-// message delivered when the test says so.
+// A process set driven by the test: all members run in one thread, and the test chooses when each
+// member steps and when messages are delivered.
 #include "coordinator/set_coordinator.h"
 
 #include <array>
@@ -61,7 +61,7 @@ class SetByHand {
     return members_[static_cast<std::size_t>(rank)].metrics.plans_replayed.get();
   }
 
-  // A sum of one number, 1 on each rank, into `result`.
+  // Sums one number, 1 on each rank, into `result`.
   HandlePtr submit(int rank, const std::string& name, float& result) {
     result = 1;
     Submission submission;
@@ -87,9 +87,9 @@ class SetByHand {
       at(message.to).receive(message.from, message.bytes, now());
     }
   }
-  // Where refusing ranks had handed in what has failed, as the others heard.
+  // For each failure: the set to which the refusing rank had submitted the name instead, or -1.
   [[nodiscard]] const std::vector<int>& handed_to() const { return handed_to_; }
-  // Until all is at rest.
+  // Runs until nothing changes.
   void settle() {
     for (int round = 0; round < 50; ++round) {
       for (int rank = 0; rank < hub_.size(); ++rank) step(rank);
@@ -114,7 +114,7 @@ class SetByHand {
   };
 
   static Time now() { return Clock::now(); }
-  // All share memory, or none of them.
+  // All ranks share memory, or none.
   [[nodiscard]] HostParts parts_of(int rank, const std::vector<int>& ranks) const {
     const std::shared_ptr<HostMemory>& host = hosts_[static_cast<std::size_t>(rank)];
     return host ? HostParts{{host, ranks}, rank, 0, {0}} : HostParts{{}, 0, rank, ranks};
@@ -171,7 +171,7 @@ TEST_CASE("what waits for its number is done before its rank leaves") {
   SetByHand set(2, sharing);
   const std::string number = str(numbered_prefix, 0);
   for (int rank : {0, 1}) (void)set.submit(rank, number);
-  set.settle();  // from now on it may be replayed
+  set.settle();  // can be replayed from now on
   std::array<float, 6> sums{};
   std::vector<HandlePtr> handles;
   for (int rank : {0, 1}) {
@@ -207,17 +207,17 @@ TEST_CASE("a duplicate that comes after all have agreed fails the next operation
   const HandlePtr second = set.submit(1, "x");
   set.step(1);
   set.deliver();
-  set.step(0);  // has agreed for all; rank 1 has not heard of it
+  set.step(0);  // rank 0 decides; rank 1 does not know yet
   const HandlePtr duplicate = set.submit(1, "x");
   CHECK(outcome(duplicate) == ErrorCode::duplicate_name);
   set.settle();
   CHECK(outcome(first) == ErrorCode::ok);
   CHECK(outcome(second) == ErrorCode::ok);
-  const HandlePtr next = set.submit(0, "x");  // for which rank 1 will not come
+  const HandlePtr next = set.submit(0, "x");  // rank 1 will not submit it
   set.settle();
   CHECK(outcome(next) == ErrorCode::duplicate_name);
   CHECK(next->status.to_string().find("rank 1") != std::string::npos);
-  CHECK(set.handed_to() == std::vector<int>{-1});  // nobody looks for it in another set
+  CHECK(set.handed_to() == std::vector<int>{-1});  // not submitted to another set
 }
 
 TEST_CASE("so does a duplicate of what all have agreed to replay") {
@@ -225,7 +225,7 @@ TEST_CASE("so does a duplicate of what all have agreed to replay") {
   for (int rank : {0, 1}) (void)set.submit(rank, "x");
   set.settle();
   const HandlePtr second = set.submit(1, "x");
-  const HandlePtr first = set.submit(0, "x");  // the last to join; rank 1 has not looked yet
+  const HandlePtr first = set.submit(0, "x");  // the last to join; rank 1 has not stepped yet
   const HandlePtr duplicate = set.submit(1, "x");
   CHECK(outcome(duplicate) == ErrorCode::duplicate_name);
   set.settle();

@@ -1,4 +1,4 @@
-// Process sets that come and go leave nothing behind.
+// Process sets that are added and removed leak nothing.
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -55,10 +55,10 @@ Usage usage() {
 }  // namespace
 
 TEST_CASE("process sets that come and go leave neither memory nor descriptors behind") {
-  // The first ones fill the caches of what repeats.
+  // The first sets fill the caches.
   constexpr int warm_up = 700;
   constexpr int sets = 500;
-  constexpr long in_motion = 200;  // blocks, of what is under way when it is counted
+  constexpr long in_motion = 200;  // blocks of operations in progress during the count
   run_engines(
       2, {},
       [&](int rank, Runtime& engine) {
@@ -72,7 +72,7 @@ TEST_CASE("process sets that come and go leave neither memory nor descriptors be
           }
         };
         come_and_go(warm_up);
-        // By one rank: counting opens files itself.
+        // On one rank only: counting opens files itself.
         const Usage before = rank == 0 ? usage() : Usage{};
         come_and_go(sets);
         if (rank != 0) return;

@@ -1,5 +1,5 @@
-// Operations that repeat, on process sets that span hosts: replayed with a message of each host and
-// one to it, and negotiated as ever where something differs.
+// Repeated operations on process sets that span hosts: replayed with one message from each host and
+// one to it, and negotiated if something differs.
 #include <algorithm>
 #include <barrier>
 #include <catch2/catch.hpp>
@@ -18,9 +18,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-using HostOf = std::vector<int>;  // of each rank
+using HostOf = std::vector<int>;  // by rank
 
-// Neighbours, interleaved, uneven, and ranks that are alone.
+// Ranks in blocks, interleaved, in unequal numbers, and alone.
 HostOf some_hosts() {
   return GENERATE(from_range(efforts<HostOf>(
       {{0, 0, 1, 1}, {0, 1, 0, 1}, {1, 0, 0, 0}, {0, 1, 1, 2}}, {{0, 0, 1, 1}, {0, 1, 1, 2}})));
@@ -48,7 +48,7 @@ void sum(Runtime& engine, const std::string& name, float expected = 4, std::size
   expect(tensor.front() == expected && tensor.back() == expected, "the sum of " + name);
 }
 
-// A step of training, of `tensors` that are handed over together.
+// A training step that submits `tensors` tensors together.
 class Step {
  public:
   explicit Step(int tensors) : data_(static_cast<std::size_t>(tensors), std::vector<float>(30)) {}
@@ -97,7 +97,7 @@ TEST_CASE("a step that repeats costs each host one message to the first host, an
 TEST_CASE("what was negotiated one by one is fused when it is replayed together") {
   const HostOf host_of = some_hosts();
   constexpr int tensors = 50;
-  constexpr std::size_t length = 1100;  // too long to be sent along
+  constexpr std::size_t length = 1100;  // too long to be sent along with a round
   std::barrier together(4);
   run_on(host_of, [&](int rank, Runtime& engine) {
     std::vector<std::vector<float>> data(tensors, std::vector<float>(length));
@@ -106,7 +106,7 @@ TEST_CASE("what was negotiated one by one is fused when it is replayed together"
       for (int i = 0; i < tensors; ++i) {
         auto& tensor = data[static_cast<std::size_t>(i)];
         std::fill(tensor.begin(), tensor.end(), static_cast<float>(rank + i));
-        // Two kinds, which do not share a batch.
+        // Two operations, which cannot share a batch.
         const ReduceOp op = i % 2 == 0 ? ReduceOp::sum : ReduceOp::max;
         handles.push_back(submit(engine, allreduce_of(tensor, DataType::float32, str("t", i), op)));
         if (round == 0) finish(handles.back());
@@ -322,7 +322,7 @@ TEST_CASE("a rank that shuts down fails what waits to be replayed on another hos
 }
 
 TEST_CASE("what was replayed before a shutdown is finished on all hosts, those behind others too") {
-  // Seven hosts: some hear of what is decided through others.
+  // Seven hosts: some receive decisions through others.
   const HostOf host_of{0, 1, 2, 3, 4, 5, 6, 0};
   for (int world = 0; world < effort(20, 8); ++world) {
     run_on(host_of, [&](int rank, Runtime& engine) {
@@ -370,7 +370,7 @@ TEST_CASE("a tensor that was replayed stalls with an error that names ranks of a
         const std::string message =
             error_of<StalledError>(run(engine, allreduce_of(tensor, DataType::float32, "x")));
         expect(message.find(str("missing on rank ", late)) != std::string::npos, message);
-        if (rank != late) std::this_thread::sleep_for(800ms);  // until the late rank has been told
+        if (rank != late) std::this_thread::sleep_for(800ms);  // until the late rank has its error
         sum(engine, "x");
         sum(engine, "x");
       },
@@ -417,9 +417,9 @@ TEST_CASE("more plans than are kept replace the oldest ones on all hosts") {
 TEST_CASE("a host without room for a table negotiates, and so do the others with it") {
   const HostOf host_of{0, 0, 1, 1};
   run_on(host_of, [](int rank, Runtime& engine) {
-    sum(engine, "first");  // takes what the links need
+    sum(engine, "first");  // allocates what the links need
     if (rank == 2) {
-      // All is taken but what the set's channels need.
+      // Fill the memory, except for what the set's channels need.
       const auto& memory = engine.epoch().layout().host.memory();
       const std::vector<std::size_t> channels((1 + after_channels) * batch_orders,
                                               ChannelMemory::bytes_for(stage_slot_bytes));
@@ -464,7 +464,7 @@ TEST_CASE(
     for (int round = 0; round < 20; ++round) sum(engine, "x");
     together.arrive_and_wait();
     expect_asleep(engine);
-    together.arrive_and_wait();  // no rank leaves while another still counts
+    together.arrive_and_wait();  // no rank leaves while another checks its counters
   });
 }
 

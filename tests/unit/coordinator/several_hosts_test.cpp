@@ -1,5 +1,5 @@
-// Worlds of several hosts, played by threads: ranks of one host share memory, those of others go
-// through the transport.
+// Worlds of several hosts, simulated by threads: ranks of one host share memory, ranks of different
+// hosts use the transport.
 #include <algorithm>
 #include <atomic>
 #include <barrier>
@@ -30,7 +30,7 @@ struct Hosts {
   [[nodiscard]] int of(int rank) const { return host_of[static_cast<std::size_t>(rank)]; }
 };
 
-// Neighbours, interleaved, uneven, and a rank that is alone.
+// Ranks in blocks, interleaved, in unequal numbers, and alone.
 Hosts some_hosts() {
   return {GENERATE(std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 0, 1},
                    std::vector<int>{1, 0, 0, 0}, std::vector<int>{0, 0, 1, 2})};
@@ -40,7 +40,7 @@ void run_on(const Hosts& hosts, const std::function<void(int, Runtime&)>& body) 
   run_engines(hosts.size(), {}, body, nullptr, Sharing::memory, hosts.host_of);
 }
 
-// Sets of the ranks of each host; all ranks take part in making all of them.
+// Adds a set of the ranks of each host; all ranks take part in adding every set.
 std::vector<int> sets_of(const Hosts& hosts, Runtime& engine) {
   std::vector<int> sets;
   for (int host = 0; host < 3; ++host) {
@@ -147,10 +147,10 @@ TEST_CASE("a set of one rank of each host uses no host's memory") {
 
 namespace {
 
-// Counts what is sent to each rank, and lets another transport do it.
+// Counts the sends to each rank, and forwards to another transport.
 class CountingTransport final : public Transport {
  public:
-  // `sent`: by rank; referred to.
+  // `sent`: by rank; must outlive this.
   CountingTransport(std::unique_ptr<Transport> link, std::vector<std::atomic<int>>& sent)
       : link_(std::move(link)), sent_(sent) {}
   std::string_view name() const override { return link_->name(); }
@@ -182,7 +182,7 @@ class CountingTransport final : public Transport {
 TEST_CASE("messages are taken from the sender's memory on one host, and sent to others") {
   const Hosts hosts = some_hosts();
   const auto size = static_cast<std::size_t>(hosts.size());
-  std::vector<std::vector<std::atomic<int>>> sent;  // from rank to rank
+  std::vector<std::vector<std::atomic<int>>> sent;  // by sender and receiver
   for (std::size_t rank = 0; rank < size; ++rank) sent.emplace_back(size);
   const auto count = [&](int rank, World& world) {
     world.transport = std::make_unique<CountingTransport>(std::move(world.transport),
@@ -214,7 +214,7 @@ TEST_CASE("messages are taken from the sender's memory on one host, and sent to 
       const auto& memory = engine.epoch().layout().host.memory();
       const bool is_direct = memory && memory->has_direct_access();
       const bool crosses = hosts.of(peer) != hosts.of(rank);
-      if (!crosses && !is_direct) continue;  // where the kernel forbids it
+      if (!crosses && !is_direct) continue;  // the kernel forbids direct access
       expect(sent[static_cast<std::size_t>(rank)][static_cast<std::size_t>(peer)] == crosses,
              str("messages from rank ", rank, " to rank ", peer));
     }

@@ -1,4 +1,4 @@
-// The layout of Horovod's timelines, event by event.
+// The timelines, event by event.
 #include "coordinator/timeline.h"
 
 #include <fcntl.h>
@@ -44,8 +44,8 @@ std::string between(const std::string& text, const std::string& before, const st
   return text.substr(begin, text.find(after, begin) - begin);
 }
 
-// What is written, but for names and order of the lanes: "B ALLREDUCE", "X 1", "E", with "@2 "
-// where it is not the first lane's.
+// The events, without the lanes' names and order: "B ALLREDUCE", "X 1", "E", prefixed with "@2 "
+// if not in the first lane.
 Names events_of(const TimelineStyle& style, const std::function<void(Timeline&)>& body) {
   const std::string path = str("timeline_test_", ::getpid(), ".json");
   Timeline timeline;
@@ -112,7 +112,7 @@ TEST_CASE("what nobody negotiated has this rank's tick alone") {
   const Names events = events_of(horovod, [](Timeline& timeline) {
     started(timeline, request_of("x", Collective::reduce_scatter), true);
     ended(timeline, request_of("x", Collective::reduce_scatter));
-    started(timeline, request_of("y", Collective::broadcast), false);  // joined
+    started(timeline, request_of("y", Collective::broadcast), false);  // this rank has joined
   });
   CHECK(events == Names{"B NEGOTIATE_REDUCESCATTER", "X 0", "E", "B REDUCESCATTER", "B QUEUE", "E",
                         "B MPI_REDUCESCATTER", "E", "E", "@2 B NEGOTIATE_BROADCAST", "@2 E",
@@ -147,7 +147,7 @@ TEST_CASE("rounds that overlap, as where this rank has joined, are written one a
 TEST_CASE("a timeline that is opened while a tensor is reduced has it once it ends") {
   const Names events = events_of(horovod, [](Timeline& timeline) {
     ended(timeline, request_of("x"));
-    ready(timeline, request_of("y"), {1});  // of the next round already
+    ready(timeline, request_of("y"), {1});  // already of the next round
     ended(timeline, request_of("y"));
   });
   CHECK(events == Names{"B ALLREDUCE", "B QUEUE", "E", "B MPI_ALLREDUCE", "E", "E",
@@ -187,7 +187,7 @@ TEST_CASE("in Rueda's own format, too, with the process set in the name of the r
     timeline.write([&](TimelineWriter& to) { to.stalled(set, "x", Clock::now()); });
   }
   timeline.close();
-  std::vector<std::pair<std::string, std::string>> rows;  // of each event: its row, what it is
+  std::vector<std::pair<std::string, std::string>> rows;  // of each event: its row and name
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     const std::string row = between(line, "\"tid\":", ",");
@@ -209,7 +209,7 @@ TEST_CASE("in Rueda's own format, too, with the process set in the name of the r
 TEST_CASE("a timeline that is stopped while collectives run ends the bars that are open") {
   Names events = events_of(horovod, [](Timeline& timeline) {
     started(timeline, request_of("x"), true);
-    ready(timeline, request_of("x"), {1});  // of a next round, which is not written
+    ready(timeline, request_of("x"), {1});  // of the next round, which is not written
     ready(timeline, request_of("y"), {1});
   });
   REQUIRE(events.size() > 2);
@@ -231,7 +231,7 @@ TEST_CASE("another world ends what was under way before it, and goes on in the s
   const auto follow = [](Timeline& timeline) {
     ready(timeline, request_of("x"), {1});
     started(timeline, request_of("y"), true);
-    ready(timeline, request_of("y"), {1});  // of a next round, which does not come any more
+    ready(timeline, request_of("y"), {1});  // of a next round that never comes
     timeline.write([](TimelineWriter& to) { to.world({1, 2, 3}, Clock::now()); });
     started(timeline, request_of("x"), true);
     ended(timeline, request_of("x"), {"RING"});
@@ -258,7 +258,7 @@ TEST_CASE("worlds take turns in writing one trace") {
   REQUIRE(first.take_over({0, 1, 2}, path + "_%r", {}).ok());
   mark(first, "of the first");
   {
-    const Timeline skipped(trace);  // never the process's
+    const Timeline skipped(trace);  // never becomes the process's world
     Timeline second(trace);
     mark(second, "too early");
     REQUIRE(second.take_over({1, 0, 1}, path + "_%r", {}).ok());
@@ -270,7 +270,7 @@ TEST_CASE("worlds take turns in writing one trace") {
   REQUIRE(third.take_over({2, 0, 1}, path + "_%r", {}).ok());
   CHECK(third.is_open());
   mark(third, "of the third");
-  first.close();  // by whichever world
+  first.close();  // any world can close it
   CHECK_FALSE(third.is_open());
   Names written;
   std::ifstream file(path + "_1");
@@ -284,7 +284,7 @@ TEST_CASE("worlds take turns in writing one trace") {
   CHECK(written == Names{"of the first", R"({"epoch":1,"rank":0,"size":1)", "of the second",
                          R"({"epoch":2,"rank":0,"size":1)", "of the third"});
   std::filesystem::remove(path + "_1");
-  // What has been stopped begins by no option.
+  // A timeline that was stopped is not reopened by an option.
   Timeline fourth(trace);
   REQUIRE(fourth.take_over({3, 0, 1}, path, {}).ok());
   CHECK_FALSE(fourth.is_open());
@@ -295,7 +295,7 @@ TEST_CASE("a later world begins a trace of its own where its process has none") 
   const auto trace = std::make_shared<Trace>();
   Timeline first(trace);
   REQUIRE(first.take_over({0, 1, 2}, path, {}).ok());
-  CHECK_FALSE(first.is_open());  // rank 0 alone writes it
+  CHECK_FALSE(first.is_open());  // only rank 0 writes this file
   Timeline second(trace);
   REQUIRE(second.take_over({4, 0, 1}, path, {}).ok());
   CHECK(second.is_open());
@@ -312,7 +312,7 @@ TEST_CASE("a trace is started again in each world by the same call, and by no ot
   Timeline second(trace);
   REQUIRE(second.take_over({1, 0, 2}, "", {}).ok());
   CHECK(second.open(path + "_%r", horovod).ok());
-  CHECK(second.open(path + "_%r", horovod).ok());  // where no other world has followed
+  CHECK(second.open(path + "_%r", horovod).ok());  // the same again, in the same world
   CHECK(second.open(path + "_%r").code() == ErrorCode::invalid_argument);
   CHECK(second.open(path + "_%r", {TimelineFormat::horovod, true}).code() ==
         ErrorCode::invalid_argument);
@@ -326,7 +326,7 @@ TEST_CASE("a trace is started again in each world by the same call, and by no ot
   for (std::string line; std::getline(file, line);) {
     if (line.find("\"WORLD\"") != std::string::npos) ++marks;
   }
-  CHECK(marks == 1);  // it went on
+  CHECK(marks == 1);  // the second world continued it
   CHECK(std::filesystem::remove(path + "_1"));
 }
 
@@ -337,7 +337,7 @@ TEST_CASE("in a later world no file is replaced that another rank may have begun
     timeline.write([](TimelineWriter& to) { to.stalled(0, "x", Clock::now()); });
     timeline.flush();
   };
-  Timeline stays;  // rank 2, which becomes rank 1 and goes on in its file
+  Timeline stays;  // rank 2, which becomes rank 1 and continues its file
   REQUIRE(stays.take_over({0, 2, 3}, "", {}).ok());
   REQUIRE(stays.open(path + "_%r").ok());
   stalled(stays);
@@ -351,7 +351,7 @@ TEST_CASE("in a later world no file is replaced that another rank may have begun
   CHECK(size_of(path + "_2") == before);
   CHECK(size_of(path + "_2.epoch1") > 0);
   comes.close();
-  // What it has begun itself it does replace.
+  // A file that it began itself is replaced.
   for (int round = 0; round < 2; ++round) {
     REQUIRE(comes.open(path + "_own_%r").ok());
     comes.close();
@@ -382,7 +382,7 @@ TEST_CASE("whoever still holds a world opens a trace as the rank of the present 
   CHECK(std::filesystem::remove(path + "_1"));
 }
 
-// A process whose files may have `bytes` at most: the next one fails as on a full disk.
+// Limits the size of this process's files; a write beyond it fails as on a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -402,7 +402,7 @@ class FileSizeLimit {
   void (*handler_)(int);
 };
 
-// What `body` writes to standard error.
+// The text that `body` writes to standard error.
 std::string logged_by(const std::function<void()>& body) {
   const std::string path = str("timeline_test_log_", ::getpid());
   const int before = ::dup(STDERR_FILENO);
@@ -446,7 +446,7 @@ TEST_CASE("a trace that no longer can be written is reported once and ends with 
   CHECK(count_of(log, "error: the timeline '") == 1);
   CHECK(count_of(log, str("the timeline '", path,
                           "' cannot be written any further: ", std::strerror(EFBIG))) == 1);
-  // Nothing but whole events, and nearly all that there was room for.
+  // Only whole events, and nearly as many as there was room for.
   REQUIRE(text.size() <= limit);
   CHECK(text.size() + 40 > limit);
   CHECK(text.starts_with(events));

@@ -1,4 +1,4 @@
-// What a batch by itself asks of the backend, and the result that it brings.
+// The backend calls and the result of an unfused batch.
 #include "coordinator/unfused_collective.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class Nothing : public Operation {
   Status status_;
 };
 
-// Notes what it is asked for.
+// Records the calls.
 class Notebook : public Backend {
  public:
   [[nodiscard]] std::string_view name() const override { return "notebook"; }
@@ -62,7 +62,7 @@ class Notebook : public Backend {
 
 constexpr int rank = 1;
 
-// Of float32 tensors with rows of two elements, among three ranks of which this is the second.
+// A batch of float32 tensors with rows of two elements, on rank 1 of three.
 struct Batch {
   explicit Batch(Collective collective, std::int64_t rows, bool has_joined = false) {
     auto response = std::make_shared<Response>();

@@ -25,7 +25,7 @@ TEST_CASE("the limit that leaves least counts, of the group and of those around 
   CHECK(left(groups) == 2000);
   groups.write("mount/job/step/task/memory.max", "1000");
   CHECK(left(groups) == 900);
-  // What has been passed leaves nothing.
+  // Usage above the limit leaves no memory.
   groups.write("mount/job/memory.current", "6000");
   CHECK(left(groups) == 0);
 }
@@ -49,7 +49,7 @@ TEST_CASE("what the kernel reclaims, and what may be swapped out, counts as room
 TEST_CASE("memory control groups of version 1 have limits, too") {
   const SystemFiles groups("9:memory:/docker/x\n8:cpu:/y\n0::/");
   const std::string own = "mount/memory/docker/x/memory.";
-  groups.write(own + "limit_in_bytes", "9223372036854771712");  // none
+  groups.write(own + "limit_in_bytes", "9223372036854771712");  // unlimited
   groups.write(own + "usage_in_bytes", "900");
   CHECK_FALSE(left(groups));
   groups.write(own + "limit_in_bytes", "1000");

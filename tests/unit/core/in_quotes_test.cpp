@@ -1,4 +1,4 @@
-// What may stand in a name, and does not come apart in a text.
+// Quoting of names in messages.
 #include "core/in_quotes.h"
 
 #include <catch2/catch.hpp>

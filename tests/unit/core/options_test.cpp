@@ -57,10 +57,10 @@ TEST_CASE("the table is sound") {
     CHECK((spec.horovod.empty() || spec.horovod.starts_with("HOROVOD_")));
     CHECK((spec.type == OptionType::choice) == !spec.choices.empty());
     CHECK_FALSE(spec.description.empty());
-    // A number is read into a number, words into text.
+    // The type of the field matches the type of the option.
     const bool is_text = spec.type == OptionType::text || spec.type == OptionType::choice;
     CHECK(spec.field.index() == (is_text ? 0 : spec.type == OptionType::seconds ? 2 : 1));
-    // Defaults are acceptable.
+    // Defaults are valid values.
     const std::string value = option_text(spec, Options());
     if (!value.empty()) CHECK(read({}, {{std::string(spec.name), value}}).ok());
   }
@@ -76,7 +76,7 @@ TEST_CASE("RUEDA_* comes before HOROVOD_*, and an override before both") {
   CHECK(read(both)->fusion_threshold == 2000);
   CHECK(read(empty)->fusion_threshold == 1000);  // empty is unset
   CHECK(read(both, {{"fusion_threshold", "3000"}})->fusion_threshold == 3000);
-  // What is not used is not looked at.
+  // Values that are overridden are not parsed.
   CHECK(read({{"HOROVOD_FUSION_THRESHOLD", "lots"}, {"RUEDA_FUSION_THRESHOLD", "2000"}}).ok());
 }
 
@@ -208,7 +208,7 @@ TEST_CASE("a variable with one letter wrong leads to the right one") {
       lacking.erase(at, 1);
       const auto said = unknown_variables(std::vector{lacking});
       CAPTURE(name, lacking);
-      // What becomes another's name, such as RUEDA_RANK, is no mistake that can be seen.
+      // A typo that yields another valid name, such as RUEDA_RANK, cannot be detected.
       if (!said.empty() && name != "RUEDA_RANK" && name != "RUEDA_SIZE") {
         CHECK(said.front().find(str("did you mean ", name, "?")) != std::string::npos);
       }

@@ -30,7 +30,7 @@ TEST_CASE("SHA-256 gives the digests of FIPS 180-4 and RFC 6234") {
   CHECK(hash_of(eighty) == "594847328451bdfa85056225462cc1d867d877fb388df0ce35f25ab5562bfbb5");
 }
 
-// The length's place in the last block changes at 55, 56, 63 and 64 bytes.
+// Padding changes at 55, 56, 63 and 64 bytes.
 TEST_CASE("SHA-256 pads messages of any length") {
   CHECK(hash_of(std::string(55, 'a')) ==
         "9f4390f8d30c2dd92ec9f095b65e2b9ae9b0a925a5258e241c9f1e910f734318");

@@ -11,7 +11,7 @@ namespace rueda::test::signals_blocked_test {
 
 namespace {
 
-// The exit code of a process with a thread that takes no signals and raises this one.
+// The exit code of a process in which a thread started under SignalsBlocked raises `signal`.
 int code_of_thread_that_raises(int signal) {
   return exit_code_of([signal] {
     ::signal(signal, [](int) { ::_exit(7); });

@@ -23,7 +23,7 @@ TEST_CASE("a thread that is started does its work") {
 
 TEST_CASE("a thread that the system refuses is an error that says which limit to raise") {
   const int code = exit_code_of([] {
-    constexpr uid_t somebody = 54321;  // no limit is for root
+    constexpr uid_t somebody = 54321;  // root is exempt from the limit
     if (::geteuid() == 0 && ::setuid(somebody) != 0) throw std::runtime_error("setuid");
     const rlimit none{1, 1};
     if (::setrlimit(RLIMIT_NPROC, &none) != 0) throw std::runtime_error("setrlimit");

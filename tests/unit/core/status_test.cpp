@@ -7,7 +7,7 @@
 namespace rueda::test::status_test {
 namespace {
 
-// Every code but ok.
+// Every error code.
 template <class Check>
 void for_each_error(const Check& check) {
   for (int code = 1; code <= static_cast<int>(ErrorCode::internal); ++code) {
@@ -18,7 +18,7 @@ void for_each_error(const Check& check) {
 TEST_CASE("a default status is a success") {
   const Status status;
   CHECK(status.ok());
-  // A status in a condition would be read the wrong way round.
+  // A Status converted to bool would be easy to misread in a condition.
   STATIC_REQUIRE_FALSE(std::is_constructible_v<bool, Status>);
   CHECK(status.code() == ErrorCode::ok);
   CHECK(status.message().empty());
@@ -49,7 +49,7 @@ TEST_CASE("causes are chained, outermost first, and none is lost") {
   CHECK(more.to_string() == "rank 2 is gone: connection reset: host-b lost power");
   CHECK(more.code() == ErrorCode::peer_lost);
   CHECK(more.peer() == 2);
-  // What is shared has not changed.
+  // The shared causes are unchanged.
   CHECK(middle.to_string() == "rank 2 is gone: connection reset");
   CHECK(inner.to_string() == "connection reset");
 }

@@ -1,4 +1,4 @@
-// Files as the kernel shows them, in a folder of a test's own.
+// Fake kernel files (/proc, cgroups) in a temporary folder.
 #pragma once
 
 #include <unistd.h>
@@ -13,7 +13,7 @@ namespace rueda::test {
 
 class SystemFiles {
  public:
-  // `groups`: what /proc/self/cgroup says.
+  // `groups`: content of /proc/self/cgroup.
   explicit SystemFiles(const std::string& groups)
       : folder_(std::filesystem::temp_directory_path() /
                 ("rueda-system-files-" + std::to_string(::getpid()))) {
@@ -24,7 +24,7 @@ class SystemFiles {
   SystemFiles(const SystemFiles&) = delete;
   SystemFiles& operator=(const SystemFiles&) = delete;
 
-  // Names of files in control groups begin with "mount/".
+  // Names of cgroup files begin with "mount/".
   void write(const std::string& name, const std::string& text) const {
     const std::filesystem::path path = folder_ / name;
     std::filesystem::create_directories(path.parent_path());

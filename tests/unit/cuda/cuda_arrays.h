@@ -15,7 +15,7 @@ namespace rueda::test {
 inline constexpr std::array float_types{DataType::float16, DataType::bfloat16, DataType::float32,
                                         DataType::float64};
 
-// What the double takes for an image: it has the kernels itself.
+// An image for the double, which has the kernels built in.
 inline constexpr std::array<std::byte, 16> any_image{};
 
 // One GPU with a stream and the kernels.
@@ -33,7 +33,7 @@ inline std::vector<std::byte> random_bytes(std::size_t count, unsigned seed) {
   return bytes;
 }
 
-// Ordinary numbers of any floating-point type, as it stores them.
+// Ordinary numbers encoded in any floating-point type.
 inline std::vector<std::byte> random_floats(DataType dtype, std::size_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<double> normal(0, 100);
@@ -68,7 +68,7 @@ inline void set_element(DataType dtype, std::byte* array, std::int64_t index, do
   });
 }
 
-// What copy() promises, one element after the other.
+// Reference for copy(), element by element.
 inline std::vector<std::byte> converted(const std::vector<std::byte>& source, DataType from,
                                         DataType to, double scale) {
   const auto count = static_cast<std::int64_t>(source.size() / size_of(from));

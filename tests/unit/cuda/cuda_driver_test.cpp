@@ -12,7 +12,7 @@ std::string refusal(const Options& options) {
   return driver.status().to_string();
 }
 
-// A path under which the double has not been loaded yet: success is remembered by path.
+// A path from which the double has not been loaded yet: success is cached by path.
 Options fresh_options() {
   static int number = 0;
   Options options = double_options();
@@ -132,7 +132,7 @@ TEST_CASE("errors carry the driver's name and words, and the device") {
   CHECK(
       memory.status().message() ==
       "GPU 1: allocating 4096 bytes (cuMemAlloc) failed: CUDA_ERROR_OUT_OF_MEMORY (out of memory)");
-  // What the driver has no name for.
+  // An error code that the driver has no name for.
   CHECK(device->check(12345, "it").message() == "GPU 1: it failed: CUDA error 12345");
 }
 

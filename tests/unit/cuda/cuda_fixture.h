@@ -34,15 +34,15 @@ inline CudaDouble& cuda_double() {
   return *found;
 }
 
-// The value, or the end of the test or rank with the reason.
+// The value; on an error, ends the test or rank with the reason.
 template <class T>
 T take(Expected<T> expected, const std::string& what) {
   expect_ok(expected.status(), what);
   return std::move(expected).value();
 }
 
-// A driver that begins anew with each test. At the test's end nothing may have been misused and no
-// memory be left.
+// A fresh driver for each test. When the test ends, nothing may have been misused and no memory may
+// be left.
 class CudaFixture {
  public:
   explicit CudaFixture(const CudaSettings& settings = {}) { cuda_double().reset(settings); }
@@ -73,7 +73,7 @@ DeviceMemory on_device(const CudaStream& stream, const std::vector<T>& content) 
   return memory;
 }
 
-// What the host reads after all that `stream` was given.
+// What the host reads after all work enqueued on `stream`.
 template <class T>
 std::vector<T> on_host(const CudaStream& stream, const std::byte* memory, std::size_t count) {
   std::vector<T> content(count);

@@ -1,5 +1,5 @@
-// The kernels as nvcc compiled them, on a GPU of this machine; without one there is nothing to
-// test. The doubles, which run the same sources as plain C++, are not involved.
+// The kernels as compiled by nvcc, on a GPU of this machine; skipped without one. The doubles,
+// which run the same sources as plain C++, are not involved.
 #include <algorithm>
 #include <iostream>
 #include <optional>
@@ -17,8 +17,7 @@ struct RealGpu {
   BatchKernels kernels;
 };
 
-// Nothing, and the reason on standard output, where there is no GPU. What fails on one is a
-// failure.
+// Without a GPU, returns nothing and prints the reason. Errors on a GPU are failures.
 std::optional<RealGpu> real_gpu() {
   const Options options;
   const auto driver = load_cuda(options);

@@ -97,7 +97,7 @@ TEST_CASE("a large batch of mixed sizes is one launch, and a larger one as few a
   std::size_t total = 0;
   std::vector<std::size_t> sizes;
   for (int i = 0; i < count; ++i) {
-    // From nothing to several tiles.
+    // From empty to several tiles.
     const std::size_t elements = i % 50 == 7 ? 9001 : static_cast<std::size_t>(i * 7 % 23);
     sizes.push_back(elements);
     total += elements;
@@ -111,7 +111,7 @@ TEST_CASE("a large batch of mixed sizes is one launch, and a larger one as few a
                        DataType::float32, DataType::bfloat16});
     offset += elements;
   }
-  // Tensors without elements are not counted.
+  // Empty tensors are not counted.
   const auto filled = std::count_if(sizes.begin(), sizes.end(), [](auto size) { return size > 0; });
   const int launches = filled > 1000 ? 2 : 1;
   const int before = cuda_double().calls_of("cuLaunchKernel");

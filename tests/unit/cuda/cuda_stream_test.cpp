@@ -1,5 +1,4 @@
-// Streams, events and memory, over the double with delays; and that the double catches what it
-// should.
+// Streams, events and memory on the double with delays; the double must detect misuse.
 #include <dlfcn.h>
 
 #include <array>
@@ -30,12 +29,12 @@ TEST_CASE("bytes travel to a device, on it, and back") {
   std::vector<int> expected = numbers;
   expected[0] = 0x01010101;
   CHECK(on_host<int>(stream, second.data(), 1001) == expected);
-  // Nothing is nothing.
+  // Zero bytes are a no-op.
   CHECK(copy_to_device(stream, nullptr, nullptr, 0).ok());
   CHECK(take(DeviceMemory::allocate(stream.device(), 0), "none").data() == nullptr);
 }
 
-// One stream makes numbers slowly, another takes them. Returns whether it got them.
+// One stream produces numbers slowly, another consumes them. Returns whether it got them.
 bool takes_what_was_made(bool waits, std::uint64_t seed) {
   const CudaFixture fixture({.delay_seed = seed});
   const DeviceReference device = CudaFixture::device();
@@ -60,7 +59,7 @@ bool takes_what_was_made(bool waits, std::uint64_t seed) {
 
 TEST_CASE("a stream waits for what an event has recorded, and without it delays show") {
   for (std::uint64_t seed = 1; seed <= 5; ++seed) CHECK(takes_what_was_made(true, seed));
-#if !defined(__SANITIZE_THREAD__)  // which reports the missing wait as what it is, a race
+#if !defined(__SANITIZE_THREAD__)  // which reports the missing wait as a race
   int missed = 0;
   for (std::uint64_t seed = 1; seed <= 5; ++seed)
     missed += takes_what_was_made(false, seed) ? 0 : 1;
@@ -104,7 +103,7 @@ TEST_CASE("a borrowed stream is used and left alone") {
   }
   CHECK(cuda_double().calls_of("cuStreamDestroy_v2") == 0);
   CHECK(owner.is_idle().value());
-  // The default stream of a device.
+  // The device's default stream.
   const auto standard = CudaStream::borrow(CudaFixture::device(1), 0);
   const DeviceMemory memory = on_device(standard, counting(3));
   CHECK(on_host<int>(standard, memory.data(), 3) == counting(3));
@@ -165,7 +164,7 @@ TEST_CASE("what a capture forbids, and to whom, is its mode's to say") {
   const CudaFixture fixture;
   const DeviceReference device = CudaFixture::device();
   const CudaStream stream = take(CudaStream::create(device), "stream");
-  const auto may_allocate = [&] {  // without Rueda's care for captures
+  const auto may_allocate = [&] {  // without Rueda's handling of captures
     const CurrentDevice current(*device, DriverUse::enqueue);
     void* const driver = dlopen(RUEDA_CUDA_DOUBLE, RTLD_NOW);
     const auto allocate =
@@ -221,7 +220,7 @@ TEST_CASE("what a stream was given while it was captured is done with each launc
   CHECK(cuda_double().relaxed_calls_while_capturing() == 0);
 }
 
-// What a test must not do is found by the double, which is what the other tests rely on.
+// The double detects misuse, on which the other tests rely.
 void expect_misuse(const std::string& text) {
   const auto misuse = cuda_double().take_misuse();
   REQUIRE_FALSE(misuse.empty());
@@ -273,12 +272,12 @@ TEST_CASE("the double finds misuse") {
     cuda_double().begin_capture(stream.handle());
     CHECK_FALSE(stream.is_idle().ok());
     expect_misuse("queried while it was captured");
-    // Rueda's own calls are in the relaxed mode, and only counted.
+    // Rueda's own calls use the relaxed mode and are only counted.
     CHECK(DeviceMemory::allocate(device, 64).ok());
-    CHECK(cuda_double().relaxed_calls_while_capturing() == 2);  // and freed
+    CHECK(cuda_double().relaxed_calls_while_capturing() == 2);  // allocated and freed
     {
       const CurrentDevice current(*device);
-      int mode = 0;  // of whoever asks for none
+      int mode = 0;  // the default, global
       exchange_mode(&mode);
       std::uint64_t address = 0;
       CHECK(allocate(&address, 64) != 0);

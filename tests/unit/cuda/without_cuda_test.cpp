@@ -1,5 +1,5 @@
-// What stands in for the GPU parts where there was no cuda.h, or no nvcc, to build them with. This
-// executable has them in place of the library's.
+// The stand-in for the GPU parts when built without cuda.h or nvcc. This executable links it in
+// place of the library's.
 #include <catch2/catch.hpp>
 
 #include "cuda/driver.h"

@@ -33,7 +33,7 @@ Environment with_descriptor(int fd) {
   };
 }
 
-// The process begins a conversation, whose other end goes away then, and ends. A process has one.
+// Opens PMI, which a process can do only once, closes the manager's end, and exits.
 void outlive_its_manager(std::array<int, 2> ends) {
   ::signal(SIGPIPE, SIG_DFL);
   if (::write(ends[1], answers.data(), answers.size()) < 0) std::exit(2);
@@ -43,7 +43,7 @@ void outlive_its_manager(std::array<int, 2> ends) {
   const auto opened = open_pmi(launch, with_descriptor(ends[0]), deadline);
   if (!opened.ok()) std::exit(3);
   ::close(ends[1]);
-  std::exit(0);  // with a last word to the manager
+  std::exit(0);  // sends a last message to the manager
 }
 
 void ask_what_is_gone(std::array<int, 2> ends) {

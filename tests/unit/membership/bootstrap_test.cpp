@@ -24,7 +24,7 @@ using Make = std::function<BootstrapPtr(int rank)>;
 std::string fresh_unix() {
   return "unix:@rueda-test-" + random_name();
 }
-// A port that was free a moment ago.
+// An address with a port that was just free.
 std::string fresh_tcp() {
   const auto listener = listen_on("tcp:127.0.0.1:0");
   REQUIRE(listener.ok());
@@ -193,7 +193,7 @@ TEST_CASE("a host's own addresses are no loopbacks, and no other host's") {
   const auto own = reachable_address("");
   REQUIRE(own.ok());
   if (*own == "127.0.0.1") return;                  // there is no other interface
-  const auto taken = listen_on(join_tcp(*own, 0));  // which makes it no less this host's
+  const auto taken = listen_on(join_tcp(*own, 0));  // it is still this host's
   REQUIRE(taken.ok());
   CHECK(own_addresses_of(taken->address) == std::vector<std::string>{taken->address});
 }
@@ -236,7 +236,7 @@ TEST_CASE("rank 0 serves at a listener that it has inherited, one world after th
         expect_ok(self.value()->barrier(soon()), "barrier");
       }
     });
-    CHECK(listen_on(address).status().code() == ErrorCode::transport);  // still taken
+    CHECK(listen_on(address).status().code() == ErrorCode::transport);  // the port is still in use
     CHECK((::fcntl(descriptor, F_GETFD) & FD_CLOEXEC) != 0);
   }
 }

@@ -1,4 +1,4 @@
-// The limit of open files is raised for what a world may take.
+// Raising the limit of open files for the descriptors that a world may need.
 #include "membership/descriptor_limit.h"
 
 #include <fcntl.h>
@@ -13,7 +13,7 @@ namespace rueda::test::descriptor_limit_test {
 
 namespace {
 
-// Leaves the process's limit as it was.
+// Lowers the limit, and restores it at the end.
 class FewDescriptors {
  public:
   FewDescriptors() {
@@ -52,7 +52,7 @@ TEST_CASE("ranks of other hosts have room as well") {
 
 TEST_CASE("where the hard limit is too low for all of them, it is what they get") {
   const FewDescriptors few;
-  if (few.hard() > 1'000'000'000) return;  // none is too low
+  if (few.hard() > 1'000'000'000) return;  // too high to be reached
   provide_remote_descriptors(1, 100'000'000, 1);
   CHECK(FewDescriptors::soft() == few.hard());
 }

@@ -56,7 +56,7 @@ const Variables& srun() {
   return variables;
 }
 
-// Of a job on several hosts.
+// The variables of a torchrun job on several hosts.
 const Variables& agents() {
   static const Variables variables{{"TORCHELASTIC_RUN_ID", "mine"},
                                    {"TORCHELASTIC_RESTART_COUNT", "0"},
@@ -285,7 +285,7 @@ TEST_CASE("a rendezvous is served already where the launcher says so of this ver
       {"RUEDA_RANK", "0"}, {"RUEDA_SIZE", "2"}, {"RUEDA_RENDEZVOUS", "unix:@here"}};
   CHECK_FALSE(launch_of(rank).is_served);
   CHECK(launch_of(with(rank, "RUEDA_RENDEZVOUS_STORE", "unix:@here")).is_served);
-  // A world of the program's own, within a job of `rueda run`.
+  // The program's own world, within a job of `rueda run`.
   CHECK_FALSE(launch_of(with(rank, "RUEDA_RENDEZVOUS_STORE", "unix:@there")).is_served);
 }
 
@@ -416,7 +416,7 @@ TEST_CASE("ranks on several hosts meet at the first of ports that follow from th
       CHECK(other.other_addresses != launch.other_addresses);
       CHECK(other.secret != launch.secret);
     }
-    // The user's own stays with the user.
+    // The user's secret itself is not used.
     CHECK(launch.secret != "known to the ranks");
     const Launch strange = meeting_across(with(row.variables, "RUEDA_SECRET", "known to others!"));
     CHECK(strange.address == launch.address);

@@ -27,7 +27,7 @@ std::string padded(int number, std::size_t width) {
   return std::string(width > plain.size() ? width - plain.size() : 0, '0') + plain;
 }
 
-// A list together with what it names, made independently of the parser: names as a product.
+// A list and its names, generated independently of the parser as a product.
 struct Generated {
   std::string list;
   Names names;
@@ -35,7 +35,7 @@ struct Generated {
 
 class Generator {
  public:
-  // `as_slurm`: only what Slurm's own parser takes and orders alike, see nodelist.h.
+  // `as_slurm`: only lists that Slurm's own parser accepts and orders alike, see nodelist.h.
   explicit Generator(unsigned seed, bool as_slurm = false) : random_(seed), as_slurm_(as_slurm) {}
 
   Generated list() {
@@ -93,7 +93,7 @@ class Generator {
 };
 
 Names named_by_slurm(const std::string& list) {
-  // scontrol wants a configuration, though it needs nothing of it.
+  // scontrol requires a configuration file, although it uses nothing from it.
   const std::string command =
       str("file=$(mktemp) || exit; trap 'rm $file' EXIT; "
           "printf 'ClusterName=a\\nSlurmctldHost=a\\nAuthType=auth/none\\n' >$file; "
@@ -105,7 +105,7 @@ Names named_by_slurm(const std::string& list) {
   std::array<char, 256> line{};
   while (std::fgets(line.data(), line.size(), output) != nullptr) {
     names.emplace_back(line.data());
-    names.back().pop_back();  // the end of the line
+    names.back().pop_back();  // the newline
   }
   CHECK(::pclose(output) == 0);
   return names;

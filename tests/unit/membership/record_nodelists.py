@@ -1,8 +1,8 @@
-"""Writes nodelists.txt: lists of nodes and what Slurm's scontrol makes of them, for where there is no Slurm.
+"""Writes nodelists.txt: node lists and their expansion by Slurm's scontrol, for tests without Slurm.
 
 python tests/unit/membership/record_nodelists.py [SCONTROL [PLUGIN_DIR]]
 
-PLUGIN_DIR: of a Slurm that is unpacked and not installed, whose library LD_LIBRARY_PATH names.
+PLUGIN_DIR: the plugins of a Slurm that is unpacked but not installed; LD_LIBRARY_PATH must name its library.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RECORDED = Path(__file__).with_name("nodelists.txt")
 COUNT = 100
 MOST_NAMES = 60
 TEXTS = ("n", "gpu-7", "rack", "a.b", "x9")
-# As people and sites write them.
+# Lists as users and sites write them.
 BY_HAND = (
     "node",
     "localhost",
@@ -63,7 +63,7 @@ def node_list(chosen: random.Random) -> str:
 
 
 def main(scontrol: str = "scontrol", plugins: str = "") -> None:
-    """Asks for each list."""
+    """Records the expansion of each list."""
     chosen = random.Random(0)
     with tempfile.NamedTemporaryFile("w") as configuration:
         configuration.write(_CONFIGURATION + (f"PluginDir={plugins}\n" if plugins else ""))

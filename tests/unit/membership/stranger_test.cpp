@@ -1,5 +1,5 @@
-// Connections that do not come from ranks of the job: of other users, without the job's secret, or
-// silent. They get nothing, and harm nothing.
+// Connections that do not come from ranks of the job: from other users, without the job's secret,
+// or silent. They get no data and do no harm.
 #include <fcntl.h>
 #include <grp.h>
 #include <sys/resource.h>
@@ -43,7 +43,7 @@ const std::string secret = "a secret that these ranks were given";
 std::string fresh_unix() {
   return "unix:@rueda-test-" + random_name();
 }
-// A port that was free a moment ago.
+// An address with a port that was just free.
 std::string fresh_tcp() {
   const auto listener = listen_on("tcp:127.0.0.1:0");
   REQUIRE(listener.ok());
@@ -56,7 +56,7 @@ struct Silence {
   ~Silence() { set_log_level(LogLevel::warning); }
 };
 
-// Whether `body` succeeds in a process of another user. Needs to be root.
+// Whether `body` succeeds in a process of another user. Requires root.
 bool succeeds_as_nobody(const std::function<void()>& body) {
   return exit_code_of([&] {
            expect(::setgroups(0, nullptr) == 0 && ::setresgid(nobody, nobody, nobody) == 0 &&
@@ -71,7 +71,7 @@ bool can_become_another_user() {
   return false;
 }
 
-// Connects as no rank would: without looking who listens.
+// Connects without checking who listens, which a rank would do.
 UniqueFd connect_blindly(const std::string& address) {
   const AbstractAddress name(address.substr(std::strlen("unix:@")));
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -86,7 +86,7 @@ UniqueFd connect_to(const std::string& address) {
   return std::move(fd).value();
 }
 
-// Whether the other side has closed the connection, or does until the deadline.
+// Whether the other side closes the connection by the deadline.
 bool is_closed(int fd, Time deadline) {
   std::array<char, 4096> bytes;
   while (Clock::now() < deadline) {
@@ -97,17 +97,17 @@ bool is_closed(int fd, Time deadline) {
   return false;
 }
 
-// A conversation with a rendezvous, word by word.
+// A client of a rendezvous, message by message.
 class Caller {
  public:
   explicit Caller(UniqueFd fd) : link_(std::move(fd), false) {}
 
-  // Whether the other side has closed the connection meanwhile is for hear() to tell.
+  // Ignores a closed connection; hear() reports it.
   void say(const RendezvousWords& words) {
     link_.enqueue(words.to_frame());
     (void)link_.write();
   }
-  // Nothing where the other side closes the connection instead.
+  // Returns nullopt if the other side closes the connection instead.
   std::optional<RendezvousWords> hear() {
     const Time deadline = soon();
     Status broken;
@@ -126,7 +126,7 @@ class Caller {
   SocketLink link_;
 };
 
-// Says that it is this rank of two; the words of both sides.
+// Presents itself as this rank of two; returns the words of both sides.
 RendezvousHello greet(Caller& caller, std::uint32_t rank) {
   RendezvousHello hello{rank, 2, random_name(), {}};
   caller.say({Verb::hello, rank, 2, hello.rank_word, {}});
@@ -138,7 +138,7 @@ RendezvousHello greet(Caller& caller, std::uint32_t rank) {
   return hello;
 }
 
-// Two ranks meet at the address, where rank 0 is already.
+// Rank 1 joins rank 0 at the address, and both complete a barrier.
 void meet(Bootstrap& first, const std::string& address) {
   run_ranks(2, [&](int rank) {
     if (rank == 0) return expect_ok(first.barrier(soon()), "barrier of rank 0");
@@ -154,15 +154,15 @@ std::unique_ptr<Bootstrap> open_rendezvous(const std::string& address) {
   return std::move(first).value();
 }
 
-// No descriptor can be opened until it is destroyed. Not even by UBSan, which looks at an object's
-// type through a pipe when it sees it for the first time: check what has come of it afterwards.
+// No descriptor can be opened while it exists, not even by UBSan, which checks an object's type
+// through a pipe when it first sees it: so check results afterwards.
 class NoDescriptors {
  public:
   NoDescriptors() {
     ::getrlimit(RLIMIT_NOFILE, &before_);
     const UniqueFd next(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     rlimit now = before_;
-    now.rlim_cur = static_cast<rlim_t>(next.get());  // the lowest that is free
+    now.rlim_cur = static_cast<rlim_t>(next.get());  // the lowest free descriptor
     ::setrlimit(RLIMIT_NOFILE, &now);
   }
   ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
@@ -173,7 +173,7 @@ class NoDescriptors {
   rlimit before_{};
 };
 
-// Two ranks' control lanes, progressed by one thread, and what rank 1 has heard of rank 0.
+// Two ranks' control lanes, progressed by one thread, and what rank 1 has received from rank 0.
 struct TwoLanes {
   TwoLanes() : hub(2) {
     run_ranks(2, [&](int rank) {
@@ -207,7 +207,7 @@ struct TwoLanes {
   }
 
   InprocHub hub;
-  std::string address;  // of rank 1
+  std::string address;  // rank 1's
   std::array<std::unique_ptr<ControlLane>, 2> lanes;
   std::vector<std::string> heard;
   std::vector<std::string> losses;
@@ -248,7 +248,7 @@ TEST_CASE("a process of another user is let in nowhere, and lets nobody in") {
   REQUIRE(listener.ok());
   const std::string address = listener.value().address;
   CHECK(is_served(address));
-  CHECK(accept_from(listener.value().fd.get()).fd);  // what that has left
+  CHECK(accept_from(listener.value().fd.get()).fd);  // the connection that is_served() made
   CHECK(succeeds_as_nobody([&] {
     const Status refused = start_connecting(address).status();
     expect(contains(refused, "runs as user 0, not as 65534"), refused.to_string());
@@ -260,7 +260,7 @@ TEST_CASE("a process of another user is let in nowhere, and lets nobody in") {
     expect(is_closed(fd.get(), soon()), "it is rejected");
   });
   REQUIRE(wait_readable(listener.value().fd.get(), soon()));
-  // Those that the first child has left, and this one.
+  // The first child's connections, and this child's.
   const Time deadline = soon();
   int code = -1;
   while (::waitpid(child, &code, WNOHANG) == 0 && Clock::now() < deadline) {
@@ -274,7 +274,7 @@ TEST_CASE("a process of another user does not become a rank, though it knows the
   if (!can_become_another_user()) return;
   const Silence silence;
   const std::string address = fresh_unix();
-  // Started before this process has threads.
+  // Forked before this process has threads.
   std::array<int, 2> go{};
   REQUIRE(::pipe(go.data()) == 0);
   const pid_t child = start_child([&] {
@@ -320,7 +320,7 @@ TEST_CASE("whoever does not know the job's secret does not become a rank") {
       CHECK(contains(entered.status(), "RUEDA_SECRET"));
       CHECK_FALSE(contains(entered.status(), secret));
     }
-    // One that does not care what the store proves.
+    // A client that ignores what the store proves.
     Caller caller(connect_to(address));
     const RendezvousHello hello = greet(caller, 1);
     caller.say({Verb::prove, 0, 0, {}, hello.proof_of_rank(RendezvousHello::key_of("guess"))});
@@ -394,7 +394,7 @@ TEST_CASE("the rendezvous takes no long frame from one that has not said who it 
     if (sent < 0 && errno != EAGAIN) break;
     if (sent > 0) taken += static_cast<std::size_t>(sent);
   }
-  CHECK(taken < std::size_t{8} << 20);  // what the sockets hold
+  CHECK(taken < std::size_t{8} << 20);  // no more than the socket buffers hold
   meet(*first, address);
 }
 
@@ -424,8 +424,8 @@ TEST_CASE("the rendezvous sleeps while no descriptor is left, and goes on when t
   {
     const NoDescriptors none;
     connected = ::connect(another.get(), name.get(), name.length);
-    // Each of the store's naps is a voluntary switch, as each of these; one that looks again at
-    // once makes none.
+    // Each sleep of the store is a voluntary context switch, as is each sleep of this loop; a store
+    // that retries immediately makes none.
     rusage begun{};
     ::getrusage(RUSAGE_SELF, &begun);
     const auto switches = [&] {
@@ -449,7 +449,7 @@ TEST_CASE("silent callers cost those who answer calls no time") {
   const auto listener = listen_on(fresh_unix());
   REQUIRE(listener.ok());
   const std::string world = random_name();
-  // One after the other, at five seconds each, they would take longer than the deadline allows.
+  // One after the other, at five seconds each, they would take longer than the deadline.
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 30; ++i) silent.push_back(connect_to(listener.value().address));
   const auto stranger = call_rank_zero(listener.value().address, random_name(), 1);
@@ -485,10 +485,10 @@ TEST_CASE("calls are answered until the deadline, however many strangers come") 
   const long when_over = came;
   const Time deadline = soon();
   while (came < when_over + 10 && Clock::now() < deadline) {
-    // Where the listener's queue is full, each of them would wait for seconds.
+    // With a full listen queue, each connection would wait for seconds.
     accept_from(listener.value().fd.get()).fd.reset();
   }
-  CHECK(came >= when_over + 10);  // they had not ended
+  CHECK(came >= when_over + 10);  // they had not stopped coming
   done = true;
   strangers.join();
   CHECK(status.code() == ErrorCode::initialization);
@@ -512,8 +512,8 @@ TEST_CASE("those who answer calls sleep while no descriptor is left, and end at 
     return ended;
   }();
   CHECK(contains(status, "rank 1 did not connect"));
-  // Each nap is a voluntary switch, and a crowded machine makes them long; who looks again at once
-  // makes none.
+  // Each sleep is a voluntary context switch, and may be long on a busy machine; retrying
+  // immediately makes none.
   CHECK(now.ru_nvcsw - begun.ru_nvcsw >= 1);
 }
 
@@ -527,7 +527,7 @@ TEST_CASE("silent connections to a control lane cost no rank its place") {
   }
   two.say("hello");
   two.progress_until([&] { return two.heard.size() == 1; });
-  // The oldest had to go.
+  // The oldest connection was closed.
   CHECK(is_closed(silent.front().get(), soon()));
   for (int i = 0; i < 200; ++i) {
     silent.push_back(connect_to(two.address));
@@ -561,7 +561,7 @@ TEST_CASE("a rank that is rejected before it was heard calls again, and nothing 
 TEST_CASE("whoever does not know the world's key takes no rank's place on the control lane") {
   const Silence silence;
   TwoLanes two;
-  // Well-formed but for the proof.
+  // Well-formed except for the proof.
   std::array<std::byte, Handshake::hello_bytes> hello{};
   std::memcpy(hello.data(), "ruedactl", 8);
   const std::array<std::uint32_t, 2> version_and_rank{3, 0};

@@ -1,4 +1,4 @@
-// The trial of the links between hosts.
+// The trial of links between hosts.
 #include <catch2/catch.hpp>
 #include <memory>
 #include <vector>
@@ -12,7 +12,7 @@ namespace rueda::test::world_link_trial_test {
 
 namespace {
 
-// Takes everything and completes nothing, as a link to a host that does not answer.
+// Accepts every transfer and completes none, like a link to a host that does not answer.
 class SilentTransport final : public Transport {
  public:
   SilentTransport(int rank, int size) : rank_(rank), size_(size) {}
@@ -144,11 +144,11 @@ TEST_CASE("large messages decide which links are quicker, and small ones where t
   const LinkCosts agreeing{15'000, 12, true};
   CHECK_FALSE(is_quicker(tcp, verbs));
   CHECK(is_quicker(verbs, tcp));
-  CHECK_FALSE(is_quicker(tcp, polled));  // as quick, but four times the latency
+  CHECK_FALSE(is_quicker(tcp, polled));  // similar for large messages, four times the latency
   CHECK(is_quicker(polled, tcp));
   CHECK(is_quicker(tcp, agreeing));
   CHECK_FALSE(is_quicker(agreeing, tcp));
-  CHECK(is_quicker(tcp, tcp));  // whoever comes second needs no polling
+  CHECK(is_quicker(tcp, tcp));  // a tie goes to the second kind, which needs no polling
 }
 
 }  // namespace rueda::test::world_link_trial_test

@@ -22,7 +22,7 @@ namespace rueda::test::world_test {
 
 namespace {
 
-// Ranks on the hosts of these identities, which can use MPI.
+// Ranks that can use MPI, on these hosts.
 std::vector<RankFacts> ranks_on(const std::vector<std::string>& hosts) {
   std::vector<RankFacts> ranks;
   for (const std::string& host : hosts) {
@@ -53,7 +53,7 @@ TEST_CASE("local and cross ranks are those of Horovod") {
   struct Expectation {
     int local_rank, local_size, cross_rank, cross_size;
   };
-  // Three hosts with two, three and one rank, and not side by side.
+  // Three hosts with two, three and one rank, interleaved.
   const auto ranks = ranks_on({"a", "b", "a", "b", "c", "b"});
   const std::array<Expectation, 6> expected{
       {{0, 2, 0, 3}, {0, 3, 1, 3}, {1, 2, 0, 2}, {1, 3, 1, 2}, {0, 1, 2, 3}, {2, 3, 0, 1}}};
@@ -111,7 +111,7 @@ TEST_CASE("of another build the facts tell which it is, whatever comes after tha
     }
     facts.version = RUEDA_VERSION;
   }
-  // 0.1.0 as it was first released: its host's identity and name, and no version.
+  // The facts of the first 0.1.0: the host's identity and name, and no version.
   const auto first = RankFacts::decode(std::string("\x01\x03"
                                                    "id1\x05"
                                                    "hostb") +
@@ -138,7 +138,7 @@ TEST_CASE("builds that differ are named with their ranks and hosts") {
         "Install the same one everywhere");
 }
 
-// In earlier versions the error was what std::stoull says of such a text.
+// Earlier versions gave the error text of std::stoull instead.
 TEST_CASE("a number of bytes that is none is shown as it is") {
   auto ranks = ranks_on({"a", "a"});
   std::size_t index = 0;
@@ -266,7 +266,7 @@ TEST_CASE("every rank fails alike where options differ or nothing works") {
 
 namespace {
 
-// Changes what a rank reads, or what it tells.
+// Changes the values that a rank gets or puts.
 class Altered final : public Bootstrap {
  public:
   using Change = std::function<std::string(const std::string& key, const std::string& value)>;
@@ -326,8 +326,8 @@ TEST_CASE("ranks of different builds, or that make no sense, form no world") {
   }
 }
 
-// Two virtual machines that were resumed from one snapshot: the same identity, but a socket of one
-// does not exist on the other. Here ranks 2 and 3 hear wrong names of the sockets of 0 and 1.
+// Two virtual machines resumed from one snapshot have the same identity, but a socket of one does
+// not exist on the other. Here ranks 2 and 3 get wrong names for the sockets of ranks 0 and 1.
 TEST_CASE("ranks that cannot reach each other are on two hosts, whatever their identities say") {
   InprocHub hub(4);
   run_ranks(4, [&](int rank) {

@@ -1,5 +1,5 @@
-// What members of a channel show each other lies apart: no member's of another, nothing of one
-// collective on that of the next.
+// What members of a channel show each other does not overlap, either between members or between one
+// collective and the next.
 #include "onehost/channel.h"
 
 #include <catch2/catch.hpp>
@@ -40,7 +40,7 @@ TEST_CASE("lines, slots and tables of two collectives in a row lie apart, within
       CHECK(all[i].begin + all[i].bytes <= begin + ChannelMemory::bytes_for(slot));
       for (std::size_t j = 0; j < i; ++j) CHECK_FALSE(overlap(all[i], all[j]));
     }
-    // The one after the next is where the first was.
+    // The collective after the next reuses the memory of the first.
     memory.turn_to(9);
     CHECK(memory.slot_of(member) == all[1].begin);
   }

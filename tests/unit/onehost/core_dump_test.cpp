@@ -1,4 +1,4 @@
-// What a rank that dies leaves in a core file: nothing of what it shares with others.
+// The core file of a rank that dies contains no memory that it shares with others.
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -20,7 +20,7 @@ namespace rueda::test::core_dump_test {
 
 namespace {
 
-// The mappings of shared files of this process, and those of them that are left out of core files.
+// Counts of this process's mappings of shared files, and of those left out of core files.
 struct SharedMappings {
   int all = 0;
   int left_out = 0;
@@ -43,10 +43,10 @@ SharedMappings shared_mappings() {
 }
 
 constexpr std::size_t registered_bytes = std::size_t{256} << 20;
-// So that a core file with all of it does not fill the disk.
+// Keeps a core file with all of it from filling the disk.
 constexpr rlim_t max_dumped = 2 * registered_bytes;
 
-// Why no core file will lie in the working directory; empty where one will.
+// Why no core file would be written to the working directory; empty if one would be.
 std::string why_no_core_file() {
   if (!can_limit_addresses) return "sanitizers write no core files";
   std::string pattern;
@@ -59,7 +59,7 @@ std::string why_no_core_file() {
   return {};
 }
 
-// Where the process works while it lives; gone with all that is in it.
+// A working directory for the lifetime of this object, removed with its contents.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

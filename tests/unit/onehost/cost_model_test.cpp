@@ -1,4 +1,4 @@
-// What suits which size, by figures that are made up.
+// Which algorithm suits which size, by made-up costs.
 #include "onehost/cost_model.h"
 
 #include <catch2/catch.hpp>
@@ -7,7 +7,7 @@
 namespace rueda {
 namespace {
 
-// Straight lines through these two points, in ns.
+// A straight line in ns, sampled at 2, 32 and `large_kib` KiB.
 MeasuredCost line(double at_nothing, double per_kib, double large_kib) {
   return {at_nothing + 2 * per_kib, at_nothing + 32 * per_kib, at_nothing + large_kib * per_kib};
 }
@@ -33,7 +33,7 @@ TEST_CASE("two ranks whose memory the kernel reaches quickly need no parts") {
 }
 
 TEST_CASE("where the kernel is slow, and copies of whole tensors too, they go in parts") {
-  // As 8 ranks on 16 processors.
+  // As with 8 ranks on 16 processors.
   const HostCosts costs =
       costs_of(line(1000, 1400, 256), line(3000, 260, 256), line(20'000, 480, 256));
   CHECK(table_of(costs).to_string() == "flat:0-4K;staged:4K-");

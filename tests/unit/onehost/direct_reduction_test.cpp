@@ -1,5 +1,5 @@
-// Which rank combines what, where ranks reach into each other's tensors, and that each element is
-// combined once.
+// Which rank combines what if ranks access each other's tensors directly; each element is combined
+// exactly once.
 #include "onehost/direct_reduction.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 using Elements = std::vector<std::int32_t>;
 
-// In memory that all ranks see, so that nothing has to be asked of the kernel.
+// In memory that all ranks can access without a system call.
 struct Tensor {
   explicit Tensor(std::int64_t its_count, std::int32_t value) : count(its_count) {
     auto pool = RegisteredMemory::of_process();
@@ -34,10 +34,10 @@ struct Tensor {
   std::shared_ptr<std::byte[]> memory;
 };
 
-// Both ranks of a host, in this thread: each combines a chunk in turn, rank 0 `ahead` of them
-// first. What each has done is returned.
+// The outcome of two ranks on one host, both run by this thread: they combine chunks in turn, after
+// rank 0 has combined `ahead` chunks.
 struct Run {
-  std::vector<Elements> results;  // of rank 0, then of rank 1
+  std::vector<Elements> results;  // rank 0, then rank 1
   std::vector<std::int64_t> combined;
 };
 
@@ -136,7 +136,7 @@ TEST_CASE("shares cover a tensor, one after the other, and begin on cache lines"
 }
 
 TEST_CASE("each element is combined once, by whichever rank comes to it") {
-  // Shares of few chunks; claimed ones; several tensors, whose borders lie within chunks.
+  // Shares of few chunks; claimed chunks; several tensors with borders within chunks.
   const auto counts =
       GENERATE(std::vector<std::int64_t>{0}, std::vector<std::int64_t>{1},
                std::vector<std::int64_t>{40}, std::vector<std::int64_t>{1000},

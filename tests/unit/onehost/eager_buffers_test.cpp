@@ -1,4 +1,4 @@
-// What is sent along with a round of a plan, between ranks that share memory.
+// Data sent along with a round of a plan, between ranks that share memory.
 #include "onehost/eager_buffers.h"
 
 #include <array>
@@ -69,7 +69,7 @@ TEST_CASE("all see what each has sent along with every round") {
     std::uint64_t number = 0;
     for (const int slot : {0, 31, 32, 299}) {
       for (const std::size_t bytes : {0, 1, 56, 57, 2048, 2049, 4096, 4097, 16384, 100}) {
-        // Here the same slot gets a new plan at once: nobody is behind.
+        // The slot gets its next plan at once, because no rank lags behind.
         const ReadinessTable::Plan plan{slot, ++number};
         buffers.reserve(slot, bytes);
         for (std::uint64_t round = 0; round < 7; ++round) {
@@ -87,7 +87,7 @@ TEST_CASE("all see what each has sent along with every round") {
                    str("what ", member, " has sent along"));
           }
         }
-        // All have read the last round before anybody reserves the slot anew.
+        // All ranks have read the last round before any of them reserves the slot again.
         expect(table.join({slot, ++number}, 0) != ReadinessTable::Joined::off,
                "a plan that goes on");
         wait_until([&] { return table.read(read).has_value(); });
@@ -185,7 +185,7 @@ TEST_CASE("without the memory of one member nothing is collected by any, and lat
   std::barrier together(2);
   run_members(2, [&](const Place& place) {
     std::uint64_t other_key = 5;
-    // What is left on rank 1 is too short for a part; another part is looked for later.
+    // The memory left on rank 1 is too small for a part; it tries again later.
     try {
       while (place.rank == 1) {
         static_cast<void>(place.host->publish(other_key++, std::size_t{1} << 20));

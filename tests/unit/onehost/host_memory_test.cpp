@@ -42,7 +42,7 @@ std::vector<int> all_ranks(const HostMemory& memory) {
   return ranks;
 }
 
-// Until it is there; ranks publish when they come to it.
+// Waits for the block, because ranks publish at different times.
 std::byte* await(const HostMemory& memory, int rank, std::uint64_t key) {
   const Time deadline = soon();
   for (;;) {
@@ -100,7 +100,8 @@ TEST_CASE("each rank finds what the others publish") {
 }
 
 TEST_CASE("what all members have retired is taken again, zeroed") {
-  // Far more than a control memory holds, with keys that come and go, and ranks at different paces.
+  // Far more memory than a control memory holds, with short-lived keys and ranks at different
+  // paces.
   on_one_host(3, [](HostMemory& memory) {
     const auto ranks = all_ranks(memory);
     const Time deadline = soon();
@@ -115,7 +116,7 @@ TEST_CASE("what all members have retired is taken again, zeroed") {
           std::this_thread::yield();
         }
       }
-      // Peers write elsewhere each time, perhaps already while this rank looks.
+      // Peers write to another page each time, possibly while this rank checks.
       const std::size_t written = key % 3;
       for (std::size_t page = 0; page < 3; ++page) {
         expect(page == written || is_zero(own + page * 4096, 4096), "zeroed");
@@ -269,7 +270,7 @@ TEST_CASE("descriptors of more ranks than a message holds reach all") {
   REQUIRE(listener.ok());
   const MeetingPoint place{listener.value().fd.get(), listener.value().address, random_name()};
   run_ranks(size, [&](int rank) {
-    // The length of the file tells whose it is.
+    // The file's length identifies its rank.
     const auto file = make_memory_file(static_cast<std::size_t>(rank + 1) * 4096);
     expect_ok(file.status(), "a file");
     const std::array<int, 3> own{file.value().get(), file.value().get(), file.value().get()};
@@ -298,7 +299,7 @@ TEST_CASE("handing descriptors on ends where it is interrupted") {
   REQUIRE(file.ok());
   const std::array<int, 1> own{file.value().get()};
   const auto take = [](int, std::span<UniqueFd>) { return Status(); };
-  for (const int rank : {0, 1}) {  // the other never comes
+  for (const int rank : {0, 1}) {  // the other rank never comes
     const Interruptible interruptible([] { throw Interrupted(); }, std::chrono::milliseconds(1));
     REQUIRE_THROWS_AS(exchange_descriptors(place, rank, 2, own, take, soon()), Interrupted);
   }

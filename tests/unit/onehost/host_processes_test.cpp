@@ -27,7 +27,7 @@ namespace {
 
 using Body = std::function<void(HostMemory&)>;
 
-// Children that are ranks of one world; what is left of them is ended with the object.
+// Child processes that are the ranks of one world; the destructor ends those that are left.
 class Processes {
  public:
   Processes(int size, const std::function<void(Bootstrap&)>& body) {
@@ -50,10 +50,10 @@ class Processes {
   Processes(const Processes&) = delete;
   Processes& operator=(const Processes&) = delete;
 
-  // Waits for the rank; its exit code, -1 where a signal ended it.
+  // Waits for the rank; returns its exit code, or -1 if a signal ended it.
   int end_of(int rank) {
     const pid_t child = children_[static_cast<std::size_t>(rank)];
-    children_[static_cast<std::size_t>(rank)] = start_child([] {});  // takes its place
+    children_[static_cast<std::size_t>(rank)] = start_child([] {});  // a placeholder
     return exit_code_of_child(child);
   }
   bool all_succeed() {
@@ -68,7 +68,7 @@ class Processes {
   std::vector<pid_t> children_;
 };
 
-// Runs body on `size` processes that share memory, after prepare(rank) on each.
+// Runs `body` on `size` processes that share memory, after prepare(rank) on each.
 bool succeeds_on(
     int size, const Body& body, const std::function<void(int rank)>& prepare = [](int) {}) {
   return Processes(size,
@@ -86,7 +86,7 @@ std::byte* await_block(const HostMemory& memory, int rank, std::uint64_t key) {
   return memory.find(rank, key);
 }
 
-// Tells the others a number, under a key of its own; and hears it.
+// tell() publishes a number to the other ranks under its own key; hear() reads a rank's number.
 void tell(HostMemory& memory, std::uint64_t key, std::uint64_t number) {
   auto* place = memory.publish(key, 16);
   reinterpret_cast<std::atomic<std::uint64_t>*>(place)[1] = number;
@@ -123,7 +123,7 @@ void read_and_write_a_peer(HostMemory& memory) {
 }  // namespace
 
 TEST_CASE("processes read and write each other's memory") {
-  // Whether they may is the system's affair, and then it is the same for all.
+  // The system decides whether they may, and decides the same for all.
   CHECK(succeeds_on(3, [](HostMemory& memory) {
     if (memory.has_direct_access()) return read_and_write_a_peer(memory);
     expect(contains(memory.no_direct_access(), "cannot read the memory of rank"), "the reason");
@@ -143,7 +143,7 @@ TEST_CASE("where one rank may not, all ranks know and name it") {
           expect(!memory.read_from(0, &value, 4096, 4).ok(), "reading is refused");
           expect(!memory.write_to(0, &value, 4096, 4).ok(), "writing is refused");
         }
-        meet(memory, 1);  // the rest works
+        meet(memory, 1);  // everything else works
       },
       [](int rank) {
         if (rank == 1) forbid({SYS_process_vm_readv, SYS_process_vm_writev}, EPERM);
@@ -262,12 +262,12 @@ TEST_CASE("a process that wants a processor is told from one that sleeps or is s
 TEST_CASE("nothing is left of ranks that are killed") {
   {
     Processes ranks(2, [](Bootstrap& bootstrap) {
-      // Rank 0 serves the rendezvous: from here on it has the connections of all.
+      // Rank 0 serves the rendezvous and from here on holds connections to all ranks.
       expect_ok(bootstrap.allgather("test/entered", std::string(), soon()).status(), "entering");
       const std::size_t before = open_descriptors();
       const auto memory = HostMemory::form(bootstrap, soon()).value();
-      // The registered memory, the own life line and, of each rank, its process, its life line and
-      // what wakes it. The files of peers are mapped only.
+      // The registered memory, this rank's life line and, for each rank, its process, its life line
+      // and its wake descriptor. Files of peers are only mapped.
       expect(open_descriptors() <= before + 8, "descriptors are closed");
       const auto tensor = allocate(100);
       static_cast<void>(memory->publish(2, huge_page));

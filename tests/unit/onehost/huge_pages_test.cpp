@@ -16,8 +16,8 @@
 namespace rueda::test::huge_pages_test {
 namespace {
 
-// Ordinary memory that begins `offset` bytes behind where a huge page may begin, with nothing
-// mapped on either side.
+// Ordinary memory that begins `offset` bytes after a huge-page boundary, with unmapped memory on
+// both sides.
 class OrdinaryMemory {
  public:
   explicit OrdinaryMemory(std::size_t bytes, std::size_t offset = 0)
@@ -41,7 +41,7 @@ class OrdinaryMemory {
   std::byte* data_;
 };
 
-// What the kernel says of the mapping that holds the address.
+// The AnonHugePages of the mapping that holds the address, in bytes.
 std::size_t huge_bytes_at(const std::byte* address) {
   std::ifstream mappings("/proc/self/smaps");
   const auto wanted = reinterpret_cast<std::uint64_t>(address);
@@ -59,7 +59,7 @@ std::size_t huge_bytes_at(const std::byte* address) {
   return 0;
 }
 
-// Any bytes, the same each time.
+// Fills the memory with reproducible random bytes.
 void fill(std::byte* memory, std::size_t bytes) {
   std::mt19937_64 random(bytes);
   for (std::size_t at = 0; at + sizeof(std::uint64_t) <= bytes; at += sizeof(std::uint64_t)) {
@@ -86,7 +86,7 @@ TEST_CASE("tensors of any size and place keep their contents, and nothing else i
   const std::size_t bytes =
       GENERATE(0, 1, 4096, 1 << 20, (1 << 20) + 1, 2 << 20, (3 << 20) + 5, 5 << 20);
   CAPTURE(offset, bytes);
-  // The mapping ends with the tensor's last page: a neighbour would be a fault.
+  // The mapping ends with the tensor's last page: access beyond it would fault.
   const std::size_t whole_offset = offset / 4096 * 4096;
   const OrdinaryMemory memory(bytes + 2 * 4096, whole_offset);
   std::byte* const tensor = memory.data() + (offset - whole_offset);
@@ -123,7 +123,7 @@ TEST_CASE("threads write a tensor while it is put onto huge pages") {
   constexpr std::size_t bytes = 2 * huge_page;
   const OrdinaryMemory memory(bytes);
   auto* const words = reinterpret_cast<std::atomic<std::uint64_t>*>(memory.data());
-  constexpr std::size_t stride = 512;  // one word in each small page
+  constexpr std::size_t stride = 512;  // one word per small page
   constexpr int rounds = 40;
   std::vector<std::thread> threads;
   for (int number = 0; number < 3; ++number) {

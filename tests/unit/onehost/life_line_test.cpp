@@ -1,4 +1,4 @@
-// What tells of the end of a process while the kernel is still at taking it down.
+// How the end of a process is noticed while the kernel is still tearing it down.
 #include "onehost/life_line.h"
 
 #include <poll.h>
@@ -29,7 +29,7 @@ namespace rueda::test::life_line_test {
 
 namespace {
 
-// ThreadSanitizer lets none begin in a child of a process that has threads.
+// ThreadSanitizer allows no new thread in a forked child of a process with threads.
 #if defined(__SANITIZE_THREAD__)
 constexpr bool children_may_begin_threads = false;
 #else
@@ -38,8 +38,8 @@ constexpr bool children_may_begin_threads = true;
 
 constexpr long close_range_call = 436;  // as on all of Linux's architectures
 
-// A child that has handed over its life line and the descriptor of its process, and has a child of
-// its own, which has copies of all its descriptors and outlives it until the pipe is closed.
+// A child that has handed over its life line and its process descriptor. Its own child holds copies
+// of all its descriptors and outlives it until the pipe is closed.
 class Doomed {
  public:
   Doomed() {
@@ -93,7 +93,7 @@ bool is_readable(int fd) {
   return ::poll(&entry, 1, 0) > 0;
 }
 
-// The one that holds the life line.
+// The thread that holds the life line.
 pid_t other_thread_of(pid_t process) {
   const std::filesystem::directory_iterator threads("/proc/" + std::to_string(process) + "/task");
   for (const auto& entry : threads) {
@@ -120,7 +120,7 @@ TEST_CASE("a life line ends with its process, whatever its children hold") {
   CHECK(wait_readable(doomed.line(), soon()));
 }
 
-// In children, so that this process stays one without threads.
+// In children, so that this process stays single-threaded.
 TEST_CASE("a process has one life line, and a forked child another") {
   CHECK(exit_code_of([] {
           const int line = life_line();
@@ -157,8 +157,8 @@ TEST_CASE("who lives has not left its memory, and of who is not there nothing is
   CHECK_FALSE(has_left_memory(1 << 30));
 }
 
-// A thread that is traced stays, without memory, until its tracer waits for it, and the process is
-// not over before: so there is time to look between its last instruction and its end.
+// A traced thread remains, without memory, until its tracer waits for it, and its process does not
+// end before that. This leaves time between the last instruction and the end.
 TEST_CASE("a peer has ended when nothing of it runs, before the kernel says that it is over") {
   Doomed doomed;
   const UniqueFd over(::dup(doomed.descriptor()));

@@ -1,6 +1,6 @@
-// Shared memory where the system has no more: an error, never a signal. The files that Rueda makes
-// are put onto a file system of a few MiB, which fails as a system does that has promised as much
-// memory as it may (vm.overcommit_memory=2).
+// Exhausted shared memory is an error, never a signal. Rueda's memory files are placed on a file
+// system of a few MiB, which fails like a system that has committed all its memory
+// (vm.overcommit_memory=2).
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -22,12 +22,12 @@
 
 namespace {
 
-// Where files of memory lie; "" for where the system puts them.
+// Folder of the memory files; "" for the system's default.
 std::string folder_of_files;
 
 }  // namespace
 
-// In place of the system's.
+// Replaces the C library's function.
 extern "C" int memfd_create(const char* name, unsigned flags) noexcept {
   if (folder_of_files.empty()) {
     return static_cast<int>(::syscall(SYS_memfd_create, name, flags));
@@ -42,8 +42,8 @@ namespace {
 constexpr std::size_t mebibyte = std::size_t{1} << 20;
 constexpr int cannot_mount = 77;
 
-// Runs `body` in a child whose shared memory has this much room. True where it went well, or where
-// the system does not let this process mount anything.
+// Runs `body` in a child with this much shared memory. Returns true if it succeeds, or if this
+// process may not mount file systems.
 bool succeeds_within(std::size_t mebibytes, const std::function<void()>& body) {
   const int code = exit_code_of([&] {
     const std::string folder = std::filesystem::temp_directory_path().string();
@@ -81,7 +81,7 @@ TEST_CASE("registered memory that the system does not have is refused when it is
     expect(kept != nullptr, "there is room for this");
     std::memset(kept.get(), 7, 16 * mebibyte);
     expect(memory.allocate(64 * mebibyte) == nullptr, "there is none for so much");
-    // What the attempt had taken is there again.
+    // What the failed attempt had taken is available again.
     for (int round = 0; round < 3; ++round) {
       const auto more = memory.allocate(10 * mebibyte - 12345);
       expect(more != nullptr && is_zero(more.get(), 10 * mebibyte - 12345), "there is for less");
@@ -121,8 +121,8 @@ TEST_CASE("a channel for which the system has no memory is an error") {
       return reduction.status();
     };
     for (int round = 0; round < 4; ++round) expect_ok(run(channel), "there is room");
-    // Channels, each with what it needs, until there is no memory for another: for its first page,
-    // or for what travels through it.
+    // Opens channels, each with all it needs, until memory runs out: for a first page, or for the
+    // data that passes through the channel.
     std::vector<std::unique_ptr<HostChannel>> channels;
     bool is_full = false;
     for (std::uint64_t key = 2; !is_full; ++key) {

@@ -1,4 +1,4 @@
-// Collectives in shared memory: ranks are threads, driven by hand without an engine.
+// Collectives in shared memory: ranks are threads, driven by the test instead of an engine.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ void finish(Collective& collective) {
   collective.status().throw_if_error();
 }
 
-// Goes on until it has arrived, for which the others must have opened the channel.
+// Advances until it has arrived, which requires that the others have opened the channel.
 template <class Collective>
 void arrive(Collective& collective) {
   const Time deadline = soon();
@@ -67,7 +67,7 @@ std::byte* bytes_of(T* data) {
   return reinterpret_cast<std::byte*>(data);
 }
 
-// Where a rank's tensor lies.
+// The kind of memory that holds a rank's tensors.
 enum class Memory { ordinary, registered, mixed };
 
 struct Tensor {
@@ -99,7 +99,7 @@ TEST_CASE("an allreduce of any size, in any memory, sums in the order of the ran
       for (const std::size_t count : counts) {
         Tensor tensor(count, memory, rank);
         const auto value = [&](int of, std::size_t i) {
-          // Of all magnitudes, so that another order gives other bits.
+          // Values of all magnitudes, so that another order gives other bits.
           const auto mixed = (static_cast<std::uint32_t>(of * 1000003 + round * 17) +
                               static_cast<std::uint32_t>(i)) *
                              2654435761U;
@@ -115,7 +115,7 @@ TEST_CASE("an allreduce of any size, in any memory, sums in the order of the ran
           for (int other = 1; other < size; ++other) sum += value(other, i);
           expect(tensor.data[i] == sum, "element " + std::to_string(i));
         }
-        // What a rank writes afterwards is its own.
+        // What a rank writes after the run must not affect others.
         for (std::size_t i = 0; i < count; ++i) tensor.data[i] = -1;
       }
     }
@@ -128,9 +128,9 @@ TEST_CASE("tensors that others cannot see go through the slots, some ranks contr
   const bool in_place = GENERATE(true, false);
   HostPolicy policy = small_policy();
   policy.staged_limit = 8 << 20;
-  // What would fit a slot as a whole goes in parts as well.
+  // Tensors that would fit a slot as a whole are also split into parts.
   policy.flat_limit = GENERATE(std::size_t{1024}, slot_bytes);
-  // Parts of a chunk, whole rounds, and more rounds than there is room for, between small ones.
+  // One chunk, whole rounds, and more rounds than there is room for, between small tensors.
   const std::vector<std::size_t> counts{300, 8192, 20'001, 5, 300'001, 65'536, 400, 300'000};
   run_on_host(size, [&](HostChannel& channel) {
     const int rank = channel.rank();
@@ -307,7 +307,7 @@ TEST_CASE("collectives of one channel queue up") {
 }
 
 TEST_CASE("a collective on a channel is an operation: it says whom it awaits and counts each run") {
-  std::atomic<int> asked{0};  // rank 0 has, in so many rounds, before rank 1 came
+  std::atomic<int> asked{0};  // rounds in which rank 0 asked before rank 1 came
   run_on_host(2, [&](HostChannel& channel) {
     std::vector<float> data(100, 1);
     TransferCounters counters;
@@ -368,7 +368,7 @@ TEST_CASE("a rank that gives up waits until nobody touches its tensor") {
       expect(!gone, "the other waits");
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    while (reduction->advance()) continue;  // what is left of the work
+    while (reduction->advance()) continue;  // the remaining work
     while (!gone) {
       expect(Clock::now() < limit, "the other goes once the work is done");
       std::this_thread::yield();
@@ -418,7 +418,7 @@ TEST_CASE("a rank whose data others take waits for them, too, when it gives up")
   });
 }
 
-// Rank 1 says where its tensors lie and does nothing more; rank 0 cannot reach one of them.
+// Rank 1 only publishes where its tensors are; rank 0 cannot access one of them.
 template <class Make>
 void reach_what_cannot_be_reached(int input_protection, int output_protection, const Make& make) {
   constexpr std::size_t bytes = 16 << 10;
@@ -461,7 +461,7 @@ void reach_what_cannot_be_reached(int input_protection, int output_protection, c
 TEST_CASE("a peer's memory that cannot be read or written is an error") {
   constexpr int all = PROT_READ | PROT_WRITE;
   const bool cannot_read = GENERATE(true, false);
-  const std::size_t chunk = GENERATE(as<std::size_t>{}, 512, 8 << 10);  // claimed, or divided
+  const std::size_t chunk = GENERATE(as<std::size_t>{}, 512, 8 << 10);  // claimed, or fixed shares
   const auto make = [&](HostChannel& channel, std::byte* input, std::byte* output,
                         std::size_t bytes) {
     HostPolicy policy = small_policy();

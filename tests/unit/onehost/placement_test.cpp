@@ -51,7 +51,7 @@ TEST_CASE("ranks find each other on one processor, and not on two") {
   on_one_host(2, [&](const std::shared_ptr<HostMemory>& host) {
     Placement placement(host);
     allow({all[0]});
-    (void)placement.shares_processor();  // says where it is
+    (void)placement.shares_processor();  // records the processor
     together.arrive_and_wait();
     expect(placement.shares_processor(), "both are on one");
     together.arrive_and_wait();
@@ -77,8 +77,8 @@ TEST_CASE("a rank moves to where no other is, and may run where it might before"
       for (int attempt = 0; attempt < 100 && !was_elsewhere; ++attempt) {
         allow({all[0]});
         allow(all);
-        const Time now = Clock::now() + attempt * 1s;  // not too soon after the last
-        if (::sched_getcpu() != all[0]) continue;      // the system was faster
+        const Time now = Clock::now() + attempt * 1s;  // not too soon after the last attempt
+        if (::sched_getcpu() != all[0]) continue;      // the kernel moved it first
         expect(placement.move_apart(now), "there is another processor");
         expect(!placement.move_apart(now), "not again at once");
         was_elsewhere = ::sched_getcpu() != all[0];
@@ -101,7 +101,7 @@ TEST_CASE("a rank that was given one processor stays there") {
     expect(placement.shares_processor(), "both are on one");
     expect(!placement.move_apart(Clock::now()), "there is no other");
     expect(allowed_processors() == std::vector<int>{all[0]}, "it stays");
-    // Each gives the processor away, or the other could not come to its end.
+    // Each must yield the processor, or the other could not finish.
     Backoff backoff(false, 1h, placement);
     backoff.renew();
     expect(backoff.back_off(Clock::now()), "it looks again");

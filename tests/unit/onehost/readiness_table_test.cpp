@@ -1,4 +1,4 @@
-// The readiness table by itself, on memory that threads share.
+// The readiness table alone, on memory shared by threads.
 #include "onehost/readiness_table.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ TEST_CASE("a round is entered when the last member has joined, and then the next
   ReadinessTable first = shared.view();
   ReadinessTable second = shared.view();
   const ReadinessTable::Plan plan{3, 1};
-  for (std::uint64_t round = 0; round < 10000; ++round) {  // more than a word counts
+  for (std::uint64_t round = 0; round < 10000; ++round) {  // more than fit in a word's counter
     REQUIRE(first.join(plan, round) == ReadinessTable::Joined::waiting);
     REQUIRE(first.look(plan, round) == ReadinessTable::State::open);
     REQUIRE(!first.read(round));
@@ -81,7 +81,7 @@ TEST_CASE("a slot serves one plan after the other") {
   (void)first.join({0, 1}, 0);
   CHECK(second.cancel({0, 1}));
   CHECK(second.join({0, 7}, 0) ==
-        ReadinessTable::Joined::waiting);  // knows of the later plan already
+        ReadinessTable::Joined::waiting);  // already knows of the later plan
   CHECK(first.look({0, 1}, 0) == ReadinessTable::State::gone);
   CHECK(first.is_cancelled({0, 1}));
   CHECK(first.join({0, 1}, 0) == ReadinessTable::Joined::off);
@@ -99,17 +99,17 @@ TEST_CASE("a plan can be cancelled before anybody has joined it") {
   CHECK(second.join({0, 6}, 0) == ReadinessTable::Joined::waiting);
 }
 
-// Every member goes through the rounds of each plan as fast as it can, in an order of its own, and
-// now and then one calls a plan off. Then all go on with the plan's successor.
+// Each member runs the rounds of each plan as fast as it can, in its own order, and sometimes
+// cancels a plan. All then continue with the plan's successor.
 TEST_CASE("all members see the same outcome of every round, and the same order") {
   constexpr int slots = 6;
   constexpr int plans_per_slot = 40;
   const int members = GENERATE(2, 3, 4);
   const SharedBoard shared(slots, members);
   std::vector<std::vector<int>> logs(static_cast<std::size_t>(members));
-  using Rounds = std::map<std::pair<int, int>, std::uint64_t>;  // by slot and its plan
+  using Rounds = std::map<std::pair<int, int>, std::uint64_t>;  // by slot and plan
   std::vector<Rounds> executed(static_cast<std::size_t>(members));
-  // No slot gets its next plan before all have heard that the last one was cancelled.
+  // No slot gets its next plan before all members know that the last one was cancelled.
   std::array<std::array<std::atomic<int>, plans_per_slot>, slots> heard{};
 
   run_ranks(members, [&](int member) {
@@ -166,7 +166,7 @@ TEST_CASE("all members see the same outcome of every round, and the same order")
         state = {state.index + 1, 0, false, false};
       }
       for (const Slot& state : own) finished += state.index == plans_per_slot ? 1 : 0;
-      std::this_thread::yield();  // members that outnumber the cores wait for one another
+      std::this_thread::yield();  // lets other members run if they outnumber the cores
     }
   });
   for (int member = 1; member < members; ++member) {

@@ -27,12 +27,12 @@ RegisteredMemory& memory_of_process() {
   return *memory.value();
 }
 
-// Each byte is as the one before it, and the first as it should be.
+// Each byte equals the one before it, and the first equals `value`.
 bool is_filled_with(const std::byte* bytes, std::size_t count, std::byte value) {
   return count == 0 || (bytes[0] == value && std::memcmp(bytes, bytes + 1, count - 1) == 0);
 }
 
-// Sizes of every order up to a few huge pages, small ones more often.
+// Sizes up to a few huge pages, small ones more often.
 std::size_t random_size(std::mt19937& random) {
   const unsigned bits = std::uniform_int_distribution<unsigned>(0, 22)(random);
   return random() & ((std::size_t{2} << bits) - 1);
@@ -44,7 +44,7 @@ struct Tensor {
   std::byte mark;
 };
 
-// Allocates and frees at random; each tensor is zero at first and keeps its bytes to the end.
+// Allocates and frees at random; each tensor starts zeroed and keeps its bytes to the end.
 void use_at_random(RegisteredMemory& memory, unsigned seed, int steps) {
   std::mt19937 random(seed);
   std::vector<Tensor> tensors;
@@ -72,8 +72,7 @@ void use_at_random(RegisteredMemory& memory, unsigned seed, int steps) {
 
 }  // namespace
 
-// First, while this process has no such memory of its own that its children would count against
-// their limits.
+// Runs first: registered memory of this process would count against its children's limits.
 TEST_CASE("limits of the process make the memory shorter or ordinary, never fatal") {
   const auto limited = [](decltype(RLIMIT_AS) resource, std::size_t limit, bool is_registered,
                           std::size_t more = 100) {
@@ -155,7 +154,7 @@ TEST_CASE("what is too large is not there, and what was freed is there again") {
 }
 
 TEST_CASE("freed memory goes back to the system beyond what is kept") {
-  // In a child, whose memory nothing else has used, and of which it keeps a sixteenth.
+  // In a child, whose memory is still unused and which keeps a sixteenth of it.
   const int code = exit_code_of([] {
     const rlimit files{std::size_t{128} << 20, std::size_t{128} << 20};
     expect(::setrlimit(RLIMIT_FSIZE, &files) == 0, "a limit");

@@ -1,4 +1,4 @@
-// Ranks that went to sleep before the last of them arrived are woken for the work, not for its end.
+// Ranks that sleep before the last one arrives are woken to share the work, not when it is done.
 #include <catch2/catch.hpp>
 #include <memory>
 #include <vector>
@@ -26,7 +26,7 @@ std::vector<std::shared_ptr<std::byte[]>> tensors(std::size_t ranks) {
   return all;
 }
 
-// All but the last have arrived and sleep. Returns who sleeps on whose word, see Sleeper.
+// All ranks but the last arrive and sleep. Returns their sleepers.
 template <class Collective>
 std::vector<std::unique_ptr<Sleeper>> go_to_sleep(
     const std::vector<std::unique_ptr<HostChannel>>& channels, std::vector<Collective>& all) {
@@ -34,7 +34,7 @@ std::vector<std::unique_ptr<Sleeper>> go_to_sleep(
   for (std::size_t i = 0; i + 1 < all.size(); ++i) {
     REQUIRE(all[i]->advance());
     REQUIRE_FALSE(all[i]->advance());
-    REQUIRE_FALSE(all[i]->advance());  // wakes whoever sleeps, and finds nobody
+    REQUIRE_FALSE(all[i]->advance());  // wakes sleepers, of which there are none
     sleepers.push_back(std::make_unique<Sleeper>(
         channels[i]->memory().flags(static_cast<int>(i)).wake, Sleeper::On::word));
   }
@@ -52,7 +52,7 @@ void check_that_sleepers_are_woken(const std::vector<std::unique_ptr<HostChannel
   REQUIRE(all.back()->advance());
   for (const auto& sleeper : sleepers) CHECK(is_woken(*sleeper));
   CHECK_FALSE(all.back()->done());
-  // They need not be woken again, and have something to do.
+  // They have work to do and need not be woken again.
   all.back()->advance();
   for (const auto& sleeper : sleepers) CHECK_FALSE(is_woken(*sleeper));
   for (auto& each : all) CHECK(each->advance());

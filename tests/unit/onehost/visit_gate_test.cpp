@@ -1,4 +1,4 @@
-// Nobody is inside of what a visitor or whoever has closed it takes away, whatever the order.
+// What a gate protects is removed only when no visitor is inside, in any order of events.
 #include "onehost/visit_gate.h"
 
 #include <atomic>
@@ -29,7 +29,7 @@ TEST_CASE("a gate that is closed while nobody is inside lets nobody in") {
   CHECK_FALSE(gate.enter());
 }
 
-// What is behind the gate is taken away by whoever learns that nobody is inside.
+// The side that learns that no visitor is inside removes what the gate protects.
 TEST_CASE("nobody is inside any more once either has been told so") {
   const bool fences_for_others = GENERATE(true, false);
   if (fences_for_others && !can_fence_for_others()) return;

@@ -73,7 +73,7 @@ TEST_CASE("nothing is counted while nobody sleeps, and a sleep ends at its deadl
     CHECK(sleeper.sleep(Clock::now() + seconds(0.001)) == FutexWake::timeout);
     wake(word);
     CHECK(word.wakes == 1);
-    CHECK(sleeper.sleep(std::nullopt) == FutexWake::changed);  // at once: it came before
+    CHECK(sleeper.sleep(std::nullopt) == FutexWake::changed);  // at once: the wake-up came first
   }
   CHECK(word.sleepers == 0);
 }

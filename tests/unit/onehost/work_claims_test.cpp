@@ -1,4 +1,4 @@
-// Pieces of work that members claim: each is done once, whoever is how quick.
+// Pieces of work that members claim: each is done once, at any speed of the members.
 #include "onehost/work_claims.h"
 
 #include <atomic>

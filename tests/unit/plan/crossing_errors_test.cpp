@@ -1,4 +1,4 @@
-// Which submissions an error has answered that were on their way when it was made.
+// Which submissions in flight an error has already answered.
 #include "plan/crossing_errors.h"
 
 #include <catch2/catch.hpp>
@@ -32,7 +32,7 @@ TEST_CASE("an error answers what a child sent before it had applied it, and noth
   errors.note(error_of("x", "group"));
   REQUIRE(errors.was_answered(1, announcement_of("x")));
   REQUIRE(errors.was_answered(1, announcement_of("y", "group")));
-  // A group that is called as the name is another thing.
+  // A group with the name of a tensor is distinct from it.
   REQUIRE_FALSE(errors.was_answered(1, announcement_of("y", "x")));
   errors.note_applied(1, errors.applied(), children);
   REQUIRE_FALSE(errors.was_answered(1, announcement_of("x")));

@@ -1,4 +1,4 @@
-// Two trees as data: that they complement each other, and that what goes along them arrives.
+// Double trees as data: the trees complement each other, and data sent along them arrives.
 #include "plan/double_tree.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ std::vector<TreePlace> tree_of(int tree, int size) {
   return places;
 }
 
-// Hops up to the root; fails where there is none.
+// Hops up to the root; fails if there is no root.
 int hops_to_root(const std::vector<TreePlace>& tree, int rank) {
   int hops = 0;
   for (; !tree[static_cast<std::size_t>(rank)].is_root(); ++hops) {
@@ -32,7 +32,7 @@ int hops_to_root(const std::vector<TreePlace>& tree, int rank) {
   return hops;
 }
 
-// All ranks walk along a tree, in any order that messages allow.
+// All ranks walk a tree, in any order that the arrival of messages allows.
 class Walk {
  public:
   Walk(int tree, int size, std::int64_t chunks, unsigned seed) : chunks_(chunks), random_(seed) {
@@ -53,7 +53,7 @@ class Walk {
     }
   }
 
-  // Everybody has the sum of all, in which nobody is missing or counted twice.
+  // Every rank has the sum of all ranks, with none missing or counted twice.
   void check() const {
     const int size = static_cast<int>(nodes_.size());
     for (const Node& node : nodes_) {
@@ -61,7 +61,7 @@ class Walk {
       for (const Block& block : node.held) {
         REQUIRE(static_cast<int>(block.parts.size()) == size);
         REQUIRE(static_cast<int>(std::set(block.parts.begin(), block.parts.end()).size()) == size);
-        REQUIRE(block.parts == nodes_.front().held.front().parts);  // combined in one order
+        REQUIRE(block.parts == nodes_.front().held.front().parts);  // in one and the same order
         REQUIRE(block.messages <= 2 * tree_depth(size));
       }
     }
@@ -70,8 +70,8 @@ class Walk {
 
  private:
   struct Block {
-    std::vector<int> parts;  // whose contributions are in it, in the order of combining
-    int messages = 0;        // that followed each other until it was here
+    std::vector<int> parts;  // contributing ranks, in the order of combining
+    int messages = 0;        // length of the chain of messages that led here
   };
   struct Node {
     TreePlace place;
@@ -88,7 +88,7 @@ class Walk {
     flow.finish();
     ++messages_;
   }
-  // Null where nothing has arrived.
+  // Null if nothing has arrived.
   Block* arrived(int from, int to) {
     auto& link = links_[{from, to}];
     return link.empty() ? nullptr : &link.front();
@@ -190,13 +190,13 @@ TEST_CASE("trees are taken where there are many hosts, between doubling and ring
   CHECK(many.choose(64 << 10) == Algorithm::tree);
   CHECK(many.choose(512 << 10) == Algorithm::tree);
   CHECK(many.choose(1 << 20) == Algorithm::hierarchical);
-  // Up to 4 KiB travel along with what hosts agree on, where they would be doubled.
+  // Up to 4 KiB, data is sent along with the hosts' agreement, which uses doubling.
   CHECK(algorithms_across({}, 3, true).choose(4 << 10) == Algorithm::doubling);
   CHECK(many.choose(4 << 10) == Algorithm::doubling);
   // Halving needs no more bytes than a ring if the number of hosts is a power of two.
   CHECK(algorithms_across(gigabit, 64, true).choose(64 << 10) == Algorithm::halving);
   CHECK(algorithms_across(gigabit, 64, true).choose(512 << 10) == Algorithm::tree);
-  // The chunk with which it takes least.
+  // The chunk size of least cost.
   const std::int64_t chunk = tree_chunk(gigabit, 64, 64 << 10);
   CHECK(chunk == 2612);  // sqrt(64 Ki * 5000 / (6 * 8))
   const double first = 12 * (50'000 + 8 * 2612);

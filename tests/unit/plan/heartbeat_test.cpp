@@ -1,4 +1,4 @@
-// Who is asked whether it is there, and who counts as lost.
+// Which ranks are asked for a sign of life, and which count as lost.
 #include "plan/heartbeat.h"
 
 #include <catch2/catch.hpp>
@@ -13,13 +13,13 @@ using namespace std::chrono_literals;
 constexpr Duration timeout = 1s;
 const Time start = Time() + 1h;
 
-// A rank that waits from `start` on, and looks when it is told to.
+// A rank that waits from `start` on and calls look() whenever it is due.
 struct Waiting {
   Heartbeat heartbeat{{1, 5}, timeout};
   Time now = start;
   int questions = 0;
 
-  // Until `end`, or until one is lost. `answers`: whether a rank answers at a time.
+  // Runs until `end` or until a rank is lost. `answers`: whether a rank answers at a given time.
   template <class Answers>
   std::optional<int> until(Time end, const Answers& answers) {
     while (now < end) {
@@ -69,7 +69,7 @@ TEST_CASE("a pause of half a heartbeat loses nobody") {
 TEST_CASE("who was stopped itself asks anew before it blames anybody") {
   Waiting waiting;
   CHECK_FALSE(waiting.until(start + 2s, [](int, Time) { return true; }));
-  waiting.now += 10s;  // nobody has answered, since nobody was asked
+  waiting.now += 10s;  // no answers, because no rank was asked
   const Heartbeat::Look look = waiting.heartbeat.look(waiting.now, true);
   CHECK(look.ask);
   CHECK_FALSE(look.silent);
@@ -77,7 +77,7 @@ TEST_CASE("who was stopped itself asks anew before it blames anybody") {
 }
 
 TEST_CASE("what a rank has overslept is not the others' silence") {
-  // It looks 0.4 s later than it wants to each time, so that it has listened for 1 s after 5 s.
+  // Each look() is 0.4 s late, so that after 5 s it has listened for 1 s.
   Waiting waiting;
   CHECK_FALSE(waiting.until(start + 2s, [](int, Time) { return true; }));
   const Time last = waiting.now;
@@ -108,7 +108,7 @@ TEST_CASE("a silent rank that is seen to be alive is excused, for three heartbea
   }
   CHECK(waiting.now >= begin + 3 * timeout);
   CHECK(waiting.now <= begin + 3 * timeout + timeout / 8);
-  // Once it has answered, it has as long again.
+  // An answer restarts the timeout.
   waiting.heartbeat.hear(5, waiting.now);
   const Time heard = waiting.now;
   CHECK(waiting.until(start + 60s, [](int rank, Time) { return rank == 1; }) == 5);

@@ -1,4 +1,4 @@
-// Whom to ask where they are, what is made of it, and what travels.
+// Which ranks are asked where they are, how answers are reported, and how messages are encoded.
 #include "plan/inquiry.h"
 
 #include <catch2/catch.hpp>
@@ -42,7 +42,7 @@ TEST_CASE("few of many are asked, and nobody twice in a row") {
   REQUIRE(!inquiry.begin(missing, Time{} + Inquiry::timeout / 2));
   REQUIRE(inquiry.begin(missing, Time{} + Inquiry::timeout));
   REQUIRE(inquiry.take_questions().size() == Inquiry::max_asked);
-  // What was said before is not repeated.
+  // Old answers are not repeated.
   const std::string report = report_of(inquiry, missing, Time{} + 2 * Inquiry::timeout);
   REQUIRE(report.find("old.py") == std::string::npos);
 }
@@ -54,7 +54,7 @@ TEST_CASE("what was said for one report is not lost to others that begin meanwhi
   REQUIRE(inquiry.begin(std::vector{1}, Time{}));
   REQUIRE(inquiry.hear(1, "at a.py:1 in f", Time{}));
   REQUIRE(inquiry.begin(std::vector{1, 2}, first) == first + Inquiry::timeout);
-  // Others ask the same rank anew, or other ranks.
+  // Others ask the same rank again, or other ranks.
   REQUIRE(inquiry.begin(std::vector{3}, second));
   REQUIRE(inquiry.begin(std::vector{1, 3}, second));
   REQUIRE(inquiry.take_questions() == std::vector{1, 2, 3, 1});
@@ -76,7 +76,7 @@ TEST_CASE("answers travel in one line that is not too long") {
   const auto answer = decode_whereabouts_answer(encode(WhereaboutsAnswer{7, broad + "ä\ny"}));
   REQUIRE(answer);
   REQUIRE(answer->set_id == 7);
-  REQUIRE(answer->text == broad);  // not half a character
+  REQUIRE(answer->text == broad);  // no partial character
   const auto lines = decode_whereabouts_answer(encode(WhereaboutsAnswer{-1, "a\nb\x1b[31m"}));
   REQUIRE(lines);
   REQUIRE(lines->text == "a b [31m");

@@ -1,4 +1,4 @@
-// The tree over the leaves as data: whoever computes which leaf, the same sums are made.
+// The leaf tree as data: the sums do not depend on which rank computes which leaf.
 #include "plan/leaf_tree.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace rueda::test::leaf_tree_test {
 
 namespace {
 
-// Adds texts, so that what was added to what can be read.
+// Adds strings, so that the result shows the order of the additions.
 std::vector<std::string> add_up(const std::vector<std::string>& inputs,
                                 const std::vector<int>& merges) {
   std::vector<std::string> stack;
@@ -30,7 +30,7 @@ std::vector<std::string> add_up(const std::vector<std::string>& inputs,
   return stack;
 }
 
-// What a rank hands in.
+// The partial sums that a rank contributes.
 std::vector<std::string> partials_of(const std::vector<int>& leaf_ranks, int rank) {
   const int total = static_cast<int>(leaf_ranks.size());
   const LeafSchedule schedule = schedule_of(total, leaves_of(leaf_ranks, rank));
@@ -176,7 +176,7 @@ TEST_CASE("sums kept from an interrupted step become the same partial sums") {
   const int total = GENERATE(1, 2, 7, 8, 13, 32);
   std::mt19937 random(static_cast<unsigned>(total));
   for (int repetition = 0; repetition < 50; ++repetition) {
-    std::vector<int> own;  // of which the first `kept` were computed before
+    std::vector<int> own;  // the first `kept` were computed earlier
     for (int leaf = 0; leaf < total; ++leaf) {
       if (random() % 4 != 0) own.push_back(leaf);
     }

@@ -1,13 +1,13 @@
-// Errors that all ranks see alike: mismatches, local errors, amendments, groups; and that they
-// leave nothing behind.
+// Errors that all ranks see alike (mismatches, local errors, amendments, groups) and that leave no
+// state behind.
 #include "effort.h"
 #include "ranks/negotiation_simulator.h"
 
 namespace rueda::test::negotiation_error_test {
 namespace {
 
-// Submits `request` on all ranks and runs to the end; afterwards it must have been executed
-// everywhere.
+// Submits `requests` on all ranks and runs to the end, `rounds` times; afterwards each must have
+// been executed everywhere.
 void require_sound_rounds(NegotiationSimulator& simulator, const std::vector<Request>& requests,
                           int rounds = 3) {
   for (int round = 0; round < rounds; ++round) {
@@ -173,8 +173,8 @@ TEST_CASE("a rank that cannot take part fails the name or its whole group everyw
   }
 }
 
-// The amendment is made at a random moment between submission and answer. The cache is small, and
-// other names go round at the same time, so that numbers are evicted while amendments travel.
+// The amendment is made at a random moment between submission and answer. The cache is small and
+// other names are in flight, so that numbers are evicted while amendments travel.
 void race_amendment(int size, const std::vector<Request>& requests, unsigned seed, int& failures) {
   CAPTURE(size, requests.size(), seed);
   NegotiatorOptions options = options_of(1 + static_cast<int>(seed % 3));
@@ -199,7 +199,7 @@ void race_amendment(int size, const std::vector<Request>& requests, unsigned see
   }
   simulator.steps(simulator.below(4));
   simulator.set_busy(0, false);
-  // Whoever has its answer goes on at once, while others still wait for theirs.
+  // A rank that has its answer continues at once while others still wait for theirs.
   std::vector<int> rounds_left(static_cast<std::size_t>(size), 3);
   for (int open = 3 * size; open > 0;) {
     simulator.steps(simulator.below(3));
@@ -237,10 +237,10 @@ TEST_CASE("an amendment that races with the agreement fails the name on all rank
 }
 
 TEST_CASE("an amendment reaches the root after the announcement that it amends") {
-  // A chain: rank 1 has passed on what rank 2 says now to be wrong.
+  // A chain: rank 1 has already forwarded the announcement.
   const int culprit = GENERATE(1, 2);
   NegotiationSimulator simulator(3, options_of(1), 4);
-  const bool known_before = GENERATE(false, true);  // then it was announced as a number
+  const bool known_before = GENERATE(false, true);  // if so, it is announced by its number
   if (known_before) require_sound_rounds(simulator, {allreduce_of("x")});
   for (const int rank : {1, 2}) REQUIRE(simulator.submit(rank, allreduce_of("x")).ok());
   simulator.settle();
@@ -282,8 +282,8 @@ TEST_CASE("a name in different groups, or in none, on different ranks fails for 
     simulator.settle();
     for (int rank = 0; rank < size; ++rank) {
       REQUIRE(simulator.rank(rank).lists == simulator.rank(0).lists);
-      // The loner's second name may come after the groups have failed: then nobody is left to share
-      // its failure.
+      // The loner's second name may arrive after the groups have failed; then no rank is left to
+      // share its failure.
       const bool late = rank == alone && simulator.rank(rank).pending.contains("g.1");
       REQUIRE(simulator.rank(rank).pending.size() == (late ? 1 : 0));
       for (const auto& [name, answers] : simulator.rank(rank).answers) {
@@ -337,7 +337,7 @@ TEST_CASE("differences between changes of process sets are named as what they ar
     REQUIRE(details.field == field);
     REQUIRE(details.values == values);
   }
-  // What all ask for arrives as it was asked for.
+  // A request on which all ranks agree arrives unchanged.
   for (int rank = 0; rank < 5; ++rank) REQUIRE(simulator.submit(rank, request_of(second)).ok());
   simulator.settle();
   for (int rank = 0; rank < 5; ++rank) {

@@ -32,7 +32,7 @@ bool submit_step(NegotiationSimulator& simulator, int rank, int step) {
   return true;
 }
 
-// Every rank hands in its own number of steps and joins, without waiting for its last answers.
+// Every rank submits its own number of steps and joins without waiting for its last answers.
 void run_epoch(NegotiationSimulator& simulator, const std::vector<int>& steps) {
   const std::size_t size = steps.size();
   std::vector<int> done(size, 0);
@@ -174,8 +174,8 @@ TEST_CASE(
   }
 }
 
-// A rank's operations of one name, each of which waits for the one before, until the set is
-// removed.
+// A rank's operations of one name, each submitted after the previous one completes, until the set
+// is removed.
 struct Retiring {
   int left = 0;
   bool has_begun = false;
@@ -212,9 +212,9 @@ TEST_CASE("what all submitted before they retire is done, and the set ends with 
           return a.left < b.left;
         })->left;
     for (int rank = 0; rank < size; ++rank) {
-      if (simulator.below(8) > 0) submit_step(simulator, rank, 100);  // not of all
+      if (simulator.below(8) > 0) submit_step(simulator, rank, 100);  // not on all ranks
     }
-    // All begin sooner or later; whoever waits goes on with each list of responses.
+    // All start eventually; a rank that waits continues with each list of responses.
     for (int rest = size; rest > 0;) {
       const int rank = simulator.below(size);
       Retiring& self = ranks[static_cast<std::size_t>(rank)];

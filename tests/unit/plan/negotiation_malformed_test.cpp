@@ -1,4 +1,4 @@
-// What no negotiator sends must not crash, hang or cost memory, and must not leave anybody waiting.
+// Messages that no negotiator sends must not crash, hang, exhaust memory or leave a rank waiting.
 #include <limits>
 
 #include "effort.h"
@@ -40,7 +40,7 @@ Request elsewhere(int set) {
   return request;
 }
 
-// Something of everything: numbers, resends, mismatches, groups, amendments, refusals, changes of
+// Exercises everything: numbers, resends, mismatches, groups, amendments, refusals, changes of
 // sets, reports, joins.
 void exercise(NegotiationSimulator& simulator, int rounds) {
   for (int round = 0; round < rounds; ++round) {
@@ -81,7 +81,7 @@ std::vector<Sent> corpus() {
   return corpus;
 }
 
-// Gives `message` to a rank that waits for several names, and lets it go on.
+// Delivers `message` to a rank that waits for several names, and lets the rank continue.
 void feed(int peer, int rank, const std::vector<std::byte>& message) {
   NegotiatorOptions options = small_options();
   options.rank = rank;
@@ -145,7 +145,7 @@ TEST_CASE("a message that was cut closes all ranks, none waits") {
   for (unsigned seed = 0; seed < effort(150U, 75U); ++seed) {
     CAPTURE(seed);
     NegotiationSimulator simulator(size, small_options(), seed);
-    unsigned countdown = seed % 75;  // fewer than are sent in any run
+    unsigned countdown = seed % 75;  // fewer than any run sends
     simulator.on_send = [&](int, int, std::vector<std::byte>& message) {
       if (countdown-- == 0) message.pop_back();
     };
@@ -252,7 +252,7 @@ TEST_CASE("claims about other subtrees and about numbers never sent close the se
   UpMessage message;
   message.joined = {3};
   REQUIRE_FALSE(closes(message));
-  message.joined = {2};  // beneath rank 2, not rank 1
+  message.joined = {2};  // in the subtree of rank 2, not of rank 1
   REQUIRE(closes(message));
   message.joined = {3, 3, 3, 3};
   REQUIRE(closes(message));

@@ -1,5 +1,5 @@
-// Ten thousand ranks, a tenth of them under a sanitizer: what each sends and receives, and how long
-// a step takes in messages, does not depend on their number beyond a logarithm.
+// Ten thousand ranks, a thousand under a sanitizer: the messages that each rank sends and receives,
+// and the messages per step, grow at most logarithmically with the number of ranks.
 #include <cmath>
 #include <string>
 #include <vector>
@@ -12,12 +12,12 @@ namespace rueda::test::negotiation_scale_test {
 namespace {
 
 constexpr int size = effort(10'000, 1'000);
-// That are not like the others.
+// Ranks that behave differently from the others.
 constexpr int odd_rank = size / 10 * 7;
 constexpr int late_rank = size / 8;
 constexpr int fanout = 4;
 
-// Submits everything everywhere, runs in rounds of one message each and counts them.
+// Submits everything on all ranks, runs rounds of one message each and counts the rounds.
 int step(NegotiationSimulator& simulator, const std::vector<Request>& requests) {
   simulator.reset_counts();
   for (int rank = 0; rank < size; ++rank) {

@@ -1,4 +1,4 @@
-// Stalls: who is told what, when, and that a retry works although messages cross the error.
+// Stalls: who is told what and when, and that a retry works even if messages cross the error.
 #include <set>
 #include <string>
 #include <vector>
@@ -51,7 +51,7 @@ TEST_CASE("a warning names who has submitted and who has not, in the rhythm of t
     simulator.settle();
     pass(simulator, 9);
     REQUIRE(simulator.rank(0).warnings.empty());
-    pass(simulator, 26);  // until 35: warned at 10, 20 and 30
+    pass(simulator, 26);  // until 35; warns at 10, 20 and 30
     REQUIRE(simulator.rank(0).warnings.size() == 3);
     simulator.require_agreement(false);
     for (const Response& warning : simulator.rank(0).warnings) {
@@ -86,7 +86,7 @@ TEST_CASE(
   }
 }
 
-// The root of three ranks, which has submitted a tensor at the time 0.
+// The root of three ranks, which submits a tensor at time 0.
 struct WaitingRoot : Negotiator {
   WaitingRoot(double warning, double error) : Negotiator(options(warning, error)) {
     REQUIRE(submit(allreduce_of("x"), Time{}).ok());
@@ -111,7 +111,7 @@ TEST_CASE("a report says where those are that are missing") {
   const Time due = Time{} + seconds(10);
   root.flush(due);
   REQUIRE(root.take_questions() == std::vector<int>{1, 2});
-  REQUIRE(root.take_responses().empty());  // it waits for what they say
+  REQUIRE(root.take_responses().empty());  // waits for the answers
   root.hear_whereabouts(2, "at b.py:2 in f", due);
   root.flush(due);
   REQUIRE(root.take_responses().empty());
@@ -120,7 +120,7 @@ TEST_CASE("a report says where those are that are missing") {
   root.flush(due);
   REQUIRE(report_of(root).ends_with(
       "missing on ranks 1 and 2; rank 1 is at a.py:1 in f; rank 2 is at b.py:2 in f"));
-  // The next report asks anew.
+  // The next report asks again.
   root.flush(Time{} + seconds(20));
   REQUIRE(root.take_questions() == std::vector<int>{1, 2});
 }
@@ -140,7 +140,7 @@ TEST_CASE("a report waits a second for answers, and no longer") {
 
 TEST_CASE("a report keeps what was said for it where another one asks the same ranks anew") {
   WaitingRoot root(10, 0);
-  // A second later, and looked at first: its report is due when that of "x" has waited enough.
+  // Submitted a second later but checked first: its report is due when that of "x" stops waiting.
   REQUIRE(root.submit(allreduce_of("a"), Time{} + seconds(1)).ok());
   const Time due = Time{} + seconds(10);
   root.flush(due);
@@ -180,7 +180,7 @@ TEST_CASE("ranks that cannot tell where they are delay no report, and are not me
   root.flush(due);
   root.hear_whereabouts(1, "", due);
   root.hear_whereabouts(2, "", due);
-  root.hear_whereabouts(2, "at last", due);  // has not been asked again
+  root.hear_whereabouts(2, "at last", due);  // was not asked again
   root.flush(due);
   REQUIRE(report_of(root).ends_with("missing on ranks 1 and 2"));
 }
@@ -201,7 +201,7 @@ std::vector<Request> requests_of(unsigned seed) {
   return {allreduce_of("g.0")};
 }
 
-// Afterwards everybody can go on with the same names, each at its own pace.
+// All ranks can then reuse the same names, each at its own pace.
 void require_retry(NegotiationSimulator& simulator, const std::vector<Request>& requests) {
   for (int round = 0; round < 3; ++round) {
     for (int rank = 0; rank < simulator.size(); ++rank) {
@@ -225,7 +225,7 @@ TEST_CASE("after the limit all who submitted fail, latecomers fail once, and a r
     CAPTURE(seed, size, warning);
     NegotiationSimulator simulator(size, options_of(warning, 10, seed), seed);
     const std::vector<Request> requests = requests_of(seed);
-    if (seed % 2 == 0) require_retry(simulator, requests);  // known to the caches
+    if (seed % 2 == 0) require_retry(simulator, requests);  // cached
     const std::set<int> late = random_ranks(simulator, 1, size - 1);
     for (int rank = 0; rank < size; ++rank) {
       if (!late.contains(rank)) REQUIRE(simulator.submit(rank, requests).ok());
@@ -251,8 +251,8 @@ TEST_CASE("after the limit all who submitted fail, latecomers fail once, and a r
   }
 }
 
-// Latecomers submit while the error may be under way: each gets exactly one answer to its first
-// submission, and retries at once, so that old and new messages of one name meet everywhere in the
+// Latecomers submit while the error may be in flight: each gets exactly one answer to its first
+// submission and retries at once, so that old and new messages of one name meet everywhere in the
 // tree.
 TEST_CASE("an error that crosses announcements at any depth answers each submission once") {
   int crossed = 0;
@@ -282,7 +282,7 @@ TEST_CASE("an error that crosses announcements at any depth answers each submiss
       if (!simulator.submit(rank, requests).ok()) refused.insert(rank);
       simulator.steps(simulator.below(4));
     }
-    // The second round begins wherever the first has been answered.
+    // Each rank starts its second round once its first is answered.
     std::set<int> waiting;
     for (int rank = 0; rank < size; ++rank) waiting.insert(rank);
     for (int round = 0; !waiting.empty() && round < 10000; ++round) {

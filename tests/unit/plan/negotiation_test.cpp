@@ -1,5 +1,5 @@
-// Agreement without errors: any order of submissions, messages and flushes, on
-// unit/negotiation_simulator.h.
+// Agreement without errors, under any order of submissions, messages and flushes, on
+// ranks/negotiation_simulator.h.
 #include <algorithm>
 #include <numeric>
 
@@ -12,7 +12,7 @@ namespace {
 constexpr int rounds = 6;
 constexpr int group_size = 3;
 
-// What is submitted under one name or group in one round: some shapes change with the rounds, some
+// What is submitted under one name or group in one round; some shapes change between rounds, some
 // repeat.
 using Unit = std::vector<Request>;
 
@@ -35,8 +35,8 @@ std::vector<Unit> units_of(int rank, int round) {
   return units;
 }
 
-// Each rank hands in its rounds in its own order and at its own pace, as soon as the last round's
-// name is answered.
+// Each rank submits its rounds in its own order and at its own pace, each as soon as the previous
+// round of that name is answered.
 class Workload {
  public:
   explicit Workload(NegotiationSimulator& simulator) : simulator_(simulator) {
@@ -131,7 +131,7 @@ TEST_CASE("all ranks execute the same in the same order, every name once per rou
       unknown += simulator.unknown_ids_messages();
     }
   }
-  // Numbers do cross evictions where the cache is smaller than the workload.
+  // Cache numbers cross evictions if the cache is smaller than the workload.
   const bool evicts = capacity == 1 || capacity == 3;
   REQUIRE((unknown > effort(100, 10)) == evicts);
 }
@@ -157,7 +157,7 @@ TEST_CASE("a repeated step travels as numbers on every edge of the tree") {
   }
 }
 
-// Whoever is taken to have memory does not tell the others that it has found none.
+// A rank that is assumed to have memory would not tell the others that it has none.
 TEST_CASE("memory for results counts only where all ranks have as much, also in what repeats") {
   const std::int64_t capacity = GENERATE(0, 1024);
   std::mt19937 random(7);
@@ -209,7 +209,7 @@ TEST_CASE("every node on the way to the root is told of a rank that is ready, on
       simulator.settle();
       return told;
     };
-    std::vector<int> nodes(5);  // from the rank to the root, both included
+    std::vector<int> nodes(5);  // from the rank to the root, inclusive
     for (int rank = 0; rank < 5; ++rank) {
       for (int node = rank; node > 0; node = Tree(node, 5, fanout).parent())
         ++nodes[static_cast<std::size_t>(rank)];

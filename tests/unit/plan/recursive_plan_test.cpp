@@ -1,5 +1,5 @@
-// Recursive doubling and halving as data, the costs of links, and the table of algorithms that
-// follows.
+// Recursive doubling and halving as data, link costs, and the table of algorithms derived from
+// them.
 #include "plan/recursive_plan.h"
 
 #include <algorithm>
@@ -13,11 +13,11 @@ namespace rueda::test::recursive_plan_test {
 
 namespace {
 
-using Elements = std::vector<std::string>;  // of one rank: what was combined into each
+using Elements = std::vector<std::string>;  // per element, what was combined into it on one rank
 
 using Planner = RecursivePlan (*)(int rank, int size, std::int64_t count);
 
-// Executes all ranks' exchanges on texts that say what was combined with what.
+// Executes all ranks' exchanges on strings that record what was combined with what.
 class Simulation {
  public:
   Simulation(Planner planner, int size, std::int64_t count) {
@@ -29,7 +29,7 @@ class Simulation {
     bytes_.resize(held_.size());
   }
 
-  // Until nothing more can be done; returns how often all that could be done was done at once.
+  // Runs until no exchange is possible; returns the number of rounds of simultaneous exchanges.
   int run() {
     int rounds = 0;
     while (run_round()) ++rounds;
@@ -76,7 +76,7 @@ class Simulation {
       }
     }
     for (const std::size_t rank : moved) ++next_[rank];
-    for (const std::size_t rank : moved) {  // ranks divide and scale what they have reduced, once
+    for (const std::size_t rank : moved) {  // once a rank's segment is reduced, divide and scale it
       if (next_[rank] != plans_[rank].reduced_after) continue;
       const Segment own = plans_[rank].own;
       for (std::int64_t i = own.offset; i < own.offset + own.count; ++i) {
@@ -176,13 +176,13 @@ TEST_CASE("the table across hosts follows from what links cost") {
   CHECK(algorithms_across({}, 8, true).choose(256 << 10) == Algorithm::halving);
   CHECK(algorithms_across({}, 8, true).choose(1 << 20) == Algorithm::hierarchical);
   CHECK(algorithms_across({}, 7, false).choose(256 << 10) == Algorithm::ring);
-  // Four hops among three hosts, as around the ring.
+  // Four hops among three hosts, as many as on the ring.
   CHECK(algorithms_across(gigabit, 3, true).choose(64 << 10) == Algorithm::hierarchical);
   CHECK(doubling_cost(gigabit, 4, 1000) == 2 * (50'000 + 8'000));
   CHECK(halving_cost(gigabit, 4, 1000) == 4 * 50'000 + 12'000);
   CHECK(halving_cost(gigabit, 6, 1000) == 6 * 50'000 + 28'000);
   CHECK(ring_cost(gigabit, 4, 1000) == 6 * (50'000 + 2'000));
-  // Up and down once: with two hosts it saves a turn and takes its length twice, not once.
+  // Up and down once: with two hosts this saves one hop and transfers the data twice, not once.
   CHECK(eager_limit(gigabit, 2) == 50'000 / 8);
   CHECK(eager_limit(gigabit, 4) == 2 * 50'000 / (2 * 8));
   CHECK(eager_limit(gigabit, 21) == 6 * 50'000 / (8 * (2 * 5 - 6)));
@@ -192,7 +192,7 @@ TEST_CASE("what hosts have for each other is gathered where messages cost more t
   LinkCosts costs;
   costs.per_message = 4000;
   costs.per_copied_byte = 0.1;
-  CHECK(gathering_limit(costs, 1) == 0);  // there is nothing to gather
+  CHECK(gathering_limit(costs, 1) == 0);  // nothing to gather
   CHECK(gathering_limit(costs, 2) == 20'000);
   CHECK(gathering_limit(costs, 8) == 35'000);
   CHECK(alltoall_across(costs, 1).to_string() == "pairwise:0-");

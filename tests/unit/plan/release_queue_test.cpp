@@ -1,4 +1,4 @@
-// In which order the root releases what is complete, and what it holds back.
+// In which order the root releases complete tensors, and which it holds back.
 #include "plan/release_queue.h"
 
 #include <catch2/catch.hpp>
@@ -7,7 +7,7 @@ namespace rueda::test::release_queue_test {
 
 namespace {
 
-// The root of a world of one rank, which has submitted what is added.
+// The root of a world of one rank, with everything that is added submitted.
 struct Root {
   explicit Root(std::int64_t fusion_threshold)
       : queue(tensors, builder, naming, fusion_threshold) {}

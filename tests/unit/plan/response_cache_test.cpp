@@ -1,4 +1,4 @@
-// The response cache against one that keeps a plain list.
+// The response cache, compared with a plain list.
 #include "plan/response_cache.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ TEST_CASE("the cache keeps what was used last, each under a number that serves o
     std::int64_t rows;
     std::uint64_t id;
   };
-  std::vector<Kept> kept;  // longest unused first
+  std::vector<Kept> kept;  // least recently used first
   std::uint64_t last_id = 0;
   bool any = false;
   for (int round = 0; round < 3000; ++round) {

@@ -1,4 +1,4 @@
-// Properties of ring plans, and all ranks' plans executed by unit/ring_simulator.h.
+// Properties of ring plans; all ranks' plans are executed by ranks/ring_simulator.h.
 #include "plan/ring_plan.h"
 
 #include <bit>
@@ -27,7 +27,7 @@ std::vector<RingPlan> plans_of(int size, const Plan& plan) {
   return plans;
 }
 
-// Lengths from 0 to 40, of which about a third are 0.
+// Lengths from 0 to 40, about a third of them 0.
 Lengths uneven_lengths(int size, std::mt19937& random) {
   Lengths lengths;
   for (int i = 0; i < size; ++i) {
@@ -58,7 +58,7 @@ std::vector<std::int64_t> part_of(const std::vector<std::int64_t>& array, const 
   return {first, first + segment.count};
 }
 
-// Runs the plans on `arrays` and returns the number of elements that were sent.
+// Runs the plans on `arrays` and returns the number of elements sent.
 std::int64_t run_sum(std::vector<RingPlan> plans, Arrays& arrays, std::mt19937& random) {
   RingSimulator<std::int64_t> simulator(std::move(plans), arrays, std::plus<>());
   simulator.run(random);
@@ -175,8 +175,8 @@ TEST_CASE("allreduce gives the same bits on every rank where rounding depends on
           if (std::bit_cast<std::uint32_t>(array[i]) != std::bit_cast<std::uint32_t>(first))
             ++differing;
         }
-        // Each of P-1 roundings loses at most half a unit of a partial sum, which is below P *
-        // 2^32.
+        // Each of P-1 roundings loses at most half a unit in the last place of a partial sum, which
+        // is below P * 2^32.
         const double bound = size * std::ldexp(size, 32 - 24);
         if (!(std::fabs(static_cast<double>(first) - sum[i]) <= bound)) ++wrong;
       }
@@ -186,7 +186,7 @@ TEST_CASE("allreduce gives the same bits on every rank where rounding depends on
   }
 }
 
-// Hops at both ends, around the change of phase, and anywhere.
+// Hops at both ends, around the change of phase, and at random.
 std::set<std::int64_t> sample_of_hops(const RingPlan& plan, std::mt19937_64& random) {
   std::set<std::int64_t> sample;
   const std::int64_t half = plan.hops() / 2;
@@ -210,13 +210,14 @@ void check_hop(const RingPlan& plan, const RingPlan& next, int size, std::int64_
     CHECK((part.offset >= 0 && part.count >= 0 && part.count <= chunk));
     CHECK(part.count <= count - part.offset);
   }
-  // What is sent is what the next rank receives in its hop of the same number, ...
+  // A rank sends what the next rank receives in its hop of the same index, ...
   const Hop theirs = next.hop(index);
   CHECK(hop.send == theirs.recv);
   CHECK(hop.reduces == theirs.reduces);
-  // ... was received `chunks` hops earlier, or is this rank's own to start with, ...
+  // ... which was received `chunks` hops earlier, unless the rank owned it from the start, ...
   if (index >= plan.chunks()) CHECK(plan.hop(index - plan.chunks()).recv == hop.send);
-  // ... and in the second phase replaces what was sent as far back as the overwrite rule says.
+  // ... and in the second phase a receive overwrites what was sent (size - 1) * chunks hops
+  // earlier.
   if (!hop.reduces) CHECK(plan.hop(index - (size - 1) * plan.chunks()).send == hop.recv);
 }
 
@@ -270,7 +271,7 @@ TEST_CASE("a chunk of no or negative size counts as one element") {
 TEST_CASE("the simulator notices a plan that is not executable") {
   std::mt19937 random(7);
   Arrays arrays = random_arrays(2, 10, random);
-  // Rank 1 gathers what rank 0 reduces, of other lengths.
+  // Rank 1 gathers what rank 0 reduces, with different lengths.
   std::vector<RingPlan> plans{RingPlan::reduce_scatter(0, {4, 6}, 8),
                               RingPlan::allgather(1, {6, 4}, 8)};
   CHECK_THROWS_AS(run_sum(plans, arrays, random), std::logic_error);

@@ -1,5 +1,5 @@
 // Any number of hosts without threads: messages wait in one queue per ordered pair of hosts, and a
-// seeded generator chooses what happens next.
+// seeded generator chooses the next event.
 #include "plan/round_agreement.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ class Hosts {
   void take(int host) {
     for (const Decision& decision : at(host).take_decisions()) decided(host).push_back(decision);
   }
-  // Delivers the oldest message of some pair; false where there is none.
+  // Delivers the oldest message of a random pair; returns false if there is none.
   bool deliver() {
     if (queues_.empty()) return false;
     auto queue = queues_.begin();
@@ -68,11 +68,11 @@ class Hosts {
   int sent_ = 0;
 };
 
-// What a host knows of a plan.
+// One host's view of a plan.
 struct Known {
-  std::uint64_t rounds = 0;  // that went
-  bool ready = false;        // said so, and not decided
-  bool cancelled = false;    // said so, or heard
+  std::uint64_t rounds = 0;  // executed
+  bool ready = false;        // announced, not yet decided
+  bool cancelled = false;    // by this host or another
 };
 
 }  // namespace
@@ -102,7 +102,7 @@ TEST_CASE("what becomes ready on busy hosts goes together, once they are not") {
     hosts.settle();
     CHECK(hosts.decided(1).empty());
   }
-  const bool cancels = GENERATE(true, false);  // what the other may wait for is not held back
+  const bool cancels = GENERATE(true, false);  // a busy host still sends cancellations
   if (cancels) hosts.at(busy).cancel(9);
   hosts.at(busy).set_load({.is_busy = cancels});
   hosts.settle();
@@ -153,7 +153,7 @@ TEST_CASE("what is more urgent than what is under way, and what is large, is not
 TEST_CASE("what all hosts send along comes back combined, and nothing where one sends nothing") {
   const int size = GENERATE(2, 3, 6, 22);
   const int silent = GENERATE(-1, 0, 1);
-  // Who is combined in which order, as texts.
+  // Records as text what is combined in which order.
   const auto combine = [](std::uint64_t plan, std::vector<RoundAgreement::Bytes> sent,
                           bool is_result) {
     CHECK(plan == 7);
@@ -221,7 +221,7 @@ TEST_CASE("a cancellation that comes too late holds from the next round on") {
   hosts.at(0).ready(3);
   hosts.at(1).ready(3);
   hosts.flush(1);
-  hosts.at(1).cancel(3);  // does not know that all are ready
+  hosts.at(1).cancel(3);  // before it knows that all are ready
   hosts.settle();
   const std::vector<Decision> late{{3, true}, {3, false}};
   CHECK(hosts.decided(0) == late);
@@ -239,8 +239,8 @@ TEST_CASE("after the end nothing goes") {
   for (int host = 0; host < 6; ++host) CHECK(hosts.decided(host).empty());
 }
 
-// Each host goes through the rounds of each plan in an order of its own and cancels some of them,
-// also while what it is ready for is undecided. Every host tells or hears of each plan's end.
+// Each host runs the rounds of each plan in its own order and cancels some plans, even while a
+// round it is ready for is undecided. Every host cancels each plan or hears of its end.
 TEST_CASE("all hosts see the same decisions, and no round goes to which one was not ready") {
   const int size = GENERATE(2, 3, 6, 23);
   const auto seed = static_cast<unsigned>(GENERATE(range(1, effort(30, 6))));
@@ -290,7 +290,8 @@ TEST_CASE("all hosts see the same decisions, and no round goes to which one was 
     }
     hear(host);
   }
-  // Some host is not ready for some plan; it cancels what is left, and so nothing stays undecided.
+  // Some host may not be ready for some plan; host 0 cancels all plans, so that nothing stays
+  // undecided.
   for (std::size_t number = 0; number < plans; ++number) {
     if (!std::exchange(known[0][number].cancelled, true)) hosts.at(0).cancel(number);
   }
@@ -306,7 +307,7 @@ TEST_CASE("all hosts see the same decisions, and no round goes to which one was 
       REQUIRE_FALSE(plan.ready);
       rounds += plan.rounds;
     }
-    // What is late is not taken for something new.
+    // Late messages are not taken for new ones.
     REQUIRE(hosts.at(host).kept() == 0);
   }
   CHECK(rounds > 0);
@@ -321,24 +322,24 @@ TEST_CASE("a message that no host sends is refused") {
   CHECK(root.receive(1, up(0, 0, 1, 8, 2, 77, 77, 0)));
   CHECK(inner.receive(5, up(0, 0, 0, 0)));
   CHECK(inner.receive(0, down(0, 1, 8, 0)));
-  CHECK_FALSE(inner.receive(0, down(0, 1, 8, 1, 77)));     // a result of what is cancelled
-  CHECK_FALSE(root.receive(1, up(0, 0, 1, 9, 5, 77, 0)));  // less than is said
+  CHECK_FALSE(inner.receive(0, down(0, 1, 8, 1, 77)));     // a result for a cancelled plan
+  CHECK_FALSE(root.receive(1, up(0, 0, 1, 9, 5, 77, 0)));  // shorter than announced
   CHECK_FALSE(inner.receive(0, down(0, 1, 8, 2, 77)));
   CHECK_FALSE(root.receive(5, up(0, 0, 0, 0)));     // not a child
   CHECK_FALSE(inner.receive(2, down(0, 0)));        // not its parent
   CHECK_FALSE(root.receive(1, down(0, 0)));         // from a child
   CHECK_FALSE(inner.receive(0, up(0, 0, 0, 0)));    // from its parent
-  CHECK_FALSE(root.receive(1, up(1, 0, 0, 0)));     // knows more than there is
-  CHECK_FALSE(root.receive(1, up(0, 2, 0, 0)));     // ends, or not
+  CHECK_FALSE(root.receive(1, up(1, 0, 0, 0)));     // knows more decisions than exist
+  CHECK_FALSE(root.receive(1, up(0, 2, 0, 0)));     // end flag is not 0 or 1
   CHECK_FALSE(root.receive(1, up(0, 0, 2, 9)));     // too short
   CHECK_FALSE(root.receive(1, up(0, 0, 0, 0, 0)));  // too long
   CHECK_FALSE(inner.receive(0, down(0, 3, 8)));     // too short
-  CHECK_FALSE(inner.receive(0, down(2, 0)));        // ends, or not
+  CHECK_FALSE(inner.receive(0, down(2, 0)));        // end flag is not 0 or 1
   CHECK_FALSE(inner.receive(0, down(0, 0, 0)));     // too long
   CHECK_FALSE(inner.receive(0, bytes({})));
 }
 
-// What came along goes into room for as much as this host has sent, and is combined with that.
+// Received data goes into buffers sized like what this host has sent, and is combined with that.
 TEST_CASE("nothing is combined, or goes, but what this host has said it is ready for") {
   std::size_t combined = 0;
   const auto combine = [&](std::uint64_t, const std::vector<RoundAgreement::Bytes>& sent, bool) {

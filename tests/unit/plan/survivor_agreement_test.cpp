@@ -1,4 +1,4 @@
-// What the processes of a world agree on once some are lost, in a simulated network.
+// What the processes of a world agree on after some are lost, in a simulated network.
 #include <numeric>
 #include <vector>
 
@@ -12,13 +12,13 @@ namespace {
 
 using State = SurvivorSimulator::State;
 
-// All that are below `limit`. Under AddressSanitizer, which looks at how the code runs and not at
-// what comes out of it, and takes 16 times as long, an eighth of them.
+// Seeds below `limit`. Under AddressSanitizer, which checks the code rather than its results and is
+// 16 times slower, an eighth of them.
 constexpr int seeds_below(int limit) {
   return effort(limit, 2 + (limit - 2) / 8);
 }
 
-// How many processes, from `first` on; under a sanitizer with gaps that grow: 2, 3, 5, 8.
+// World sizes from `first` to `end`, exclusive; under a sanitizer with growing gaps: 2, 3, 5, 8.
 std::vector<int> sizes(int first, int end) {
   std::vector<int> all;
   for (int size = first; size < end; size += effort(1, (size + 1) / 2)) all.push_back(size);
@@ -40,7 +40,7 @@ std::vector<int> shuffled(SurvivorSimulator& simulator, int size) {
   return numbers;
 }
 
-// Cuts each link between the two in both directions.
+// Cuts all links between the two sides in both directions.
 void separate(SurvivorSimulator& simulator, double delay, const std::vector<int>& left,
               const std::vector<int>& right) {
   for (const int one : left) {
@@ -51,7 +51,7 @@ void separate(SurvivorSimulator& simulator, double delay, const std::vector<int>
   }
 }
 
-// All the others are lost, with a cause each.
+// Each lost process is listed with a cause that names it, and no survivor is listed.
 void require_causes(SurvivorSimulator& simulator, const std::vector<int>& survivors) {
   for (const int number : survivors) {
     std::vector<int> lost;
@@ -187,7 +187,7 @@ TEST_CASE("a process that wakes up when the others have gone on stops, and says 
   const int victim = simulator.below(options.size);
   std::vector<int> others = up_to(options.size);
   std::erase(others, victim);
-  const bool agrees = simulator.below(2) == 0;  // when it falls asleep
+  const bool agrees = simulator.below(2) == 0;  // when it freezes
   if (agrees) simulator.break_world(0.999, others.front());
   simulator.freeze(1 + (agrees ? 0 : simulator.real(0.1)), victim, 5);
   if (others_end) {
@@ -196,7 +196,7 @@ TEST_CASE("a process that wakes up when the others have gone on stops, and says 
   simulator.run(10);
   const auto& process = simulator.process(victim);
   CAPTURE(process.error.to_string());
-  // Without it the others can have gone on only where they were the majority.
+  // The others can have gone on without it only if they were the majority.
   REQUIRE(process.state == State::stopped);
   if (!others_end) {
     simulator.require_world_of(others);
@@ -291,8 +291,8 @@ TEST_CASE("a loss costs each survivor a few messages to each other, however it c
   std::vector<int> others = up_to(options.size);
   std::erase(others, victim);
   simulator.require_world_of(others);
-  // Each member's news goes to each other once, and is answered once; where the silence of one is
-  // noticed by all at once, it is heard of in a few steps.
+  // Each member sends its news to every other once and gets one answer; if all notice a silent
+  // member at once, the news spreads in a few steps.
   const int pairs = (options.size - 1) * (options.size - 1);
   REQUIRE(simulator.sent() <= 6 * pairs);
 }
@@ -327,7 +327,7 @@ SurvivorAgreement::Settings settings_of(int rank, int size) {
   return settings;
 }
 
-// Between the two until nothing is left to say.
+// Exchanges messages between the two until neither has any left.
 void exchange(SurvivorAgreement& left, int left_rank, SurvivorAgreement& right, int right_rank,
               Time now) {
   for (bool is_busy = true; is_busy;) {
@@ -367,7 +367,7 @@ TEST_CASE("for a process that was stopped, those that have ended may have gone o
   stopped.lose(0, Loss::ended, Status(ErrorCode::peer_lost, "closed"), now);
   REQUIRE(stopped.decision());
   REQUIRE_FALSE(stopped.decision()->ok());
-  // Nor does it matter where it stopped: before the agreement, or while it agrees.
+  // It does not matter when it was stopped: before the agreement or during it.
   SurvivorAgreement paused(settings_of(1, 2), now);
   paused.advance(now + seconds(0.8));
   paused.lose(0, Loss::ended, Status(ErrorCode::peer_lost, "closed"), now + seconds(0.8));
@@ -439,7 +439,7 @@ TEST_CASE("messages of other epochs and of nobody are ignored and counted, or an
   SurvivorView view;
   view.epoch = 7;
   view.proposal = 8;
-  agreement.receive(5, encode(view), now);  // no member
+  agreement.receive(5, encode(view), now);  // not a member
   agreement.receive(0, encode(view), now);  // itself
   view.ended[4] = Status(ErrorCode::peer_lost, "no member");
   agreement.receive(1, encode(view), now);

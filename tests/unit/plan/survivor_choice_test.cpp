@@ -1,4 +1,4 @@
-// Who stays of an epoch that broke, and who may go on.
+// Who remains in an epoch that broke, and who may go on.
 #include "plan/survivor_choice.h"
 
 #include <catch2/catch.hpp>
@@ -13,14 +13,14 @@ using Members = std::vector<int>;
 TEST_CASE("who is lost is who has most broken links") {
   const Members four{0, 1, 2, 3};
   CHECK(choose_survivors(four, {}) == four);
-  CHECK(choose_survivors(four, {{7, 1}, {2, 9}}) == four);  // of others
-  // Nobody hears 0; 0 hears nobody.
+  CHECK(choose_survivors(four, {{7, 1}, {2, 9}}) == four);  // not members
+  // No rank hears 0; then 0 hears no rank.
   CHECK(choose_survivors(four, {{1, 0}, {2, 0}, {3, 0}}) == Members{1, 2, 3});
   CHECK(choose_survivors(four, {{0, 1}, {0, 2}, {0, 3}}) == Members{1, 2, 3});
-  // One says that another is silent, which does not answer; two say it of each other.
+  // One reports another as silent, and gets no answer; then each reports the other.
   CHECK(choose_survivors(four, {{2, 1}}) == Members{0, 2, 3});
   CHECK(choose_survivors(four, {{2, 1}, {1, 2}}) == Members{0, 1, 3});
-  // 2|2 as each side sees it, of which one is no majority; 3|1 as the one that is alone sees it.
+  // 2|2 as each side sees it, only one of which is a majority; 3|1 as the isolated one sees it.
   CHECK(choose_survivors(four, {{0, 2}, {0, 3}, {1, 2}, {1, 3}}) == Members{0, 1});
   CHECK(choose_survivors(four, {{2, 0}, {2, 1}, {3, 0}, {3, 1}}) == Members{2, 3});
   CHECK(choose_survivors(four, {{3, 0}, {3, 1}, {3, 2}}) == Members{0, 1, 2});

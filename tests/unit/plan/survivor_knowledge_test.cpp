@@ -1,4 +1,4 @@
-// What follows for a member of a broken epoch from what it and others have found out.
+// What a member of a broken epoch concludes from its own and others' findings.
 #include "plan/survivor_knowledge.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// What members of an epoch that broke send: what is encoded is decoded, and nothing else is.
+// Messages between members of a broken epoch: encoding round-trips, anything else is rejected.
 #include "plan/survivor_message.h"
 
 #include <catch2/catch.hpp>

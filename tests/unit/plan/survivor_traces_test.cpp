@@ -1,22 +1,22 @@
-// What may happen in the model of how survivors agree (tests/model/membership.pml), done to
-// SurvivorAgreement: after each event both must have come to the same.
+// Replays traces of the model of the survivors' agreement (tests/model/membership.pml) on
+// SurvivorAgreement: after each event both must be in the same state.
 //
-// A trace has an event to a line; the model says which there are. How they are done:
+// A trace has one event per line; the model defines the events. They are replayed as follows:
 //
-// - "send P Q", where the model tells at once what it knows: P must have a message for Q to hand
-//   out. A link of the model carries one message at a time, with all that is known when it is free,
-//   so a second object of P is never asked for its messages, but copies of it are: these have what
-//   P would say now.
-// - "speak P Q" stands for signs of life, and for answers to them: P says the same a quarter of the
-//   heartbeat later, or when Q gives such a sign and does not count P in, or P not Q.
+// - "send P Q", by which the model tells at once what it knows: P must have a message for Q. A link
+//   of the model carries one message at a time, with all that is known when the link is free.
+//   Therefore a second object of P is never asked for its messages itself; copies of it are, and
+//   return what P would say now.
+// - "speak P Q" stands for signs of life and answers to them: P says the same a quarter of the
+//   heartbeat later, or when Q gives such a sign and does not count P in, or P does not count Q in.
 // - "has_gone_on P Q": Q's message arrives at P, which is in a later epoch, and P's answer at Q.
-// - "receive", "ended", "unreachable", "give_up" and "form" are calls of their own. "miss" loses a
+// - "receive", "ended", "unreachable", "give_up" and "form" are separate calls. "miss" loses a
 //   message, and "die" an object.
-// - Time does not pass in a trace, as messages are quicker than the heartbeat. "part" loses what is
-//   on its way from one side to the other.
+// - Time stands still in a trace, because messages are faster than the heartbeat. "part" loses the
+//   messages in flight from one side to the other.
 //
-// After an event of P, a line "= P ..." has what P has decided and all that it knows. At "rest", no
-// member may have anything to say that would change another.
+// After an event of P, a line "= P ..." has P's decision and all that P knows. At "rest", no member
+// may have anything to say that would change another.
 #include <array>
 #include <bit>
 #include <catch2/catch.hpp>
@@ -40,11 +40,11 @@ namespace rueda::test::survivor_traces_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-// Numbers as a trace has them: members are bits of masks, broken links bits of a mask of 16.
+// Numbers as written in a trace: members are bits of a mask, broken links bits of a 16-bit mask.
 using Numbers = std::vector<long>;
 
 constexpr int size = 4;
-constexpr std::uint64_t broken_epoch = 7;  // the model begins at 0
+constexpr std::uint64_t broken_epoch = 7;  // the model starts at 0
 
 template <class Members>
 long mask_of(const Members& members) {
@@ -57,7 +57,7 @@ long number_of(std::uint64_t epoch) {
   return static_cast<long>(epoch - broken_epoch);
 }
 
-// The bytes that are for `member`.
+// The bytes addressed to `member`.
 std::optional<Bytes> find(const std::vector<SurvivorAgreement::Message>& messages, int member) {
   for (const auto& message : messages) {
     if (message.member == member) return message.bytes;
@@ -72,7 +72,7 @@ class Member {
     note_messages();
   }
 
-  // Does the same to both objects.
+  // Applies the event to both objects.
   template <class Act>
   void act(const Act& act) {
     act(agreement_);
@@ -81,7 +81,8 @@ class Member {
   }
   [[nodiscard]] const SurvivorAgreement& agreement() const { return agreement_; }
 
-  // What it tells `member` now; nothing where that has ended, or this one takes no part any more.
+  // What it would tell `member` now; nothing if `member` has ended or this one no longer takes
+  // part.
   [[nodiscard]] std::optional<Bytes> view_for(int member) const {
     SurvivorAgreement copy = says_all_;
     return find(copy.take_messages(), member);
@@ -101,15 +102,15 @@ class Member {
     agreement_.receive(member, question, now);
     return find(agreement_.take_messages(), member);
   }
-  // Of the world that it has formed, or agrees anew from.
+  // The epoch of the world that it has formed or agrees anew from.
   [[nodiscard]] std::uint64_t epoch() const {
     const auto& decision = agreement_.decision();
     return decision && decision->ok() ? (*decision)->epoch : agreement_.epoch();
   }
   void forget_owed(int member) { owed_.erase(member); }
 
-  // What has been decided (-1 where it has stopped, 0 where nothing was) under which number, and
-  // the view, where anybody is left to be told it.
+  // The decision (-1 if it has stopped, 0 if it is open) and its number, followed by the view if
+  // any other member is left.
   [[nodiscard]] Numbers state() const {
     Numbers numbers;
     const auto& decision = agreement_.decision();
@@ -165,7 +166,7 @@ class Member {
 
   SurvivorAgreement agreement_;
   SurvivorAgreement says_all_;  // never asked for its messages itself
-  std::map<int, bool> owed_;    // to whom, and whether as an answer only
+  std::map<int, bool> owed_;    // to whom; whether only as an answer
 };
 
 class Replay {
@@ -222,12 +223,12 @@ class Replay {
 
   void require_state(int rank, Numbers expected) {
     const Numbers observed = member(rank).state();
-    // Where all others have ended, there is nobody to be told what it knows.
+    // If all others have ended, there is no member to send a view to.
     if (observed.size() == 2) expected.resize(2);
     REQUIRE(observed == expected);
   }
 
-  // Nobody lacks anything that he would be told.
+  // No member would change its state on hearing from another.
   void require_rest() {
     for (int from = 0; from < size; ++from) {
       for (int to = 0; to < size; ++to) {
@@ -253,7 +254,7 @@ class Replay {
     REQUIRE(members_.at(at(rank)));
     return *members_[at(rank)];
   }
-  // Lives, and is in no world yet.
+  // Alive and not yet in a world.
   [[nodiscard]] bool agrees(int rank) const {
     const auto& member = members_[at(rank)];
     if (!member || silent_.contains(rank)) return false;
@@ -274,7 +275,7 @@ class Replay {
     return message;
   }
 
-  // What `from` says in a sign of life, or as an answer to one of `to`.
+  // What `from` tells `to` in a sign of life or in an answer to one.
   std::optional<Bytes> spoken(int from, int to) {
     if (auto message = sign_of_life(from, to)) return message;
     const auto asked = sign_of_life(to, from);
@@ -297,7 +298,7 @@ class Replay {
     REQUIRE(answer);
     REQUIRE_FALSE(SurvivorAgreement::epoch_of(*answer));
     member(to).act([&](auto& agreement) { agreement.receive(from, *answer, now_); });
-    if (!agrees(to)) return;  // expelled: the next line says so
+    if (!agrees(to)) return;  // expelled, as the next line says
     REQUIRE(member(to).epoch() == member(from).epoch());
     REQUIRE_FALSE(member(to).agreement().decision());
     silent_.insert(to);
@@ -306,7 +307,7 @@ class Replay {
   long side_;
   Time now_{std::chrono::hours(1)};
   std::array<std::optional<Member>, size> members_;
-  std::set<int> silent_;  // in a world, or agreeing anew from one
+  std::set<int> silent_;  // in a world, or agreeing anew from it
   std::map<std::pair<int, int>, Bytes> way_;
 };
 
@@ -343,13 +344,13 @@ Counts replay(std::istream& traces) {
       replay->act(verb, numbers);
     }
   }
-  REQUIRE_FALSE(replay);  // each trace has been followed to its end
+  REQUIRE_FALSE(replay);  // every trace was complete
   return counts;
 }
 
 }  // namespace
 
-// The traces that are kept, or those that tests/model/replay has made.
+// The stored traces, or those made by tests/model/replay.
 TEST_CASE("what has happened in the model happens to the state machine") {
   const char* const made = std::getenv("RUEDA_MODEL_TRACES");
   std::ifstream traces(made != nullptr ? made : RUEDA_MODEL_FOLDER "/membership.traces");

@@ -1,5 +1,4 @@
-// Values come back as they were written; bytes that nobody wrote are refused, never read out of
-// bounds.
+// Values round-trip; arbitrary bytes are rejected and never read out of bounds.
 #include "plan/wire.h"
 
 #include <catch2/catch.hpp>
@@ -9,7 +8,7 @@
 namespace rueda::test::wire_test {
 namespace {
 
-// One of everything, of random sizes.
+// One value of each type, with random sizes.
 struct Sample {
   std::uint8_t byte = 0;
   std::uint64_t unsigned_integer = 0;
@@ -23,7 +22,7 @@ struct Sample {
 };
 
 Sample random_sample(std::mt19937_64& random) {
-  // Any number of significant bits is as likely as any other.
+  // All numbers of significant bits are equally likely.
   const auto bits = [&] { return random() >> (random() % 64); };
   Sample sample;
   sample.byte = static_cast<std::uint8_t>(random());
@@ -100,7 +99,7 @@ TEST_CASE("every truncation is noticed") {
   for (int round = 0; round < 20; ++round) {
     const auto bytes = written(random_sample(random));
     for (std::size_t length = 0; length < bytes.size(); ++length) {
-      // A copy of its own, so that the address sanitizer sees a read beyond its end.
+      // A separate copy, so that AddressSanitizer detects a read past its end.
       const std::vector<std::byte> truncated(bytes.begin(),
                                              bytes.begin() + static_cast<std::ptrdiff_t>(length));
       Reader reader(truncated);
@@ -119,7 +118,7 @@ TEST_CASE("random bytes are read to some end or refused") {
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
     Reader reader(bytes);
     const Sample sample = read_sample(reader);
-    // A lie about a length cannot make the reader allocate more than the message could hold.
+    // A forged length cannot make the reader allocate more than the message could hold.
     REQUIRE(sample.text.size() + sample.integers.size() + sample.ranks.size() <= bytes.size());
     if (!reader.ok()) ++refused;
     // A reader that has failed stays failed.

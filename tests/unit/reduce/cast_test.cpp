@@ -1,4 +1,4 @@
-// Conversions between floating-point types by every instruction set that this CPU has, against
+// Conversions between floating-point types on every instruction set of this CPU, checked against
 // unit/reduce_reference.h.
 #include "reduce/cast.h"
 
@@ -18,7 +18,7 @@ void for_each_floating(const Visit& visit) {
   });
 }
 
-// float32 by way of which float64 becomes 16 bits.
+// float64 becomes 16 bits via float32.
 template <class To, class From>
 typename To::Value expected(typename From::Value value, double factor) {
   using Wide = std::common_type_t<typename To::Value, typename From::Value>;

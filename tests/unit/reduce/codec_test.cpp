@@ -1,5 +1,4 @@
-// Codecs by every instruction set that this CPU has: bounds of their errors, their sizes, and that
-// all give the same bytes.
+// Codecs on every instruction set of this CPU: error bounds, sizes, and identical bytes.
 #include "reduce/codec.h"
 
 #include <algorithm>
@@ -30,7 +29,7 @@ CodecRun run_of(const Values& values, int partials = 1) {
   return {static_cast<std::int64_t>(values.size()), 0, partials, 5, partials > 1};
 }
 
-// Behind the room that a codec asked for it must write nothing.
+// Checks that the codec writes nothing beyond the room it asked for.
 Bytes encoded(const Codec& codec, const Values& values, int partials = 1) {
   constexpr std::byte fence{0xa5};
   const CodecRun run = run_of(values, partials);
@@ -62,7 +61,7 @@ Values noise(std::size_t count, float scale, std::mt19937& random) {
   return values;
 }
 
-// What docs/compression.md promises of one encoding.
+// The bound that docs/compression.md promises for one encoding.
 double error_bound(CodecKind codec, const Values& values, std::size_t i) {
   const std::size_t begin = i / block_elements * block_elements;
   const std::size_t end = std::min(values.size(), begin + block_elements);
@@ -113,7 +112,7 @@ TEST_CASE("every instruction set gives the same bytes, and the same sums of them
   for (const std::size_t count : {1, 5, 128, 200, 4099}) {
     Values values = noise(count, 1, random);
     const Values before = noise(count, 1, random);
-    if (count > 100) {  // of every kind
+    if (count > 100) {  // zeros, denormals, equal values
       values[3] = 0;
       values[50] = -0.0F;
       values[70] = 1e-40F;
@@ -233,7 +232,7 @@ TEST_CASE("top_k sends the largest magnitudes, of equal ones the first") {
       return std::fabs(values[left]) > std::fabs(values[right]);
     });
     Values expected(count);
-    // Where places and values take no less than all values, these travel.
+    // If positions and values are no smaller than all values, all values are sent.
     if (k * 6 >= count * 4) expected = values;
     for (std::size_t i = 0; i < k; ++i) expected[order[i]] = values[order[i]];
     CAPTURE(fraction, count);
@@ -254,7 +253,7 @@ TEST_CASE("random_k sends as many elements as it should, others with another see
   CHECK(std::count(first.begin(), first.end(), 1.0F) == 100);
   CHECK(first == sent(1));
   CHECK(first != sent(2));
-  // Each element has its turn.
+  // Each element is sent sooner or later.
   Values ever(1000);
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     const Values some = sent(seed);
@@ -300,7 +299,7 @@ TEST_CASE("bytes that no codec has written are refused") {
   for (int round = 0; round < 2000; ++round) {
     Bytes bytes(random() % 900);
     for (std::byte& each : bytes) each = static_cast<std::byte>(random());
-    if (bytes.size() >= 4 && round % 2 == 0) {  // few elements, so that their places are looked at
+    if (bytes.size() >= 4 && round % 2 == 0) {  // few elements, so that positions are checked
       const std::uint32_t head = random() % 8;
       std::memcpy(bytes.data(), &head, sizeof(head));
       bytes.resize(4 + head * 6);

@@ -1,4 +1,4 @@
-// Every kernel of every instruction set that this CPU has: against unit/reduce_reference.h, and,
+// Every kernel of every instruction set of this CPU, checked against unit/reduce_reference.h and,
 // bit for bit, against the simplest instruction set.
 #include "reduce/combine.h"
 
@@ -16,8 +16,7 @@
 namespace rueda::test::combine_test {
 namespace {
 
-// Arrays side by side, each off from a line of 64 bytes by its own offset, with bytes around them
-// that must survive.
+// Adjacent arrays, each at its own offset from a 64-byte boundary, surrounded by guard bytes.
 class PlacedArrays {
  public:
   PlacedArrays(const std::vector<Bytes>& arrays, const std::vector<std::size_t>& offsets)
@@ -57,7 +56,7 @@ struct Call {
   Stores stores = Stores::cached;
 };
 
-// The targets' contents afterwards. Checks that nothing else has changed.
+// Returns the targets' contents and checks that nothing else has changed.
 std::vector<Bytes> combined(const KernelTable& kernels, const Call& call,
                             const std::vector<Bytes>& inputs) {
   std::vector<Bytes> arrays = inputs;
@@ -88,8 +87,8 @@ std::vector<Bytes> random_inputs(std::size_t inputs, std::int64_t count, std::mt
   return arrays;
 }
 
-// Elements of `result` that are not the inputs scaled, combined, divided and scaled. 16-bit floats
-// are rounded at the end only.
+// Counts elements of `result` that differ from the inputs scaled, combined, divided and scaled;
+// 16-bit floats are rounded only at the end.
 template <class Type>
 std::int64_t count_wrong(const Combination& combination, const Bytes& result,
                          const std::vector<Bytes>& inputs) {
@@ -122,7 +121,7 @@ std::int64_t count_wrong(const Combination& combination, const Bytes& result,
   return wrong;
 }
 
-// All targets of all instruction sets hold the same right bits.
+// Checks that all targets hold the same, correct bits on all instruction sets.
 template <class Type>
 void check(const Call& call, const std::vector<Bytes>& inputs) {
   const std::size_t elements = inputs[0].size() / Type::size;
@@ -274,7 +273,7 @@ TEST_CASE("every 16-bit pattern alone, and with others") {
 
 TEST_CASE("16-bit floats are rounded once, however many are added") {
   const auto check_format = [](DataType dtype, const SixteenBitFormat& format) {
-    // One, and two of half a unit in its last place: rounded each time they would vanish.
+    // 1 plus twice half a unit in the last place: rounding after each addition would lose both.
     const double half_unit = std::ldexp(1.0, -format.mantissa_bits - 1);
     const Bytes one = bytes_of({format.encode(1.0)});
     const Bytes half = bytes_of({format.encode(half_unit)});

@@ -1,4 +1,4 @@
-// Numbers by which ranks see whether bytes are equal; tests/parallel compares them with torch's.
+// Fingerprints by which ranks compare bytes; tests/parallel compares them with torch's.
 #include "reduce/fingerprint.h"
 
 #include <catch2/catch.hpp>

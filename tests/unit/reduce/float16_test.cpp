@@ -18,7 +18,7 @@ struct Conversion {
   float (*widen)(std::uint16_t);
   std::uint16_t (*narrow)(float);
 
-  // NaNs keep their sign and are quiet; everything else has one right answer.
+  // NaNs keep their sign and are quiet; every other value has exactly one correct result.
   [[nodiscard]] bool is_right(float value) const {
     const std::uint16_t narrowed = narrow(value);
     const std::uint16_t expected = format.encode(value);
@@ -88,7 +88,7 @@ TEST_CASE("random float32 bit patterns narrow as the definition says") {
     int wrong = 0;
     for (int i = 0; i < 300'000; ++i) {
       const auto bits = static_cast<std::uint32_t>(random());
-      // Half of them in the range of float16, where the rounding happens.
+      // Half of them in float16's range, where rounding happens.
       const float value = i % 2 == 0
                               ? std::bit_cast<float>(bits)
                               : std::ldexp(static_cast<float>(static_cast<std::int32_t>(bits)),
@@ -112,7 +112,7 @@ TEST_CASE("the ends of the ranges") {
   CHECK(float_to_bfloat16(std::numeric_limits<float>::max()) == 0x7f80);
   CHECK(float_to_bfloat16(0x1.fep127F) == 0x7f7f);
   CHECK(float_to_bfloat16(-infinity) == 0xff80);
-  // A NaN whose payload lies in the bits that are dropped must not become an infinity.
+  // A NaN whose payload is in the dropped bits must not become an infinity.
   for (const std::uint32_t nan :
        {0x7f800001U, 0xff800001U, 0x7fffffffU, 0xffffffffU, 0x7fc00000U}) {
     for (const Conversion& conversion : conversions()) {

@@ -1,5 +1,5 @@
-// What reduce(), scale(), divide() and fill_identity() should give, one element at a time: an
-// independent statement of include/rueda/types.h in the plainest arithmetic there is.
+// Scalar reference for reduce(), scale(), divide() and fill_identity(): an independent
+// implementation of include/rueda/types.h in plain arithmetic.
 #pragma once
 
 #include <cmath>
@@ -18,7 +18,7 @@ namespace rueda::test {
 
 using Bytes = std::vector<std::byte>;
 
-// The C++ type T that an element of `id` is computed as, and how to get at it.
+// The C++ type T in which an element of `id` is computed, and its accessors.
 template <DataType id, class T>
 struct Type {
   using Value = T;
@@ -44,7 +44,7 @@ struct Type {
     }
   }
 
-  // What an array holds once `value` has been stored in it.
+  // The value an array holds after `value` was stored in it.
   [[nodiscard]] static T rounded(T value) {
     if constexpr (is_sixteen_bit_float) {
       return static_cast<T>(format().decode(format().encode(value)));
@@ -102,7 +102,7 @@ inline bool combine(ReduceOp op, bool a, bool b) {
 template <class T>
   requires std::is_integral_v<T>
 T combine(ReduceOp op, T a, T b) {
-  // Modulo 2^64, which is exact modulo any smaller power of two as well.
+  // Modulo 2^64, which is exact modulo any smaller power of two, too.
   const auto x = static_cast<std::uint64_t>(a);
   const auto y = static_cast<std::uint64_t>(b);
   switch (op) {
@@ -133,7 +133,7 @@ T combine(ReduceOp op, T a, T b) {
 template <class T>
 std::complex<T> combine(ReduceOp op, std::complex<T> a, std::complex<T> b) {
   if (op != ReduceOp::product) return {a.real() + b.real(), a.imag() + b.imag()};
-  // Volatile, so that this file too is free of fused multiply-add, whatever it is compiled with.
+  // Volatile prevents fused multiply-add, whatever the compiler flags.
   const volatile T real_real = a.real() * b.real();
   const volatile T imag_imag = a.imag() * b.imag();
   const volatile T real_imag = a.real() * b.imag();
@@ -162,12 +162,12 @@ T scaled(T value, double factor) {
   }
 }
 
-// Whether `quotient` is floor(value / ranks), or the nearest number of the type for others than
-// integers.
+// Whether `quotient` is floor(value / ranks) for integers, or the nearest representable number for
+// other types.
 template <class T>
 bool is_quotient(T quotient, T value, int ranks) {
   if constexpr (std::is_same_v<T, bool>) {
-    return false;  // there is none
+    return false;  // booleans have no quotient
   } else if constexpr (std::is_integral_v<T>) {
     const auto remainder = static_cast<std::uint64_t>(value) -
                            static_cast<std::uint64_t>(quotient) * static_cast<std::uint64_t>(ranks);
@@ -181,7 +181,7 @@ bool is_quotient(T quotient, T value, int ranks) {
   }
 }
 
-// Random bits, among them, in every other element, small numbers and the special ones of the type.
+// Random bits; every other element is a small number or a special value of the type.
 template <class Type>
 Bytes random_elements(std::int64_t count, std::mt19937& random) {
   Bytes bytes(static_cast<std::size_t>(count) * Type::size);

@@ -1,4 +1,4 @@
-// Every operation on every element type that it is defined for, against unit/reduce_reference.h.
+// Every operation on every element type that supports it, checked against unit/reduce_reference.h.
 #include "reduce/reduce.h"
 
 #include <algorithm>
@@ -10,11 +10,10 @@
 namespace rueda::test::reduce_test {
 namespace {
 
-// Around what a vector register holds, and not.
+// Below, at and beyond the length of a vector register.
 constexpr std::array<std::int64_t, 9> counts{0, 1, 2, 3, 7, 31, 64, 1000, 1003};
 
-// A copy of `elements` at an address that is off by `offset`, with bytes on both sides that must
-// survive.
+// A copy of `elements` at an address misaligned by `offset`, surrounded by guard bytes.
 class Placed {
  public:
   Placed(const Bytes& elements, std::size_t offset)
@@ -39,7 +38,7 @@ class Placed {
   Bytes bytes_;
 };
 
-// Elements of `array` for which is_right(index, value) is false. Booleans must be 0 or 1 as well.
+// Counts elements for which is_right(index, value) is false. Booleans must also be 0 or 1.
 template <class Type, class IsRight>
 std::int64_t count_wrong(const std::byte* array, std::int64_t count, const IsRight& is_right) {
   std::int64_t wrong = 0;
@@ -56,7 +55,7 @@ typename Type::Value element(const Bytes& elements, std::int64_t index) {
   return Type::decode(&elements[static_cast<std::size_t>(index) * Type::size]);
 }
 
-// Calls check(type, count, offset) for all types, counts, and alignments down to none.
+// Calls check(type, count, offset) for all types, counts and alignments, including unaligned.
 template <class Check>
 void for_each_placement(const Check& check) {
   for_each_type([&]<class Type>(Type type) {
@@ -151,7 +150,7 @@ TEST_CASE("the identity changes nothing, on either side") {
       const auto is_kept = [&](std::int64_t i, auto value) {
         const auto original = element<Type>(values, i);
         if constexpr (info(Type::dtype).kind == DataKind::complex) {
-          // (a + bi)(1 + 0i) makes NaN of infinities, and may turn the sign of a zero.
+          // (a + bi)(1 + 0i) turns infinities into NaN and may flip the sign of a zero.
           const bool finite = std::isfinite(original.real()) && std::isfinite(original.imag());
           if (op == ReduceOp::product) return !finite || value == original;
         }
@@ -178,7 +177,7 @@ TEST_CASE("examples that can be checked by head") {
   CHECK(reduced<std::uint8_t>(2, 4, boolean, ReduceOp::bit_xor) == 0);
   CHECK(std::isnan(reduced(1.0F, std::nanf(""), float32, ReduceOp::min)));
   CHECK(std::isnan(reduced(std::nanf(""), 1.0F, float32, ReduceOp::max)));
-  // 2048 and 2052 are neighbours of even mantissa in float16, 2050 lies between them.
+  // 2048 and 2052 have even mantissas in float16; 2050 lies between them.
   const auto two_k = float16_format.encode(2048);
   CHECK(reduced(two_k, float16_format.encode(1), float16, ReduceOp::sum) == two_k);
   CHECK(reduced(two_k, float16_format.encode(3), float16, ReduceOp::sum) ==
@@ -188,7 +187,7 @@ TEST_CASE("examples that can be checked by head") {
   divide(integers.data(), 2, int32, 2);
   scale(&integers[2], 2, int32, 1.5);
   CHECK(integers == std::array<std::int32_t, 4>{3, -4, 2'147'483'647, -2'147'483'648});
-  std::array<std::int64_t, 2> kept{9'007'199'254'740'993, -9'007'199'254'740'993};  // no doubles
+  std::array<std::int64_t, 2> kept{9'007'199'254'740'993, -9'007'199'254'740'993};  // not a double
   scale(kept.data(), 2, int64, 1.0);
   CHECK(kept[0] == 9'007'199'254'740'993);
 

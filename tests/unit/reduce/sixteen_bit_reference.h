@@ -1,5 +1,5 @@
-// 16-bit floating-point formats by their definition: slow, obvious, and independent of the
-// library's.
+// 16-bit floating-point formats from their definition: slow, simple, and independent of the
+// library.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ struct SixteenBitFormat {
     if (exponent > bias) return static_cast<std::uint16_t>(sign | infinity());
     const auto units =
         static_cast<int>(std::nearbyint(std::ldexp(magnitude, mantissa_bits - exponent)));
-    // Units above the leading one carry into the exponent, up to infinity.
+    // A carry out of the mantissa increments the exponent, up to infinity.
     return static_cast<std::uint16_t>(sign | (((exponent + bias - 1) << mantissa_bits) + units));
   }
 };

@@ -1,4 +1,4 @@
-// Sums along a tree against sums of two at a time, each of which is rounded.
+// Tree sums, compared with pairwise sums that are each rounded.
 #include "reduce/tree_combiner.h"
 
 #include <array>
@@ -27,7 +27,7 @@ Bytes numbers(DataType dtype, std::int64_t count, unsigned seed) {
     } else if (dtype == DataType::float32) {
       const auto narrow = static_cast<float>(value);
       std::memcpy(&bytes[at], &narrow, sizeof narrow);
-    } else {  // the exponent of 1 or 2, and any fraction
+    } else {  // the exponent of 1, 7 random fraction bits
       const std::uint16_t one = dtype == DataType::bfloat16 ? 0x3f80 : 0x3c00;
       const auto bits = static_cast<std::uint16_t>(one + (random() & 0x7f));
       std::memcpy(&bytes[at], &bits, sizeof bits);
@@ -36,7 +36,7 @@ Bytes numbers(DataType dtype, std::int64_t count, unsigned seed) {
   return bytes;
 }
 
-// By the arithmetic for two arrays, level by level.
+// Pairwise reduction, level by level.
 Bytes reference(const Combination& combination, const std::vector<Bytes>& inputs,
                 const std::vector<int>& merges, std::int64_t count) {
   std::vector<Bytes> stack;
@@ -75,7 +75,7 @@ TEST_CASE("every node is rounded, whatever the length, the divisor and the place
   const Bytes expected = reference(combination, inputs, merges, count);
   for (const Bytes& input : inputs) addresses.push_back(input.data());
   Bytes beside(inputs.front().size());
-  // One target is apart, and one is the first input.
+  // One target is separate; the other is the first input.
   const std::array targets{beside.data(), inputs.front().data()};
   TreeCombiner combine(combination, merges);
   combine(targets, addresses, count, Stores::streaming);

@@ -1,4 +1,4 @@
-// Requests and answers come back as they were written; other bytes are refused.
+// Requests and answers are decoded as they were encoded; other bytes are refused.
 #include "server/table_message.h"
 
 #include <catch2/catch.hpp>
@@ -68,7 +68,7 @@ TEST_CASE("a request comes back as it was written") {
     if (request.is_inline) {
       REQUIRE(Bytes(decoded->payload.begin(), decoded->payload.end()) == payload);
     }
-    // Not a byte may lack.
+    // No prefix is accepted.
     for (std::size_t length = 0; length < bytes.size(); ++length) {
       REQUIRE_FALSE(decode_table_request(std::span(bytes).first(length)));
     }

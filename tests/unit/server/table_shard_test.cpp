@@ -1,4 +1,4 @@
-// Parts of tables against plain references: what is read, written and added, whatever the pieces.
+// Reads, writes and additions on parts of tables, in any pieces, against plain references.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -26,7 +26,7 @@ AppliedRule rule_of(const std::string& name) {
           name == "adagrad" ? std::vector<double>{0.5, 1e-6} : std::vector<double>{}};
 }
 
-// As the rules are documented, element by element.
+// The documented rules, element by element.
 struct Element {
   float value = 0;
   float state = 0;
@@ -48,7 +48,7 @@ Floats some(std::mt19937& random, std::size_t count) {
   return values;
 }
 
-// In pieces of random sizes.
+// Calls `work(from, to)` for pieces of random sizes.
 template <class Work>
 void in_pieces(std::mt19937& random, std::int64_t count, const Work& work) {
   std::int64_t from = 0;
@@ -353,9 +353,9 @@ TEST_CASE("what a rule keeps can be moved to another shard, which goes on as the
   CHECK(read(*first, random, all) == read(*second, random, all));
 }
 
-// --- What several ranks work on
+// --- Parts shared by several ranks
 
-// A part in memory of this process, and the view of it that another rank has.
+// A part in this process's memory, and another rank's view of it.
 struct SharedDense {
   explicit SharedDense(std::int64_t count, const std::string& rule = "sum") {
     REQUIRE(part.init());
@@ -403,7 +403,7 @@ TEST_CASE("threads that work on a part by themselves, and its owner, take turns"
     if (!shared.shard->acquire()) continue;
     DirectPart::Addition refused;
     CHECK_FALSE(shared.direct->add(0, ones, refused));
-    // In pieces.
+    // One addition, in two pieces.
     shared.shard->add({0, count, {}}, {}, 0, 200, ones.data(), 1);
     shared.shard->add({0, count, {}}, {}, 200, count, ones.data(), 1);
     shared.shard->count_addition();
@@ -448,7 +448,7 @@ TEST_CASE("a part goes by the clock that its owner tells, and is over once it is
 TEST_CASE("who ends while changing a part leaves it torn; while reading it, whole") {
   const bool is_changing = GENERATE(false, true);
   SharedDense shared(3);
-  // Its end gives the mutex up, as that of a process does.
+  // The end of the thread abandons the mutex, like the end of a process.
   std::thread([&] {
     static_cast<void>(::pthread_mutex_lock(&shared.part.mutex));
     shared.part.is_changing.store(is_changing ? 1 : 0);
@@ -485,7 +485,7 @@ TEST_CASE("rows that are there are read and added to by others, wherever their i
     DirectPart::Addition addition;
     const bool all_there = std::all_of(made.begin(), made.end(),
                                        [&](std::int64_t row) { return expected.contains(row); });
-    // Nothing of what cannot be done is.
+    // An addition that cannot be done completely changes nothing.
     REQUIRE(direct.add_rows({made, positions}, delta.data(), addition) == all_there);
     REQUIRE(shard.acquire());
     add(shard, random, {0, count, made}, delta, 1);
@@ -500,7 +500,7 @@ TEST_CASE("rows that are there are read and added to by others, wherever their i
       }
     }
   }
-  std::vector<std::int64_t> all{std::int64_t{1} << 40};  // was never made
+  std::vector<std::int64_t> all{std::int64_t{1} << 40};  // a row that was never created
   for (const auto& [row, values] : expected) all.push_back(row);
   expected[all.front()] = Floats(2);
   fill_initial(initial, all.front(), expected[all.front()]);

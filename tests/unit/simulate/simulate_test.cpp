@@ -1,5 +1,5 @@
-// The simulator of benchmarks/simulate: what it counts is what the engine counts and what the
-// algorithms' closed forms say, and its times are theirs.
+// The simulator in benchmarks/simulate: its counts match the engine's, and its counts and times
+// match the algorithms' closed forms.
 #include <barrier>
 #include <bit>
 #include <catch2/catch.hpp>
@@ -21,7 +21,7 @@ using simulate::Settings;
 using simulate::StepResult;
 using simulate::Traffic;
 
-// Costs nothing but what a test sets.
+// All costs are zero except those a test sets.
 Settings free_of_cost(int hosts, int ranks_per_host, std::int64_t elements) {
   Settings settings;
   settings.hosts = hosts;
@@ -46,7 +46,7 @@ std::int64_t sum_over(const StepResult& step, std::int64_t Traffic::* field) {
 TEST_CASE("events come in the order of their times, and of their adding") {
   std::mt19937 random(GENERATE(1U, 2U, 3U));
   simulate::EventQueue<int> queue;
-  std::multimap<Time, int> expected;  // of equal keys the first comes first
+  std::multimap<Time, int> expected;  // equal keys keep insertion order
   for (int added = 0; added < 5000 || !expected.empty();) {
     if (expected.empty() || (added < 5000 && random() % 2 == 0)) {
       const auto ahead = static_cast<int>(random() % 8 == 0 ? random() % 1'000'000 : random() % 4);
@@ -116,7 +116,7 @@ TEST_CASE("the time of a ring is 2(P-1) latencies and 2(P-1)/P of the tensor's o
     REQUIRE(hops <= 2 * (ranks - 1) + 2 * depth + 1e-6);
   }
   SECTION("bytes") {
-    // Without what the negotiation takes, which does not depend on them.
+    // The difference cancels the negotiation, whose size does not depend on the tensors'.
     settings.costs.link.per_byte = 1;
     Settings larger = settings;
     larger.tensors.front().elements *= 3;
@@ -142,15 +142,15 @@ TEST_CASE("two trees take the tensor's time on the link twice, and 2 log2(P) lat
   const int ranks = GENERATE(2, 4, 8, 64);
   Settings settings = free_of_cost(ranks, 1, 128 * 1024);
   settings.engine.algorithm = "tree";
-  settings.costs.link.per_message = 0;  // so that chunks are as small as can be
+  settings.costs.link.per_message = 0;  // makes the smallest chunks optimal
   const int depth = std::countr_zero(static_cast<unsigned>(ranks));
   const StepResult step = simulate::simulate(settings).steps.back();
   const std::int64_t bytes = settings.tensors.front().elements * 4;
   REQUIRE(sum_over(step, &Traffic::data_bytes) == std::int64_t{2} * (ranks - 1) * bytes);
   SECTION("latency") {
     settings.costs.link.latency = 10'000;
-    // And up and down the tree of the negotiation, which has three levels at most; a sender hears
-    // that its last message has arrived.
+    // Plus negotiation up and down its tree of at most three levels, and the last sender's
+    // acknowledgement.
     const double hops = seconds_of(settings) / 10e-6;
     REQUIRE(hops >= 2 * depth + 2 - 1e-6);
     REQUIRE(hops <= 2 * depth + 7 + 1e-6);
@@ -167,7 +167,7 @@ TEST_CASE("a backward pass hides what is exchanged meanwhile") {
   Settings settings = free_of_cost(4, 1, 0);
   settings.costs.link.per_byte = 1;
   settings.backward = 0.1;
-  // The first tensor takes 6 ms, and the pass goes on for 90 ms once it is ready.
+  // The first tensor takes 6 ms and is ready 90 ms before the pass ends.
   settings.tensors = {{"first", 1'000'000}, {"last", 9'000'000}};
   const double last = 1.5 * 36'000'000 * 1e-9;
   REQUIRE(seconds_of(settings) == Approx(0.1 + last).epsilon(1e-4));
@@ -181,7 +181,7 @@ TEST_CASE("the same settings have the same results, another seed another one") {
   settings.jitter = 0.003;
   const auto report = [](const Settings& used) {
     Result result = simulate::simulate(used);
-    result.control_bytes = 0;  // of the whole process
+    result.control_bytes = 0;  // counts the whole process
     return simulate::as_json(used, result);
   };
   const std::string first = report(settings);
@@ -247,7 +247,7 @@ TEST_CASE("what cannot be simulated is refused with what is accepted") {
   REQUIRE(settings->costs.link.per_byte == Approx(0.08));
 }
 
-// --- Beside the engine: what ranks that are threads count themselves
+// --- Compared with the engine: what ranks on threads count themselves
 
 struct World {
   int hosts;
@@ -256,7 +256,7 @@ struct World {
   std::int64_t elements;
 };
 
-// What each rank of the engine sends in a step, of which there was one before.
+// What each rank of the engine sends in one step, after a first step.
 std::vector<Traffic> counted_by_engine(const World& world, int tensors) {
   const int size = world.hosts * world.ranks_per_host;
   std::vector<int> host_of;

@@ -1,4 +1,4 @@
-// When a stream counts as silent, so that others take over what is under way on it.
+// When a stream counts as silent, so that its data in flight moves to other streams.
 #include "tcp/stream_silence.h"
 
 #include <netinet/in.h>
@@ -58,7 +58,7 @@ TEST_CASE("TCP has the time to send again what was lost") {
 
 namespace {
 
-// Both ends of a connection over TCP.
+// Both ends of a TCP connection.
 std::array<UniqueFd, 2> connected() {
   auto listener = listen_on("tcp:127.0.0.1:0");
   REQUIRE(listener.ok());
@@ -109,11 +109,11 @@ TEST_CASE("a stream that had nothing to carry for a while is answered") {
     }
   };
   for (int round = 0; round < 5; ++round) {
-    // The system answers when it likes, as over a network, not at once.
+    // Delayed ACKs, as over a network.
     const int off = 0;
     ::setsockopt(far_fd, IPPROTO_TCP, TCP_QUICKACK, &off, sizeof off);
     carry_one();
-    std::this_thread::sleep_for(450ms);  // longer than any limit for this one
+    std::this_thread::sleep_for(450ms);  // longer than this stream's silence limit
   }
   CHECK_FALSE(silent);
   CHECK(received == bytes);

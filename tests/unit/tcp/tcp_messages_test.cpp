@@ -1,5 +1,5 @@
-// Messages in chunks over streams that are played here: they carry chunks in any order, break, and
-// leave it open what has arrived.
+// Messages in chunks over simulated streams, which reorder chunks, break, and leave it open what
+// has arrived.
 #include <catch2/catch.hpp>
 #include <deque>
 #include <map>
@@ -25,17 +25,17 @@ Content content_of(std::size_t size, std::uint32_t seed) {
   return bytes;
 }
 
-// What one stream has taken, with the bytes as they were then.
+// A chunk taken by a stream, with a copy of its bytes at that moment.
 struct Carried {
   OutgoingMessages::Chunk chunk;
   Content bytes;
 };
 struct Stream {
   std::deque<Carried> under_way;
-  std::deque<OutgoingMessages::Chunk> arrived;  // without a receipt so far
+  std::deque<OutgoingMessages::Chunk> arrived;  // not acknowledged yet
 };
 
-// The two ends, and the streams between them.
+// Both ends and the streams between them.
 struct Link {
   OutgoingMessages out{1};
   IncomingMessages in{0};
@@ -77,7 +77,7 @@ struct Link {
     out.acknowledge(stream.arrived.front());
     stream.arrived.pop_front();
   }
-  // Of what is under way some arrives none the less, and no receipt for what has.
+  // Some chunks in flight still arrive; no acknowledgement of what arrived does.
   void break_off(Stream& stream, std::size_t arriving) {
     while (arriving-- > 0) arrive(stream);
     while (!stream.under_way.empty()) {
@@ -165,7 +165,7 @@ TEST_CASE("a long message is done when it is acknowledged, a short one when it i
   Content small = content_of(OutgoingMessages::max_copied_bytes, 2);
   const Content small_before = small;
   const Ticket short_one = link.out.send({.sequence = 1}, std::array{ConstBytes(small)});
-  std::fill(small.begin(), small.end(), std::byte{0});  // it was copied
+  std::fill(small.begin(), small.end(), std::byte{0});  // the library has copied it
   Stream& stream = link.streams.front();
   link.take(stream, max_chunk_bytes);
   link.take(stream, max_chunk_bytes);
@@ -198,7 +198,7 @@ TEST_CASE("bytes that come twice do not touch a message that is over") {
   while (link.out.has_waiting()) link.take(fast, 60'000);
   while (!fast.under_way.empty()) link.arrive(fast);
   REQUIRE(in->done);
-  std::fill(target.begin(), target.end(), std::byte{0});  // its owner uses it for other things
+  std::fill(target.begin(), target.end(), std::byte{0});  // its owner reuses it
   link.put(late);
   CHECK(std::all_of(target.begin(), target.end(), [](std::byte b) { return b == std::byte{0}; }));
 }
@@ -223,7 +223,7 @@ TEST_CASE("what cannot be part of a message is refused") {
   CHECK_FALSE(in.begin({.message = 1, .length = 8, .tag = {.sequence = 2}, .bytes = 4}).ok());
 }
 
-// Its bytes go nowhere: the peer's word for a length ends no process.
+// The bytes are discarded: a length claimed by the peer must not end the process.
 TEST_CASE("a message for which there is no memory fails the receive that asks for it") {
   Link link;
   const ChunkHeader header{
@@ -277,7 +277,7 @@ TEST_CASE("a stream is opened by who knows the key, and only once") {
   CHECK(calling.is_confirmation(*confirmation));
 
   StreamOpening again(key, 2, 5);
-  CHECK_FALSE(again.confirm(answer));  // heard on the way, to another challenge
+  CHECK_FALSE(again.confirm(answer));  // an overheard answer, to another challenge
   StreamOpening third(key, 3, 5);
   CHECK_FALSE(called.confirm(third.answer(called.challenge())));
   StreamOpening stranger(other, 2, 5);

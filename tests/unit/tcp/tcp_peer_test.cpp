@@ -1,4 +1,4 @@
-// Where a rank opens streams to a peer, and what it tells the system of them.
+// To which addresses a rank opens streams, and which socket options it sets on them.
 #include "tcp/tcp_peer.h"
 
 #include <netinet/in.h>
@@ -20,7 +20,7 @@ namespace rueda::test::tcp_peer_test {
 
 namespace {
 
-// Rank 0, which sends to rank 1; that one listens and lets nobody in.
+// Rank 0, which sends to rank 1; rank 1 listens but accepts no stream.
 class Sender {
  public:
   Sender() {
@@ -32,7 +32,7 @@ class Sender {
 
   [[nodiscard]] const std::string& address() const { return listener_.address; }
 
-  // Sends to these addresses and makes some attempts, each when it is due; how many streams come.
+  // Sends to `addresses` and makes each attempt when it is due; returns how many streams arrive.
   int streams_to(std::vector<std::string> addresses) {
     peer_ = std::make_unique<TcpPeer>(1, std::move(addresses), context_);
     const Ticket out = peer_->send({.sequence = 1}, std::array{ConstBytes(bytes_)});
@@ -46,7 +46,7 @@ class Sender {
     return static_cast<int>(accepted_.size());
   }
 
-  // Of each stream: how many bytes the system takes beyond what it has sent.
+  // TCP_NOTSENT_LOWAT of each stream: the limit of bytes queued but not sent.
   [[nodiscard]] std::vector<int> limits_of_unsent() const {
     const int port = local_port(listener_.fd.get());
     std::vector<int> limits;

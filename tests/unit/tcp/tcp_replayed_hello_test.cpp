@@ -1,4 +1,4 @@
-// Whoever has heard the hello of a stream can say it again, and proves nothing by it.
+// An attacker that overhears a stream's hello can replay it, but gains nothing.
 #include <sys/socket.h>
 
 #include <array>
@@ -16,7 +16,7 @@ constexpr std::size_t room = 2 * StreamCount::max_streams;
 const Key world("the key of this world");
 const Key streams("the key of its streams");
 
-// Rank 0, as far as it receives from rank 1. What opens a stream is the other end.
+// Rank 0, receiving from rank 1. open() returns the other end of a new stream.
 struct Called {
   Called() { REQUIRE(watched.open()); }
 
@@ -33,7 +33,7 @@ struct Called {
         [this](const auto& event) { peer.mark_ready(event.source, event.index, event.events); });
     peer.progress(now);
   }
-  // Answers the challenge, as rank 1 does.
+  // Answers the challenge as rank 1 would.
   void prove(const UniqueFd& fd) {
     std::array<std::byte, frame_header_bytes + StreamOpening::challenge_bytes> challenge{};
     REQUIRE(::recv(fd.get(), challenge.data(), challenge.size(), 0) ==
@@ -76,7 +76,7 @@ TEST_CASE("streams that prove nothing keep none of the peer's out") {
   called.prove(proved);
   CHECK(is_closed(silent.front()));
   CHECK_FALSE(is_closed(silent[1]));
-  // One that is open makes room for nobody.
+  // An authenticated stream is never evicted.
   for (std::size_t i = 0; i < 3 * room; ++i) silent.push_back(called.open());
   CHECK_FALSE(is_closed(proved));
 }

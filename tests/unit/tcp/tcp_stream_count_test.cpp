@@ -1,4 +1,4 @@
-// Links are played by a function from the number of streams to a rate.
+// Links are simulated by a function from the number of streams to a rate.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -21,7 +21,7 @@ struct Played {
   bool waiting = true;
   Duration round_trip{};
 
-  // Returns the number that was wanted most often: others are tried now and then.
+  // Returns the most frequent stream count; others are tried now and then.
   int run(Duration how_long, const std::function<double(int)>& rate) {
     constexpr Duration step = 2ms;
     std::map<int, int> steps;
@@ -37,15 +37,14 @@ struct Played {
   }
 };
 
-// Flows that are held back to `cap` bytes a second, up to 8 of them, each in slow start once it has
-// been idle.
+// Up to 8 flows, each limited to `cap` bytes a second and in slow start after being idle.
 class SlowStart {
  public:
   SlowStart(Duration round_trip, double cap) : round_trip_(to_seconds(round_trip)), cap_(cap) {
     rates_.fill(first_window / round_trip_);
   }
 
-  // For one step of Played, which asks once in each.
+  // One step of Played, which calls it once per step.
   double operator()(int streams) {
     const double growth = std::exp2(2e-3 / round_trip_);
     double total = 0;
@@ -80,7 +79,7 @@ TEST_CASE("as many streams as it takes to fill a link that holds each one back")
 }
 
 TEST_CASE("a stream that is slower than the others does not stop the search") {
-  Played link;  // flows of 125 Mbit/s, the second of 31
+  Played link;  // flows of 125 Mbit/s, except the second with 31
   const auto rate = [](int streams) { return 15.6e6 * streams - (streams > 1 ? 11.7e6 : 0); };
   CHECK(link.run(5s, rate) == 16);
 }
@@ -91,7 +90,7 @@ TEST_CASE("where no more streams can be had, those that are there go on") {
   while (link.count.wanted() == 1) link.run(2ms, as_many);
   link.count.give_up_trial(link.now);
   CHECK(link.count.wanted() == 1);
-  CHECK(link.run(1s, as_many) == 1);  // for a while
+  CHECK(link.run(1s, as_many) == 1);  // no new trial yet
   CHECK(link.run(20s, as_many) == StreamCount::max_streams);
 }
 

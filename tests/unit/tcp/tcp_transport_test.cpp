@@ -1,5 +1,5 @@
-// What only links over TCP do: streams that break, and strangers. That they carry what every
-// transport carries: transport_conformance_test.cpp.
+// Behaviour specific to TCP links: broken streams and unauthenticated peers. See
+// transport_conformance_test.cpp for behaviour common to all transports.
 #include "tcp/tcp_transport.h"
 
 #include <dirent.h>
@@ -41,7 +41,7 @@ std::unique_ptr<Transport> transport_of(InprocHub& hub, int rank) {
   return value_of(open_tcp_transport(*hub.make_bootstrap(rank), "127.0.0.1", soon()), "links");
 }
 
-// Of this process: the two ends of each stream are two of them.
+// Connected sockets of this process, including both ends of each stream.
 std::vector<int> connected_sockets() {
   std::vector<int> found;
   DIR* const folder = ::opendir("/proc/self/fd");
@@ -58,7 +58,7 @@ std::vector<int> connected_sockets() {
   return found;
 }
 
-// Ends a stream every now and then, as a network or a firewall may.
+// Breaks a stream now and then, as a network or a firewall may.
 class Breaker {
  public:
   ~Breaker() { stop(); }
@@ -84,7 +84,7 @@ class Breaker {
   std::thread thread_{[this] { run(); }};
 };
 
-// As a rank that runs a collective: it drives until everybody is through.
+// Like a rank running a collective: drives progress until all ranks are through.
 void drive(Transport& transport, Bootstrap& bootstrap, std::atomic<int>& through) {
   ++through;
   await([&] { return static_cast<void>(transport.progress()), through == bootstrap.size(); },
@@ -174,7 +174,7 @@ TEST_CASE("a rank that leaves sends again what a broken stream has lost") {
       continue;
     }
     await([&] { return static_cast<void>(ranks[0]->progress()), out->done; }, "it has left");
-    for (const int fd : connected_sockets()) {  // what has come and is not read goes as well
+    for (const int fd : connected_sockets()) {  // drops received but unread data as well
       if (std::ranges::find(others, fd) != others.end()) continue;
       const sockaddr none{.sa_family = AF_UNSPEC, .sa_data = {}};
       ::connect(fd, &none, sizeof none);
@@ -258,7 +258,7 @@ namespace {
 
 constexpr std::string_view protocol = "ruedatcp";
 
-// The two ends of a stream from rank 0 to rank 1, as far as they are told to go.
+// The two ends of a stream from rank 0 to rank 1, driven step by step.
 struct Ends {
   Key key{"secret of the world"};
   Handshake calling{protocol, key, 0, 2};
@@ -274,7 +274,7 @@ struct Ends {
     near.reset(fds[0]);
     far.reset(fds[1]);
   }
-  // What the peer lets in once it has read the hello.
+  // The accepting end, after it has read the hello and sent the welcome.
   SocketLink welcomed() {
     SocketLink link(std::move(far), false);
     REQUIRE(link.read(Handshake::hello_bytes).ok());
@@ -347,7 +347,7 @@ TEST_CASE("a receipt that has not come is asked for, between chunks") {
 }
 
 TEST_CASE("who has heard a stream being opened cannot open one") {
-  const auto opening_of = [](Ends& ends) {  // all that the opener says until it is let in
+  const auto opening_of = [](Ends& ends) {  // all that the opener sends before it is accepted
     OutgoingStream sender(ends.calling, ends.key, 1, std::move(ends.near));
     sender.mark_ready(EPOLLOUT);
     REQUIRE(sender.read(ends.out).ok());
@@ -379,7 +379,7 @@ TEST_CASE("strangers neither join nor keep ranks from talking") {
   std::atomic<bool> over{false};
   std::atomic<int> ports{0};
   std::array<std::atomic<int>, size> listening{};
-  // Every port at which this process listens is tried with nothing, noise and half a hello.
+  // Connects to every listening port of this process and sends nothing, noise or half a hello.
   std::thread stranger([&] {
     std::mt19937 random(7);
     while (!over) {
@@ -402,7 +402,7 @@ TEST_CASE("strangers neither join nor keep ranks from talking") {
     const auto bootstrap = hub.make_bootstrap(rank);
     const auto transport = transport_of(hub, rank);
     const std::string told = value_of(bootstrap->get(str("tcp/", rank)), "the address");
-    const auto colon = told.rfind(':');  // a word, and the address
+    const auto colon = told.rfind(':');  // followed by the port
     listening[static_cast<std::size_t>(rank)] = std::stoi(told.substr(colon + 1));
     const int peer = 1 - rank;
     for (std::uint32_t round = 0; round < 60; ++round) {

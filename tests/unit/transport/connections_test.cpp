@@ -1,4 +1,4 @@
-// What answers where a rank is called is believed by its proof alone, also when it says good-bye.
+// An answer to a connection attempt is trusted only with a proof, even if it is a good-bye.
 #include "transport/connections.h"
 
 #include <netinet/in.h>
@@ -27,8 +27,8 @@ namespace {
 const Key key("the world's key");
 constexpr std::string_view protocol = "ruedates";
 
-// What rank 0 of two concludes about rank 1, in whose place something answers every call with
-// `good_bye` and ends.
+// What rank 0 of two concludes about rank 1 if an impostor answers each connection with `good_bye`
+// and closes it.
 struct Concluded {
   bool has_left = false;
   bool is_lost = false;
@@ -78,7 +78,7 @@ TEST_CASE("a good-bye without a proof, or with another rank's, is a loss") {
 
 namespace {
 
-// Rank 0 of two, of whom the other's process ends when it is told so. Nothing answers in its place.
+// Rank 0 of two. The other's process ends on request; nothing answers in its place.
 class Survivor {
  public:
   Survivor() {
@@ -113,7 +113,7 @@ class Survivor {
     }
   }
   Connections& connections() { return *connections_; }
-  // What rank 0 has connected to.
+  // Accepts a connection that rank 0 has opened to rank 1.
   [[nodiscard]] Accepted accept() const { return accept_from(other_.get()); }
 
   std::vector<int> lost;
@@ -252,7 +252,7 @@ TEST_CASE("connections between hosts are given up after as long as their owner s
   REQUIRE(::send(call->get(), hello.data(), hello.size(), MSG_NOSIGNAL) ==
           static_cast<ssize_t>(hello.size()));
   const Time deadline = soon();
-  while (!wait_readable(call->get(), Clock::now())) {  // the welcome
+  while (!wait_readable(call->get(), Clock::now())) {  // the welcome has not come
     REQUIRE(Clock::now() < deadline);
     connections.progress();
   }
@@ -269,7 +269,7 @@ TEST_CASE("connections between hosts are given up after as long as their owner s
       network_timeout.push_back(milliseconds);
     }
   }
-  CHECK(std::ranges::count(network_timeout, 120'000U) == 2);  // both ways
+  CHECK(std::ranges::count(network_timeout, 120'000U) == 2);  // both directions
   static_cast<void>(connections.close(Clock::now()));
 }
 
@@ -286,7 +286,7 @@ int port_of(int fd, decltype(&::getsockname) ask) {
   return is_known && address.sin_family == AF_INET ? ntohs(address.sin_port) : -1;
 }
 
-// Two ranks as on different hosts, that are connected both ways.
+// Two ranks as if on different hosts, connected in both directions.
 class OverNetwork {
  public:
   OverNetwork() {
@@ -310,12 +310,12 @@ class OverNetwork {
     survivor_->send(1, {});
     other_->send(0, {});
     progress_until([&] { return survivor_->was_connected(1) && other_->was_connected(0); });
-    // Also the welcomes.
+    // Until the welcomes have arrived, too.
     for (int look = 0; look < 100; ++look) progress_until([] { return true; });
   }
 
   enum class Reset : std::uint8_t { none, one, both };
-  // All of the other's connections, as when its process ends.
+  // Closes all of the other's connections, as when its process ends.
   void close_other(Reset reset) {
     const linger at_once{.l_onoff = 1, .l_linger = 0};
     for (int fd = 3; fd < 1024; ++fd) {
@@ -328,14 +328,14 @@ class OverNetwork {
     other_.reset();
   }
 
-  // As the network may: the one that the survivor has opened.
+  // Resets the connection that the survivor has opened, as a network may.
   void reset_connection() {
     const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
     for (int fd = 3; fd < 1024; ++fd) {
       if (is_called(fd)) REQUIRE(::connect(fd, &nobody, sizeof nobody) == 0);
     }
   }
-  // What the two take each other for.
+  // What each of the two concludes about the other.
   std::pair<Status, Status> conclude_both() {
     progress_until([&] { return !told.ok() && !told_other.ok(); });
     return {told, told_other};
@@ -386,7 +386,7 @@ TEST_CASE("between hosts only a connection that is closed shows that a process h
   const Reset reset = GENERATE(Reset::none, Reset::one, Reset::both);
   OverNetwork network;
   network.connect();
-  if (GENERATE(false, true)) network.survivor().send(1, {});  // with something that is not read
+  if (GENERATE(false, true)) network.survivor().send(1, {});  // with unread data
   network.close_other(reset);
   const Status told = network.conclude();
   CHECK(told.code() == ErrorCode::peer_lost);

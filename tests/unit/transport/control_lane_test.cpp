@@ -56,7 +56,7 @@ Message numbered(std::size_t size, std::uint32_t number) {
   return message;
 }
 
-// One rank's lane, and all that it has been told.
+// One rank's lane and all that it has reported.
 struct Listening {
   explicit Listening(LanePtr opened) : lane(std::move(opened)) {
     const auto size = static_cast<std::size_t>(lane->size());
@@ -70,7 +70,7 @@ struct Listening {
     });
   }
 
-  // Sleeps on the descriptor until `enough`.
+  // Sleeps on the descriptor until enough() is true.
   void until(const std::function<bool()>& enough, const char* what) {
     const Time deadline = soon();
     while (!enough()) {
@@ -81,8 +81,8 @@ struct Listening {
   [[nodiscard]] std::size_t count(int peer) const {
     return received[static_cast<std::size_t>(peer)].size();
   }
-  // The descriptor is readable only when there is something to do, such as the end of a connection
-  // that comes after the loss was told.
+  // The descriptor is readable only if there is work to do, such as a connection that ends after
+  // the loss was reported.
   void expect_quiet() const {
     while (lane->progress()) {
     }
@@ -143,7 +143,7 @@ TEST_CASE("messages arrive whole, in order, from everyone to everyone") {
                str("message ", number, " of rank ", peer));
       }
     }
-    // No barrier: what is queued for slower ranks goes out while closing.
+    // No barrier: close() sends what is queued for slower ranks.
     expect_ok(self.lane().close(soon()), "close");
     expect(self.listening.loss_count() == 0, "no loss");
   });
@@ -265,7 +265,7 @@ TEST_CASE("a process that is killed is lost, even while a child of it lives on")
       });
       expect_ok(victim->connect(std::array{0}, soon()), "connect");
       expect_ok(survivor->connect(std::array{1}, soon()), "connect");
-      std::array<int, 2> life{};  // ends when the grandchild does
+      std::array<int, 2> life{};  // ends with the grandchild
       REQUIRE(::pipe(life.data()) == 0);
       const pid_t child = ::fork();
       if (child == 0) {

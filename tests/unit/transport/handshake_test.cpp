@@ -1,5 +1,5 @@
-// Both sides of a handshake believe each other, and nobody else: not who has heard or altered what
-// they say, nor who knows another key.
+// Both sides of a handshake trust each other and nobody else: neither an eavesdropper, nor an
+// attacker that alters messages, nor the holder of another key.
 #include "transport/handshake.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ TEST_CASE("two ranks of a world believe each other") {
   const Handshake to = rank_of_world(called);
   Bytes hello = from.hello_to(called);
   CHECK(hello.size() == Handshake::hello_bytes);
-  hello.push_back(std::byte{1});  // what follows is not a part of it
+  hello.push_back(std::byte{1});  // not part of the hello
   const HelloCheck check = to.check_hello(hello);
   CHECK(check.outcome == Outcome::valid);
   CHECK(check.peer == caller);
@@ -93,7 +93,7 @@ TEST_CASE("a hello of which one bit is altered is rejected, with the part that i
   CHECK(check.outcome == expected);
   CHECK(check.peer == -1);
   CHECK(check.is_rejected());
-  // Another protocol is told from this one as soon as it differs: it may never say as much.
+  // Another protocol is detected at its first different byte: its hello may be shorter.
   const HelloCheck early = rank_of_world(1).check_hello(std::span(hello).first(byte + 1));
   CHECK((byte < 8 ? early.outcome == expected : early.outcome != Outcome::valid));
 }
@@ -103,7 +103,7 @@ TEST_CASE("bytes that nobody made are no hello") {
   Bytes bytes(random() % 100);
   for (std::byte& each : bytes) each = static_cast<std::byte>(random());
   const Bytes hello = rank_of_world(0).hello_to(1);
-  // So that they are looked at more closely, too.
+  // A valid prefix, so that later checks are reached, too.
   const std::size_t right = std::min<std::size_t>(bytes.size(), random() % Handshake::hello_bytes);
   std::copy_n(hello.begin(), right, bytes.begin());
   CHECK(rank_of_world(1).check_hello(bytes).outcome != Outcome::valid);
@@ -142,10 +142,10 @@ TEST_CASE("a welcome is believed from the rank that was called, and as a whole")
   CHECK(caller.is_welcome_of(1, welcome));
   CHECK_FALSE(caller.is_welcome_of(2, welcome));
   CHECK_FALSE(rank_of_world(2).is_welcome_of(1, welcome));
-  CHECK_FALSE(called.is_welcome_of(0, welcome));               // sent back
-  CHECK_FALSE(caller.is_welcome_of(1, caller.welcome_to(1)));  // the caller's own
+  CHECK_FALSE(called.is_welcome_of(0, welcome));               // reflected
+  CHECK_FALSE(caller.is_welcome_of(1, caller.welcome_to(1)));  // its own
   const Bytes hello = caller.hello_to(1);
-  CHECK_FALSE(caller.is_welcome_of(1, std::span(hello).subspan(24)));  // what was heard of it
+  CHECK_FALSE(caller.is_welcome_of(1, std::span(hello).subspan(24)));  // part of its own hello
   const Bytes whole(welcome.begin(), welcome.end());
   for (std::size_t length = 0; length < whole.size(); ++length) {
     CHECK_FALSE(caller.is_welcome_of(1, std::span(whole).first(length)));

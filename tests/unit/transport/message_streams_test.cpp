@@ -1,4 +1,4 @@
-// In which order messages of a stream are over, whatever the order in which their pieces are.
+// In which order messages of a stream complete, whatever the order of their pieces.
 #include "mpi/message_streams.h"
 
 #include <array>
@@ -17,7 +17,7 @@ using Message = Streams::Message;
 
 const std::array<ConstBytes, 0> nothing{};
 
-// One that has no further pieces, of which some are on their way.
+// A message without further pieces, `in_flight` of which are still in flight.
 Message& add_ended(Streams& streams, Stream& stream, int in_flight) {
   Message& message = streams.add(stream, nothing);
   message.in_flight = in_flight;
@@ -53,7 +53,7 @@ TEST_CASE("a stream is found by direction, peer and tag, as long as there is som
   CHECK(streams.all_of(true, 1).size() == 2);
   streams.complete_front(streams.find(true, 2, 5));
   CHECK(streams.all_of(true, 2).empty());
-  streams.complete_front(stream);  // what came early is kept
+  streams.complete_front(stream);  // early arrivals are kept
   CHECK(streams.find(true, 1, 5).arrivals.size() == 1);
 }
 
@@ -76,7 +76,7 @@ TEST_CASE("tickets of a stream are completed from its front, in whatever order m
     Message* const message = under_way[next];
     const bool is_over = --message->in_flight == 0;
     if (is_over) under_way.erase(under_way.begin() + static_cast<std::ptrdiff_t>(next));
-    // The first that is still under way, and all behind it, are not complete.
+    // The first message still in flight, and all after it, are incomplete.
     std::size_t first = 0;
     const Ticket front = under_way.empty() ? nullptr : [&] {
       for (const Ticket& ticket : tickets) {

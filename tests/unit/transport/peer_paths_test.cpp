@@ -1,5 +1,5 @@
-// Ranks with several interfaces: every message comes once and in order, whatever becomes of all
-// paths but one, and a path that failed is used again.
+// Ranks with several interfaces: every message arrives once and in order even if all paths but one
+// fail, and a failed path is used again.
 #include "transport/peer_paths.h"
 
 #include <sys/socket.h>
@@ -34,7 +34,7 @@ const Key key("the world's key");
 constexpr std::string_view protocol = "ruedates";
 constexpr int paths = 2;
 
-// The network between a listener and those who call it: passes bytes on, or not.
+// The network between a listener and its callers: forwards bytes, or holds them back.
 class Network {
  public:
   explicit Network(std::string target) : target_(std::move(target)) {
@@ -46,12 +46,12 @@ class Network {
   Network& operator=(const Network&) = delete;
 
   [[nodiscard]] const std::string& address() const { return listener_.address; }
-  // How often it was called, with the calls that wait to be passed on.
+  // The number of connections accepted, plus one if another is waiting.
   [[nodiscard]] int called() const {
     return accepted + (wait_readable(listener_.fd.get(), Clock::now()) ? 1 : 0);
   }
 
-  // Passes on what it can, up to `bound` bytes of each connection.
+  // Forwards what it can, up to `bound` bytes per direction of each connection.
   void progress(std::size_t bound = 65536) {
     if (is_silent) return;
     while (UniqueFd caller = accept_from(listener_.fd.get()).fd) {
@@ -68,7 +68,7 @@ class Network {
     }
   }
 
-  // Resets what passes here, and refuses more until mend().
+  // Resets all connections and refuses new ones until mend().
   void cut() {
     is_cut = true;
     for (Connection& each : connections_) {
@@ -97,7 +97,7 @@ class Network {
     end.reset();
   }
 
-  // A reset, which the first call on an end tells, is one for the other end.
+  // A reset of one end, which the first call on it reports, is passed to the other end.
   static void pass(UniqueFd& from, UniqueFd& to, std::vector<char>& waiting, std::size_t bound) {
     if (!from || !to) return;
     bool is_broken = false;
@@ -124,7 +124,7 @@ class Network {
   std::vector<Connection> connections_;
 };
 
-// Two ranks as on two hosts with two interfaces each.
+// Two ranks as if on two hosts with two interfaces each.
 class TwoRanks {
  public:
   TwoRanks() {
@@ -160,11 +160,11 @@ class TwoRanks {
   TwoRanks& operator=(const TwoRanks&) = delete;
 
   Connections& end(std::size_t rank) { return *ends_[rank]; }
-  // That over which `rank` is called.
+  // The network through which `rank` is called on this path.
   Network& network(std::size_t rank, int path) {
     return *networks_[rank * paths + static_cast<std::size_t>(path)];
   }
-  // Both directions of a path.
+  // Applies `act` to both directions of a path.
   void on_path(int path, const std::function<void(Network&)>& act) {
     for (std::size_t rank : {0, 1}) act(network(rank, path));
   }
@@ -172,7 +172,7 @@ class TwoRanks {
     return own_addresses_[rank][path];
   }
 
-  // Sends the next number, with `padding` bytes after it.
+  // Sends the next number, followed by `padding` bytes.
   void send(std::size_t rank, std::size_t padding = 0) {
     std::vector<std::byte> payload(sizeof(int) + padding);
     std::memcpy(payload.data(), &sent[rank], sizeof(int));
@@ -202,7 +202,7 @@ class TwoRanks {
         },
         "the messages");
   }
-  // All have come, once, in order, and nobody was lost.
+  // All numbers have arrived once and in order, and no peer was lost.
   void check() {
     for (std::size_t rank : {0, 1}) {
       std::vector<int> expected;
@@ -285,7 +285,7 @@ TEST_CASE("a path that was cut is used again, and may then be the only one") {
         },
         "the path that is opened again");
     exchange();
-    // So that it is known to carry messages: alone.
+    // Proves that this path carries messages, because it is the only one that does.
     ranks.on_path(1 - path, [](Network& network) { network.is_silent = true; });
     exchange();
     ranks.on_path(1 - path, [](Network& network) { network.is_silent = false; });
@@ -335,7 +335,7 @@ TEST_CASE("a path that is only being tried again keeps no peer alive") {
   const int first = GENERATE(0, 1);
   std::array<int, 2> before{};
   for (std::size_t rank : {0, 1}) before[rank] = ranks.network(rank, first).called();
-  // Resets what is open; from then on calls are answered, but by nobody.
+  // Resets open connections; later ones are accepted but never answered.
   ranks.on_path(first, [](Network& network) {
     network.cut();
     network.mend();
@@ -416,7 +416,7 @@ TEST_CASE("a peer that is leaving is not called again") {
   await(
       [&] {
         connections.progress();
-        return !link.read().ok();  // it is closed
+        return !link.read().ok();  // closed
       },
       "the good-bye");
   connections.send(1, {});
@@ -438,7 +438,7 @@ TEST_CASE("an overheard hello opens no path again") {
           static_cast<ssize_t>(hello.size()));
   ranks.progress_until([&] { return wait_readable(stranger->get(), Clock::now()); }, "the answer");
   std::array<std::byte, 16> answer{};
-  CHECK(::recv(stranger->get(), answer.data(), answer.size(), 0) <= 0);  // it is turned away
+  CHECK(::recv(stranger->get(), answer.data(), answer.size(), 0) <= 0);  // rejected
   for (std::size_t rank : {0, 1}) ranks.send(rank);
   ranks.await_all();
   ranks.check();
@@ -492,7 +492,7 @@ TEST_CASE("messages that were lost with the other path are the loss of their sen
   say(first, 3);
   progress_until([&] { return received == 3; });
   first.reset();
-  first = call(0, 1, 5);  // the fourth and fifth are to come over the second path
+  first = call(0, 1, 5);  // the fourth and fifth will come over the second path
   say(first, 1);
   say(second, 4);
   progress_until([&] { return received == 4; });

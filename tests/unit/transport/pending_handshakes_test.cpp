@@ -1,4 +1,4 @@
-// Who has connected and said who it is becomes a peer, and nobody else does; what that costs is
+// A connection with a valid hello becomes a peer, and no other does; the cost of all others is
 // bounded.
 #include "transport/pending_handshakes.h"
 
@@ -31,7 +31,7 @@ Handshake rank_of_world(int rank) {
   return {"ruedates", Key("the world's key"), rank, size};
 }
 
-// Rank 0, which is called, and whom it has let in.
+// Rank 0, which accepts connections, and the peers that it has admitted.
 struct Called {
   explicit Called(Duration timeout = handshake_timeout) {
     set_log_level(LogLevel::off);
@@ -54,7 +54,7 @@ struct Called {
   Called(const Called&) = delete;
   Called& operator=(const Called&) = delete;
 
-  // A connection over which this was sent, and that has been looked at.
+  // A connection over which `begin` was sent and processed.
   [[nodiscard]] UniqueFd call(const Bytes& begin) {
     auto fd = start_connecting(address);
     REQUIRE(fd.ok());
@@ -86,7 +86,7 @@ bool is_closed(const UniqueFd& fd) {
   const ssize_t got = ::recv(fd.get(), &byte, 1, 0);
   return got == 0 || (got < 0 && errno != EAGAIN);
 }
-// The frame that has come to whom called, and whether the stream has ended after it.
+// The frame that the caller has received, and whether the stream ended after it.
 struct Answer {
   FrameKind kind;
   Bytes payload;
@@ -152,7 +152,7 @@ TEST_CASE("a connection that ends before its hello is forgotten") {
   for (int i = 0; i < 200; ++i) {
     UniqueFd fd = called.call({std::byte{'r'}});
     fd.reset();
-    called.settle();  // the end of the stream does not wake it for ever
+    called.settle();  // the end of the stream does not wake it again and again
   }
   CHECK(called.admitted.empty());
 }
@@ -166,7 +166,7 @@ TEST_CASE("only so many handshakes are pending, and the oldest makes room") {
   CHECK(is_closed(silent[0]));
   CHECK_FALSE(is_closed(silent[1]));
   CHECK_FALSE(is_closed(next));
-  // A rank among them still gets in, and its place is free again.
+  // A rank among them is still admitted, and frees its place.
   called.say(silent[1], rank_of_world(1).hello_to(0));
   CHECK(called.admitted.count(1) == 1);
   const UniqueFd another = called.call({});
@@ -187,7 +187,7 @@ TEST_CASE("who says nothing is rejected in time, though nobody else comes") {
       called.pending->progress();
     }
   }
-  // Nothing is left to wait for.
+  // Nothing is pending any more.
   CHECK_FALSE(wait_readable(called.pending->wait_fd(), Clock::now() + seconds(0.2)));
 }
 

@@ -1,4 +1,4 @@
-// Tags: what distinguishes the messages of operations, and what MPI makes of them.
+// Tags: what distinguishes the messages of operations, and how they map to MPI's tags.
 #include "mpi/tags.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace rueda::test::tags_test {
 
 TEST_CASE("no operation has the tag of another, however many a group has had") {
   constexpr std::uint64_t operations = std::uint64_t{1} << 20;
-  // The latter two are in one slot, one after the other.
+  // The process sets of the second pair use the same slot, one after the other.
   const auto [first, second] =
       GENERATE(std::pair(0, 1), std::pair(first_formed, first_formed + process_set_limit));
   std::vector<Tag> tags;
@@ -46,7 +46,7 @@ TEST_CASE("each field of a tag distinguishes") {
 }
 
 TEST_CASE("MPI's tags are small, and distinct for what is under way at one time") {
-  // More than any option lets be under way, and across the end of a round of MPI's tags.
+  // More than any option allows in flight, and across a wraparound of MPI's tags.
   const std::uint64_t begin =
       GENERATE(std::uint64_t{0}, std::uint64_t{(1U << 15) - 100}, (std::uint64_t{1} << 50) - 3);
   constexpr std::uint64_t operations = 500;

@@ -19,7 +19,7 @@ namespace {
 
 struct Made {
   std::unique_ptr<Transport> transport;
-  std::shared_ptr<HostMemory> host{};  // whose wake word the transport wakes
+  std::shared_ptr<HostMemory> host{};  // whose wake word the transport uses
 };
 
 Made of_threads(InprocHub& hub, int rank) {
@@ -40,14 +40,14 @@ Made of_streams(InprocHub& hub, int rank) {
   return {std::move(transport).value()};
 }
 
-// Ranks of two hosts in turn, and what is between these.
+// Ranks alternate between two hosts, which `between` links.
 Made of_two_hosts(InprocHub& hub, int rank, Made (*between)(InprocHub&, int)) {
   std::vector<int> host_of;
   for (int each = 0; each < hub.size(); ++each) host_of.push_back(each % 2);
   auto host = HostGroup::form(*hub.make_bootstrap(rank), host_of, soon());
   expect_ok(host.status(), "the ranks of a host");
   Made link = between(hub, rank);
-  if (!host->memory()) return link;  // it is alone there
+  if (!host->memory()) return link;  // alone on its host
   auto transport = join_host(*host, std::move(link.transport));
   expect_ok(transport.status(), "two links");
   return {std::move(transport).value(), host->memory()};
@@ -112,8 +112,8 @@ TEST_CASE("a ring keeps every message, however little of it is taken at a time")
     RingConsumer in(control, memory);
     Bytes sent;
     Bytes received;
-    std::size_t unsent = 0;  // of the message that is being put in
-    std::size_t unread = 0;  // of the one that is being taken out
+    std::size_t unsent = 0;  // of the message being put in
+    std::size_t unread = 0;  // of the message being taken out
     for (int step = 0; step < 5000; ++step) {
       if (auto room = out.room(); !room.empty() && below(2) == 0) {
         if (unsent == 0) {

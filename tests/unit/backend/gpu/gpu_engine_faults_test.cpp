@@ -1,4 +1,4 @@
-// What goes wrong on one GPU only, or late, and what must not wait for what.
+// Faults that hit one GPU only, or late, and work that must not wait for other work.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -13,13 +13,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// All ranks have come here.
+// A barrier of all ranks.
 void meet(GpuEngine& gpu, const std::string& name) {
   std::vector<float> nothing(1);
   test::finish(test::submit(gpu.engine, allreduce_of(nothing, DataType::float32, name)));
 }
 
-// The group's path is chosen, and its communicator connected.
+// Makes the group choose its path and connect its communicator.
 void warm_up(GpuEngine& gpu) {
   const DeviceMemory memory = gpu.tensor(std::vector<float>(8, 1));
   gpu.finish(gpu.submit(gpu.allreduce(memory, 8, DataType::float32, "warm")));
@@ -74,7 +74,7 @@ TEST_CASE("after an error of one rank its next operation does not meet the other
 TEST_CASE("the last operation is looked after, also where it had to wait for its turn") {
   const NcclFixture fixture;
   GpuWorld world{2};
-  world.options.transfer_timeout = 3;  // more than anything takes under a sanitizer
+  world.options.transfer_timeout = 3;  // longer than any operation takes under a sanitizer
   constexpr std::size_t elements = effort(4'000'000, 1'500'000);  // in several parts
   run_gpu_engines(world, [&](GpuEngine& gpu) {
     warm_up(gpu);
@@ -84,7 +84,7 @@ TEST_CASE("the last operation is looked after, also where it had to wait for its
     meet(gpu, "before");
     if (gpu.rank() == 0) nccl_double().hang(1);
     meet(gpu, "after");
-    // The first goes through the host, the second by NCCL behind it.
+    // The first goes through the host; the second follows by NCCL.
     const auto handles = gpu.engine.submit(
         0, grouped(gpu.allreduce(large, elements, DataType::int32, "a", ReduceOp::average),
                    gpu.allreduce(small, 8, DataType::float32, "x")));
@@ -93,7 +93,7 @@ TEST_CASE("the last operation is looked after, also where it had to wait for its
     while (gpu.engine.refusal().ok() && Clock::now() < end) std::this_thread::sleep_for(1ms);
     const std::string why = gpu.engine.refusal().to_string();
     expect(why.find("has not finished a batch") != std::string::npos, why);
-    // The world is refused a moment before what was under way is given up.
+    // The world refuses new work a moment before it gives up pending work.
     while (gpu.error_of(handles[1]) == "none" && Clock::now() < end) {
       std::this_thread::sleep_for(1ms);
     }
@@ -122,7 +122,7 @@ TEST_CASE("a rank that joins without ever having used a GPU is named, and the wo
 }
 
 TEST_CASE("a handle that fails lets go of its tensor") {
-  // Through the host in so many parts that the one that fails is not the last.
+  // Staged through the host in so many parts that the part that fails is not the last.
   constexpr std::size_t elements = effort(12'000'000, 8'000'000);
   for (int trial = 0; trial < effort(6, 2); ++trial) {
     const NcclFixture fixture({}, static_cast<std::uint64_t>(5 + trial));
@@ -145,7 +145,7 @@ TEST_CASE("a handle that fails lets go of its tensor") {
           } catch (const Error& failed) {
             error = failed.what();
           }
-          memory.reset();  // the double notices what still uses it
+          memory.reset();  // the double notices any further use
           expect(error != "none", "an error");
         });
   }
@@ -169,7 +169,7 @@ TEST_CASE("an operation does not wait for what later ones wait for") {
     members[1].stream = other.handle();
     const auto handles = gpu.engine.submit(0, std::move(members));
     gpu.finish(handles[0]);
-    const auto result = gpu.read<float>(ready.data(), 8);  // or not before the deadline
+    const auto result = gpu.read<float>(ready.data(), 8);  // must not wait for the deadline
     *released = true;
     expect(result == std::vector<float>(8, 2), "the sum");
     gpu.finish(handles[1]);
@@ -189,7 +189,7 @@ TEST_CASE("factors of 16-bit floats are not rounded before they multiply") {
     Submission submission = gpu.allreduce(memory, 8, DataType::float16, "t");
     submission.request.prescale = 1e-8;
     gpu.finish(gpu.submit(std::move(submission)));
-    // NCCL is given 16-bit floats, each of which has been rounded; the host rounds the sum.
+    // NCCL gets 16-bit floats that are each rounded; the host rounds only the sum.
     const int sum = gpu.read<std::uint16_t>(memory.data(), 8)[0];
     expect(sum == (backend == "staged" ? 0x1407 : 0x1406), "3 * 32768e-8");
   });

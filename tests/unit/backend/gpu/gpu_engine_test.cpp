@@ -1,5 +1,5 @@
-// Tensors of GPUs through the whole engine, over NCCL and through the host's memory: the doubles of
-// the CUDA driver and NCCL move the bytes, late where that shows a missing wait.
+// GPU tensors through the whole engine, over NCCL and through host memory. The doubles of the CUDA
+// driver and NCCL move the bytes, and delay them to expose missing waits.
 #include <catch2/catch.hpp>
 #include <numeric>
 
@@ -37,7 +37,7 @@ TEST_CASE("tensors of GPUs are reduced on every path, by any number of ranks") {
   const Path& path = paths[GENERATE(range(std::size_t{0}, std::size_t{5}))];
   INFO(path.name << ", " << size << " ranks");
   run_gpu_engines(world_of(size, path), [&](GpuEngine& gpu) {
-    for (int round = 0; round < effort(4, 3); ++round) {  // the later ones are replayed
+    for (int round = 0; round < effort(4, 3); ++round) {  // later rounds are replayed
       std::vector<DeviceMemory> memory;
       std::vector<Handle> handles;
       const std::vector<std::size_t> counts{0, 1, 3, 1000, 4097, effort(1500001, 70001)};
@@ -50,7 +50,7 @@ TEST_CASE("tensors of GPUs are reduced on every path, by any number of ranks") {
       handles.push_back(
           gpu.submit(gpu.allreduce(memory.back(), 333, DataType::int64, "int64", ReduceOp::max)));
       memory.push_back(gpu.tensor(filled<std::int32_t>(77, gpu.rank())));
-      handles.push_back(gpu.submit(  // NCCL rounds these otherwise
+      handles.push_back(gpu.submit(  // NCCL rounds differently
           gpu.allreduce(memory.back(), 77, DataType::int32, "int32", ReduceOp::average)));
       memory.push_back(gpu.tensor(filled<double>(501, gpu.rank())));
       Submission scaled =
@@ -128,7 +128,7 @@ TEST_CASE("the other collectives, with parts of any length") {
     const int rank = gpu.rank();
     for (int round = 0; round < 3; ++round) {
       for (const bool even : {true, false}) {
-        // Rank r gives r + 1 rows of two, or one row.
+        // Rank r contributes r + 1 rows of two, or one row.
         const std::int64_t rows = even ? 1 : rank + 1;
         const auto count = static_cast<std::size_t>(rows * 2);
         const DeviceMemory own =
@@ -145,7 +145,7 @@ TEST_CASE("the other collectives, with parts of any length") {
         expect(gpu.read<std::int16_t>(gathered.output().data.get(), expected.size()) == expected,
                "gathered");
 
-        // As many rows for each rank, or r + 1 for rank r.
+        // The same number of rows for each rank, or r + 1 rows for rank r.
         std::vector<std::int64_t> splits;
         for (int other = 0; other < size; ++other) splits.push_back(even ? 3 : other + 1);
         const auto total = static_cast<std::size_t>(
@@ -206,7 +206,7 @@ TEST_CASE("what a stream still writes is waited for, and what it writes next com
   run_gpu_engines(world_of(2, path), [&](GpuEngine& gpu) {
     const DeviceMemory memory = gpu.tensor(std::vector<float>(100000, 0));
     for (int round = 1; round <= effort(20, 8); ++round) {
-      // Nothing here waits for the GPU.
+      // No host wait for the GPU in this loop.
       const std::vector<float> values(100000, static_cast<float>(round + gpu.rank()));
       expect_ok(copy_to_device(gpu.stream(), memory.data(),
                                reinterpret_cast<const std::byte*>(values.data()), memory.size()),

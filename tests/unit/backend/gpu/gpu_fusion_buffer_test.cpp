@@ -1,4 +1,4 @@
-// Where tensors are packed for NCCL: memory that it is told about, where it can be told.
+// Where tensors are packed for NCCL: in memory registered with NCCL if it can be registered.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -26,7 +26,7 @@ std::int64_t calls_of(const std::string& function, int rank) {
                        [&](const NcclCall& call) { return call.function == function; });
 }
 
-// A group of tensors that is packed into `bytes`.
+// Reduces a group of tensors that is packed into `bytes`.
 void reduce_packed(const GpuEngine& gpu, std::size_t bytes, const std::string& name) {
   const std::size_t count = bytes / sizeof(float) / 2;
   const DeviceMemory first = gpu.tensor(std::vector<float>(count, 1));
@@ -45,7 +45,7 @@ void reduce_packed(const GpuEngine& gpu, std::size_t bytes, const std::string& n
 
 }  // namespace
 
-// By what NCCL tells of the GPUs: a window where they can have one.
+// The functions NCCL uses for these GPUs: windows if the GPUs support them.
 std::pair<std::string, std::string> ways_of(bool symmetric) {
   return symmetric ? std::pair("ncclCommWindowRegister", "ncclCommWindowDeregister")
                    : std::pair("ncclCommRegister", "ncclCommDeregister");
@@ -101,7 +101,7 @@ TEST_CASE("the engine packs into registered memory, which grows") {
   CHECK(calls_of(deregisters, 1) == 2);
 }
 
-// A window is made by all ranks together, of one size.
+// All ranks make a window together, of the same size.
 TEST_CASE("all ranks make their windows in one order, with other calls and of one size") {
   const NcclFixture fixture;
   run_gpu_engines({}, [&](GpuEngine& gpu) {
@@ -121,7 +121,7 @@ TEST_CASE("all ranks make their windows in one order, with other calls and of on
   CHECK(alike(1) == alike(0));
 }
 
-// NCCL's ranks must not differ in whether what they reduce is registered.
+// NCCL requires that all ranks register what they reduce, or none.
 TEST_CASE("where NCCL refuses one rank to register, all ranks are told") {
   const std::string function = GENERATE("ncclCommWindowRegister", "ncclCommRegister");
   const NcclFixture fixture({.symmetric = function != "ncclCommRegister"});
@@ -138,7 +138,7 @@ TEST_CASE("where NCCL refuses one rank to register, all ranks are told") {
       each.request.group_size = 2;
     }
     const auto handles = gpu.engine.submit(0, std::move(group));
-    // A rank whose part is enqueued already is told by the end of the world.
+    // A rank that has already enqueued its part learns of it when the world ends.
     const Time end = soon();
     while (gpu.engine.refusal().ok() && Clock::now() < end) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -217,7 +217,7 @@ TEST_CASE("with one rank nothing is registered") {
   CHECK(calls_of("ncclCommWindowRegister", 0) + calls_of("ncclCommRegister", 0) == 0);
 }
 
-// An odd number of small elements, and vectors of 16 bytes after it.
+// An odd number of small elements, followed by 16-byte vectors.
 TEST_CASE("a tensor of odd size leaves those behind it aligned in the buffer") {
   const NcclFixture fixture;
   run_gpu_engines({}, [&](GpuEngine& gpu) {
@@ -260,14 +260,14 @@ TEST_CASE("a world that breaks leaves no registration behind") {
   });
 }
 
-// The double has to find what these tests rely on.
+// The double must detect what these tests rely on.
 TEST_CASE("memory that is freed while it is registered is found") {
   const NcclFixture fixture;
   run_gpu_ranks(2, [&](GpuRank& mine) {
     const NcclMemory memory = take(NcclMemory::allocate({mine.library, mine.device}, 64), "memory");
     expect_ok(mine.communicator->register_memory(memory.data(), memory.size()), "register");
     expect_ok(mine.communicator->wait_until_ready(soon()), "registered");
-    // The memory itself stays, as the double refuses to free it.
+    // The memory itself stays allocated, because the double refuses to free it.
     NcclHeap(mine.library, mine.device).free(memory.data());
     mine.close();
   });

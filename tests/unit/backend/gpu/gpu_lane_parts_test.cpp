@@ -1,5 +1,5 @@
-// What a lane of a GPU remembers from operation to operation: the path that its ranks have agreed
-// on, and memory.
+// What a lane of a GPU keeps between operations: the path that its ranks have agreed on, and
+// memory.
 #include <catch2/catch.hpp>
 #include <vector>
 
@@ -74,7 +74,7 @@ TEST_CASE("a lane's staging memory grows, and what it has outgrown stays where i
     expect(staging(0, 1000) == first, "it is enough");
     const std::size_t more = (*memory.staging(mine.device, 0, 0))->size() + 1;
     expect(staging(0, more) != first, "it has grown");
-    *first = std::byte{7};  // a copy may still be on its way to it
+    *first = std::byte{7};  // a copy to it may still be in flight
     expect(staging(1, 10) == other, "another slot stays");
     mine.close();
   });

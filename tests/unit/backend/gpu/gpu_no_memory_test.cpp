@@ -1,5 +1,5 @@
-// One rank has no memory of its GPU, or of the host for it: the operation fails on all ranks, who
-// learn where and how much was wanted, and the world goes on.
+// One rank lacks memory of its GPU or of the host: the operation fails on all ranks, which learn
+// where and how much was wanted, and the world continues.
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <string>
@@ -12,7 +12,7 @@
 namespace rueda::test::gpu_no_memory_test {
 namespace {
 
-constexpr int out_of_memory = 2;  // of CUresult
+constexpr int out_of_memory = 2;  // a CUresult
 constexpr std::size_t elements = 1000;
 
 GpuWorld world_of(int size, const std::string& backend) {
@@ -22,7 +22,7 @@ GpuWorld world_of(int size, const std::string& backend) {
   return world;
 }
 
-// Of a result that the engine allocates: `elements` floats for each rank, or from each.
+// An operation whose result the engine allocates: `elements` floats for, or from, each rank.
 Submission operation(const GpuEngine& gpu, Collective collective, const DeviceMemory& memory,
                      int size, const std::string& name) {
   const auto all = static_cast<std::int64_t>(elements) * size;
@@ -79,7 +79,7 @@ TEST_CASE("a result that one rank cannot allocate fails on all, and the next one
   run_gpu_engines(world_of(size, backend), [&](GpuEngine& gpu) {
     const DeviceMemory memory = gpu.tensor(std::vector<float>(elements * 3, 1));
     gpu.drain();
-    for (int round = 1; round <= 4; ++round) {  // the later ones are replayed
+    for (int round = 1; round <= 4; ++round) {  // later rounds are replayed
       const Handle handle = gpu.submit(operation(gpu, collective, memory, size, "a"));
       if (round != nth) {
         expect_result(gpu, handle, collective, size);
@@ -115,7 +115,7 @@ TEST_CASE("results under way are not disturbed by one that cannot be allocated")
   });
 }
 
-// Ranks that bring memory wait for those that do not.
+// Ranks that bring output memory wait for those that do not.
 TEST_CASE("a rank that allocates is waited for by one that has brought its memory") {
   const std::string backend = GENERATE("nccl", "staged");
   const Collective collective =
@@ -128,8 +128,8 @@ TEST_CASE("a rank that allocates is waited for by one that has brought its memor
     const std::size_t bytes = result_bytes(collective, 2);
     gpu.drain();
     for (int round = 1; round <= 6; ++round) {
-      // Rank 0 always, the other one first and in the fifth round: its allocations are of rounds 2,
-      // 3, 4 and 6.
+      // Rank 0 always brings memory, rank 1 in rounds 1 and 5, so that rank 1 allocates in rounds
+      // 2, 3, 4 and 6.
       Submission made = operation(gpu, collective, memory, 2, "a");
       if (gpu.rank() == 0 || round == 1 || round == 5) {
         made.output = room.data();

@@ -1,4 +1,4 @@
-// Which path tensors of GPUs take, and that they come through each of them with the same results.
+// Which path GPU tensors take, and that all paths give the same results.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <string>
@@ -49,7 +49,7 @@ TEST_CASE("NCCL is taken where all have the same version of it and a GPU each") 
   CHECK(contains(choose_path(infos, members, "nccl").status(), "ranks 2 and 3 share the GPU b"));
   CHECK(contains(choose_path(infos, members, "nccl").status(), "NCCL_MULTI_RANK_GPU_ENABLE=1"));
   infos[2].may_share = true;
-  CHECK_FALSE(choose_path(infos, members, "nccl").ok());  // both have to
+  CHECK_FALSE(choose_path(infos, members, "nccl").ok());  // both must allow it
   infos[1].may_share = true;
   CHECK(choose_path(infos, members, "nccl")->path == GpuPath::nccl);
   infos[2] = info_of("b");
@@ -57,7 +57,7 @@ TEST_CASE("NCCL is taken where all have the same version of it and a GPU each") 
   CHECK(choose_path(infos, members, "nccl")->path == GpuPath::nccl);
 }
 
-// NCCL tells its version when it is loaded, by each path once.
+// NCCL reports its version when loaded, once for each path.
 TEST_CASE("ranks that share a GPU go by NCCL where it and its user allow that") {
   const bool allows = GENERATE(true, false);
   const NcclFixture fixture({.version = 23000});

@@ -1,5 +1,5 @@
-// How persistent allreduces on GPUs end: well, with an error, and while CUDA graphs that hold
-// them are still there.
+// How persistent allreduces on GPUs end: normally, with an error, and while CUDA graphs that hold
+// them still exist.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <memory>
@@ -15,7 +15,7 @@
 namespace rueda::test::gpu_persistent_ends_test {
 namespace {
 
-// The error that comes sooner or later of starting again and again.
+// The error that repeated starts sooner or later return.
 std::string later_error_of(PersistentRun& operation) {
   std::string error = "none";
   const Time end = soon();
@@ -26,15 +26,15 @@ std::string later_error_of(PersistentRun& operation) {
   return error;
 }
 
-// One that runs `operation` with each launch.
+// A graph that runs `operation` with each launch.
 CudaGraphReference captured(GpuEngine& gpu, PersistentRun& operation) {
   cuda_double().begin_capture(gpu.stream().handle());
   run(operation);
   return cuda_double().end_capture(gpu.stream().handle());
 }
 
-// What the ranks of a test leave behind: graphs that the program has not destroyed when Rueda ends.
-// NCCL keeps their communicators until then.
+// Graphs that the program has not destroyed when Rueda ends. NCCL keeps their communicators until
+// then.
 class LeftGraphs {
  public:
   ~LeftGraphs() {
@@ -54,7 +54,7 @@ class LeftGraphs {
   std::vector<CudaGraphReference> graphs_;
 };
 
-// What a test says has been reached.
+// An event that a test sets.
 class Switch final : public DeviceEvent {
  public:
   void set() { is_set_ = true; }
@@ -106,9 +106,9 @@ TEST_CASE("an error of NCCL behind a start's back reaches every rank, also those
 
 TEST_CASE("a persistent allreduce that does not end is given up, and streams go on") {
   const NcclFixture fixture;
-  const bool hangs = GENERATE(true, false);  // or the other rank does not start it
+  const bool hangs = GENERATE(true, false);  // otherwise the other rank does not start it
   GpuWorld world{2};
-  world.options.transfer_timeout = 3;  // also enough for ranks to agree on a loaded machine
+  world.options.transfer_timeout = 3;  // long enough for ranks to agree on a loaded machine
   run_gpu_engines(world, [&](GpuEngine& gpu) {
     const DeviceMemory memory = gpu.tensor(std::vector<float>(count, 1));
     const Run operation = persistent(gpu, memory, {.name = "x", .op = ReduceOp::sum});
@@ -158,7 +158,7 @@ TEST_CASE("after the end of its process set or world a persistent allreduce says
       std::string error = "none";
       const Time end = soon();
       while (error == "none" && Clock::now() < end) {
-        // As long as this rank has not left the set, it may start alone; nobody waits for that.
+        // Until this rank has left the set, it may start alone; no other rank waits for that.
         error = error_of([&] { of_some->wait(); });
       }
       expect(contains(error, "has ended"), error);
@@ -186,7 +186,7 @@ TEST_CASE("a persistent allreduce may go while other ranks still run it") {
       if (gpu.rank() == round % 3) std::this_thread::sleep_for(std::chrono::milliseconds(20));
       run(*operation);
       operation.reset();
-      memory.reset();  // the doubles notice what still uses it
+      memory.reset();  // the doubles notice any further use
       expect_all(gpu, result.data(), 3, "the sum");
       gpu.drain();
     }
@@ -230,7 +230,7 @@ TEST_CASE("where a run is staged, a persistent allreduce waits for the GPU when 
       operation->start(std::nullopt);
       if (round % 2 == 0) operation->wait();
       operation.reset();
-      memory.reset();  // the doubles notice what still uses it
+      memory.reset();  // the doubles notice any further use
     }
     gpu.drain();
   });
@@ -296,7 +296,7 @@ TEST_CASE("a world whose graphs are still there can shut down") {
 TEST_CASE("graphs that are still there do not keep a broken world from telling everybody") {
   const NcclFixture fixture;
   LeftGraphs left;
-  const bool is_late = GENERATE(false, true);  // or a rank aborts
+  const bool is_late = GENERATE(false, true);  // otherwise a rank aborts
   GpuWorld world{3};
   if (is_late) world.options.transfer_timeout = 3;
   run_gpu_engines(world, [&](GpuEngine& gpu) {
@@ -310,7 +310,7 @@ TEST_CASE("graphs that are still there do not keep a broken world from telling e
     const CudaGraphReference graph = captured(gpu, *operation);
     left.keep(graph);
     meet(gpu, "before");
-    // Rank 1 does not come, neither to the replay nor to the allreduce.
+    // Rank 1 takes part in neither the replay nor the allreduce.
     std::string error = "none";
     if (gpu.rank() == 1) {
       if (!is_late) gpu.engine.abort("out of ideas");

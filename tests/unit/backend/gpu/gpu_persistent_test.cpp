@@ -1,5 +1,5 @@
-// Persistent allreduces of tensors on GPUs, which the calling thread enqueues: in place and out
-// of place, converted, and captured into graphs.
+// Persistent allreduces of GPU tensors, enqueued by the calling thread: in place, out of place,
+// converted, and captured into graphs.
 #include <catch2/catch.hpp>
 #include <memory>
 #include <thread>
@@ -120,7 +120,7 @@ TEST_CASE("a persistent allreduce on which ranks disagree is an error on each of
       }
     });
     expect(contains(device, "device differs"), device);
-    // The world goes on.
+    // The world continues.
     const Run operation = persistent(gpu, memory, {.name = "x", .op = ReduceOp::sum});
     run(*operation);
     expect_all(gpu, memory.data(), 3, "the sum");
@@ -141,7 +141,7 @@ TEST_CASE("a rank without memory for a persistent allreduce is named on every ra
     expect(contains(error, "cannot prepare a persistent allreduce") &&
                contains(error, "out of memory"),
            error);
-    // Packed, so that NCCL is told of a buffer first.
+    // Packed, so that a buffer is registered with NCCL first.
     const DeviceMemory halves = gpu.tensor(std::vector<float>(4, 0.5));
     Submission narrowed = gpu.allreduce(halves, 4, DataType::float32, "narrow");
     narrowed.request.wire = DataType::float16;
@@ -197,7 +197,7 @@ TEST_CASE("a captured persistent allreduce runs with each launch of the graph") 
       cuda_double().launch(graph, gpu.stream().handle());
       expect_all(gpu, gradient.data(), 2 * sum / static_cast<float>(size), "gradient");
       expect_all(gpu, result.data(), sum, "loss");
-      // Started by hand in between.
+      // Started by hand between launches.
       run(*plain);
       expect_all(gpu, result.data(), sum, "loss again");
     }

@@ -1,5 +1,5 @@
-// Operations on GPUs that repeat, on ranks that share memory: executed again without negotiation,
-// in one order with what is negotiated.
+// Repeated operations on GPUs by ranks that share memory: they are executed again without
+// negotiation, in one order with negotiated ones.
 #include <algorithm>
 #include <atomic>
 #include <barrier>
@@ -21,7 +21,7 @@ std::int64_t count(const GpuEngine& gpu, const std::string& name) {
   return gpu.engine.metrics().values().at(name);
 }
 
-// Of other lengths each, so that NCCL's double sees where ranks differ in their order.
+// Distinct lengths, so that NCCL's double detects ranks with different orders.
 std::size_t length_of(int number) {
   return static_cast<std::size_t>(10 + 7 * number);
 }
@@ -94,7 +94,7 @@ TEST_CASE("what repeats on GPUs takes no message") {
     expect(count(gpu, "control_messages_sent") == messages, "no message");
     expect(count(gpu, "plans_replayed") == replayed + 40, "four plans, ten times");
     expect(count(gpu, "nccl_calls") == nccl_calls + 40, "by NCCL");
-    counted.arrive_and_wait();  // those who leave send messages
+    counted.arrive_and_wait();  // ranks that leave send messages
   });
 }
 
@@ -147,7 +147,7 @@ TEST_CASE("something new cancels all rounds that have been joined, however many"
         tensors.submit(str("t", number), length_of(number));
       }
     };
-    // What goes together depends on when it comes: only what does so again is learned.
+    // Grouping depends on timing: only groups that recur are learned.
     for (int i = 0; i < 100 && !replays; ++i) {
       const std::int64_t replayed = count(gpu, "plans_replayed");
       InFlight tensors(gpu);
@@ -175,7 +175,7 @@ TEST_CASE("something new cancels all rounds that have been joined, however many"
   });
 }
 
-// The order in which each rank submits, and when, is its own; what it submits is not.
+// Each rank has its own order and timing of submissions, but all submit the same.
 TEST_CASE("what is replayed and what is negotiated on GPUs comes in one order") {
   const int size = GENERATE(from_range(efforts({2, 3, 4}, {2, 3})));
   const unsigned seed = GENERATE(range(0U, effort(6U, 3U)));
@@ -186,8 +186,8 @@ TEST_CASE("what is replayed and what is negotiated on GPUs comes in one order") 
   run_gpu_engines(world, [&](GpuEngine& gpu) {
     std::mt19937 shared(seed);
     std::mt19937 own(1000 * seed + static_cast<unsigned>(gpu.rank()));
-    // Where a rank is paused between its submissions, the step is negotiated: more of them, then,
-    // without pauses of ours, which may be long on a busy machine.
+    // A step in which a rank pauses between submissions is negotiated. Therefore more steps follow
+    // without our pauses, which may be long on a busy machine.
     const Time deadline = soon();
     const int steps = effort(40, 25);
     const auto none = [&] { return count(gpu, "plans_replayed") == 0; };

@@ -1,5 +1,5 @@
-// Results that are written into memory of the caller's: of the right size without the engine's own
-// memory, of another size as if none had been given.
+// Results written to memory of the caller: if the size fits, without memory of the engine;
+// otherwise as if none had been given.
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <string>
@@ -36,7 +36,7 @@ TEST_CASE("results are written where the caller wants them") {
     const auto all = static_cast<std::size_t>(size) * count;
     const auto rows = static_cast<std::int64_t>(count);
     const auto total = static_cast<std::int64_t>(all);
-    for (int round = 0; round < 4; ++round) {  // the later ones are replayed
+    for (int round = 0; round < 4; ++round) {  // later rounds are replayed
       const auto own = filled<float>(count, gpu.rank());
       std::vector<float> gathered;
       for (int rank = 0; rank < size; ++rank) {
@@ -56,14 +56,14 @@ TEST_CASE("results are written where the caller wants them") {
       expect(exact.output().shape == Shape{total}, "the shape is told");
       expect(gpu.read<float>(room.data(), all) == gathered, "gathered");
 
-      // Of another size, it is left alone.
+      // Memory of another size stays untouched.
       const DeviceMemory small = gpu.tensor(std::vector<float>(all, -1));
       const Handle other = gather("other", small.data(), 4 * all - 4);
       gpu.finish(other);
       expect(gpu.read<float>(other.output().data.get(), all) == gathered, "in other memory");
       expect(gpu.read<float>(small.data(), all) == std::vector<float>(all, -1), "left alone");
 
-      // What is gathered may lie in its place already.
+      // The input may already lie at its place in the output.
       const DeviceMemory place = gpu.tensor(std::vector<float>(all, -1));
       std::byte* const mine = place.data() + 4 * count * static_cast<std::size_t>(gpu.rank());
       expect_ok(copy_on_device(gpu.stream(), mine, input.data(), 4 * count), "copy");

@@ -1,5 +1,4 @@
-// Memory of results that the engine allocates on a GPU: given out again without a wait, and never
-// too early.
+// Memory of results that the engine allocates on a GPU: reused without a wait, and never too early.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <future>
@@ -12,7 +11,7 @@
 namespace rueda::test::gpu_result_memory_test {
 namespace {
 
-// What a pool allocates, on a device with streams of its own.
+// A pool on a device with streams of its own.
 class PoolUser {
  public:
   PoolUser()
@@ -21,7 +20,7 @@ class PoolUser {
         reader(take(CudaStream::create(device), "stream")),
         pool(take(ResultPool::open(device), "pool")) {}
 
-  // Holds ones, and `reader` comes after that.
+  // Memory filled with ones, and `reader` ordered after that.
   [[nodiscard]] std::shared_ptr<std::byte[]> ones(std::size_t bytes) const {
     auto memory = take(pool->allocate(writer, bytes), "memory");
     expect_ok(fill_bytes(*writer, memory.get(), std::byte{1}, bytes), "ones");
@@ -41,7 +40,7 @@ class PoolUser {
   std::shared_ptr<ResultPool> pool;
 };
 
-// What `stream` is given from now on waits until it is opened.
+// Blocks what is enqueued on `stream` from now on until it is opened.
 class Gate {
  public:
   explicit Gate(const CudaStream& stream) {
@@ -59,7 +58,7 @@ std::vector<std::string> misuse_of(const std::function<void()>& body) {
   cuda_double().reset({.delay_seed = 5});
   body();
   auto found = cuda_double().take_misuse();
-  cuda_double().reset();  // what has failed for good
+  cuda_double().reset();  // clears sticky errors
   return found;
 }
 
@@ -126,7 +125,7 @@ TEST_CASE("a result is not released into a graph that is being captured") {
   user.drain();
 }
 
-// The double has to find what these tests rely on.
+// The double must detect what these tests rely on.
 TEST_CASE("what is used after its end, or before its beginning, is found") {
   const CudaFixture fixture;
   SECTION("dropped, and only then used") {
@@ -199,7 +198,7 @@ TEST_CASE("gathering again allocates nothing that the GPU stands still for") {
           copy_on_device(gpu.stream(), copy.data(), gathered.output().data.get(), copy.size()),
           "use");
       gathered.release_output(gpu.stream().handle());
-      gathered = Handle();  // the GPU still reads
+      gathered = Handle();  // the GPU is still reading
       if (round == 2) {
         meet();
         before = cuda_double().calls_of("cuMemAlloc_v2");

@@ -1,4 +1,4 @@
-// What a batch costs the host once everything is set up, in calls of the driver and of NCCL.
+// The host's cost of a batch in steady state, in calls of the driver and of NCCL.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <functional>
@@ -39,8 +39,8 @@ struct Calls {
   }
 };
 
-// Of `batches` on one rank, the first that need no new event: those of before have been looked
-// after by then, some at a time.
+// Calls of the first `batches` batches on one rank that create no new event: by then earlier events
+// have been recycled, a few at a time.
 Calls steady_calls(const std::function<Handle(GpuEngine&)>& work) {
   Calls calls;
   run_gpu_engines({.size = 1}, [&](GpuEngine& gpu) {
@@ -74,10 +74,10 @@ TEST_CASE("a tensor that is reduced where it lies takes few calls of the driver"
   CHECK(calls.allocations == 0);
   CHECK(calls.launches == 0);
   CHECK(calls.nccl == batches);
-  // Submitting: the device made current and left (2), whether the stream is captured, an event. By
-  // the thread that calls NCCL, which has the device: the wait for that event, and another one. The
-  // result: the device (2), the wait for the second event. A look at what is done is not the
-  // batch's, but takes the device and the capture's mode, too.
+  // Submitting: making the device current and restoring (2), querying capture, an event. The thread
+  // that calls NCCL holds the device: a wait for that event, and another event. The result: the
+  // device (2), a wait for the second event. Checking for completed batches comes on top; it takes
+  // the device and the capture mode, too.
   const int of_looks = 6 * calls.events_asked_for;
   CHECK(calls.driver <= batches * 9 + of_looks);
 }

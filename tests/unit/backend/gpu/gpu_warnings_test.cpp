@@ -1,6 +1,5 @@
-// What keeps tensors of GPUs from NCCL, or from being reduced at all, is said with its reason and
-// the remedy: once as a warning where the work is done in another way, else as an error on all
-// ranks.
+// What keeps GPU tensors from NCCL, or from being reduced at all, is reported with the reason and
+// the remedy: once as a warning if another path does the work, else as an error on all ranks.
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
@@ -11,7 +10,7 @@
 namespace rueda::test::gpu_warnings_test {
 namespace {
 
-// A path under which a double has not been loaded yet: success is remembered by path.
+// A path from which a double has not been loaded yet: success is cached by path.
 std::string fresh(std::string path) {
   static int number = 0;
   std::string prefix = "/";
@@ -19,7 +18,7 @@ std::string fresh(std::string path) {
   return path.replace(path.rfind('/'), 1, prefix);
 }
 
-// Three allreduces by two ranks, which all come out right, and what is logged meanwhile.
+// Runs three allreduces on two ranks, requires correct results and returns the log.
 std::string log_of(const GpuWorld& world) {
   const CapturedLog log;
   run_gpu_engines(world, [&](GpuEngine& gpu) {

@@ -1,5 +1,4 @@
-// Collectives of NCCL over 1 to 4 ranks: what is called, in which order, and that it gives the
-// results.
+// NCCL collectives over 1 to 4 ranks: which calls are made, in which order, and their results.
 #include <algorithm>
 #include <chrono>
 #include <numeric>
@@ -63,7 +62,7 @@ TEST_CASE("every element type goes around") {
   run_gpu_ranks(3, [&](GpuRank& mine) {
     for (const DataTypeInfo& type : data_types) {
       const auto reduction = nccl_reduction(ReduceOp::max, type.id);
-      // All zeros but rank 2's, whose bytes are a number above zero in every type.
+      // All zeros except on rank 2, whose bytes are a positive number in every type.
       std::vector<std::byte> content(16 * type.size);
       if (mine.rank == 2) std::fill(content.begin(), content.end(), std::byte{1});
       const DeviceMemory memory = on_device(mine.stream, content);
@@ -125,7 +124,7 @@ TEST_CASE("reduce_scatter, allgather and broadcast") {
 TEST_CASE("alltoall with uneven parts, some of them empty, is one group") {
   const int size = GENERATE(1, 2, 4);
   const NcclFixture fixture({}, 9);
-  // What rank a sends rank b.
+  // How many elements rank a sends to rank b.
   const auto length = [](int a, int b) { return static_cast<std::uint64_t>((3 * a + b) % 4); };
   run_gpu_ranks(size, [&](GpuRank& mine) {
     const DeviceMemory input = on_device(mine.stream, own<std::int64_t>(mine.rank, 32));
@@ -168,7 +167,7 @@ TEST_CASE("operations of two streams wait for the events between them") {
     const CudaEvent made = take(CudaEvent::create(mine.device), "event");
     const CudaEvent reduced = take(CudaEvent::create(mine.device), "event");
     for (int step = 0; step < 20; ++step) {
-      // The user's stream makes a gradient, ours reduces it, the user's takes it on.
+      // The user's stream computes a gradient, ours reduces it, and the user's consumes it.
       const DeviceMemory gradient = on_device(user, own(mine.rank + step, 100));
       expect_ok(made.record(user), "record");
       expect_ok(mine.stream.wait_for(made), "wait");
@@ -270,7 +269,7 @@ TEST_CASE("memory is registered as a window, or where there can be none by itsel
   CHECK(has("ncclCommDeregister") != symmetric);
 }
 
-// For one that does not, NCCL makes a thread for each group of calls.
+// For a nonblocking one, NCCL starts a thread for each group of calls.
 TEST_CASE("Rueda's communicators block") {
   const NcclFixture fixture;
   run_gpu_ranks(2, [](GpuRank& mine) { mine.close(); });
@@ -279,7 +278,7 @@ TEST_CASE("Rueda's communicators block") {
   CHECK(first.op == 1);
 }
 
-// What benchmarks measure beside that, without Rueda.
+// Benchmarks compare with this, without Rueda.
 TEST_CASE("a communicator that does not block tells when its work is in the stream") {
   const NcclFixture fixture;
   const int size = GENERATE(1, 2);

@@ -1,5 +1,5 @@
-// What happens when NCCL fails, ranks disagree, hang or are lost: an error with NCCL's own words,
-// and nothing that waits for ever.
+// NCCL fails, or ranks disagree, hang or are lost: the error has NCCL's own words, and nothing
+// waits forever.
 #include "unit/backend/nccl/nccl_fixture.h"
 
 namespace rueda::test::nccl_failures_test {
@@ -42,7 +42,7 @@ TEST_CASE("a communicator is not ready before all ranks have come, and waits no 
   auto second = take(NcclCommunicator::start(*library, CudaFixture::device(1), id, 1, 2), "start");
   CHECK(first->wait_until_ready(soon()).ok());
   CHECK(second->wait_until_ready(soon()).ok());
-  // Given up, also without close().
+  // Also aborts without close().
   first.reset();
   second->abort();
   second->abort();
@@ -81,8 +81,8 @@ TEST_CASE("a rank that connects in vain is left to itself, until NCCL says that 
   const Time end = soon();
   while (nccl_double().connecting() == 0 && Clock::now() < end) std::this_thread::yield();
   REQUIRE(nccl_double().connecting() == 1);
-  alone->expect_late_end();  // waits for less
-  alone->abort();            // returns; the double would call NCCL's abort a misuse
+  alone->expect_late_end();  // shortens its wait
+  alone->abort();            // returns; the double would report a call of NCCL's abort
   alone.reset();
   CHECK(nccl_double().connecting() == 1);
   nccl_double().end_connecting();

@@ -42,7 +42,7 @@ class NcclFixture {
   CudaFixture cuda_;
 };
 
-// What one rank has.
+// The resources of one rank.
 class GpuRank {
  public:
   GpuRank(const nccl::UniqueId& id, int its_rank, int size)

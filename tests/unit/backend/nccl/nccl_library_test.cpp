@@ -1,4 +1,4 @@
-// Loading NCCL, and Rueda's types and operations in its terms.
+// Loading NCCL, and mapping Rueda's types and operations to NCCL's.
 #include "backend/nccl/library.h"
 #include "backend/nccl/memory.h"
 #include "unit/backend/nccl/nccl_fixture.h"
@@ -37,7 +37,7 @@ TEST_CASE("an NCCL that is too old is refused with both versions") {
   const std::string path = std::string(RUEDA_NCCL_DOUBLE).insert(0, "/.");
   CHECK_THAT(refusal(path), Catch::Contains("NCCL 2.26.5") && Catch::Contains("needs 2.27.0") &&
                                 Catch::Contains("pip install -U nvidia-nccl-cu"));
-  // The failure is not remembered.
+  // A failure is not cached.
   nccl_double().reset({.version = 22700});
   CHECK(load(path).value()->version() == 22700);
 }
@@ -85,7 +85,7 @@ TEST_CASE("every supported operation on every type is reduced or refused by name
   const auto is = [](ReduceOp op, DataType dtype) { return nccl_reduction(op, dtype).ok(); };
   CHECK(is(ReduceOp::sum, DataType::complex128));
   CHECK(is(ReduceOp::sum, DataType::boolean));
-  CHECK_FALSE(is(ReduceOp::average, DataType::float32));  // a sum, and a factor
+  CHECK_FALSE(is(ReduceOp::average, DataType::float32));  // is a sum and a factor
   CHECK_FALSE(is(ReduceOp::product, DataType::complex64));
   CHECK_FALSE(is(ReduceOp::bit_and, DataType::int32));
   CHECK_FALSE(is(ReduceOp::sum, DataType::int16));
