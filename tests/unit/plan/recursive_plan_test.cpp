@@ -43,6 +43,8 @@ class Simulation {
     return true;
   }
   [[nodiscard]] int messages() const { return messages_; }
+  // By all ranks together.
+  [[nodiscard]] std::int64_t divided() const { return divided_; }
   [[nodiscard]] std::int64_t sent_by(int rank) const { return bytes_[index(rank)]; }
 
  private:
@@ -81,6 +83,7 @@ class Simulation {
       const Segment own = plans_[rank].own;
       for (std::int64_t i = own.offset; i < own.offset + own.count; ++i) {
         held_[rank][static_cast<std::size_t>(i)] += "!";
+        ++divided_;
       }
     }
     return !moved.empty();
@@ -91,6 +94,7 @@ class Simulation {
   std::vector<std::size_t> next_;
   std::vector<std::int64_t> bytes_;
   int messages_ = 0;
+  std::int64_t divided_ = 0;
 };
 
 // How often `part` occurs in `text`.
@@ -113,6 +117,7 @@ TEST_CASE("all ranks end with the same combination of all, in so many hops") {
       const int rounds = simulation.run();
       REQUIRE((rounds == hops || (halves && count < size && rounds < hops)));
       REQUIRE(simulation.is_over());
+      if (halves) REQUIRE(simulation.divided() == count);  // each element by its owner alone
       for (int rank = 0; rank < size; ++rank) {
         REQUIRE(simulation.held(rank) == simulation.held(0));
         for (const std::string& element : simulation.held(0)) {
