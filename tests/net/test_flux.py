@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -43,7 +42,7 @@ def run(lab: Lab, tmp_path: Path) -> Run:
         line = ["flux", "start", "-s", "2", f"--wrap={wrap}", "flux", "run", *options]
         return subprocess.run(
             [*line, sys.executable, "-c", MEET],
-            env={**kept, "OMP_NUM_THREADS": "1", "HOME": os.environ.get("HOME", "/root")},
+            env={**kept, "OMP_NUM_THREADS": "1"},
             cwd=tmp_path,
             capture_output=True,
             text=True,

@@ -14,8 +14,8 @@ from pathlib import Path
 
 _DRIVER = Path(__file__).resolve().parents[1]
 _NAME = "rueda_bench_of_this_build"
-# What the ranks need of Rueda beside its public names.
-_NEEDED = ("peer_user",)
+# What the ranks need of Rueda beside its public names, and an older build lacks.
+_NEEDED = "peer_user"
 
 
 def _main() -> None:
@@ -25,13 +25,12 @@ def _main() -> None:
     package = types.ModuleType(_NAME)
     package.__path__ = [str(_DRIVER)]
     sys.modules[_NAME] = package
-    for needed in _NEEDED:
-        name = f"rueda.{needed}"
-        spec = importlib.util.spec_from_file_location(name, _DRIVER.parent / f"{needed}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
+    name = f"rueda.{_NEEDED}"
+    spec = importlib.util.spec_from_file_location(name, _DRIVER.parent / f"{_NEEDED}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
     runpy.run_module(f"{_NAME}.ranks.{module}", run_name="__main__")
 
 
