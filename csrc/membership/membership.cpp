@@ -57,15 +57,15 @@ constexpr std::uint8_t bootstrap_message = 2;
 
 }  // namespace
 
-Membership::Membership(Connections::Settings settings, const Options& options,
-                       const KnownCosts& costs, std::string secret, std::uint64_t epoch,
-                       Enter enter, std::map<int, int> identifiers)
+Membership::Membership(Connections::Settings settings, const World& first, const Options& options,
+                       std::string secret, std::uint64_t epoch, Enter enter)
     : process_(settings.rank),
       options_(options),
-      costs_(costs),
+      first_(first.topology),
+      costs_{first.host.costs(), first.link_costs},
       secret_(std::move(secret)),
       enter_(std::move(enter)),
-      identifiers_(std::move(identifiers)),
+      identifiers_(identifiers_of(first.host)),
       connections_(
           std::move(settings),
           {[this](int process, std::span<const std::byte> message) { receive(process, message); },
@@ -87,8 +87,7 @@ Expected<std::unique_ptr<Membership>> Membership::open(Bootstrap& bootstrap, con
                                      first.topology.host_of, options.interface, deadline);
   if (!settings) return settings.status();
   std::unique_ptr<Membership> membership(new Membership(
-      std::move(settings).value(), options, KnownCosts{first.host.costs(), first.link_costs},
-      bootstrap.secret(), epoch, std::move(enter), identifiers_of(first.host)));
+      std::move(settings).value(), first, options, bootstrap.secret(), epoch, std::move(enter)));
   const Status opened = membership->connections_.open();
   if (opened.ok()) {
     first.host.for_each_end(
@@ -166,11 +165,20 @@ bool Membership::has_report() {
 
 // The world's reason for the loss says more than that the process cannot be reached.
 Status Membership::cause_of(int process, const Status& cause) {
-  const std::lock_guard lock(mutex_);
-  if (!reported_ || reported_->epoch != present_.epoch || reported_->reason.peer() < 0)
-    return cause;
-  const auto rank = static_cast<std::size_t>(reported_->reason.peer());
-  return present_.members[rank] == process ? reported_->reason : cause;
+  const int rank = rank_of(process);
+  {
+    const std::lock_guard lock(mutex_);
+    if (reported_ && reported_->epoch == present_.epoch && reported_->reason.peer() == rank) {
+      return reported_->reason;
+    }
+  }
+  return Status(ErrorCode::peer_lost, first_.describe(process, rank) + " is gone", rank)
+      .because(cause);
+}
+
+int Membership::rank_of(int process) const {
+  const auto found = std::lower_bound(present_.members.begin(), present_.members.end(), process);
+  return static_cast<int>(found - present_.members.begin());
 }
 
 // A process that the world lost for its silence is not waited for again.

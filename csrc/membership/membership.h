@@ -66,8 +66,8 @@ class Membership {
   void close_after_fork() { connections_.close_after_fork(); }
 
  private:
-  Membership(Connections::Settings settings, const Options& options, const KnownCosts& costs,
-             std::string secret, std::uint64_t epoch, Enter enter, std::map<int, int> identifiers);
+  Membership(Connections::Settings settings, const World& first, const Options& options,
+             std::string secret, std::uint64_t epoch, Enter enter);
 
   void run();
   // Processes events until there is a decision, a report, or nothing more to do.
@@ -95,10 +95,13 @@ class Membership {
   [[nodiscard]] bool has_report();
   void lose_reported(Time now);
   [[nodiscard]] Status cause_of(int process, const Status& cause);
+  // In the present world, whose member the process is.
+  [[nodiscard]] int rank_of(int process) const;
   [[nodiscard]] bool has_certainly_ended(int process, const Status& cause);
 
   const int process_;
   const Options options_;
+  const Topology first_;  // where the processes are
   const KnownCosts costs_;
   const std::string secret_;
   const Enter enter_;

@@ -116,9 +116,9 @@ Status measure_host(Bootstrap& bootstrap, HostGroup& host, Time deadline) {
 
 }  // namespace
 
-std::string Topology::describe(int peer) const {
+std::string Topology::describe(int peer, int later) const {
   const auto index = static_cast<std::size_t>(peer);
-  return str("rank ", peer, " (", host_names[index], ", pid ", process_ids[index], ")");
+  return str("rank ", later, " (", host_names[index], ", pid ", process_ids[index], ")");
 }
 
 Expected<std::unique_ptr<Transport>> join_host(const HostGroup& host,

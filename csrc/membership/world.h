@@ -31,8 +31,9 @@ struct Topology {
   std::vector<int> host_of;             // of each rank: a host index
   std::vector<int> process_ids;         // of each rank
 
-  // "rank 3 (host-b, pid 4711)"
-  [[nodiscard]] std::string describe(int peer) const;
+  // "rank 3 (host-b, pid 4711)". `later`: its rank in a later world.
+  [[nodiscard]] std::string describe(int peer) const { return describe(peer, peer); }
+  [[nodiscard]] std::string describe(int peer, int later) const;
 };
 
 // Where the ranks of a world are and what connects them. Immutable while the world exists, so any

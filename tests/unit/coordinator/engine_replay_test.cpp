@@ -9,6 +9,7 @@
 #include "core/strings.h"
 #include "effort.h"
 #include "ranks/engine_ranks.h"
+#include "ranks/late_rank.h"
 #include "ranks/shuffled_tensors.h"
 
 namespace rueda::test::engine_replay_test {
@@ -358,18 +359,13 @@ TEST_CASE("a rank that dies is named by those who wait for it to replay") {
 TEST_CASE("a tensor that was replayed stalls with an error that names the ranks") {
   Options options;
   options.stall_warning = 0.1;
-  options.stall_error = 0.5;
-  const int late = GENERATE(0, 1);
+  options.stall_error = 1;
+  LateRank late(2, GENERATE(0, 1));
   run_sharing(
       2,
       [&](int rank, Runtime& engine) {
         for (int round = 0; round < 5; ++round) sum(engine, "x", 2);
-        if (rank == late) std::this_thread::sleep_for(1s);
-        std::vector<float> tensor(5, 1);
-        const std::string message =
-            error_of<StalledError>(run(engine, allreduce_of(tensor, DataType::float32, "x")));
-        expect(message.find(str("missing on rank ", late)) != std::string::npos, message);
-        if (rank != late) std::this_thread::sleep_for(800ms);  // until the late rank has its error
+        late.stall(rank, engine, "x", 5);
         sum(engine, "x", 2);
         sum(engine, "x", 2);
         expect(metric(engine, "stall_warnings") > 0, "a warning before the error");

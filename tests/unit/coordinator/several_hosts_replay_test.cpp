@@ -10,13 +10,12 @@
 #include "core/strings.h"
 #include "effort.h"
 #include "ranks/engine_ranks.h"
+#include "ranks/late_rank.h"
 #include "ranks/shuffled_tensors.h"
 
 namespace rueda::test::several_hosts_replay_test {
 
 namespace {
-
-using namespace std::chrono_literals;
 
 using HostOf = std::vector<int>;  // by rank
 
@@ -358,19 +357,13 @@ TEST_CASE("a rank that dies is named on all hosts by those who wait for it to re
 TEST_CASE("a tensor that was replayed stalls with an error that names ranks of another host") {
   Options options;
   options.stall_warning = 0.1;
-  options.stall_error = 0.5;
-  const HostOf host_of{0, 0, 1, 1};
-  const int late = GENERATE(0, 1, 2, 3);
+  options.stall_error = 1;
+  LateRank late(4, GENERATE(0, 1, 2, 3));
   run_on(
-      host_of,
+      {0, 0, 1, 1},
       [&](int rank, Runtime& engine) {
         for (int round = 0; round < 5; ++round) sum(engine, "x");
-        if (rank == late) std::this_thread::sleep_for(1s);
-        std::vector<float> tensor(5, 1);
-        const std::string message =
-            error_of<StalledError>(run(engine, allreduce_of(tensor, DataType::float32, "x")));
-        expect(message.find(str("missing on rank ", late)) != std::string::npos, message);
-        if (rank != late) std::this_thread::sleep_for(800ms);  // until the late rank has its error
+        late.stall(rank, engine, "x", 5);
         sum(engine, "x");
         sum(engine, "x");
       },
