@@ -104,7 +104,7 @@ def main(kills: int, contenders: str, seed: int) -> None:
                 job.run(outcome)
             except AssertionError as error:
                 rival.failures.append(str(error))
-                click.echo(f"{rival.name}, job {world.number}: {str(error)[:2000]}", err=True)
+                click.echo(f"{rival.name}, job {world.number}: {shortened(str(error))}", err=True)
             rival.delays += [delay for _, delay in outcome.delays]
             rival.moments += outcome.moments
     print_table(rivals)
@@ -112,6 +112,12 @@ def main(kills: int, contenders: str, seed: int) -> None:
         print_slowest(rival)
     if any(rival.failures for rival in rivals):
         sys.exit(1)
+
+
+def shortened(text: str) -> str:
+    """The diaries and the tracebacks, without torchft's lines on every step."""
+    lines = [line[:300] for line in text.splitlines() if "[INFO]" not in line]
+    return "\n".join(lines[:100])
 
 
 def print_table(rivals: list[Contender]) -> None:

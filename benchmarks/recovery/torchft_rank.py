@@ -7,9 +7,11 @@ Each step is a quorum, an allreduce and a vote, as in torchft's training loop. I
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import random
+import signal
 import sys
 import time
 from datetime import timedelta
@@ -30,6 +32,7 @@ PAUSES = {"idle": 0.01, "small": 0.0, "large": 0.0, "mixed": 0.002}
 
 def main() -> None:
     """Runs until the file `end` is there."""
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     folder, phase, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     process, ranks, backend, timeout = (
         int(sys.argv[4]),
@@ -70,12 +73,9 @@ def main() -> None:
     (folder / f"ready{process}").touch()
     while len(list(folder.glob("ready*"))) < ranks:
         time.sleep(0.01)
+    # Born with the first whole step of all: a quorum alone is not the same for those that heal in it.
     participants = 0
-    while participants < ranks:
-        manager.start_quorum()
-        manager.should_commit()
-        participants = manager.num_participants()
-    note("born", process=process, pid=os.getpid())
+    is_born = False
     right = True
     while True:
         manager.start_quorum()
@@ -91,14 +91,19 @@ def main() -> None:
         went = manager.should_commit()
         if not went:
             right = False
-            note("broken", step=step)
+            if is_born:
+                note("broken", step=step)
             continue
         got = float(tensor[0])
         assert bool((tensor == got).all()), "the elements differ"
         if got > 10:  # the average of ones, but for the end
             break
         assert abs(got - 1.0) < 1e-6, got
-        if not right:
+        if not is_born:
+            is_born = right = participants == ranks
+            if is_born:
+                note("born", process=process, pid=os.getpid())
+        elif not right:
             right = True
             note("right", size=participants, step=step)
         time.sleep(PAUSES[phase] * rng.random())

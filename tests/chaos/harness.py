@@ -77,19 +77,21 @@ class Job:
         self._timeout = timeout
         self._folder = Path(tempfile.mkdtemp(prefix="rueda-chaos-"))
         self._alive = set(range(world.ranks))
-        self._process = subprocess.Popen(
-            make_command([str(self._folder), world.phase, str(world.seed)]),
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                "RUEDA_HEARTBEAT": str(HEARTBEAT),
-                **variables,
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-        )
+        # Not a pipe: nobody reads while the job runs, and a full pipe would stop it.
+        self._output = self._folder / "output"
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                make_command([str(self._folder), world.phase, str(world.seed)]),
+                env={
+                    **os.environ,
+                    "OMP_NUM_THREADS": "1",
+                    "RUEDA_HEARTBEAT": str(HEARTBEAT),
+                    **variables,
+                },
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
         self._pids: dict[int, int] = {}
 
     def run(self, outcome: Outcome | None = None) -> Outcome:
@@ -159,11 +161,12 @@ class Job:
         began = time.monotonic()
         os.kill(line[victim], signal.SIGKILL)
         try:
-            outcome.output, _ = self._process.communicate(timeout=self._timeout)
+            self._process.wait(timeout=self._timeout)
         except subprocess.TimeoutExpired:
             raise Hang(f"the job does not end with its launcher\n{self._describe()}") from None
         for process in [*line, *self._pids.values()]:
             self._await_end(process, "outlives the launcher")
+        outcome.output = self._read_output()
         self._alive.clear()
         if victim > 0:  # the guardian is alive to say so
             assert "the launcher was killed by SIGKILL; all ranks are gone" in outcome.output, (
@@ -285,9 +288,10 @@ class Job:
 
     def _finish(self) -> str:
         try:
-            output, _ = self._process.communicate(timeout=self._timeout)
+            self._process.wait(timeout=self._timeout)
         except subprocess.TimeoutExpired:
             raise Hang(f"the job did not end\n{self._describe()}") from None
+        output = self._read_output()
         assert self._process.returncode == 0, f"{output}\n{self._describe()}"
         for process in self._alive:
             last = self._diary(process)[-1]
@@ -299,20 +303,23 @@ class Job:
         """Dumps the living ranks' tracebacks, kills the job, and returns diaries and output."""
         started = _descendants(self._process.pid)
         for pid in {*started, *(self._pids[process] for process in self._alive & set(self._pids))}:
-            with suppress(OSError):
+            with suppress(OSError, IndexError):
                 arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                if arguments[1:2] == [str(RANK).encode()]:  # not the launcher's
+                if arguments[1].endswith(RANK.name.encode()):  # not the launcher's
                     os.kill(pid, signal.SIGUSR1)
         time.sleep(0.5)
         self._kill_all()
-        output = self._process.communicate()[0]
+        self._process.wait()
         diaries = [
             f"rank {process}: {line}"
             for process in range(self._world.ranks)
             for line in self._diary(process)[-6:]
         ]
         blows = [str(blow) for blow in self._world.blows]
-        return "\n".join([f"{self._world}", *blows, *diaries, output])
+        return "\n".join([f"{self._world}", *blows, *diaries, self._read_output()])
+
+    def _read_output(self) -> str:
+        return self._output.read_text(errors="replace")
 
     def _kill_all(self) -> None:
         for pid in self._pids.values():

@@ -89,7 +89,10 @@ def late_bytes(job: ElasticJob, number: int) -> int:
 def test_a_newcomer_follows_the_others_to_the_bit(optimizer: str) -> None:
     settings = {"REPRODUCIBLE": "1", "OPTIMIZER": optimizer}
     with ElasticJob(program(), 2, LAST="3", **settings) as job:
-        newcomers = [job.start_joiner(), job.start_joiner()]
+        newcomers = [job.start_joiner()]
+        # Of two at once, the world that the first one enters ends what the other one receives.
+        job.await_world(0, 1, 2)
+        newcomers.append(job.start_joiner())
         steps, bits = ends_of(job)
         statistics = 2 * 20 * 4 + 8  # of BatchNorm, which no optimizer changes
         assert [late_bytes(job, each) for each in newcomers] == [statistics] * 2, job.outputs()
