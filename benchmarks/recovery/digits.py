@@ -47,9 +47,10 @@ class Outcome:
 
 
 def read(diary: Path) -> Outcome:
-    """What has been written so far."""
+    """What has been written so far; the last line may be incomplete."""
     outcome = Outcome()
-    for line in diary.read_text().splitlines() if diary.exists() else []:
+    text = diary.read_text() if diary.exists() else ""
+    for line in text[: text.rfind("\n") + 1].splitlines():
         kind, *words = line.split()
         if kind == "leaf":
             outcome.leaves += 1
