@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rueda_command import LAUNCHER, Ran, launcher_environment
@@ -107,6 +109,16 @@ class Launcher:
             if line and "sshd" not in line:
                 found[process] = line
         return found
+
+    def kill_all(self, host: str) -> None:
+        """Kills a host's launcher and ranks at once, as when the machine fails.
+
+        They are stopped first, since none may notice, and report, the death of another.
+        """
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for process in self.processes(host):
+                with suppress(ProcessLookupError):
+                    os.kill(process, number)
 
     def find(self, host: str, program: str) -> list[int]:
         """Returns a host's processes whose command line begins with `program`, oldest first."""

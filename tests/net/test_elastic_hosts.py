@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -396,9 +396,7 @@ def test_a_host_that_is_lost_is_reached_again(launcher: Launcher) -> None:
     flags = ["-H", "h0:1,h1:1,h2:1", "-np", "3", "--min-np", "1", "--max-np", "3"]
     with running(launcher, *flags) as job:
         job.wait_for("size3.0")
-        for process in sorted(launcher.processes("h2"), reverse=True):
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        launcher.kill_all("h2")
         job.wait_for("size3.3")
         assert job.rank(3)[1] == "h2"
         code, out, err = job.stop()
@@ -460,11 +458,7 @@ def test_the_loss_of_a_host_that_ends_the_job_is_not_said_to_be_borne(launcher: 
     flags = ["-H", "h0:1,h1:2", "-np", "3", "--min-np", "2", "--max-np", "3"]
     with running(launcher, *flags) as job:
         job.wait_for("size3.0")
-        # At once, as a host dies: first nothing of it runs, which could tell of the first that is killed.
-        for blow in (signal.SIGSTOP, signal.SIGKILL):
-            for process in sorted(launcher.processes("h1")):
-                with suppress(ProcessLookupError):
-                    os.kill(process, blow)
+        launcher.kill_all("h1")
         out, err = job.process.communicate(timeout=120)
     assert job.process.returncode != 0, out + err
     assert re.search(r"the job ends because .*, fewer than --min-np 2", err), err

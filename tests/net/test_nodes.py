@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -108,11 +106,7 @@ def test_a_signal_to_one_launcher_ends_all(pods: Pods) -> None:
 def test_a_launcher_that_is_killed_is_missed_by_all(pods: Pods, which: int) -> None:
     launchers = pods.all(2, "-np", "1", program=WAITS)
     pods.looks.wait_for("ready", 2, launchers[0])
-    # At once, as if the machine failed: no process may notice the death of another.
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for process in pods.looks.processes(f"h{which}"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, number)
+    pods.looks.kill_all(f"h{which}")
     ((_, err),) = end([launchers[1 - which]], 1)
     gone = "the launcher of node 0 is gone" if which == 0 else "host 'h1', with rank 1, was lost"
     assert gone in err.splitlines()[-1]

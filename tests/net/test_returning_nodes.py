@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -55,19 +54,11 @@ def wait_for_size(pods: Pods, number: int, size: int) -> None:
         time.sleep(0.02)
 
 
-def kill_all_on(pods: Pods, host: str) -> None:
-    """Kills the host's launcher and ranks, as when a pod is gone."""
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for process in pods.looks.processes(host):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, number)
-
-
 def test_a_node_that_comes_again_joins_those_that_have_gone_on(pods: Pods) -> None:
     flags = ["--min-np", "1", "--max-np", "4"]
     first, second = pods.all(2, *flags, program=TRAINS)
     wait_for_size(pods, 0, 4)
-    kill_all_on(pods, "h1")
+    pods.looks.kill_all("h1")
     wait_for_size(pods, 0, 2)
     second.communicate()
     again = pods.start("h1", "--nodes", "2", "--node-rank", "1", *flags, program=TRAINS)
@@ -90,7 +81,7 @@ def test_the_least_number_of_ranks_is_of_the_whole_job(pods: Pods) -> None:
     flags = ["--min-np", "3", "--max-np", "4"]
     first, second = pods.all(2, *flags, program=TRAINS)
     wait_for_size(pods, 0, 4)
-    kill_all_on(pods, "h1")
+    pods.looks.kill_all("h1")
     second.communicate()
     _, said = first.communicate(timeout=60)
     assert first.returncode != 0, said
@@ -119,7 +110,7 @@ def test_a_node_that_comes_when_the_work_is_done_ends_well(pods: Pods) -> None:
     lasts = "while number == '1' and not pathlib.Path('late').exists():\n    time.sleep(0.02)\n"
     first, second = pods.all(2, *flags, program=TRAINS + lasts)
     wait_for_size(pods, 0, 4)
-    kill_all_on(pods, "h1")
+    pods.looks.kill_all("h1")
     second.communicate()
     wait_for_size(pods, 0, 2)
     (pods.folder / "stop").touch()

@@ -360,12 +360,14 @@ TEST_CASE("a tensor that was replayed stalls with an error that names the ranks"
   Options options;
   options.stall_warning = 0.1;
   options.stall_error = 1;
-  LateRank late(2, GENERATE(0, 1));
+  const int late = GENERATE(0, 1);
+  LateRank late_rank(2, late);
   run_sharing(
       2,
       [&](int rank, Runtime& engine) {
         for (int round = 0; round < 5; ++round) sum(engine, "x", 2);
-        late.stall(rank, engine, "x", 5);
+        const std::string message = late_rank.stall(rank, engine, "x", 5);
+        expect(message.find(str("missing on rank ", late)) != std::string::npos, message);
         sum(engine, "x", 2);
         sum(engine, "x", 2);
         expect(metric(engine, "stall_warnings") > 0, "a warning before the error");

@@ -358,12 +358,14 @@ TEST_CASE("a tensor that was replayed stalls with an error that names ranks of a
   Options options;
   options.stall_warning = 0.1;
   options.stall_error = 1;
-  LateRank late(4, GENERATE(0, 1, 2, 3));
+  const int late = GENERATE(0, 1, 2, 3);
+  LateRank late_rank(4, late);
   run_on(
       {0, 0, 1, 1},
       [&](int rank, Runtime& engine) {
         for (int round = 0; round < 5; ++round) sum(engine, "x");
-        late.stall(rank, engine, "x", 5);
+        const std::string message = late_rank.stall(rank, engine, "x", 5);
+        expect(message.find(str("missing on rank ", late)) != std::string::npos, message);
         sum(engine, "x");
         sum(engine, "x");
       },
