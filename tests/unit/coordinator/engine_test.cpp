@@ -7,7 +7,8 @@
 #include <fstream>
 #include <iterator>
 #include <random>
-#include <regex>
+#include <sstream>
+#include <string>
 
 #include "core/strings.h"
 #include "effort.h"
@@ -74,6 +75,25 @@ TEST_CASE("ranks that disagree are told what differs, and the world goes on") {
   });
 }
 
+// Whether the text of a stall names `rank` among those that have not submitted: "missing on rank
+// 1", "missing on ranks 0, 2 and 4-6". Not by std::regex: libstdc++'s writes into the locale that
+// all threads share.
+bool is_missing(int rank, const std::string& stall) {
+  const auto list = stall.find("missing on rank");
+  if (list == std::string::npos) return false;
+  std::string ranks = stall.substr(list, stall.find(';', list) - list);
+  for (char& each : ranks) {
+    if (each != '-' && (each < '0' || each > '9')) each = ' ';
+  }
+  std::istringstream words(ranks);
+  for (int first = 0; words >> first;) {
+    int last = first;
+    if (words.peek() == '-') words.ignore() >> last;
+    if (first <= rank && rank <= last) return true;
+  }
+  return false;
+}
+
 TEST_CASE("a tensor that some ranks never submit stalls with an error on all") {
   Options options;
   options.stall_warning = 0.1;
@@ -84,8 +104,7 @@ TEST_CASE("a tensor that some ranks never submit stalls with an error on all") {
   run_engines(size, options, [&](int rank, Runtime& engine) {
     const std::string message = late_rank.stall(rank, engine, "x", 4);
     // On a slow machine, other ranks may be missing too.
-    const std::regex names_late("missing on ranks? (.*[^0-9])?" + std::to_string(late) + "\\b");
-    expect(std::regex_search(message, names_late), message);
+    expect(is_missing(late, message), message);
     std::vector<float> tensor(4, 1);
     finish(submit(engine, allreduce_of(tensor, DataType::float32, "x")));
     expect(tensor[0] == static_cast<float>(size), "a sum after the stall");
