@@ -43,7 +43,8 @@ namespace rueda {
 
 class SurvivorAgreement {
  public:
-  // Members are named by the number of their process, which never changes.
+  // Members are named by the number of their process, which never changes. Texts and statuses name
+  // them by their rank in the epoch that broke, which is their place in `members`.
   struct Settings {
     int rank = 0;              // this process
     std::vector<int> members;  // of the epoch that broke, sorted; `rank` is one of them
@@ -130,6 +131,8 @@ class SurvivorAgreement {
     std::optional<Time> lost_since = {};  // from this process's view
   };
 
+  // Of this process, for texts.
+  [[nodiscard]] int own_rank() const { return known_.rank_of(settings_.rank); }
   [[nodiscard]] bool is_over() const { return is_formed_ || (decision_ && !decision_->ok()); }
   [[nodiscard]] bool is_witness_of_end(int member, const Peer& peer, Time now) const;
   [[nodiscard]] bool all_say_the_same() const;

@@ -10,16 +10,6 @@
 
 namespace rueda {
 
-namespace {
-
-Status does_not_reach(int observer, int member, const Status& cause) {
-  return Status(ErrorCode::peer_lost, str("rank ", observer, " cannot reach rank ", member),
-                observer)
-      .because(cause);
-}
-
-}  // namespace
-
 std::vector<int> without(const std::vector<int>& all, const std::vector<int>& some) {
   std::vector<int> rest;
   std::set_difference(all.begin(), all.end(), some.begin(), some.end(), std::back_inserter(rest));
@@ -27,8 +17,29 @@ std::vector<int> without(const std::vector<int>& all, const std::vector<int>& so
 }
 
 SurvivorKnowledge::SurvivorKnowledge(int rank, std::vector<int> members, std::uint64_t epoch)
-    : rank_(rank), members_(std::move(members)) {
+    : rank_(rank), first_members_(members), members_(std::move(members)) {
   view_.epoch = epoch;
+}
+
+int SurvivorKnowledge::rank_of(int member) const {
+  const auto found = std::lower_bound(first_members_.begin(), first_members_.end(), member);
+  if (found == first_members_.end() || *found != member) return -1;
+  return static_cast<int>(found - first_members_.begin());
+}
+
+std::vector<int> SurvivorKnowledge::ranks_of(const std::vector<int>& members) const {
+  std::vector<int> ranks;
+  for (const int member : members) {
+    if (const int rank = rank_of(member); rank >= 0) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+Status SurvivorKnowledge::does_not_reach(int observer, int member, const Status& cause) const {
+  const int rank = rank_of(observer);
+  return Status(ErrorCode::peer_lost, str("rank ", rank, " cannot reach rank ", rank_of(member)),
+                rank)
+      .because(cause);
 }
 
 bool SurvivorKnowledge::reaches_any_of(const std::vector<int>& members) const {

@@ -29,6 +29,10 @@ class SurvivorKnowledge {
   [[nodiscard]] const SurvivorView& view() const { return view_; }
   [[nodiscard]] std::uint64_t epoch() const { return view_.epoch; }
   [[nodiscard]] const std::vector<int>& members() const { return members_; }
+  // What users know a member by: its rank in the epoch with which this process began to agree. -1
+  // if it was no member of it.
+  [[nodiscard]] int rank_of(int member) const;
+  [[nodiscard]] std::vector<int> ranks_of(const std::vector<int>& members) const;
   [[nodiscard]] bool has_ended(int member) const { return view_.ended.contains(member); }
   // As far as this process has found out itself.
   [[nodiscard]] bool reaches(int member) const { return !view_.broken.contains({rank_, member}); }
@@ -62,7 +66,11 @@ class SurvivorKnowledge {
                                                          const std::vector<int>& survivors) const;
 
  private:
+  // "rank 1 cannot reach rank 2", as `observer` says.
+  [[nodiscard]] Status does_not_reach(int observer, int member, const Status& cause) const;
+
   int rank_;
+  std::vector<int> first_members_;
   std::vector<int> members_;
   std::map<int, Status> lost_earlier_;  // in epochs before this one
   SurvivorView view_;

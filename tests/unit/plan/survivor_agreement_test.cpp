@@ -312,7 +312,8 @@ TEST_CASE("where fewer are left than are demanded, all stop and say who is lost"
     const auto& process = simulator.process(number);
     REQUIRE(process.state == State::stopped);
     REQUIRE(contains(process.error, str("are left, fewer than ", options.min_size)));
-    REQUIRE(contains(process.error, "rank 2: rank 2 was killed"));
+    // Process 2, as the simulator names it, was rank 1 in the world without process 1.
+    REQUIRE(contains(process.error, "rank 1: rank 2 was killed"));
   }
 }
 
@@ -357,6 +358,29 @@ TEST_CASE("a process alone decides at once, also where the others have ended") {
   REQUIRE((*last.decision())->members == std::vector<int>{1});
   REQUIRE((*last.decision())->lost.size() == 1);
   REQUIRE((*last.decision())->lost.front().second.to_string() == "killed by signal 9");
+}
+
+TEST_CASE("errors name members by their ranks in the world that broke") {
+  const Time now{};
+  auto settings = settings_of(4, 0);
+  settings.members = {1, 4, 7};
+  settings.min_size = 2;
+  SurvivorAgreement agreement(settings, now);
+  agreement.lose(1, Loss::ended, Status(ErrorCode::peer_lost, "killed by signal 9", 0), now);
+  REQUIRE_FALSE(agreement.decision());
+  for (int tenth = 1; tenth <= 20; ++tenth) agreement.advance(now + seconds(0.1 * tenth));
+  REQUIRE(agreement.decision());
+  const Status& error = agreement.decision()->status();
+  CAPTURE(error.to_string());
+  REQUIRE(
+      contains(error, "; rank 0: killed by signal 9; rank 2: rank 1 has not heard from rank 2"));
+  REQUIRE(error.peer() == 0);
+
+  SurvivorAgreement expelled(settings, now);
+  expelled.receive(7, encode(EpochHasGoneOn{9, {1, 7}, {}}), now);
+  REQUIRE(expelled.decision());
+  REQUIRE(contains(expelled.decision()->status(),
+                   "have gone on without rank 1 (epoch 9: ranks 0 and 2)"));
 }
 
 TEST_CASE("for a process that was stopped, those that have ended may have gone on without it") {

@@ -31,6 +31,19 @@ TEST_CASE("who knows the same comes to the same outcome, whoever told whom") {
   REQUIRE(first.lost({0, 1, 2, 3}, {0, 1}).size() == 2);
 }
 
+TEST_CASE("who reaches whom is told by ranks in the world that broke, not by process numbers") {
+  SurvivorKnowledge own(6, {2, 5, 6}, 5);
+  REQUIRE(own.rank_of(2) == 0);
+  REQUIRE(own.rank_of(3) == -1);
+  REQUIRE(own.ranks_of({2, 3, 6}) == Ranks{0, 2});
+  SurvivorKnowledge other(5, {2, 5, 6}, 5);
+  other.add_unreachable(6, closed(2));
+  own.merge(other.view(), false);
+  const Status cause = own.cause_of(5, {2, 6});
+  REQUIRE(cause.to_string() == "rank 1 cannot reach rank 2: closed");
+  REQUIRE(cause.peer() == 1);
+}
+
 TEST_CASE("who does not reach this process is not reached by it, unless this one was stopped") {
   SurvivorKnowledge other(1, {0, 1}, 5);
   other.add_unreachable(0, closed(0));
