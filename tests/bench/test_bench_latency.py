@@ -59,7 +59,8 @@ def test_what_does_not_exist_is_refused() -> None:
 def test_a_small_run(tmp_path: Path) -> None:
     pytest.importorskip("rueda._native")
     found, page = tmp_path / "found.json", tmp_path / "found.md"
-    arguments = ["--runs", "1", "--contenders", "rueda", "--cases", "barrier,private 64K"]
+    cases = "barrier,private 64K,registered 4K"
+    arguments = ["--runs", "1", "--contenders", "rueda", "--cases", cases]
     files = ["--add", str(found), "--markdown", str(page)]
     for runs in (1, 2):
         run = click.testing.CliRunner().invoke(
@@ -67,7 +68,7 @@ def test_a_small_run(tmp_path: Path) -> None:
         )
         assert run.exit_code == 0, run.output
         report = Report.from_json(json.loads(found.read_text()))
-        assert set(report.cases) == {"barrier", "private 64K"}
+        assert set(report.cases) == {"barrier", "private 64K", "registered 4K"}
         assert len(report.of("barrier", "rueda").medians) == runs
         assert report.of("barrier", "rueda").counts.total() == 2 * 1000 * runs
     assert "| barrier | rueda | 2 |" in page.read_text()

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "ranks/engine_ranks.h"
+#include "unit/captured_log.h"
 
 namespace rueda::test::engine_failures_test {
 
@@ -82,6 +83,45 @@ TEST_CASE("nobody waits for a rank that fails before it has heard that it is awa
     expect(engine.epoch().sets().interrupted() == std::vector<std::string>{"allreduce of 'x'"},
            "what was open");
   });
+}
+
+// As above where the world goes on, so that it is the channels that say who will not come: ranks 0
+// and 1 share a host, and rank 2, on another, is lost.
+TEST_CASE("an operation over a lost host ends on ranks whose neighbour has not heard of it") {
+  const CapturedLog log;
+  constexpr int size = 3;
+  InprocHub hub(size);
+  std::atomic<bool> gate_closed{false};
+  std::barrier together(size);
+  std::barrier neighbours(size - 1);
+  // Rank 2 sends from its one to the last.
+  std::vector<std::vector<float>> tensors(size, std::vector<float>(100'000, 1));
+  const auto prepare = [&](int rank, World& world) {
+    if (rank != 1) return;
+    world.control = std::make_unique<GatedLane>(std::move(world.control), 0, gate_closed);
+  };
+  const auto body = [&](int rank, Runtime& engine) {
+    std::vector<float>& tensor = tensors[static_cast<std::size_t>(rank)];
+    finish(submit(engine, allreduce_of(tensor, DataType::float32, "before")));
+    together.arrive_and_wait();
+    gate_closed = true;
+    together.arrive_and_wait();
+    const Handle handle = submit(engine, allreduce_of(tensor, DataType::float32, "x"));
+    const Time limit = soon();
+    while (rank == 0 && metric(engine, "allreduce_batches") < 2 && Clock::now() < limit) {
+      std::this_thread::yield();
+    }
+    together.arrive_and_wait();  // rank 0 executes it and waits for rank 1, which does not know
+    if (rank == 2) return hub.kill(2, "killed by the test");
+    const bool ends = handle.state()->wait(soon()) == FutexWake::changed;
+    neighbours.arrive_and_wait();  // rank 1's channels live until here
+    expect(ends, "an operation that ends although a rank will never come to it");
+    const Status& status = handle.state()->status;
+    expect(status.code() == ErrorCode::peer_lost && status.peer() == 2, status.to_string());
+  };
+  run_engines(size, {}, body, &hub, Sharing::memory, {0, 0, 1}, LossPolicy::keep_others, prepare);
+  // If rank 1 did not say so, rank 0 would wait for it until a deadline, and report it.
+  CHECK(log.lines("error", "has not stopped") == 0);
 }
 
 }  // namespace rueda::test::engine_failures_test
