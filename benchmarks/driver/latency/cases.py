@@ -15,11 +15,18 @@ class Case:
     dtypes: tuple[str, ...] = ("float32",)  # one array each; they are used in turn
     barrier: bool = False  # an untimed barrier before each allreduce
     rewritten: bool = False  # whether the array is rewritten before each allreduce
+    registered: bool = False  # in memory that the ranks share, of contenders that offer it
 
 
-def _private(size: int, text: str) -> Case:
-    calls = max(60, min(1000, (128 << 20) // size))
-    return Case(f"private {text}", size, calls, rewritten=True)
+def _sized(kind: str, text: str) -> Case:
+    """One array of the size that ``text`` names: "256", "4K", "16M"."""
+    size = int(text.rstrip("KM")) << {"K": 10, "M": 20}.get(text[-1], 0)
+    calls = max(60 if size <= 8 << 20 else 20, min(1000, (128 << 20) // size))
+    return Case(f"{kind} {text}", size, calls, rewritten=True, registered=kind == "registered")
+
+
+_PRIVATE = ("256", "1K", "4K", "16K", "64K", "512K", "1M", "2M", "4M", "16M", "64M")
+_REGISTERED = ("256", "4K", "64K", "512K", "1M", "4M", "16M", "64M")
 
 
 CASES = {
@@ -29,11 +36,7 @@ CASES = {
         Case("barrier", 4, 1000, barrier=True),
         Case("names", 4, 2000, dtypes=("float32",) * 8),
         Case("dtypes", 8, 2000, dtypes=("float32", "float64", "int32", "int64")),
-        _private(4 << 10, "4K"),
-        _private(64 << 10, "64K"),
-        _private(512 << 10, "512K"),
-        _private(1 << 20, "1M"),
-        _private(2 << 20, "2M"),
-        _private(4 << 20, "4M"),
+        *(_sized("private", size) for size in _PRIVATE),
+        *(_sized("registered", size) for size in _REGISTERED),
     )
 }

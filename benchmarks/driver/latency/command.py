@@ -12,7 +12,8 @@ _EPILOG = """
 \b
 Cases. loop: one array of 4 bytes under one name, repeatedly. barrier: the same, with an untimed
 barrier before each call. names: eight names in turn. dtypes: four arrays of 8 bytes with different
-dtypes, in turn. private 4K to 4M: one NumPy array of that many bytes, rewritten before each call.
+dtypes, in turn. private 256 to 64M: one NumPy array of that many bytes, rewritten before each call.
+registered 256 to 64M: the same in memory from rueda.empty(); the other contenders' arrays are NumPy's.
 
 \b
 How it is measured. Everything is started and called as a user would do it: in every run, `rueda

@@ -29,6 +29,7 @@ class Library:
     reduction: Callable[[Array, str], Callable[[], object]]  # in place; by array and name
     barrier: Callable[[], object]
     close: Callable[[], object]
+    registered: Callable[[int, str], Array] = np.empty  # an array for repeated use; by length, type
 
 
 def _rueda(_: str) -> Library:
@@ -40,7 +41,12 @@ def _rueda(_: str) -> Library:
         return lambda: rueda.allreduce_(array, name=name, op=rueda.Sum)
 
     return Library(
-        rueda.rank(), f"Rueda {rueda.__version__}", reduction, rueda.barrier, rueda.shutdown
+        rueda.rank(),
+        f"Rueda {rueda.__version__}",
+        reduction,
+        rueda.barrier,
+        rueda.shutdown,
+        rueda.empty,
     )
 
 
@@ -75,7 +81,10 @@ _MAKERS = {"rueda": _rueda, "mpi": _mpi, "gloo": _gloo}
 
 
 def _nanoseconds(library: Library, case: Case) -> list[int]:
-    arrays = [np.zeros(case.bytes // np.dtype(t).itemsize, t) for t in case.dtypes]
+    make = library.registered if case.registered else np.empty
+    arrays = [make(case.bytes // np.dtype(t).itemsize, t) for t in case.dtypes]
+    for array in arrays:
+        array.fill(0)
     calls = [library.reduction(array, f"{case.name}.{i}") for i, array in enumerate(arrays)]
     clock = time.perf_counter_ns
     taken = []
