@@ -98,6 +98,14 @@ class PersistentAllreduce:
         self._tensors = (tensor, output)
         self._views = (source, target)  # keep the memory alive
         self._device = tensor.device if tensor.is_cuda else None
+        # What each start looks at, without the calls that would take as long as a small run.
+        self._used = [
+            (each, view.shape, view.pointer)
+            for each, view in zip(self._tensors, self._views, strict=True)
+            if each is not None
+        ]
+        # Autograd keeps no version of a tensor that was made in inference mode.
+        self._written = None if self.output.is_inference() else self.output
 
     @property
     def output(self) -> torch.Tensor:
@@ -132,18 +140,22 @@ class PersistentAllreduce:
             >>> gradient
             tensor([1., 2.])
         """
+        for tensor, shape, pointer in self._used:
+            if tensor.data_ptr() != pointer or tensor.shape != shape:
+                self._raise_change()
+        if self._written is not None:
+            torch.autograd.graph.increment_version(self._written)
+        device = self._device
+        stream = 0 if device is None else torch.cuda.current_stream(device).cuda_stream
+        self._operation.start(stream)
+
+    def _raise_change(self) -> None:
         for tensor, view in zip(self._tensors, self._views, strict=True):
             change = None if tensor is None else _adapter.change_of(tensor, view)
             if change is not None:
                 raise InvalidArgumentError(
                     f"a tensor of a persistent allreduce {change}: it must keep its memory"
                 )
-        target = self.output
-        if not target.is_inference():
-            torch.autograd.graph.increment_version(target)
-        device = self._device
-        stream = 0 if device is None else torch.cuda.current_stream(device).cuda_stream
-        self._operation.start(stream)
 
     def done(self) -> bool:
         """Advances the run without blocking; returns whether its result is ready, and then raises as :meth:`wait`.
