@@ -97,8 +97,8 @@ const std::vector<int>* SurvivorAgreement::find_world(std::uint64_t epoch) const
 void SurvivorAgreement::receive_has_gone_on(const EpochHasGoneOn& message, Time now) {
   if (is_formed_ || message.epoch <= known_.epoch()) return;
   if (!contains(message.members, settings_.rank)) {
-    stop(str("the others have gone on without rank ", own_rank(), " (epoch ", message.epoch, ": ",
-             describe_ranks(known_.ranks_of(message.members)), ")",
+    stop(str("the others have gone on without rank ", known_.own_rank(), " (epoch ", message.epoch,
+             ": ", describe_ranks(known_.ranks_of(message.members)), ")",
              message.cause.ok() ? "" : ": " + message.cause.to_string()));
     return;
   }
@@ -154,10 +154,11 @@ void SurvivorAgreement::advance(Time now) {
   for (const int member : silent(now)) {
     const Duration silence = now - signs_.heard(member);
     const int rank = known_.rank_of(member);
-    known_.add_unreachable(member, Status(ErrorCode::peer_lost,
-                                          str("rank ", own_rank(), " has not heard from rank ",
-                                              rank, " for ", to_seconds(silence), " s"),
-                                          rank));
+    known_.add_unreachable(
+        member, Status(ErrorCode::peer_lost,
+                       str("rank ", known_.own_rank(), " has not heard from rank ", rank, " for ",
+                           to_seconds(silence), " s"),
+                       rank));
   }
   update(nullptr, now);
   if (is_over() || now < signs_.next_beat()) return;
@@ -268,7 +269,7 @@ void SurvivorAgreement::decide(Time now) {
   } else if (!cut_off_since_) {
     cut_off_since_ = now;  // gives others time to confirm what this process has seen
   } else if (now - *cut_off_since_ >= signs_.beat()) {
-    stop(str("rank ", own_rank(), " cannot reach the surviving ",
+    stop(str("rank ", known_.own_rank(), " cannot reach the surviving ",
              describe_ranks(known_.ranks_of(own_.outcome.survivors))));
   }
 }

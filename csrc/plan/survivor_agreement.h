@@ -131,8 +131,6 @@ class SurvivorAgreement {
     std::optional<Time> lost_since = {};  // from this process's view
   };
 
-  // Of this process, for texts.
-  [[nodiscard]] int own_rank() const { return known_.rank_of(settings_.rank); }
   [[nodiscard]] bool is_over() const { return is_formed_ || (decision_ && !decision_->ok()); }
   [[nodiscard]] bool is_witness_of_end(int member, const Peer& peer, Time now) const;
   [[nodiscard]] bool all_say_the_same() const;

@@ -32,6 +32,7 @@ class SurvivorKnowledge {
   // What users know a member by: its rank in the epoch with which this process began to agree. -1
   // if it was no member of it.
   [[nodiscard]] int rank_of(int member) const;
+  [[nodiscard]] int own_rank() const { return rank_of(rank_); }
   [[nodiscard]] std::vector<int> ranks_of(const std::vector<int>& members) const;
   [[nodiscard]] bool has_ended(int member) const { return view_.ended.contains(member); }
   // As far as this process has found out itself.

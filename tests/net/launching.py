@@ -113,12 +113,21 @@ class Launcher:
     def kill_all(self, host: str) -> None:
         """Kills a host's launcher and ranks at once, as when the machine fails.
 
-        They are stopped first, since none may notice, and report, the death of another.
+        All are stopped before the first one is killed, since none may notice, and report, the death of another.
         """
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for process in self.processes(host):
+        stopped: set[int] = set()
+        while new := self.processes(host).keys() - stopped:
+            for process in new:
                 with suppress(ProcessLookupError):
-                    os.kill(process, number)
+                    os.kill(process, signal.SIGSTOP)
+            deadline = time.monotonic() + 60
+            while runs := [process for process in new if not _is_stopped(process)]:
+                assert time.monotonic() < deadline, runs
+                time.sleep(0.001)
+            stopped |= new
+        for process in stopped:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
     def find(self, host: str, program: str) -> list[int]:
         """Returns a host's processes whose command line begins with `program`, oldest first."""
@@ -130,6 +139,15 @@ class Launcher:
         while left := {h: p for h in self.lab.names if (p := self.processes(h))}:
             assert time.monotonic() < deadline, left
             time.sleep(0.05)
+
+
+def _is_stopped(process: int) -> bool:
+    """Whether a process is stopped or has ended."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in "TZX"
 
 
 def job_environment() -> dict[str, str]:
