@@ -78,7 +78,7 @@ TEST_CASE("process sets that come and go leave neither memory nor descriptors be
         const auto least_usage = [&] {
           Usage least{std::numeric_limits<long>::max(), std::numeric_limits<long>::max(),
                       std::numeric_limits<long>::max()};
-          for (int count = 0; count < 20; ++count) {
+          for (int count = 0; count < 100; ++count) {
             come_and_go(1);
             if (rank != 0) continue;
             const Usage now = usage();
