@@ -172,16 +172,22 @@ def test_a_rank_that_is_killed_after_a_stall_is_not_taken_for_one_that_stayed_aw
     program = """
         import os, signal, time, pathlib, numpy as np, rueda
         rueda.init()
-        if rueda.rank() == 1:
-            while not pathlib.Path(rueda.options()["flight_recorder"], "rank1.json").exists():
+        folder = pathlib.Path(rueda.options()["flight_recorder"])
+        def wait_for(*names):
+            while not all((folder / name).exists() for name in names):
                 time.sleep(0.01)
+        if rueda.rank() == 1:
+            wait_for("rank1.json")
         rueda.allreduce(np.ones(3), name="load")
         try:
             for step in range(5):
                 rueda.allreduce(np.ones(3), name="w")
             if rueda.rank() == 1:
+                wait_for("0 has submitted", "2 has submitted")  # or their records may lack it
                 os.kill(os.getpid(), signal.SIGKILL)
-            rueda.allreduce(np.ones(3), name="w")
+            last = rueda.allreduce_async(np.ones(3), name="w")
+            (folder / f"{rueda.rank()} has submitted").touch()
+            last.result()
         except rueda.PeerLostError:
             raise SystemExit(7)
     """
