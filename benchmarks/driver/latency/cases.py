@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..sizes import parse_size
+
 
 @dataclass(frozen=True)
 class Case:
@@ -19,8 +21,8 @@ class Case:
 
 
 def _sized(kind: str, text: str) -> Case:
-    """One array of the size that ``text`` names: "256", "4K", "16M"."""
-    size = int(text.rstrip("KM")) << {"K": 10, "M": 20}.get(text[-1], 0)
+    """One array; ``text`` is its size."""
+    size = parse_size(text)
     calls = max(60 if size <= 8 << 20 else 20, min(1000, (128 << 20) // size))
     return Case(f"{kind} {text}", size, calls, rewritten=True, registered=kind == "registered")
 
