@@ -13,6 +13,7 @@
 #include "core/wait_fd.h"
 #include "membership/descriptor_limit.h"
 #include "onehost/process_state.h"
+#include "plan/rank_list.h"
 #include "plan/wire.h"
 #include "transport/endpoints.h"
 
@@ -177,8 +178,7 @@ Status Membership::cause_of(int process, const Status& cause) {
 }
 
 int Membership::rank_of(int process) const {
-  const auto found = std::lower_bound(present_.members.begin(), present_.members.end(), process);
-  return static_cast<int>(found - present_.members.begin());
+  return rank_among(present_.members, process);
 }
 
 // A process that the world lost for its silence is not waited for again.

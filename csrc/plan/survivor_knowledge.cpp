@@ -22,9 +22,7 @@ SurvivorKnowledge::SurvivorKnowledge(int rank, std::vector<int> members, std::ui
 }
 
 int SurvivorKnowledge::rank_of(int member) const {
-  const auto found = std::lower_bound(first_members_.begin(), first_members_.end(), member);
-  if (found == first_members_.end() || *found != member) return -1;
-  return static_cast<int>(found - first_members_.begin());
+  return rank_among(first_members_, member);
 }
 
 std::vector<int> SurvivorKnowledge::ranks_of(const std::vector<int>& members) const {
