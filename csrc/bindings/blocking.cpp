@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
+#include <cstddef>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -129,11 +130,15 @@ bool reduce(const PlainAllreduce& call, py::handle source, py::handle target,
   return true;
 }
 
-// False if anything is unusual: then nothing has been submitted.
-bool allreduce_arrays(py::handle source, py::handle target, py::handle name, py::handle op,
-                      py::handle prescale, py::handle postscale, py::handle set) {
+using Arguments = std::span<PyObject* const>;
+
+// Takes source, target, name, op, prescale, postscale and set. False if anything is unusual: then
+// nothing has been submitted.
+bool allreduce_arrays(Arguments given) {
+  const py::handle source = given[0];
+  const py::handle target = given[1];
   if (!is_plain_array(source)) return false;
-  auto call = call_of(name, op, prescale, postscale, set);
+  auto call = call_of(given[2], given[3], given[4], given[5], given[6]);
   if (!call) return false;
   const auto input = memory_of(source);
   if (!input || !input->is_contiguous) return false;
@@ -149,45 +154,73 @@ bool allreduce_arrays(py::handle source, py::handle target, py::handle name, py:
   return true;
 }
 
-// Called without pybind11, which would take longer than everything else in a small call.
-PyObject* call_allreduce_arrays(PyObject* /*module*/, PyObject* const* given, Py_ssize_t count) {
-  if (count != 7) {
-    PyErr_Format(PyExc_TypeError, "allreduce_arrays() takes 7 arguments, not %zd", count);
-    return nullptr;
-  }
-  try {
-    return PyBool_FromLong(
-        allreduce_arrays(given[0], given[1], given[2], given[3], given[4], given[5], given[6]));
-  } catch (...) {
-    set_python_error();
-    return nullptr;
-  }
+void throw_if_raised() {
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
 }
 
-// The same for memory given by address: `shape` is a tuple of integers. With a limit in seconds,
-// throws TimeoutError once it has passed.
-bool allreduce_memory(py::handle source, py::handle target, std::uintptr_t input,
-                      std::uintptr_t output, const py::tuple& shape, int dtype, py::handle name,
-                      py::handle op, py::handle prescale, py::handle postscale, py::handle set,
-                      std::optional<double> limit) {
-  auto call = call_of(name, op, prescale, postscale, set);
+// The same for memory given by address: takes source, target, their addresses, the shape as a tuple
+// of integers, the number of the element type, name, op, prescale, postscale, set, and a limit in
+// seconds or None. Throws TimeoutError once the limit has passed.
+bool allreduce_memory(Arguments given) {
+  auto call = call_of(given[6], given[7], given[8], given[9], given[10]);
   if (!call) return false;
-  Shape extents(shape.size());
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    extents[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), static_cast<Py_ssize_t>(i)));
+  call->input = PyLong_AsVoidPtr(given[2]);
+  call->output = PyLong_AsVoidPtr(given[3]);
+  Shape extents(static_cast<std::size_t>(std::max<Py_ssize_t>(0, PyTuple_Size(given[4]))));
+  throw_if_raised();
+  for (std::size_t i = 0; i < extents.size(); ++i) {
+    extents[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(given[4], static_cast<Py_ssize_t>(i)));
   }
-  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
-  call->input = reinterpret_cast<const void*>(input);
-  call->output = reinterpret_cast<void*>(output);
   call->shape = extents;
-  call->dtype = static_cast<DataType>(dtype);
-  if (!reduce(*call, source, target, limit)) {
+  call->dtype = static_cast<DataType>(PyLong_AsLong(given[5]));
+  std::optional<double> limit;
+  if (given[11] != Py_None) limit = PyFloat_AsDouble(given[11]);
+  throw_if_raised();
+  if (!reduce(*call, given[0], given[1], limit)) {
     throw TimeoutError(str("allreduce '", call->name, "' has not completed within ", *limit,
                            " s. Timed out waiting ", std::llround(*limit * 1000),
                            "ms for all ranks: some rank has not taken part"),
                        -1, {.reason = ErrorReason::deadline});
   }
   return true;
+}
+
+// A function that Python calls without pybind11, which would take longer than everything else in a
+// small call.
+struct Direct {
+  const char* name;
+  Py_ssize_t count;  // of arguments, all by position
+  bool (*function)(Arguments);
+};
+
+constexpr Direct direct_arrays{"allreduce_arrays", 7, &allreduce_arrays};
+constexpr Direct direct_memory{"allreduce_memory", 12, &allreduce_memory};
+
+template <const Direct& direct>
+PyObject* call_directly(PyObject* /*module*/, PyObject* const* given, Py_ssize_t count) {
+  if (count != direct.count) {
+    PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, not %zd", direct.name, direct.count,
+                 count);
+    return nullptr;
+  }
+  try {
+    return PyBool_FromLong(direct.function({given, static_cast<std::size_t>(count)}));
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
+}
+
+template <const Direct& direct>
+void add_directly(py::module_& module) {
+  static const PyMethodDef definition{
+      direct.name,
+      // METH_FASTCALL determines the actual type.
+      reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_directly<direct>)),
+      METH_FASTCALL, nullptr};
+  module.add_object(direct.name,
+                    py::reinterpret_steal<py::object>(PyCFunction_NewEx(
+                        const_cast<PyMethodDef*>(&definition), module.ptr(), nullptr)));
 }
 
 // Raises what a signal handler raises; the barrier then continues.
@@ -209,18 +242,8 @@ void pass_barrier(const std::string& name, int set) {
 
 void bind_blocking(py::module_& module) {
   module.def("pass_barrier", &pass_barrier, py::arg("name"), py::arg("set"));
-  static const PyMethodDef definition{
-      "allreduce_arrays",
-      // METH_FASTCALL determines the actual type.
-      reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_allreduce_arrays)),
-      METH_FASTCALL, nullptr};
-  module.add_object("allreduce_arrays",
-                    py::reinterpret_steal<py::object>(PyCFunction_NewEx(
-                        const_cast<PyMethodDef*>(&definition), module.ptr(), nullptr)));
-  module.def("allreduce_memory", &allreduce_memory, py::arg("source"), py::arg("target"),
-             py::arg("input"), py::arg("output"), py::arg("shape"), py::arg("dtype"),
-             py::arg("name"), py::arg("op"), py::arg("prescale"), py::arg("postscale"),
-             py::arg("set"), py::arg("limit") = py::none());
+  add_directly<direct_arrays>(module);
+  add_directly<direct_memory>(module);
   module.def("address_of", &address_of);
 }
 

@@ -314,6 +314,7 @@ def allreduce_arrays(
     prescale: object,
     postscale: object,
     set: object,
+    /,
 ) -> bool: ...
 def pass_barrier(name: str, set: int) -> None: ...
 def allreduce_memory(
@@ -328,6 +329,7 @@ def allreduce_memory(
     prescale: object,
     postscale: object,
     set: object,
-    limit: float | None = None,
+    limit: float | None,
+    /,
 ) -> bool: ...
 def address_of(array: object) -> int: ...

@@ -176,6 +176,7 @@ def reduce_now(
         prescale,
         postscale,
         process_set.process_set_id,
+        None,
     )
 
 
