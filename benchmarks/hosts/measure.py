@@ -138,7 +138,7 @@ def report(name: str, starts: list[dict[str, Any]], length: int) -> None:
 @click.option("--contenders", default="rueda,gloo", show_default=True,
               help=f"Of {', '.join(CONTENDERS)}.")  # fmt: skip
 @click.option("--baseline", type=click.Path(exists=True, path_type=Path),
-              help="Takes turns as `before`, over MPI.")  # fmt: skip
+              help="Takes turns as `before`, started as the first contender is.")  # fmt: skip
 def main(
     count: int,
     ranks: int,
@@ -157,7 +157,9 @@ def main(
     repeats = [int(number) for number in calls.split(",")]
     entries = {name: CONTENDERS[name] for name in contenders.split(",")}
     if baseline is not None:
-        entries = {"before": ("rueda", True, {"PYTHONPATH": str(baseline)}), **entries}
+        program, under_mpirun, variables = next(iter(entries.values()))
+        older = {**variables, "PYTHONPATH": str(baseline)}
+        entries = {"before": (program, under_mpirun, older), **entries}
     measured: dict[str, list[dict[str, Any]]] = {name: [] for name in entries}
     with Lab(count, rate=rate or None, congestion=congestion) as lab:
         if delay:

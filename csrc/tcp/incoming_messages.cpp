@@ -139,10 +139,14 @@ void IncomingMessages::hand_out(Message& message) {
   finish(*message.ticket, {});
 }
 
+bool IncomingMessages::has_place(const Message& message) {
+  return message.ticket || message.kept || message.whole || message.unwanted || message.lost;
+}
+
 void IncomingMessages::place(Message& message, std::size_t offset, std::size_t bytes,
                              std::vector<MutableBytes>& parts) {
   if (message.whole || message.unwanted || message.lost) return;
-  if (!message.ticket && !message.kept) {
+  if (!has_place(message)) {
     // Only what arrives is touched. But the length is only the peer's word, and a lying peer must
     // not be able to end this process.
     message.kept.reset(new (std::nothrow) std::byte[message.length]);

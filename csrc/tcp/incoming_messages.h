@@ -32,6 +32,8 @@ class IncomingMessages {
 
   // A chunk of this message begins to arrive. ErrorCode::transport if no rank sends such a chunk.
   [[nodiscard]] Expected<MessagePointer> begin(const ChunkHeader& header);
+  // Whether place() has somewhere to put its bytes without allocating memory, or drops them.
+  [[nodiscard]] static bool has_place(const Message& message);
   // Appends to `parts` where these bytes of the message go. Nothing if they are no longer wanted,
   // since the message is complete or was abandoned. Call again before each use.
   static void place(Message& message, std::size_t offset, std::size_t bytes,

@@ -38,11 +38,16 @@ void IncomingStream::mark_ready(std::uint32_t events) {
 IncomingStream::Progress IncomingStream::read(IncomingMessages& messages) {
   Progress progress;
   if (!open_) read_opening(progress);
-  for (std::size_t total = 0; open_ && readable_ && total < max_read_at_once;) {
+  if (std::exchange(is_early_, false)) {  // it is posted now, or must be kept
+    take_inline(messages, progress);
+    take_headers(messages, progress);
+    if (!progress.status.ok()) return progress;
+  }
+  for (std::size_t total = 0; open_ && readable_ && !is_early_ && total < max_read_at_once;) {
     total += read_once(messages, progress);
     if (!progress.status.ok()) return progress;
   }
-  if (open_ && !readable_) wake_for(message_ ? header_.bytes - arrived_ : 1);
+  if (open_ && !is_readable()) wake_for(message_ ? header_.bytes - arrived_ : 1);
   return progress;
 }
 
@@ -154,10 +159,19 @@ void IncomingStream::take_headers(IncomingMessages& messages, Progress& progress
     }
     message_ = std::move(message).value();
     arrived_ = 0;
+    is_early_ = comes_early();
+    if (is_early_) break;
     take_inline(messages, progress);
   }
   std::memmove(inbox_.data(), inbox_.data() + inbox_begin_, inbox_end_ - inbox_begin_);
   inbox_end_ -= std::exchange(inbox_begin_, 0);
+}
+
+// Whoever posts receives has had no turn since the last chunk arrived, so the one for this chunk
+// may be about to come. Otherwise its bytes would have to be kept in memory of their own and
+// copied.
+bool IncomingStream::comes_early() const {
+  return header_.bytes > inbox_.size() && !IncomingMessages::has_place(*message_);
 }
 
 void IncomingStream::take_inline(IncomingMessages& messages, Progress& progress) {

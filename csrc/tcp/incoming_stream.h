@@ -39,7 +39,7 @@ class IncomingStream {
   // Reads what is available, up to a limit, so that other streams get their turn.
   [[nodiscard]] Progress read(IncomingMessages& messages);
   // Whether more is known to be available.
-  [[nodiscard]] bool is_readable() const { return readable_; }
+  [[nodiscard]] bool is_readable() const { return readable_ || is_early_; }
 
   // Whether enough has arrived since the last receipt that one is due.
   [[nodiscard]] bool owes_much() const;
@@ -54,6 +54,7 @@ class IncomingStream {
   [[nodiscard]] std::size_t read_once(IncomingMessages& messages, Progress& progress);
   void take_headers(IncomingMessages& messages, Progress& progress);
   void take_inline(IncomingMessages& messages, Progress& progress);
+  [[nodiscard]] bool comes_early() const;
   void end_chunk(IncomingMessages& messages, Progress& progress);
   void place_rest();
   void wake_for(std::size_t bytes);
@@ -67,6 +68,7 @@ class IncomingStream {
   ChunkHeader header_;                        // of the arriving chunk
   IncomingMessages::MessagePointer message_;  // null between chunks
   std::size_t arrived_ = 0;                   // bytes of the chunk
+  bool is_early_ = false;                     // the chunk's bytes are left for the next read()
   std::size_t wakes_for_ = 1;                 // epoll waits for this many bytes
   std::array<std::byte, 4096> inbox_;         // read ahead
   std::size_t inbox_begin_ = 0;

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -309,6 +310,58 @@ TEST_CASE("a stream opens, carries and is acknowledged") {
   CHECK(in->done);
   CHECK(received == bytes);
   CHECK(sender.delivered() == bytes.size());
+}
+
+TEST_CASE("a chunk that comes before its receive waits a turn for it, and is then kept") {
+  const bool is_posted_in_time = GENERATE(true, false);
+  Ends ends;
+  OutgoingStream sender(ends.calling, ends.key, 1, std::move(ends.near));
+  sender.mark_ready(EPOLLOUT);
+  REQUIRE(sender.read(ends.out).ok());
+  IncomingStream receiver(ends.key, 1, 0, ends.welcomed());
+  const auto receive = [&] {
+    receiver.mark_ready(EPOLLIN);
+    REQUIRE(receiver.read(ends.in).status.ok());
+  };
+  const auto unread = [&] {
+    int bytes = 0;
+    REQUIRE(::ioctl(receiver.fd(), FIONREAD, &bytes) == 0);
+    return bytes;
+  };
+  constexpr std::size_t chunk = 30'000;
+  const auto send_chunk = [&] {
+    sender.mark_ready(EPOLLIN | EPOLLOUT);
+    REQUIRE(sender.read(ends.out).ok());
+    if (sender.is_open()) REQUIRE(sender.write(ends.out, chunk, Clock::now()).ok());
+  };
+  for (int turn = 0; turn < 50 && !sender.is_open(); ++turn) {
+    send_chunk();
+    receive();
+  }
+  REQUIRE(sender.is_open());
+  const Bytes bytes = pattern(2'000'000, 1);  // more than the socket takes at once
+  const Ticket out = ends.out.send({.sequence = 3}, std::array{ConstBytes(bytes)});
+  Bytes received(bytes.size());
+  Ticket in;
+  const auto post = [&] { in = ends.in.recv({.sequence = 3}, std::array{MutableBytes(received)}); };
+  send_chunk();
+  receive();
+  CHECK(unread() > 0);
+  CHECK(receiver.is_readable());
+  if (is_posted_in_time) post();
+  receive();
+  CHECK(unread() == 0);
+  if (!is_posted_in_time) post();
+  const auto first = std::span(received).first(chunk);
+  CHECK(std::equal(first.begin(), first.end(), bytes.begin()) == is_posted_in_time);
+  for (int turn = 0; turn < 500 && !in->done; ++turn) {
+    send_chunk();
+    receive();
+    if (receiver.owes()) receiver.send_receipt();
+  }
+  CHECK(in->done);
+  CHECK(in->status.ok());
+  CHECK(received == bytes);
 }
 
 TEST_CASE("a receipt that has not come is asked for, between chunks") {
