@@ -5,6 +5,7 @@ Otherwise tasks of two jobs could start in a different order on each worker, and
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,10 +16,15 @@ import distributed
 from rueda.engines.ranks import in_order_of_hosts
 from rueda.errors import InvalidArgumentError, TimeoutError
 
-__all__ = ["LOOK", "reserved", "workers_of"]
+__all__ = ["LOOK", "PATIENCE", "reserved", "workers_of"]
 
 LOOK = 0.5
 """Seconds between checks of which workers exist and are free."""
+
+PATIENCE = 10.0
+"""Seconds for which a job waits for workers of other jobs before it says so, and after which it says so again."""
+
+_log = logging.getLogger("rueda")
 
 # Attempts to ask the scheduler, as a connection may break temporarily.
 _TRIES = 5
@@ -47,8 +53,10 @@ def workers_of(client: distributed.Client) -> dict[str, Any]:
 def reserved(client: distributed.Client, size: int, timeout: float) -> Iterator[list[str]]:
     """The addresses of ``size`` workers, by rank, reserved against jobs of all clients while the block runs.
 
-    Waits without limit for other jobs to release workers, but at most ``timeout`` seconds for workers to appear.
+    Waits without limit for other jobs to release workers, with a warning every :data:`PATIENCE` seconds, but at most
+    ``timeout`` seconds for workers to appear.
     """
+    warns_at = time.monotonic() + PATIENCE
     while True:
         there = _in_order(client, size, timeout)
         with ExitStack() as held:
@@ -56,6 +64,14 @@ def reserved(client: distributed.Client, size: int, timeout: float) -> Iterator[
             if len(taken) == size:
                 yield taken
                 return
+        if time.monotonic() > warns_at:
+            _log.warning(
+                "rueda.dask.run() waits for %d workers: other jobs of rueda.dask.run() have %d of the %d that exist",
+                size,
+                len(there) - len(taken),
+                len(there),
+            )
+            warns_at = time.monotonic() + PATIENCE
         time.sleep(LOOK)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ import numpy as np
 import rueda
 import rueda.dask
 from digits import learned, require_as_good
+from rueda.dask import reservation
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "parallel" / "python")]
 from parallel import raises  # noqa: E402
@@ -396,6 +398,34 @@ def check_two_jobs_at_once(client: distributed.Client, folder: Path) -> None:
     assert len(found["a"] + found["b"]) == len({*found["a"], *found["b"]}) == 3
     both_at_once((client, "c", "c", 3), (client, "d", "d", 3))
     assert sorted(found["c"]) == sorted(found["d"]) == sorted(found["a"] + found["b"])
+
+
+def check_a_job_that_waits_for_another_says_so(client: distributed.Client, folder: Path) -> None:
+    told: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append(record.getMessage())
+            (folder / "told").touch()
+
+    def ask(own: str, other: str) -> None:
+        rueda.dask.run(client, waits_for, [str(folder), other, own], 3)
+
+    listener = Listener()
+    logging.getLogger("rueda").addHandler(listener)
+    patience, reservation.PATIENCE = reservation.PATIENCE, 0.0
+    try:
+        first = threading.Thread(target=ask, args=("first", "told"), daemon=True)
+        first.start()
+        appears(folder / "first")
+        ask("second", "second")
+        first.join()
+    finally:
+        reservation.PATIENCE = patience
+        logging.getLogger("rueda").removeHandler(listener)
+    what = "rueda.dask.run() waits for 3 workers: other jobs of rueda.dask.run() have 3 of the 3 that exist"
+    assert told, told
+    assert set(told) == {what}, told
 
 
 def check_what_cannot_work_is_told(client: distributed.Client, folder: Path) -> None:
