@@ -62,10 +62,10 @@ void record_stall(FlightRecorder& recorder, const ResponseList& responses) {
   if (stall != responses.end()) recorder.dump(FlightRecorder::Occasion::stall, stall->status);
 }
 
-void add_numbered(const DeferredSubmissions& deferred, std::vector<std::string>& names) {
-  const auto numbered =
-      deferred.names([](const std::string& name) { return name.starts_with(numbered_prefix); });
-  names.insert(names.end(), numbered.begin(), numbered.end());
+void add_reused(const DeferredSubmissions& deferred, std::vector<std::string>& names) {
+  const auto reused =
+      deferred.names([](const std::string& name) { return is_reused_in_turn(name); });
+  names.insert(names.end(), reused.begin(), reused.end());
 }
 
 void mark_cycle(Timeline& timeline, Time now) {
@@ -120,9 +120,9 @@ void SetCoordinator::submit(std::vector<Submission> submissions, Time now,
                             const std::string& free_name) {
   record(context_, submissions);
   // A submission waits until its name is free: a refusal of the name is unanswered, or its number
-  // has been reused.
+  // is used in turn.
   const auto must_wait = [&](const std::string& name) {
-    if (name.starts_with(numbered_prefix)) {
+    if (is_reused_in_turn(name)) {
       return is_pending(name) || (name != free_name && deferred_.contains(name));
     }
     return negotiation_.pending().is_refused(name);
@@ -143,10 +143,10 @@ bool SetCoordinator::submit_deferred(Time now) {
     free = deferred_.names([this](const std::string& name) { return !is_pending(name); });
   }
   for (const std::string& name : free) {
-    // For a numbered name, only the first is submitted: the rest, possibly very many, would only be
-    // deferred again. A group is different: one of its names may be free before another, and the
-    // submissions behind it must move along, or they would overtake it.
-    if (name.starts_with(numbered_prefix) && deferred_.first(name).size() == 1) {
+    // For a name that is used in turn, only the first is submitted: the rest, possibly very many,
+    // would only be deferred again. A group is different: one of its names may be free before
+    // another, and the submissions behind it must move along, or they would overtake it.
+    if (is_reused_in_turn(name) && deferred_.first(name).size() == 1) {
       submit(deferred_.take_first(name), now, name);
       continue;
     }
@@ -210,12 +210,12 @@ bool SetCoordinator::begin_join() {
   return true;
 }
 
-// The others may rely on earlier submissions, including those that wait for their numbered names,
+// The others may rely on earlier submissions, including those that wait for names used in turn,
 // but not on submissions that wait behind a refusal, which may never be answered.
 void SetCoordinator::leave() {
   has_left_ = true;
   if (!retired_.ok()) return;  // the set ends anyway, and not before the other members
-  add_numbered(deferred_, leave_waits_for_);
+  add_reused(deferred_, leave_waits_for_);
   leaving_ = Leaving::alone;
   begin_leave();
 }
@@ -357,7 +357,7 @@ void SetCoordinator::retire(const Status& reason) {
   retired_ = reason;
   // Also if this rank is leaving already and waits for what the others may never submit: the set
   // ends once all members have announced everything, and this is this rank's announcement.
-  if (!leaving_) add_numbered(deferred_, leave_waits_for_);
+  if (!leaving_) add_reused(deferred_, leave_waits_for_);
   leaving_ = Leaving::with_all;
   begin_leave();
 }

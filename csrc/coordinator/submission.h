@@ -19,10 +19,19 @@ namespace rueda {
 
 // Prefix of the names of operations to which the application gave none; a number follows.
 inline constexpr std::string_view numbered_prefix = "unnamed.";
+// Prefix of the names that torch.distributed's backend gives to its operations, by their order
+// (python/rueda/torch/c10d/names.py).
+inline constexpr std::string_view ordered_prefix = "c10d.";
 // How many numbers there are. They are reused in turn, so that a program's loop has the same names
 // each time and can be replayed. Divisible by many numbers of operations that a loop may have.
-// While an operation of one number waits for other ranks, the next one of that number waits here.
 inline constexpr std::uint64_t numbers_of_unnamed = 120;
+
+// Whether the application matches operations of this name by their order, as it did not give the
+// name itself: while one waits for other ranks, the next one of that name waits here. A name that
+// the application gave must not be submitted again before that.
+[[nodiscard]] inline bool is_reused_in_turn(std::string_view name) {
+  return name.starts_with(numbered_prefix) || name.starts_with(ordered_prefix);
+}
 
 struct Submission {
   Request request;

@@ -189,6 +189,21 @@ TEST_CASE("what waits for its number is done before its rank leaves") {
   CHECK(outcome(late) == ErrorCode::shutdown);
 }
 
+TEST_CASE("what is matched by order waits for its name, and its caller does not") {
+  SetByHand set(2);
+  const std::string name = str(ordered_prefix, "0.0.1.0");
+  std::array<float, 6> sums{};
+  std::vector<HandlePtr> handles;
+  for (int rank : {0, 1}) {
+    for (int i = 0; i < 3; ++i) {
+      handles.push_back(set.submit(rank, name, sums[static_cast<std::size_t>(3 * rank + i)]));
+    }
+    set.settle();
+  }
+  for (const HandlePtr& handle : handles) CHECK(outcome(handle) == ErrorCode::ok);
+  for (const float sum : sums) CHECK(sum == 2);
+}
+
 TEST_CASE("what waits for its number ends when another rank leaves") {
   SetByHand set(2);
   std::vector<HandlePtr> handles;
