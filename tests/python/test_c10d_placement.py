@@ -288,13 +288,6 @@ def test_the_stream_on_which_a_future_is_asked_waits_for_the_results() -> None:
     assert cuda.current.seen == set()
 
 
-def test_work_that_outlasts_another_of_its_name_holds_no_stream_up() -> None:
-    cuda = Cuda()
-    work, _ = work_of(cuda, torch.ones(1), Native(cuda))
-    work.outlast()
-    assert cuda.current.seen == set()
-
-
 def test_work_raises_its_error() -> None:
     cuda = Cuda()
     work, _ = work_of(cuda, torch.ones(1), Native(cuda, ValueError("no such thing")))

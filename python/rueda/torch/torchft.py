@@ -57,7 +57,7 @@ class ProcessGroupRueda(ProcessGroupWrapper):  # type: ignore[misc]  # torchft t
 
     def _create_pg(self, store: Store, rank: int, world_size: int) -> PrivateWorld:
         world = _open(store, rank, world_size, self._timeout)
-        group = PrivateWorld(store, rank, world_size, self._timeout, world, "torchft")
+        group = PrivateWorld(store, rank, world_size, self._timeout, world, "c10d.torchft")
         self._error = None
         return group
 

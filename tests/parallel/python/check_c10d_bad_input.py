@@ -142,6 +142,83 @@ def check_tensors_that_cannot_be_used() -> None:
     still_works()
 
 
+def check_outputs_whose_sizes_only_add_up() -> None:
+    """Rank 0's outputs have the right number of elements together, but not one by one."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    shifted = [1, *[2] * (size - 2), 3]
+    for asynchronous in (False, True):
+        with raises(rueda.InvalidArgumentError, "rank 0 sends 2 elements", str(shifted)):
+            work = dist.all_gather(
+                [torch.empty(n) for n in (shifted if rank == 0 else [2] * size)],
+                torch.ones(2),
+                async_op=asynchronous,
+            )
+            if asynchronous:
+                work.wait()
+        still_works()
+        with raises(rueda.InvalidArgumentError, "gather has outputs", str(shifted)):
+            outputs = [torch.empty(n) for n in shifted] if rank == 0 else None
+            work = dist.gather(torch.ones(2), outputs, 0, async_op=asynchronous)
+            if asynchronous:
+                work.wait()
+        still_works()
+
+
+def check_uneven_outputs_of_which_only_one_rank_knows() -> None:
+    """Rank 0 expects its own size, and exchanges those of two others: only it can notice."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if size < 3:
+        return
+    right = [1 + r for r in range(size)]
+    wrong = [1, 3, 2, *right[3:]]
+    for dtype in (torch.float32, torch.bool, torch.float64, torch.int16):
+        outputs = [torch.zeros(n, dtype=dtype) for n in (wrong if rank == 0 else right)]
+        if rank == 0:
+            with raises(rueda.MismatchError, str(wrong), str(right)):
+                dist.all_gather(outputs, torch.ones(1 + rank, dtype=dtype))
+            assert not any(output.any() for output in outputs)
+        else:
+            dist.all_gather(outputs, torch.ones(1 + rank, dtype=dtype))
+            assert all(output.all() for output in outputs)
+        still_works()
+
+
+def check_lists_of_which_one_rank_has_too_few_or_too_many() -> None:
+    """An error in one rank's lists reaches all, and at once."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group = dist.group.WORLD
+    bad = rank == 1
+    one = [torch.ones(2)]
+    many = [torch.ones(2) for _ in range(size)]
+    two = [torch.ones(2), torch.ones(2)]
+    root = dist.BroadcastOptions()
+    root.rootRank = size if bad else 0
+    whole = [torch.ones(2 * size)]
+    for begin in (
+        lambda: group.alltoall([] if bad else many, [] if bad else many),
+        lambda: group.alltoall(many[1:] if bad else many, many),
+        lambda: group.allgather_coalesced([one] * (size - 1) + [[] if bad else one], one),
+        lambda: group.all_gather_single_coalesced(whole * 2 if bad else whole, one),
+        lambda: group.reduce_scatter_single_coalesced(two if bad else one, whole),
+        lambda: group.reduce(two if bad else one, dist.ReduceOptions()),
+        lambda: group.allreduce(two if bad else one),
+        lambda: group.broadcast([] if bad else one),
+        lambda: group.broadcast(one, root),
+        lambda: group.allgather([many, many] if bad else [many], one),
+        lambda: group.allgather([many], [] if bad else one),
+        lambda: group.gather([many] if rank == 0 else [], two if bad else one),
+        lambda: group.gather([many[1:]] if rank == 0 else [], one),
+        lambda: group.scatter(two if bad else one, [many] if rank == 0 else []),
+        lambda: group.reduce_scatter(one, [] if bad else [many]),
+        lambda: group.reduce_scatter(torch.ones(2), many[1:] if bad and size > 2 else many + many),
+    ):
+        begun = time.monotonic()
+        with raises(rueda.InvalidArgumentError):
+            begin().wait()
+        assert time.monotonic() - begun < 30
+        still_works()
+
+
 def check_tensors_that_change_in_flight() -> None:
     """The tensor's own rank gets the error; the group goes on, in step."""
     changes = [

@@ -7,6 +7,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from types import FrameType
 
 import rueda
@@ -276,6 +277,12 @@ def check_gathers() -> None:
     flat = torch.empty(size * 3, dtype=torch.int64)
     dist.all_gather_into_tensor(flat, of(rank, (3,), torch.int64))
     assert torch.equal(flat, torch.cat([of(r, (3,), torch.int64) for r in range(size)]))
+    for dtype in DTYPES:
+        uneven = [torch.empty(r % 3, dtype=dtype) for r in range(size)]
+        # torch.distributed's function makes complex tensors real.
+        dist.group.WORLD.allgather([uneven], [of(rank, (rank % 3,), dtype)]).wait()
+        expected = [of(r, (r % 3,), dtype) for r in range(size)]
+        assert [each.tolist() for each in uneven] == [each.tolist() for each in expected], dtype
     objects: list[object] = [None] * size
     dist.all_gather_object(objects, {"rank": rank, "text": "x" * rank})
     assert objects == [{"rank": r, "text": "x" * r} for r in range(size)]
@@ -371,7 +378,6 @@ def check_what_autograd_is_told() -> None:
         lambda: dist.all_gather_into_tensor(leaf, of(rank, (3,))),
         lambda: dist.reduce_scatter_tensor(part, of(rank, (size * 3,))),
         lambda: dist.all_to_all_single(leaf, of(rank, (size * 3,))),
-        lambda: dist.broadcast(leaf, 0),
     ):
         before = leaf._version + part._version
         write()
@@ -383,6 +389,84 @@ def check_what_autograd_is_told() -> None:
         made = torch.zeros(size * 3) * 1
     dist.all_gather_into_tensor(made, of(rank, (3,)))
     assert torch.equal(made, torch.cat([of(r, (3,)) for r in range(size)]))
+
+
+def check_autograd_is_not_told_of_what_is_only_read() -> None:
+    """The root of a broadcast can go on with a backward pass that has saved the tensor."""
+    rank = dist.get_rank()
+    for wrap in (lambda tensor: tensor, transposed, spread):
+        for asynchronous in (False, True):
+            leaf = torch.ones(4, 3, requires_grad=True)
+            saved = wrap(leaf * 3)
+            loss = (saved * saved).sum()
+            version = saved._version
+            work = dist.broadcast(saved.detach(), 0, async_op=asynchronous)
+            if work is not None:
+                work.wait()
+            if rank == 0:
+                assert saved._version == version
+                loss.backward()
+            else:
+                assert saved._version > version
+
+
+def check_the_keywords_of_the_group() -> None:
+    """The overloads for single tensors, with the names that torch has for their parameters."""
+    rank, size = members()
+    group = dist.group.WORLD
+    timeout = timedelta(seconds=60)
+    last = size - 1
+    tensor = of(rank)
+    group.broadcast(tensor=tensor, root=last, timeout=timeout).wait()
+    assert torch.equal(tensor, of(last))
+    for begin in (
+        lambda tensor: group.allreduce(tensor=tensor, op=dist.ReduceOp.MAX, timeout=timeout),
+        lambda tensor: group.allreduce(tensors=[tensor], op=dist.ReduceOp.MAX),
+        lambda tensor: group.reduce(
+            tensor=tensor, root=last, op=dist.ReduceOp.MAX, timeout=timeout
+        ),
+    ):
+        tensor = torch.full((3,), rank)
+        begin(tensor).wait()
+        assert rank < last or tensor.tolist() == [last] * 3
+    outputs = [torch.empty(5, 3) for _ in range(size)]
+    group.allgather(output_tensors=outputs, input_tensor=of(rank), timeout=timeout).wait()
+    assert all(torch.equal(outputs[r], of(r)) for r in range(size))
+    outputs = [torch.empty(5, 3) for _ in range(size)] if rank == last else []
+    group.gather(output_tensors=outputs, input_tensor=of(rank), root=last, timeout=timeout).wait()
+    assert all(torch.equal(output, of(r)) for r, output in enumerate(outputs))
+    output = torch.empty(5, 3)
+    inputs = [of(r) for r in range(size)] if rank == last else []
+    group.scatter(output_tensor=output, input_tensors=inputs, root=last, timeout=timeout).wait()
+    assert torch.equal(output, of(rank))
+    inputs = [torch.full((2,), rank + r) for r in range(size)]
+    for begin in (
+        lambda output: group.reduce_scatter(output, inputs, dist.ReduceOp.MAX, timeout),
+        lambda output: group.reduce_scatter(output=output, input=inputs, op=dist.ReduceOp.MAX),
+        lambda output: group.reduce_scatter_single(
+            outputTensor=output, inputTensor=torch.cat(inputs), opts=most()
+        ),
+    ):
+        output = torch.empty(2, dtype=torch.int64)
+        begin(output).wait()
+        assert output.tolist() == [rank + last] * 2
+    outputs = [torch.empty(2, dtype=torch.int64) for _ in range(size)]
+    group.alltoall(outputs, inputs, timeout=timeout).wait()
+    assert all((output == r + rank).all() for r, output in enumerate(outputs))
+    sent = group.send([torch.full((2,), rank)], dstRank=(rank + 1) % size, tag=3)
+    received = torch.empty(2, dtype=torch.int64)
+    group.recv([received], srcRank=(rank - 1) % size, tag=3).wait()
+    sent.wait()
+    assert (received == (rank - 1) % size).all()
+    group.barrier(timeout=timeout).wait()
+    group.get_group_store().set("from the last" if rank == last else "from others", "it")
+    assert group.get_group_store().get("from the last") == b"it"
+
+
+def most() -> dist.ReduceScatterOptions:
+    options = dist.ReduceScatterOptions()
+    options.reduceOp = dist.ReduceOp.MAX
+    return options
 
 
 def check_how_much_python_runs_for_a_caller_that_waits_at_once() -> None:
@@ -466,6 +550,23 @@ def check_async() -> None:
             [float(all(torch.equal(outputs[r], of(r, (2, 3))) for r in range(size)))]
         )
         dist.all_reduce(arrived, async_op=True).wait()
+
+
+def check_any_number_of_equal_collectives_in_flight() -> None:
+    """Beginning one waits for no other rank: these would wait for each other."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for _ in range(40):  # until all that precede one are equal, and so their names recur
+        dist.all_reduce(torch.ones(3))
+    message = torch.zeros(1)
+    if rank > 0:
+        dist.recv(message, rank - 1)
+    tensors = [torch.full((3,), float(number)) for number in range(50)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    if rank + 1 < size:
+        dist.send(message, rank + 1)
+    for number in reversed(range(50)):
+        works[number].wait()
+        assert tensors[number].tolist() == [number * size] * 3
 
 
 def check_callbacks_that_wait() -> None:

@@ -13,9 +13,11 @@ from rueda import _native, dtypes
 from rueda.adapter import Refusal, View
 from rueda.errors import MismatchError
 from rueda.torch.c10d.arguments import (
+    as_refusal,
     flatten,
     hand_out,
     hand_out_usual,
+    only,
     read,
     read_flat,
     require_like,
@@ -24,6 +26,7 @@ from rueda.torch.c10d.arguments import (
     target_of,
     usual_result_memory,
 )
+from rueda.torch.c10d.keywords import also_named
 from rueda.torch.c10d.operations import Operations
 from rueda.torch.c10d.placement import placement_of
 from rueda.torch.compiling import never_compiled
@@ -39,6 +42,7 @@ class AllToAll(Operations):
     Sizes may differ, but each pair of ranks must agree on how much one sends the other.
     """
 
+    @also_named(input_tensor="input_tensors", root="opts")
     def gather(
         self,
         output_tensors: Sequence[Any],
@@ -47,20 +51,31 @@ class AllToAll(Operations):
         timeout: timedelta | None = None,
     ) -> Work:
         """Gathers the tensors of all ranks on rank ``opts.rootRank``; the others pass no output."""
-        if isinstance(input_tensors, torch.Tensor):
-            outputs, source = list(output_tensors), input_tensors
-        else:
-            outputs = list(output_tensors[0]) if output_tensors else []
-            source = input_tensors[0]
-        root = root_of(opts)
         options = timeout if timeout is not None else opts
-        self._world_rank(root)
+        try:
+            root = root_of(opts, self._size)
+            if isinstance(input_tensors, torch.Tensor):
+                outputs, tensor = list(output_tensors), input_tensors
+            else:
+                outputs = list(only(output_tensors)) if output_tensors else []
+                tensor = only(input_tensors)
+        except Refusal as refusal:
+            return self._refused("gather", refusal, options)
+        is_root = root == self.rank()
         rows = [int(rank == root) for rank in range(self.size())]
-        expected = [1] * self.size() if root == self.rank() else [0] * self.size()
-        return self._alltoall(
-            "gather", lambda: read(read(source)[0].reshape(1, -1)), rows, outputs, expected, options
-        )
+        expected = [int(is_root)] * self.size()
 
+        def source() -> tuple[torch.Tensor, View]:
+            counts = [output.numel() for output in outputs]
+            if is_root and counts != [tensor.numel()] * self.size():
+                raise Refusal(
+                    f"gather has outputs of {counts} elements for {self.size()} ranks that send {tensor.numel()} each"
+                )
+            return read(read(tensor)[0].reshape(1, -1))
+
+        return self._alltoall("gather", source, rows, outputs, expected, options)
+
+    @also_named(output_tensor="output_tensors", root="opts")
     def scatter(
         self,
         output_tensors: torch.Tensor | Sequence[torch.Tensor],
@@ -69,14 +84,16 @@ class AllToAll(Operations):
         timeout: timedelta | None = None,
     ) -> Work:
         """Sends each rank one of the tensors of rank ``opts.rootRank``; the others pass no input."""
-        if isinstance(output_tensors, torch.Tensor):
-            output, inputs = output_tensors, list(input_tensors)
-        else:
-            output = output_tensors[0]
-            inputs = list(input_tensors[0]) if input_tensors else []
-        root = root_of(opts)
         options = timeout if timeout is not None else opts
-        self._world_rank(root)
+        try:
+            root = root_of(opts, self._size)
+            if isinstance(output_tensors, torch.Tensor):
+                output, inputs = output_tensors, list(input_tensors)
+            else:
+                output = only(output_tensors)
+                inputs = list(only(input_tensors)) if input_tensors else []
+        except Refusal as refusal:
+            return self._refused("scatter", refusal, options)
         is_root = root == self.rank()
         rows = [int(is_root)] * self.size()
         expected = [int(rank == root) for rank in range(self.size())]
@@ -97,23 +114,26 @@ class AllToAll(Operations):
 
         return self._alltoall("scatter", source, rows, [output], expected, options)
 
-    def alltoall(
+    def alltoall(  # type: ignore[override]  # all overloads in one
         self,
         output_tensors: Sequence[torch.Tensor],
         input_tensors: Sequence[torch.Tensor],
         opts: Any = None,
+        timeout: timedelta | None = None,
     ) -> Work:
         """Sends the r-th input to rank r and receives that rank's tensor into the r-th output."""
         rows = [tensor.numel() for tensor in input_tensors]
         expected = [tensor.numel() for tensor in output_tensors]
-        return self._alltoall(
-            "all-to-all",
-            lambda: read_flat(input_tensors),
-            rows,
-            list(output_tensors),
-            expected,
-            opts,
-        )
+
+        def source() -> tuple[torch.Tensor, View]:
+            if not len(rows) == len(expected) == self.size():
+                raise Refusal(
+                    f"there are {len(rows)} inputs and {len(expected)} outputs for {self.size()} ranks"
+                )
+            return read_flat(input_tensors)
+
+        options = timeout if timeout is not None else opts
+        return self._alltoall("all-to-all", source, rows, list(output_tensors), expected, options)
 
     def all_to_all_single(  # type: ignore[override]
         self,
@@ -143,8 +163,8 @@ class AllToAll(Operations):
         try:
             sent = rows(input, input_split_sizes, "input")
             expected = rows(output, output_split_sizes, "output")
-        except Refusal as refusal:
-            return self._refused("all-to-all", refusal, options)
+        except (Refusal, RuntimeError) as error:  # a nested tensor has no shape
+            return self._refused("all-to-all", as_refusal(error), options)
         if self._waits_at_once(options):
             source, target = usual_memory_of(input), usual_memory_of(output)
             if source is not None and target is not None and source[2] == target[2]:
@@ -206,8 +226,8 @@ class AllToAll(Operations):
             for target in targets:
                 require_like(target, view)
             placement = placement_of(view)
-        except Refusal as refusal:
-            return self._refused(what, refusal, options)
+        except (Refusal, ValueError, RuntimeError) as error:
+            return self._refused(what, as_refusal(error), options)
 
         def finish(natives: Sequence[_native.Handle]) -> list[torch.Tensor]:
             self._require_rows(natives[0], expected, what)

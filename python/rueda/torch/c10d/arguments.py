@@ -26,6 +26,7 @@ __all__ = [
     "hand_out",
     "hand_out_usual",
     "is_in_place",
+    "only",
     "overwrite",
     "read",
     "read_flat",
@@ -68,13 +69,25 @@ def reduction_of(op: Any) -> tuple[ReduceOp, float]:
     raise Refusal(f"the reduction {op} is not one of SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR")
 
 
-def root_of(opts: Any) -> int:
-    """The root rank within the group: ``opts.rootRank``, or ``opts`` itself if it is an int; by default 0."""
+def root_of(opts: Any, size: int) -> int:
+    """The root rank in a group of ``size``: ``opts.rootRank``, or ``opts`` itself if it is an int; by default 0.
+
+    Raises Refusal if there is no such rank.
+    """
     root: int = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
+    if not 0 <= root < size:
+        raise Refusal(f"there is no rank {root} in a group of {size} ranks")
     return root
 
 
-def as_refusal(error: Refusal | ValueError) -> Refusal:
+def only(items: Sequence[Any]) -> Any:
+    """The single item, where torch's interface takes a list. Raises Refusal."""
+    if len(items) != 1:
+        raise Refusal(f"one tensor or list of tensors is wanted, not {len(items)}")
+    return items[0]
+
+
+def as_refusal(error: Refusal | ValueError | RuntimeError) -> Refusal:
     """The refusal that tells every rank about an error in one rank's arguments."""
     return error if isinstance(error, Refusal) else Refusal(str(error))
 
@@ -100,11 +113,14 @@ class Target:
         if usual is not None:
             self.tensor, self.view = usual
             self.memory = self.tensor
-            if not tensor.is_inference():
+            if written and not tensor.is_inference():
                 torch.autograd.graph.increment_version(tensor)
             return
         self.tensor = _adapter.dense(tensor)
-        if written and _shares_elements(self.tensor):
+        if not written:
+            self.memory, self.view = read(self.tensor)
+            return
+        if _shares_elements(self.tensor):
             raise Refusal(
                 f"several elements of the tensor of shape {list(tensor.shape)} share memory (strides "
                 f"{list(tensor.stride())}), so it cannot hold a result: use .contiguous()"

@@ -17,6 +17,7 @@ from rueda.torch.c10d.arguments import (
     as_refusal,
     hand_out,
     hand_out_usual,
+    only,
     read,
     require_like,
     reshaped,
@@ -25,8 +26,10 @@ from rueda.torch.c10d.arguments import (
     target_of,
     usual_result_memory,
 )
+from rueda.torch.c10d.keywords import also_named
 from rueda.torch.c10d.operations import Operations, part_of
 from rueda.torch.c10d.placement import placement_of
+from rueda.torch.c10d.uneven import hand_out_sized, with_size
 from rueda.torch.compiling import never_compiled
 from rueda.torch.tensors import usual_memory_of
 
@@ -37,6 +40,7 @@ __all__ = ["Exchanges"]
 class Exchanges(Operations):
     """broadcast and allgather in all their forms. If allgather fills a list, sizes may differ between ranks."""
 
+    @also_named(tensor="tensors", root="opts")
     def broadcast(
         self,
         tensors: torch.Tensor | Sequence[torch.Tensor],
@@ -44,9 +48,12 @@ class Exchanges(Operations):
         timeout: timedelta | None = None,
     ) -> Work:
         """Sends every rank the tensor of ``opts.rootRank``, a rank of the group."""
-        tensor = tensors if isinstance(tensors, torch.Tensor) else tensors[0]
-        root = root_of(opts)
         options = timeout if timeout is not None else opts
+        try:
+            tensor = tensors if isinstance(tensors, torch.Tensor) else only(tensors)
+            root = root_of(opts, self._size)
+        except Refusal as refusal:
+            return self._refused("broadcast", refusal, options)
         world_root = self._world_rank(root)
         if self._waits_at_once(options):
             usual = usual_memory_of(tensor)
@@ -62,7 +69,7 @@ class Exchanges(Operations):
         set_id = self._membership.set_id
 
         def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
-            if root != self.rank():
+            if not is_root:
                 target.give()
             return [tensor]
 
@@ -94,7 +101,7 @@ class Exchanges(Operations):
         pointer, _, code = usual
         shape = tensor.shape
         world_root, set_id = self._membership.ranks[root], self._membership.set_id
-        if not tensor.is_inference():
+        if root != self._rank and not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
         return self._collective_at_once(
             "broadcast",
@@ -107,6 +114,7 @@ class Exchanges(Operations):
             options,
         )
 
+    @also_named(input_tensor="input_tensors")
     def allgather(  # type: ignore[override]  # all overloads in one
         self,
         output_tensors: Sequence[Any],
@@ -115,11 +123,14 @@ class Exchanges(Operations):
         timeout: timedelta | None = None,
     ) -> Work:
         """Gathers the tensors of all ranks on every rank."""
+        options = timeout if timeout is not None else opts
         if isinstance(input_tensors, torch.Tensor):
-            outputs, source = list(output_tensors), input_tensors
-        else:
-            outputs, source = list(output_tensors[0]), input_tensors[0]
-        return self._allgather([outputs], [source], timeout if timeout is not None else opts)
+            return self._allgather([output_tensors], [input_tensors], options)
+        try:
+            outputs, source = only(output_tensors), only(input_tensors)
+        except Refusal as refusal:
+            return self._refused("all-gather", refusal, options)
+        return self._allgather([outputs], [source], options)
 
     def all_gather_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
@@ -183,7 +194,11 @@ class Exchanges(Operations):
         opts: Any = None,
     ) -> Work:
         """:meth:`allgather` for several tensors; ``output_lists[r]`` receives those of rank r."""
-        by_tensor = [list(tensors) for tensors in zip(*output_lists, strict=True)]
+        lengths = [len(tensors) for tensors in output_lists]
+        if lengths.count(len(input_list)) != len(lengths):
+            refusal = Refusal(f"there are lists of {lengths} outputs for {len(input_list)} inputs")
+            return self._refused("all-gather", refusal, opts, parts=len(input_list))
+        by_tensor = [[tensors[n] for tensors in output_lists] for n in range(len(input_list))]
         return self._allgather(by_tensor, list(input_list), opts)
 
     def _allgather(
@@ -192,20 +207,28 @@ class Exchanges(Operations):
         inputs: Sequence[torch.Tensor],
         options: Any,
     ) -> Work:
-        targets, sources, views, memories = [], [], [], []
+        targets, sources, views, memories, receivers = [], [], [], [], []
         try:
+            if len(outputs) != len(inputs) or not inputs:
+                raise Refusal(f"there are {len(outputs)} outputs for {len(inputs)} inputs")
             for each, tensor in zip(outputs, inputs, strict=True):
                 into = [target_of(output) for output in each]
                 source, view = read(tensor)
-                view = _gathered(view, into, self._size)
+                _require_sizes(view, into, self._size, self._rank)
+                uneven = _is_uneven(into)
+                if uneven:
+                    source, view = read(with_size(source))
+                else:
+                    view = reshaped(view, (1, math.prod(view.shape)))
                 own = self._rank * math.prod(view.shape) * dtypes.item_size(view.dtype)
                 targets.append(into)
                 sources.append(source)
                 views.append(view)
                 memories.append(result_memory(into, view, own))
+                receivers.append(hand_out_sized if uneven else hand_out)
             placement = placement_of(*views, in_place=all(size > 0 for _, size in memories))
-        except (Refusal, ValueError) as error:
-            return self._refused("all-gather", as_refusal(error), options, parts=len(outputs))
+        except (Refusal, ValueError, RuntimeError) as error:
+            return self._refused("all-gather", as_refusal(error), options, parts=len(inputs))
         set_id = self._membership.set_id
 
         def begin(name: str) -> list[_native.Handle]:
@@ -224,8 +247,8 @@ class Exchanges(Operations):
             ]
 
         def finish(natives: Sequence[_native.Handle]) -> list[torch.Tensor]:
-            for native, each in zip(natives, targets, strict=True):
-                hand_out(native, each, "all-gather")
+            for receive, native, each in zip(receivers, natives, targets, strict=True):
+                receive(native, each, "all-gather")
             return [output for each in outputs for output in each]
 
         return self._collective(
@@ -239,8 +262,8 @@ class Exchanges(Operations):
         )
 
 
-def _gathered(view: View, targets: list[Target], size: int) -> View:
-    """A rank's contribution to an all-gather, in the shape that lets the engine check that ranks agree."""
+def _require_sizes(view: View, targets: list[Target], size: int, rank: int) -> None:
+    """Raises Refusal if an all-gather's outputs do not fit this rank's own contribution."""
     for target in targets:
         require_like(target, view)
     count = math.prod(view.shape)
@@ -252,6 +275,13 @@ def _gathered(view: View, targets: list[Target], size: int) -> View:
             )
     elif len(targets) != size:
         raise Refusal(f"there are {len(targets)} tensors for {size} ranks")
-    elif numbers.count(count) != size:
-        return reshaped(view, (count,))  # sizes differ between ranks
-    return reshaped(view, (1, count))
+    elif numbers[rank] != count:
+        raise Refusal(
+            f"rank {rank} sends {count} elements, but its outputs have {numbers}, and so {numbers[rank]} for its own"
+        )
+
+
+def _is_uneven(targets: list[Target]) -> bool:
+    """Whether ranks contribute different numbers of elements. Otherwise the engine checks that all agree."""
+    first = math.prod(targets[0].view.shape)
+    return any(math.prod(target.view.shape) != first for target in targets)

@@ -26,16 +26,21 @@ class Messages(Operations):
     received message is then copied to the GPU.
     """
 
-    def send(self, tensors: Sequence[torch.Tensor], target_rank: int, tag: int = 0) -> RuedaWork:
+    def send(
+        self,
+        tensors: Sequence[torch.Tensor],
+        dstRank: int,  # noqa: N803 - torch's name
+        tag: int = 0,
+    ) -> RuedaWork:
         """Sends one tensor to a rank of the group; completes when the tensor may be overwritten."""
         tensor, view = self._message(tensors, "send")
         placement = placement_of(view)
         if placement is not ON_HOST:
             tensor, view = read(tensor.cpu())
-        target = self._world_rank(target_rank)
+        target = self._world_rank(dstRank)
         set_id = self._membership.set_id
         work = RuedaWork(
-            f"the send of {list(tensor.shape)} to rank {target_rank} with tag {tag}",
+            f"the send of {list(tensor.shape)} to rank {dstRank} with tag {tag}",
             lambda: [_native.send(view.pointer, view.shape, view.dtype, target, tag, set_id)],
             lambda _: [tensors[0]],
             tensor,
@@ -45,9 +50,14 @@ class Messages(Operations):
         )
         return self._begun(work)
 
-    def recv(self, tensors: Sequence[torch.Tensor], source_rank: int, tag: int = 0) -> RuedaWork:
+    def recv(
+        self,
+        tensors: Sequence[torch.Tensor],
+        srcRank: int,  # noqa: N803 - torch's name
+        tag: int = 0,
+    ) -> RuedaWork:
         """Receives one tensor of the same dtype and number of elements from a rank of the group."""
-        return self._receive(tensors, self._world_rank(source_rank), f"rank {source_rank}", tag)
+        return self._receive(tensors, self._world_rank(srcRank), f"rank {srcRank}", tag)
 
     def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> RuedaWork:
         """:meth:`recv` from whichever rank sends first; ``work.source_rank()`` returns that rank."""

@@ -9,7 +9,8 @@ __all__ = ["Names"]
 
 # How many preceding collectives identify the program's place in its loop.
 CONTEXT = 32
-# How many collectives of one place may be in flight at once.
+# How many names the collectives of one place have in turn. Of several with one name that are in flight at once, the
+# engine lets all but the first wait (is_reused_in_turn() in csrc/coordinator/submission.h): no caller does.
 IN_FLIGHT = 4
 # All contexts are forgotten when there are this many.
 MAX_CONTEXTS = 8192

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -72,7 +73,8 @@ class Operations(dist.ProcessGroup):
         self._group_name = ""
         self._group_desc = "undefined"
         self._closed = False
-        self._works: dict[str, RuedaWork] = {}  # collectives in flight, by name
+        self._works: dict[int, RuedaWork] = {}  # collectives in flight, by their number
+        self._begun_works = count()
         # torch's C++ may hold a work and use it later, as DistributedDataParallel does for uneven inputs (join()).
         # Without its Python object it would be a plain Work of the base class, whose methods are not implemented.
         self._settled: deque[RuedaWork] = deque(maxlen=KEPT)
@@ -242,7 +244,7 @@ class Operations(dist.ProcessGroup):
         seconds = seconds_of(options, self._timeout)
         self._be_patient(seconds)
         self._settle_old()
-        return seconds, self._next_name(signature)
+        return seconds, self._names.next(signature)
 
     def _work(
         self,
@@ -255,6 +257,7 @@ class Operations(dist.ProcessGroup):
         make: Callable[..., RuedaWork],
         submit: Callable[[], Sequence[_native.Handle]],
     ) -> RuedaWork:
+        number = next(self._begun_works)
         work = make(
             f"{what} '{name}'",
             submit,
@@ -262,12 +265,12 @@ class Operations(dist.ProcessGroup):
             references,
             seconds,
             on_longer=self._be_patient,
-            on_settled=partial(self._forget, name),
+            on_settled=partial(self._forget, number),
             on_error=self._names.restart,
             on_fatal=self._fatal_listener(),
             placement=placement,
         )
-        self._works[name] = work
+        self._works[number] = work
         return work
 
     def _waits_at_once(self, options: Any) -> bool:
@@ -283,9 +286,8 @@ class Operations(dist.ProcessGroup):
         if oldest is not None:
             oldest.settle_if_old()
 
-    def _forget(self, name: str, work: RuedaWork) -> None:
-        if self._works.get(name) is work:  # not a newer one of the same name
-            del self._works[name]
+    def _forget(self, number: int, work: RuedaWork) -> None:
+        self._works.pop(number, None)
         if work.is_small():
             self._settled.append(work)
 
@@ -309,14 +311,6 @@ class Operations(dist.ProcessGroup):
             None,
             options,
         )
-
-    def _next_name(self, signature: Hashable) -> str:
-        name = self._names.next(signature)
-        # A name serves one operation at a time. It recurs only after several others of its place.
-        before = self._works.get(name)
-        if before is not None:
-            before.outlast()
-        return name
 
     def _fatal_listener(self) -> Callable[[Exception], None]:
         """The ``on_fatal`` of an operation that begins now; see :class:`RuedaWork`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import Work
 
 from rueda import _native
@@ -55,6 +55,10 @@ class RuedaProcessGroup(Reductions, Exchanges, AllToAll, Messages):
             None,
             timeout if timeout is not None else opts,
         )
+
+    def get_group_store(self) -> Store:
+        """The store through which the group's members have met."""
+        return self._store
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False

@@ -23,6 +23,7 @@ from rueda.torch.c10d.arguments import (
     as_refusal,
     hand_out,
     hand_out_usual,
+    only,
     overwrite,
     read,
     read_flat,
@@ -34,6 +35,7 @@ from rueda.torch.c10d.arguments import (
     target_of,
     usual_result_memory,
 )
+from rueda.torch.c10d.keywords import also_named
 from rueda.torch.c10d.operations import Operations, part_of
 from rueda.torch.c10d.placement import Placement, placement_of
 from rueda.torch.c10d.recurring import RecurringTensors
@@ -121,6 +123,7 @@ class Reductions(Operations):
     ``opts`` is what torch.distributed passes; without it, ``op`` and ``timeout`` apply.
     """
 
+    @also_named(tensor="tensors")
     def allreduce(  # type: ignore[override]  # all overloads in one
         self,
         tensors: torch.Tensor | Sequence[torch.Tensor],
@@ -129,11 +132,11 @@ class Reductions(Operations):
         timeout: timedelta | None = None,
     ) -> Work:
         """Reduces one tensor in place. A sparse one must be on the CPU, is summed or averaged, and then coalesced."""
-        tensor = tensors if isinstance(tensors, torch.Tensor) else _only(tensors)
         options, op = _options(opts, op, timeout)
-        if tensor.layout is torch.sparse_coo:
-            return self._allreduce_sparse(tensor, op, options)
         try:
+            tensor = tensors if isinstance(tensors, torch.Tensor) else only(tensors)
+            if tensor.layout is torch.sparse_coo:
+                return self._allreduce_sparse(tensor, op, options)
             reduction, factor = reduction_of(op)
             if opts is options and not getattr(opts, "asyncOp", True):
                 done = self._allreduce_now(tensor, reduction, factor, opts)
@@ -224,7 +227,7 @@ class Reductions(Operations):
         self._require_open()
         seconds = seconds_of(options, self._timeout)
         self._be_patient(seconds)
-        name = self._next_name((0, shape, code, reduction, factor))
+        name = self._names.next((0, shape, code, reduction, factor))
         if not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
         try:
@@ -295,6 +298,7 @@ class Reductions(Operations):
             members.placement,
         )
 
+    @also_named(tensor="tensors", root="opts")
     def reduce(
         self,
         tensors: torch.Tensor | Sequence[torch.Tensor],
@@ -303,10 +307,10 @@ class Reductions(Operations):
         timeout: timedelta | None = None,
     ) -> Work:
         """Reduces one tensor in place on rank ``opts.rootRank`` only; the other ranks' tensors do not change."""
-        tensor = tensors if isinstance(tensors, torch.Tensor) else _only(tensors)
-        root = root_of(opts)
         options, op = _options(opts, op, timeout)
         try:
+            tensor = tensors if isinstance(tensors, torch.Tensor) else only(tensors)
+            is_root = root_of(opts, self._size) == self._rank
             reduction, factor = reduction_of(op)
             source, view = read(tensor)
             result, output = _adapter.write(_adapter.empty_like(source))
@@ -314,7 +318,6 @@ class Reductions(Operations):
         except Refusal as refusal:
             return self._refused("reduce", refusal, options)
         set_id = self._membership.set_id
-        is_root = self._world_rank(root) == self._membership.ranks[self.rank()]
 
         def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
             if is_root:
@@ -346,17 +349,27 @@ class Reductions(Operations):
             placement,
         )
 
-    def reduce_scatter(  # type: ignore[override]
+    @also_named(output="output_tensors", input="input_tensors")
+    def reduce_scatter(  # type: ignore[override]  # all overloads in one
         self,
-        output_tensors: Sequence[torch.Tensor],
-        input_tensors: Sequence[Sequence[torch.Tensor]],
+        output_tensors: torch.Tensor | Sequence[torch.Tensor],
+        input_tensors: Sequence[Any],
         opts: Any = None,
+        timeout: timedelta | None = None,
+        op: Any = dist.ReduceOp.SUM,
     ) -> Work:
         """Reduces a list with one tensor per rank; rank r gets the r-th result. Sizes may differ."""
-        return self._reduce_scatter(
-            [_only(output_tensors)], [list(_only(input_tensors))], opts, "reduce-scatter"
-        )
+        what = "reduce-scatter"
+        options, op = _options(opts, op, timeout)
+        if isinstance(output_tensors, torch.Tensor):
+            return self._reduce_scatter([output_tensors], [input_tensors], options, op, what)
+        try:
+            output, inputs = only(output_tensors), only(input_tensors)
+        except Refusal as refusal:
+            return self._refused(what, refusal, options)
+        return self._reduce_scatter([output], [inputs], options, op, what)
 
+    @also_named(outputTensor="output", inputTensor="input")
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> Work:
@@ -367,7 +380,8 @@ class Reductions(Operations):
                 same_type = source[2] == target[2]
                 if same_type and source[1] == self._size * target[1]:
                     return self._reduce_scatter_usual(output, target, input, source[0], opts)
-        return self._reduce_scatter([output], [[input]], opts, "reduce-scatter")
+        options, op = _options(opts, dist.ReduceOp.SUM, None)
+        return self._reduce_scatter([output], [[input]], options, op, "reduce-scatter")
 
     _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]  # in newer torch deprecated
 
@@ -424,12 +438,9 @@ class Reductions(Operations):
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> Work:
         """:meth:`reduce_scatter_single` for several tensors."""
-        return self._reduce_scatter(
-            list(outputs),
-            [[tensor] for tensor in inputs],
-            opts,
-            "reduce-scatter of several tensors",
-        )
+        options, op = _options(opts, dist.ReduceOp.SUM, None)
+        what = "reduce-scatter of several tensors"
+        return self._reduce_scatter(outputs, [[tensor] for tensor in inputs], options, op, what)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
 
@@ -437,13 +448,15 @@ class Reductions(Operations):
         self,
         outputs: Sequence[torch.Tensor],
         inputs: Sequence[Sequence[torch.Tensor]],
-        opts: Any,
+        options: Any,
+        op: Any,
         what: str,
     ) -> Work:
-        options, op = _options(opts, dist.ReduceOp.SUM, None)
         targets, sources, views, splits, memories = [], [], [], [], []
         try:
             reduction, factor = reduction_of(op)
+            if len(outputs) != len(inputs) or not inputs:
+                raise Refusal(f"there are {len(outputs)} outputs for {len(inputs)} inputs")
             for output, tensors in zip(outputs, inputs, strict=True):
                 target = target_of(output)
                 source, view = read_flat(tensors)
@@ -456,8 +469,8 @@ class Reductions(Operations):
                 splits.append(rows)
                 memories.append(result_memory([target], view, own))
             placement = placement_of(*views, in_place=all(size > 0 for _, size in memories))
-        except (Refusal, ValueError) as error:
-            return self._refused(what, as_refusal(error), options, parts=len(outputs))
+        except (Refusal, ValueError, RuntimeError) as error:
+            return self._refused(what, as_refusal(error), options, parts=len(inputs))
         set_id = self._membership.set_id
 
         def begin(name: str) -> list[_native.Handle]:
@@ -523,9 +536,3 @@ def _options(opts: Any, op: Any, timeout: timedelta | None) -> tuple[Any, Any]:
     if hasattr(opts, "reduceOp"):
         return opts, opts.reduceOp
     return timeout, opts  # the reduction instead of options
-
-
-def _only(items: Sequence[Any]) -> Any:
-    if len(items) != 1:
-        raise ValueError(f"one tensor or list of tensors is wanted, not {len(items)}")
-    return items[0]

@@ -133,7 +133,7 @@ class RuedaWork(Work):
         ``timeout``: replaces the operation's own, unless zero. When it expires, raises :class:`rueda.TimeoutError`; the
         operation then continues and keeps its tensors, and the group should no longer be used.
         """
-        self._outlast(timeout.total_seconds(), aside=False)
+        self._outlast(timeout.total_seconds())
         if self._error is not None:
             if self._on_error is not None and self._is_known_to_all:
                 self._on_error()
@@ -142,14 +142,7 @@ class RuedaWork(Work):
         self._placement.join()
         return True
 
-    def outlast(self) -> None:
-        """Blocks until the operation is done; leaves its error, if any, to :meth:`wait`.
-
-        Raises :class:`rueda.TimeoutError`.
-        """
-        self._outlast(0.0, aside=True)
-
-    def _outlast(self, seconds: float, aside: bool) -> None:
+    def _outlast(self, seconds: float) -> None:
         if self._settled:
             return
         on_longer = self._on_longer  # another thread may clear it
@@ -160,7 +153,7 @@ class RuedaWork(Work):
         for native in self._natives:
             if not native.wait(max(0.0, end - time.monotonic())):
                 raise self._tell_fatal(self._late(seconds if seconds > 0 else self._timeout))
-        self._settle(aside)
+        self._settle(aside=False)
 
     def is_completed(self) -> bool:
         """Whether the operation is done, with results in place or with an error.
