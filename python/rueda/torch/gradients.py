@@ -156,6 +156,7 @@ class GradientReducer:
         self.synchronized = False  # nothing has changed since synchronize()
         self.scaler_decides = False  # a GradScaler was asked for a step, which it may skip
         self._watched: list[Watched] = []
+        self.known: set[torch.Tensor] = set()  # the parameters that are watched
         self._undecided = True  # the ranks have yet to agree on buckets
         self._order: list[int] = []  # in which gradients became ready while undecided
         self._groups: list[Group] = []
@@ -169,6 +170,7 @@ class GradientReducer:
         watched = Watched(parameter, name, len(self._watched), self.passes)
         self._choose_codec(watched)
         self._watched.append(watched)
+        self.known.add(parameter)
         self._undecided = True
         if parameter.requires_grad and self.is_member:
             self._watch(watched)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import torch
 
-__all__ = ["laid_over", "load_in_place", "note_step"]
+from rueda.errors import InvalidArgumentError
+
+__all__ = ["laid_over", "load_in_place", "note_step", "require_known"]
 
 
 def laid_over(layer: type[torch.optim.Optimizer], optimizer: torch.optim.Optimizer) -> Any:
@@ -42,3 +44,19 @@ def load_in_place(optimizer: torch.optim.Optimizer, load: Callable[[], None]) ->
     load()
     groups[:] = optimizer.param_groups
     optimizer.param_groups = groups
+
+
+def require_known(
+    groups: Iterable[dict[str, Any]], known: Container[torch.Tensor], remedy: str
+) -> None:
+    """Raises InvalidArgumentError if the param_groups have a parameter that the layer does not know.
+
+    Someone has changed them: each rank would step with its own gradient of it.
+    """
+    for number, group in enumerate(groups):
+        for position, parameter in enumerate(group["params"]):
+            if parameter not in known and parameter.requires_grad:
+                raise InvalidArgumentError(
+                    f"parameter {position} of group {number} has come into param_groups without the distributed "
+                    f"optimizer's knowledge, so its gradient is not reduced: {remedy}"
+                )

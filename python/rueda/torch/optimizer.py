@@ -29,7 +29,7 @@ from rueda.torch.deferred_updates import (
 )
 from rueda.torch.gradient_groups import agree_on_groups
 from rueda.torch.gradients import GradientReducer, ReducerOptions, new_prefix
-from rueda.torch.layered import laid_over, load_in_place, note_step
+from rueda.torch.layered import laid_over, load_in_place, note_step, require_known
 from rueda.torch.reductions import allreduce
 from rueda.torch.reproducible import Reproducible, make_reproducible
 from rueda.torch.shards import is_cut, require_same_parts
@@ -78,6 +78,8 @@ class Distributed(torch.optim.Optimizer):
         ranks or on none.
         """
         note_step(self)
+        remedy = "use add_param_group() of the distributed optimizer, or make another"
+        require_known(self.param_groups, self._rueda.known, remedy)
         result = self._step(closure)
         if self._rueda_check.is_due():
             self._rueda_deferred.finish()

@@ -17,7 +17,7 @@ from rueda.leaves import LeafBatch, Leaves, allreduce_leaves, leaf_seed
 from rueda.lifecycle import rank
 from rueda.process_sets import ProcessSet, takes_part
 from rueda.torch.compiling import never_compiled, never_traced
-from rueda.torch.layered import laid_over, load_in_place, note_step
+from rueda.torch.layered import laid_over, load_in_place, note_step, require_known
 from rueda.torch.leaf_gradients import LeafGradients
 from rueda.torch.leaf_sum import Nodes, leaves_of
 
@@ -72,7 +72,12 @@ class Reproducible(torch.optim.Optimizer):
 
     _rueda_leaves: Leaves
     _rueda_gradients: LeafGradients
-    _rueda_names: dict[torch.Tensor, str]  # of the trained parameters
+    _rueda_all_names: dict[torch.Tensor, str]  # of all parameters
+    _rueda_names: dict[
+        torch.Tensor, str
+    ]  # of the trained ones: those that require gradients in this step
+    _rueda_numbers: dict[torch.Tensor, int]  # of the trained ones among the sums of the gradients
+    _rueda_watched: set[torch.Tensor]  # the parameters that have a hook
     _rueda_buffer_names: dict[torch.Tensor, str]
     _rueda_prefix: str
     _rueda_bucket_bytes: int
@@ -98,6 +103,7 @@ class Reproducible(torch.optim.Optimizer):
         While a leaf is computed, torch's CPU generator is the leaf's own, and so are the optimizer's ``named_buffers``;
         torch computes with ``leaf_threads`` threads.
         """
+        self._rueda_follow_frozen()
         if self._rueda_resumed not in (None, self._rueda_step):
             self.divide_anew()
         # Without a step() in between, these may be the leaves of other samples.
@@ -135,6 +141,36 @@ class Reproducible(torch.optim.Optimizer):
                     buffer.copy_(old)
             gradients.end_leaf()
         gradients.end()
+
+    def _rueda_follow_frozen(self) -> None:
+        """Trains from now on the parameters that require gradients now."""
+        names = {p: name for p, name in self._rueda_all_names.items() if p.requires_grad}
+        if names.keys() == self._rueda_names.keys():
+            return
+        for frozen in self._rueda_names.keys() - names.keys():
+            frozen.grad = None  # or the optimizer would step with it
+        self._rueda_gradients.abandon()
+        self._rueda_names = names
+        self._rueda_take(self._rueda_leaves)
+        self._rueda_watch()
+
+    def _rueda_watch(self) -> None:
+        """Takes the gradients of the trained parameters as they are computed."""
+        # A model outlives its optimizers, so its hooks must not keep them alive.
+        reference = weakref.ref(self)
+
+        @never_traced
+        def take(parameter: torch.Tensor) -> None:
+            optimizer = reference()
+            if optimizer is None:
+                return
+            gradient, parameter.grad = parameter.grad, None
+            assert gradient is not None
+            optimizer._rueda_gradients.add(optimizer._rueda_numbers[parameter], gradient)
+
+        for parameter in self._rueda_names.keys() - self._rueda_watched:
+            parameter.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]
+            self._rueda_watched.add(parameter)
 
     def _computed(self, leaf: Leaf) -> Iterator[Leaf]:
         state, threads = torch.get_rng_state(), torch.get_num_threads()
@@ -245,6 +281,7 @@ class Reproducible(torch.optim.Optimizer):
         self._rueda_leaves = leaves
         self._rueda_gradients = gradients
         self._rueda_trained = gradients.add_tensors(self._rueda_names)
+        self._rueda_numbers = {gradients.sums[n].tensor: n for n in self._rueda_trained}
         self._rueda_buffers = gradients.add_tensors(self._rueda_buffer_names)
         self._rueda_kept = {leaf: computed.kept.get(leaf, {}) for leaf in leaves.own}
         self._rueda_before = []
@@ -274,6 +311,7 @@ class Reproducible(torch.optim.Optimizer):
         if closure is not None:
             raise InvalidArgumentError("reproducible=True: step() takes no closure")
         note_step(self)
+        require_known(self.param_groups, self._rueda_all_names, "make another distributed one")
         self.synchronize()
         self._rueda_gradients.forget()
         self._rueda_forget_results()
@@ -344,7 +382,9 @@ def make_reproducible(
 ) -> Any:
     """Builds the result of DistributedOptimizer(reproducible=True)."""
     made = laid_over(Reproducible, optimizer)
+    made._rueda_all_names = dict(names)
     made._rueda_names = {p: name for p, name in names.items() if p.requires_grad}
+    made._rueda_watched = set()
     made._rueda_buffer_names = {buffer: name for name, buffer in named_buffers}
     made._rueda_prefix = prefix
     made._rueda_bucket_bytes = bucket_bytes
@@ -354,19 +394,5 @@ def make_reproducible(
     made._rueda_computed = _Computed()
     made._rueda_take(leaves if isinstance(leaves, Leaves) else Leaves(leaves, process_set))
 
-    # A model outlives its optimizers, so its hooks must not keep them alive.
-    reference = weakref.ref(made)
-
-    @never_traced
-    def take(number: int, parameter: torch.Tensor) -> None:
-        optimizer = reference()
-        if optimizer is None:
-            return
-        gradient, parameter.grad = parameter.grad, None
-        assert gradient is not None
-        optimizer._rueda_gradients.add(number, gradient)
-
-    for number in made._rueda_trained:
-        tensor = made._rueda_gradients.sums[number].tensor
-        tensor.register_post_accumulate_grad_hook(partial(take, number))
+    made._rueda_watch()
     return made

@@ -28,7 +28,7 @@ from rueda.submission import (
 )
 from rueda.torch.buckets import Slot
 from rueda.torch.compression import CompressionPolicy, Compressor
-from rueda.torch.shards import as_placed, local_of
+from rueda.torch.shards import as_placed, like, local_of
 from rueda.torch.sparse import no_rows, sparse_allreduce_async
 from rueda.torch.tensors import TorchAdapter, version_of
 
@@ -376,14 +376,16 @@ class SeparateGradients:
         Sparse if it was sparse before, since it may be sparse on other ranks.
         """
         parameter = watched.parameter
-        if parameter.grad is None:
+        gradient = parameter.grad
+        if gradient is None:
             _native.count_filled_gradient()
             if watched.sparse_dimensions:
-                parameter.grad = no_rows(parameter, watched.sparse_dimensions)
+                gradient = no_rows(parameter, watched.sparse_dimensions)
             else:
-                parameter.grad = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-        placed = as_placed(parameter.grad, parameter)
-        if placed is not parameter.grad:
+                gradient = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        placed = as_placed(gradient, parameter)
+        # The optimizer would step with the gradient of a frozen parameter, which is in a group with others.
+        if placed is not parameter.grad and parameter.requires_grad:
             parameter.grad = placed
         gradient = local_of(placed)
         is_sparse = gradient.layout == torch.sparse_coo
@@ -426,8 +428,10 @@ class SeparateGradients:
             reduced = self._compression.decompress(wire, gradient.dtype)
             parameter.grad = reduced.to_sparse(gradient.sparse_dimensions)
             return
-        if parameter.grad is None:  # removed meanwhile
-            parameter.grad = torch.zeros_like(parameter)
+        if parameter.grad is None:
+            if not parameter.requires_grad:
+                return
+            parameter.grad = torch.zeros_like(parameter)  # was removed meanwhile
         target = local_of(parameter.grad)
         if gradient.shape is not None and target.shape != gradient.shape:
             change = f"was resized from {list(gradient.shape)} to {list(target.shape)}"
@@ -440,7 +444,16 @@ class SeparateGradients:
             reduced = self._compression.decompress(wire, gradient.dtype)
             if is_dense and reduced.numel() and reduced.data_ptr() == target.data_ptr():
                 return  # was reduced in place
-            target.copy_(reduced)
+            if is_dense and _overlaps(target):
+                parameter.grad = like(reduced.clone(), parameter)
+            else:
+                target.copy_(reduced)
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether elements share memory, as in the gradient that autograd.grad() returns for a sum."""
+    strides = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(extent > 1 and stride == 0 for extent, stride in strides)
 
 
 def _sent(

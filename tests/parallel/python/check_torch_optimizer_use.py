@@ -54,6 +54,84 @@ def check_parameters_without_gradient() -> None:
     assert rueda.metrics()["gradients_filled"] - filled == 2
 
 
+def _two_layers(freeze: bool = False, **options: object) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    module[0].weight.requires_grad_(not freeze)
+    inner = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    return module, rt.DistributedOptimizer(inner, module.named_parameters(), **options)
+
+
+def _step(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    if hasattr(optimizer, "leaves"):
+        for leaf in optimizer.leaves():
+            module(torch.full((2, 4), leaf.number + 1.0)).square().sum().backward()
+    else:
+        optimizer.zero_grad()
+        module(torch.full((2, 4), rueda.rank() + 1.0)).square().sum().backward()
+    optimizer.step()
+
+
+def check_a_parameter_that_is_frozen_later_stays_where_it_is() -> None:
+    """Momentum and weight decay do not move it: it has no gradient, as in torch."""
+    ways = (
+        {"reproducible": True, "leaves": 4},
+        {"groups": 1, "gradient_as_bucket_view": False},
+        {},
+    )
+    for options in ways:
+        module, optimizer = _two_layers(**options)
+        for _ in range(2):
+            _step(module, optimizer)
+        module[1].weight.requires_grad_(False)
+        before = module[1].weight.detach().clone()
+        for _ in range(2):
+            _step(module, optimizer)
+        assert torch.equal(module[1].weight, before), options
+        same_bits(*module.parameters())
+
+
+def check_a_parameter_that_is_unfrozen_later_is_reduced() -> None:
+    for options in ({"reproducible": True, "leaves": 4}, {}):
+        module, optimizer = _two_layers(freeze=True, **options)
+        _step(module, optimizer)
+        start = module[0].weight.detach().clone()
+        module[0].weight.requires_grad_(True)
+        _step(module, optimizer)
+        assert not torch.equal(module[0].weight, start), options
+        same_bits(*module.parameters())
+
+
+def check_parameters_that_come_behind_the_optimizers_back_are_refused() -> None:
+    for make in (
+        lambda inner, module: rt.DistributedOptimizer(inner, module.named_parameters()),
+        lambda inner, module: rt.wrap(module, inner, strategy="local:2"),
+    ):
+        module = model()
+        inner = sgd(module.parameters())
+        optimizer = make(inner, module)
+        stranger = nn.Parameter(torch.ones(2))
+        inner.add_param_group({"params": [stranger]})
+        with parallel.raises(rt.InvalidArgumentError, "parameter 0 of group 1", "is not reduced"):
+            optimizer.step()
+        stranger.requires_grad_(False)  # no step moves it
+        optimizer.step()
+
+
+def check_a_gradient_whose_elements_share_memory() -> None:
+    module, optimizer = _two_layers(gradient_as_bucket_view=False)
+    for parameter in module.parameters():
+        value = parameter.sum() * (rueda.rank() + 1)
+        parameter.grad = torch.autograd.grad(value, parameter)[0]
+        assert parameter.grad.stride() in ((0,), (0, 0))
+    optimizer.synchronize()
+    mean = (rueda.size() + 1) / 2
+    for parameter in module.parameters():
+        assert torch.equal(parameter.grad, torch.full_like(parameter, mean))
+    optimizer.step()
+    same_bits(*module.parameters())
+
+
 def check_is_still_the_optimizer() -> None:
     shared, distributed, alone, single = pair(sgd)
     assert isinstance(distributed, torch.optim.SGD)

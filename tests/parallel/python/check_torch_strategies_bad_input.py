@@ -26,6 +26,58 @@ def refuses(kind: type[BaseException], *parts: str, **options: object) -> None:
     still_works()
 
 
+def _partly_frozen() -> nn.Module:
+    torch.manual_seed(0)
+    trained = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    trained[0].requires_grad_(False)
+    trained.table = nn.Parameter(torch.arange(-100, 100, dtype=torch.int8), requires_grad=False)
+    return trained
+
+
+def check_parameters_that_are_frozen_do_not_travel_and_do_not_change() -> None:
+    for strategy in ("local:1", "diloco:2", "easgd:1", "noloco:1", "ssp:1", "accumulate:2"):
+        trained = _partly_frozen()
+        optimizer = rt.wrap(trained, torch.optim.SGD(trained.parameters(), lr=0.1), strategy)
+        before = {name: each.clone() for name, each in trained.state_dict().items()}
+        for _ in range(4):
+            optimizer.zero_grad()
+            trained(torch.full((2, 4), rueda.rank() + 1.0)).square().sum().backward()
+            optimizer.step()
+        optimizer.consolidate()
+        for name in ("0.weight", "0.bias", "table"):
+            assert torch.equal(trained.state_dict()[name], before[name]), (strategy, name)
+        assert not torch.equal(trained[1].weight, before["1.weight"]), strategy
+        same_bits(*trained.parameters())
+        optimizer.close()
+
+
+def check_a_parameter_that_is_unfrozen_later() -> None:
+    """Strategies that average gradients follow; the others ask for a switch()."""
+    for strategy in ("sync", "accumulate:1", "local:1", "diloco:2"):
+        trained = _partly_frozen()
+        optimizer = rt.wrap(trained, torch.optim.SGD(trained.parameters(), lr=0.1), strategy)
+
+        def step(
+            trained: nn.Module = trained, optimizer: torch.optim.Optimizer = optimizer
+        ) -> None:
+            optimizer.zero_grad()
+            trained(torch.full((2, 4), rueda.rank() + 1.0)).square().sum().backward()
+            optimizer.step()
+
+        step()
+        start = trained[0].weight.detach().clone()
+        trained[0].requires_grad_(True)
+        if strategy in ("local:1", "diloco:2"):
+            with raises(rt.InvalidArgumentError, "'0.weight' requires gradients now", "switch()"):
+                step()
+            optimizer.switch(strategy)
+        step()
+        optimizer.consolidate()
+        assert not torch.equal(trained[0].weight, start), strategy
+        same_bits(*trained.parameters())
+        optimizer.close()
+
+
 def check_strategies_that_differ() -> None:
     others = "rank 0:" if LAST == 1 else "ranks 0"
     refuses(

@@ -5,14 +5,17 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 
+from rueda.errors import InvalidArgumentError
 from rueda.horovod.exceptions import HorovodUsageError, translating
 from rueda.horovod.process_sets import ProcessSet
 from rueda.horovod.torch.adasum import adasum_async
 from rueda.process_sets import takes_part
+from rueda.torch.layered import laid_over, load_in_place, note_step, require_known
 from rueda.torch.optimizer import names_of
 
 __all__ = ["distribute_by_adasum"]
@@ -32,6 +35,9 @@ class _Adasum(torch.optim.Optimizer):
 
         Returns the loss of ``closure`` on this rank.
         """
+        note_step(self)
+        remedy = "use add_param_group() of the distributed optimizer, or make another"
+        require_known(self.param_groups, self._adasum_names, remedy)
         self._adasum_counts.clear()
         if not takes_part(self._adasum_process_set):
             return self._own_step(closure)
@@ -58,7 +64,12 @@ class _Adasum(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a state and resets the count of backward passes, for example after a failed step."""
         self._adasum_counts.clear()
-        super().load_state_dict(state_dict)
+        load_in_place(self, partial(super().load_state_dict, state_dict))
+
+    def __reduce__(self) -> Any:
+        raise InvalidArgumentError(
+            "op=hvd.Adasum: the optimizer cannot be copied: make another, and load its state_dict()"
+        )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears gradients, none of which is in flight, and resets the count of backward passes."""
@@ -138,10 +149,7 @@ def distribute_by_adasum(
     """
     if passes < 1:
         raise ValueError(f"backward_passes_per_step={passes} is less than 1")
-    base = optimizer.__class__
-    kind: Any = type(base.__name__, (_Adasum, base), {"__module__": base.__module__})
-    distributed = kind.__new__(kind)
-    distributed.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
+    distributed = laid_over(_Adasum, optimizer)
     distributed._adasum_names = names_of(optimizer, named_parameters)
     distributed._adasum_compression = compression
     distributed._adasum_process_set = process_set

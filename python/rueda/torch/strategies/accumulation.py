@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
 from rueda.errors import InvalidArgumentError, UnsupportedError
+from rueda.torch.shards import local_of
 from rueda.torch.strategies.named import load
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy, at_least
@@ -44,13 +46,23 @@ class GradientAccumulation(Strategy):
 
     def start(self, replica: Replica) -> None:
         super().start(replica)
-        self._sums = {name: torch.zeros_like(each) for name, each in replica.parameters.items()}
+        self._sums: dict[str, torch.Tensor] = {}
+        self._add_sums()
         self._taken = 0
+
+    def _add_sums(self, names: Collection[str] = ()) -> None:
+        """For all parameters that require gradients, as some may have been unfrozen, and for those of these names."""
+        for name, each in self.replica.originals.items():
+            if name not in self._sums and (each.requires_grad or name in names):
+                self._sums[name] = torch.zeros_like(local_of(each))
 
     @torch.no_grad()
     def before_step(self) -> bool:
-        for name, gradient in self.replica.gradients().items():
-            self._sums[name].add_(gradient)
+        self._add_sums()
+        gradients = self.replica.gradients()
+        for name, each in self._sums.items():
+            if name in gradients:
+                each.add_(gradients[name])
         self._taken += 1
         if self._taken < self.batches:
             return False
@@ -84,5 +96,6 @@ class GradientAccumulation(Strategy):
         return {"sums": self._sums, "taken": self._taken}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        load(self._sums, state["sums"])
+        self._add_sums(state["sums"])
+        load(self._sums, {**self._sums, **state["sums"]})
         self._taken = int(state["taken"])

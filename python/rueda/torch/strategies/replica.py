@@ -89,13 +89,15 @@ class Meeting:
 class Replica:
     """This rank's model and optimizer, as a :class:`Strategy` sees them.
 
-    - ``parameters``: those of the optimizer, by their names in the model; for sharded ones (``DTensor``), this rank's
-      shard, which all ranks of the set hold. ``originals``: the parameters themselves.
+    - ``parameters``: those of the optimizer that required gradients when the strategy started (all, if none did), by
+      their names in the model; for sharded ones (``DTensor``), this rank's shard, which all ranks of the set hold.
+      ``originals``: all parameters of the optimizer themselves.
     - ``optimizer``: the one that wrap() returned.
     - ``steps``: the number of steps that the optimizer has taken since the strategy started. ``batches``: the number of
       step() calls since the start of the epoch in which it started; strategies may skip the optimizer's step. Both are
       the same on all ranks, unless the strategy lets ranks take different numbers of steps.
     - ``process_set``: the ranks that train together.
+    - ``known``: the parameters of ``originals``, as a set.
 
     Example::
 
@@ -117,6 +119,7 @@ class Replica:
         self.optimizer = optimizer
         self.optimizer_class = type(optimizer)
         self.originals = dict(parameters)
+        self.known = set(self.originals.values())
         self._are_cut = any(map(is_cut, self.originals.values()))
         self.process_set = process_set
         self.prefix = prefix  # of operation names
@@ -127,6 +130,8 @@ class Replica:
         """Notes that a strategy starts, or continues from a saved state with these counts; on all ranks alike."""
         self.steps = steps
         self.batches = batches
+        trained = {name: each for name, each in self.originals.items() if each.requires_grad}
+        self._trained = trained or self.originals
         self._begun += 1
         self._world = world_number()
 
@@ -156,8 +161,19 @@ class Replica:
     @property
     def parameters(self) -> dict[str, torch.Tensor]:
         if not self._are_cut:
-            return self.originals
-        return {name: local_of(each) for name, each in self.originals.items()}
+            return self._trained
+        return {name: local_of(each) for name, each in self._trained.items()}
+
+    def require_trained(self) -> None:
+        """Raises :class:`rueda.InvalidArgumentError` if a parameter requires gradients only since the start."""
+        if len(self._trained) == len(self.originals):
+            return
+        for name, each in self.originals.items():
+            if each.requires_grad and name not in self._trained:
+                raise InvalidArgumentError(
+                    f"'{name}' requires gradients now, but did not when the strategy started, which exchanges only "
+                    f"those that did: call switch() with the strategy on every rank after parameters are unfrozen"
+                )
 
     def gradients(self) -> dict[str, torch.Tensor]:
         """This rank's part of each gradient, for the parameters that have one."""

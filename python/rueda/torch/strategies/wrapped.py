@@ -15,7 +15,7 @@ from rueda.torch.compiling import never_compiled
 from rueda.torch.compression_state import COMPRESSION_STATE
 from rueda.torch.equiv import recorder as equiv
 from rueda.torch.gradients import new_prefix
-from rueda.torch.layered import laid_over, load_in_place, note_step
+from rueda.torch.layered import laid_over, load_in_place, note_step, require_known
 from rueda.torch.optimizer import Distributed, names_of
 from rueda.torch.reductions import allreduce
 from rueda.torch.reproducible import Reproducible
@@ -59,6 +59,11 @@ class Wrapped(torch.optim.Optimizer):
         replica, strategy = self._rueda_replica, self._rueda_strategy
         if closure is not None and not strategy.takes_closure:
             raise UnsupportedError(f"{strategy.describe()} takes no closure")
+        if not strategy.reduces_gradients:
+            replica.require_trained()
+        require_known(
+            self.param_groups, replica.known, "wrap() an optimizer that has all parameters"
+        )
         note_step(self)
         result = None
         takes_step = True
@@ -196,7 +201,11 @@ class Wrapped(torch.optim.Optimizer):
         def prepare() -> tuple[Strategy, dict[str, str]]:
             old.before_switch()
             new = _prepared(strategy_of(strategy, mode, frequency), replica)
-            return new, {"strategy": new.describe()}
+            trained = [name for name, each in replica.originals.items() if each.requires_grad]
+            return new, {
+                "strategy": new.describe(),
+                "parameters that require gradients": ", ".join(trained),
+            }
 
         new = agree(f"{replica.prefix}/switch", replica.process_set, prepare)
         old.consolidate()
@@ -352,6 +361,7 @@ def wrap(
             "optimizer": type(optimizer).__name__,
             **layout_of(model.state_dict()),
             "parameters of the optimizer": ", ".join(replica.originals),
+            "parameters that require gradients": ", ".join(replica.parameters),
             "parameters that are sharded over ranks": ", ".join(
                 name for name, each in replica.originals.items() if is_cut(each)
             ),
