@@ -9,7 +9,7 @@ import signal
 import time
 
 from .errors import RAISE_PROCESS_LIMITS, LaunchError
-from .interruptions import Repetitions, hold_relayed_signals, relayed_signals
+from .interruptions import RELAYED, Repetitions, hold_relayed_signals, relayed_signals
 from .processes import (
     adopt_orphans,
     become_killable,
@@ -22,6 +22,11 @@ from .processes import (
 from .sink import say
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+# What the supervisor handles. If the launcher's parent has blocked these, they are unblocked, or the supervisor would
+# not notice the end of a rank. Nor are they blocked in the processes that it starts, so that SIGTERM ends a rank within
+# the grace, and mpirun notices the ends of its own children; mpirun, too, unblocks signals for its ranks. Others that
+# are blocked remain so in the ranks, as without a launcher.
+_NOT_BLOCKED = {signal.SIGCHLD, *_PASSED_ON, *RELAYED}
 # Seconds for processes to disappear after SIGKILL.
 _KILLED = 2.0
 
@@ -51,7 +56,7 @@ def guard(grace: float) -> int:
     if keeper == 0:
         os.close(tell)
         _keep(grace, told)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before - _NOT_BLOCKED)
         return told
     os.close(told)
     os.set_blocking(tell, False)

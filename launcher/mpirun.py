@@ -66,13 +66,23 @@ def inspect_mpirun(path: str) -> Mpirun:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise LaunchError(f"'{path} --version' failed: {error}") from error
-    match = _VERSION.search(answer.stdout + answer.stderr)
+    text = answer.stdout + answer.stderr
+    if answer.returncode != 0:
+        raise LaunchError(_why_no_version(path, answer.returncode, text))
+    match = _VERSION.search(text)
     if match is None:
         raise LaunchError(
             f"'{path}' is not Open MPI's mpirun; install Open MPI 4.1 or newer, name its mpirun "
             "with --mpirun, or use --no-mpi on a single host"
         )
     return Mpirun(path, int(match[1]), f"{match[1]}.{match[2]}")
+
+
+def _why_no_version(path: str, code: int, text: str) -> str:
+    lines = [line.strip() for line in text.splitlines()]
+    said = next((line for line in lines if any(map(str.isalnum, line))), "it printed nothing")
+    remedy = "; set HOME" if "home directory" in text.lower() else ""
+    return f"'{path} --version' failed with exit code {code}: {said}{remedy}"
 
 
 def is_batch_job() -> bool:

@@ -5,10 +5,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -44,6 +46,7 @@ struct Process {
   std::unique_ptr<Succession> succession;        // with recovery
   std::uint64_t epoch = 0;                       // of the world; higher than that of any before
   std::map<std::string, std::string> overrides;  // what init() was given
+  std::string folder;                            // what relative paths in options are relative to
   // By the fork handler, which may not take a lock.
   std::atomic<Runtime*> watched{nullptr};
   std::atomic<Succession*> watched_succession{nullptr};
@@ -131,6 +134,19 @@ T value_or_throw(Expected<T> expected) {
 void end_succession() {
   process().watched_succession = nullptr;
   process().succession.reset();
+}
+
+// Empty if it has been removed: relative paths then remain relative.
+std::string working_folder() {
+  std::error_code error;
+  return std::filesystem::current_path(error).string();
+}
+
+Options read_anchored_options(const std::map<std::string, std::string>& overrides,
+                              const std::string& folder) {
+  Options options = value_or_throw(read_options(process_environment(), overrides));
+  anchor_paths(options, folder);
+  return options;
 }
 
 // The options of a world after the first: it does not write over what the one before has written.
@@ -267,7 +283,8 @@ void init(const std::map<std::string, std::string>& overrides) {
   Process& state = process();
   if (state.forked) throw_forked();
   const Life life;
-  const Options options = value_or_throw(read_options(process_environment(), overrides));
+  const std::string folder = working_folder();
+  const Options options = read_anchored_options(overrides, folder);
   if (find_runtime()) {
     if (!overrides.empty()) {
       log(LogLevel::warning,
@@ -301,6 +318,7 @@ void init(const std::map<std::string, std::string>& overrides) {
   set_succession(std::move(succession));
   state.epoch = 0;
   state.overrides = overrides;
+  state.folder = folder;
   // All that MPI has started are in this world: nobody is missing for MPI_Finalize.
   if (opened.mpi != nullptr) state.broken = false;
 }
@@ -392,7 +410,8 @@ Recovery enter_world(const WorldMeeting& meeting) {
   }
   auto overrides = meeting.options;
   if (present) overrides.insert(state.overrides.begin(), state.overrides.end());
-  const Options options = value_or_throw(read_options(process_environment(), overrides));
+  const std::string folder = present ? state.folder : working_folder();
+  const Options options = read_anchored_options(overrides, folder);
   if (!present) set_log_level(log_level_of(options.log_level));
   prepare_process();
   const Time deadline = Clock::now() + seconds(options.init_timeout);
@@ -421,6 +440,7 @@ Recovery enter_world(const WorldMeeting& meeting) {
   set_runtime(std::move(runtime));
   state.epoch = entered.epoch;
   state.overrides = overrides;
+  state.folder = folder;
   const auto before = set_succession(std::move(succession));
   if (present) present->shutdown();
   return entered;
@@ -471,7 +491,9 @@ void count_filled_gradient() {
 }
 
 void start_timeline(const std::string& path, TimelineFormat format, bool mark_cycles) {
-  current_runtime()->timeline().open(path, {format, mark_cycles}).throw_if_error();
+  // Like the option's path, so that it is recognised if it is the same.
+  const std::string file = anchored(path, working_folder());
+  current_runtime()->timeline().open(file, {format, mark_cycles}).throw_if_error();
 }
 
 void stop_timeline() {

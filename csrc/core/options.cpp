@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <system_error>
 
 #include "core/strings.h"
@@ -286,6 +287,16 @@ Expected<Options> read_options(const Environment& environment,
     options.timeline_format = "horovod";
   }
   return options;
+}
+
+std::string anchored(const std::string& path, const std::string& folder) {
+  if (path.empty()) return path;
+  return (std::filesystem::path(folder) / path).string();  // `path` if it is absolute
+}
+
+void anchor_paths(Options& options, const std::string& folder) {
+  options.timeline = anchored(options.timeline, folder);
+  options.flight_recorder = anchored(options.flight_recorder, folder);
 }
 
 std::string option_text(const OptionSpec& spec, const Options& options) {

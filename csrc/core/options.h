@@ -72,6 +72,12 @@ using Environment = std::function<std::optional<std::string>(std::string_view)>;
 [[nodiscard]] Expected<Options> read_options(const Environment& environment,
                                              const std::map<std::string, std::string>& overrides);
 
+// The path if it is absolute or empty, and otherwise that path within `folder`, so that it does not
+// follow the application's chdir().
+[[nodiscard]] std::string anchored(const std::string& path, const std::string& folder);
+// Does this to the paths of what Rueda writes.
+void anchor_paths(Options& options, const std::string& folder);
+
 // The value as text that read_options() accepts.
 [[nodiscard]] std::string option_text(const OptionSpec& spec, const Options& options);
 

@@ -20,8 +20,13 @@ using MemoryCall = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*,
 
 Status not_reached(const char* what, int rank, int error) {
   const ErrorCode code = error == ESRCH ? ErrorCode::peer_lost : ErrorCode::transport;
+  // The kernel forbids it to all other processes once a process has changed its user.
+  const char* remedy =
+      error == EPERM ? " (if it has called setuid(), prctl(PR_SET_DUMPABLE, 1) permits it again)"
+                     : "";
   return Status(
-      code, str("cannot ", what, " the memory of rank ", rank, ": ", std::strerror(error)), rank);
+      code, str("cannot ", what, " the memory of rank ", rank, ": ", std::strerror(error), remedy),
+      rank);
 }
 
 // Repeats partial transfers; the kernel cuts them short, for instance at 2 GiB.

@@ -18,6 +18,8 @@ from ..sink import say
 from ..temporary import temporary_folder
 
 _SIZES = "2,4,8,16,32,64,128,256,512,1000"
+# After a run that has failed: `rueda run` may have named flags of its own.
+_NOTHING = "no rank has recorded anything; flags for `rueda run` are given in --launch, such as --launch=--no-mpi"
 _HELP = """Shows where the time of a training run goes, and predicts the speedup of 2 to 1,000 ranks.
 
 Time is split into compute, exposed communication, straggler wait, input wait and other. The report names the ranks
@@ -185,7 +187,7 @@ def make_report_command() -> click.Command:
             except LaunchError as error:
                 if code == 0:
                     raise
-                say(error.format_message())
+                say(_NOTHING if _is_empty(folder) else error.format_message())
                 context.exit(code)
         from ..terminal import console
         from .output import as_json, print_report
@@ -201,6 +203,11 @@ def make_report_command() -> click.Command:
         context.exit(code)
 
     return report
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether no rank has begun a recording in it."""
+    return not any(folder.glob("rank*.report"))
 
 
 def _folder_of(arguments: tuple[str, ...], out: Path | None) -> Path:

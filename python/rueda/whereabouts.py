@@ -8,6 +8,7 @@ the GIL.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import sysconfig
@@ -19,6 +20,8 @@ from types import FrameType, TracebackType
 from rueda import _native
 
 __all__ = ["describe_origin", "describe_place", "start_telling"]
+
+_log = logging.getLogger("rueda")
 
 # What the engine says after "rank 2 is" if this thread does not answer.
 _EXCUSE = "in code that has not let go of Python's GIL"
@@ -34,12 +37,30 @@ def start_telling(worker: threading.Thread | None = None) -> None:
     _worker = worker or threading.current_thread()
     if _process == os.getpid():
         return
-    _process = os.getpid()
-    event = os.eventfd(0, os.EFD_CLOEXEC)
+    try:
+        event = _start_thread()
+    except (OSError, RuntimeError) as error:  # at a limit; the world itself needs no such thread
+        _log.warning(
+            "if other ranks wait for this one, they will not be told which line of Python it is at: %s; raise the "
+            "limits on open files (ulimit -n) and processes (ulimit -u, or the container's pids limit)",
+            error,
+        )
+        return
     _native.guide_whereabouts(event, _EXCUSE)
-    threading.Thread(
-        target=_tell_whenever_asked, args=(event,), name="rueda-where", daemon=True
-    ).start()
+    _process = os.getpid()
+
+
+def _start_thread() -> int:
+    """Starts the thread that answers, and returns the event through which it is asked."""
+    event = os.eventfd(0, os.EFD_CLOEXEC)
+    try:
+        threading.Thread(
+            target=_tell_whenever_asked, args=(event,), name="rueda-where", daemon=True
+        ).start()
+    except BaseException:
+        os.close(event)
+        raise
+    return event
 
 
 def _tell_whenever_asked(event: int) -> None:

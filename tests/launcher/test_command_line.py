@@ -203,6 +203,22 @@ def test_mistakes_get_one_sentence_and_exit_code_2(arguments: list[str], words: 
 
 
 @pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("[host:17] Error: Unable to get the user home directory", "; set HOME"),
+        ("mpirun: error while loading shared libraries: libprrte.so.3", ""),
+    ],
+)
+def test_an_mpirun_that_cannot_start_is_quoted(tmp_path: Path, line: str, remedy: str) -> None:
+    path = tmp_path / "mpirun"
+    path.write_text(f"#!/bin/sh\necho -----\necho '{line}' >&2\necho more >&2\nexit 213\n")
+    path.chmod(0o755)
+    result = run("-np", "1", "--mpirun", str(path), "true")
+    assert result.exit_code == 2
+    assert f"'{path} --version' failed with exit code 213: {line}{remedy}\n" in result.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "what"),
     [
         (["-x", "RUEDA_RECOVERY=on"], "RUEDA_RECOVERY=on"),

@@ -230,6 +230,18 @@ def test_what_could_not_be_told_in_the_end_is_refused_before_anything_runs(
     assert not (tmp_path / "ran").exists()
 
 
+def test_after_a_run_that_could_not_start_its_flags_are_told_from_those_of_this_command(
+    rueda: Rueda, tmp_path: Path
+) -> None:
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text("#!/bin/sh\nexit 1\n")
+    mpirun.chmod(0o755)
+    ran = rueda("report", f"--launch=--mpirun {mpirun}", "-np", "1", "true")
+    assert ran.code == 2
+    assert "--launch=--no-mpi" in ran.last_line
+    assert "rueda-report-" not in ran.err
+
+
 def test_a_run_is_told_apart_from_what_its_folder_has(rueda: Rueda, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     two_ranks(tmp_path / "kept")

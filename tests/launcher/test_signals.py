@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -212,6 +213,25 @@ def test_a_job_under_nohup_outlives_its_terminal(tmp_path: Path, script: Script)
     ignoring = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"]
     with running(tmp_path, ["run", "--no-mpi"], 2, ignoring) as process:
         process.send_signal(signal.SIGHUP)
+        (tmp_path / "go").touch()
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+
+
+# Blocks all signals, and becomes the command that follows.
+BLOCKING = [
+    sys.executable,
+    "-c",
+    "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); "
+    "os.execvp(sys.argv[1], sys.argv[1:])",
+]
+
+
+def test_a_job_ends_by_itself_though_its_parent_has_blocked_the_signals(
+    tmp_path: Path, launch: list[str], script: Script
+) -> None:
+    script(UNTIL_GO)
+    with running(tmp_path, launch, 2, BLOCKING) as process:
         (tmp_path / "go").touch()
         _, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
@@ -482,6 +502,19 @@ def test_timeout_which_signals_twice_leaves_ranks_their_grace(
         wait_for_files(tmp_path, "saved", process)
         process.communicate(timeout=30)
     assert process.returncode == 143
+
+
+def test_ranks_get_signals_that_the_launchers_parent_has_blocked(
+    tmp_path: Path, script: Script
+) -> None:
+    script(SAVING)
+    with running(tmp_path, PATIENT, 2, BLOCKING) as process:
+        process.send_signal(signal.SIGTERM)
+        wait_for_files(tmp_path, "told", process)
+        (tmp_path / "go").touch()
+        wait_for_files(tmp_path, "saved", process)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 143, err
 
 
 # Ends well once it has received two signals.

@@ -268,6 +268,35 @@ def test_after_recovery_there_is_a_record_of_each_world(tmp_path: Path) -> None:
     assert names == {"rank0.json": ["after"], "rank1.json": ["after"]}
 
 
+@pytest.mark.parametrize("recovery", ["off", "on"])
+def test_records_do_not_follow_the_working_directory(tmp_path: Path, recovery: str) -> None:
+    program = """
+        import os, numpy as np, rueda
+        os.chdir(os.environ["BEGUN"])
+        rueda.init(flight_recorder="dump")
+        os.chdir(os.environ["LATER"])
+        rueda.barrier()
+        if rueda.rank() == 2:
+            os._exit(3)
+        try:
+            rueda.allreduce(np.ones(4), name="broken")
+        except rueda.PeerLostError:
+            if rueda.options()["recovery"] == "on":
+                rueda.recover()
+                rueda.write_flight_record()
+    """
+    begun, later = tmp_path / "begun", tmp_path / "later"
+    begun.mkdir()
+    later.mkdir()
+    variables = {"BEGUN": str(begun), "LATER": str(later), "RUEDA_RECOVERY": recovery}
+    ended = run(program, 3, extra=variables, limit=60)
+    assert [e.returncode for e in ended] == [0, 0, 3], ended
+    assert not list(later.iterdir())
+    names = sorted(path.name for path in begun.rglob("rank*.json"))
+    times = 2 if recovery == "on" else 1
+    assert names == sorted(["rank0.json", "rank1.json"] * times)
+
+
 def test_writing_without_a_folder_is_an_error() -> None:
     ended = alone(
         """

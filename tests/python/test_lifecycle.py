@@ -182,6 +182,44 @@ def test_init_twice_and_again() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "limit",
+    [
+        'os.eventfd = lambda *_: fail(OSError(24, "Too many open files"))',
+        'threading.Thread.start = lambda self: fail(RuntimeError("can\'t start new thread"))',
+    ],
+)
+def test_a_rank_without_a_thread_for_questions_enters_the_world_with_a_warning(limit: str) -> None:
+    program = f"""
+        import os, threading, numpy as np, rueda
+        def fail(error):
+            raise error
+        kept = os.eventfd, threading.Thread.start
+        {limit}
+        rueda.init()
+        assert rueda.is_initialized()
+        os.eventfd, threading.Thread.start = kept
+        rueda.allreduce(np.ones(4))
+        rueda.init()
+        assert not [t for t in threading.enumerate() if t.name == "rueda-where"]
+        rueda.shutdown()
+        rueda.init()  # tries again
+        assert [t for t in threading.enumerate() if t.name == "rueda-where"]
+        if rueda.rank() == 1:
+            raise ValueError("the cause")
+        try:
+            rueda.barrier()
+        except rueda.PeerLostError as error:
+            print(error)
+    """
+    ended = run(program, 2)
+    assert [e.returncode for e in ended] == [0, 1], ended
+    for each in ended:
+        assert each.output.count("will not be told which line of Python it is at") == 1, each
+        assert "ulimit -u" in each.output
+    assert "the cause" in ended[0].output  # the hooks are in place
+
+
 def test_exit_without_shutdown() -> None:
     check(
         """

@@ -21,6 +21,7 @@ from launching import (
     command,
     environment,
     find_mpirun,
+    run,
     run_to_end,
 )
 from rueda.bench.group import Listener
@@ -185,6 +186,30 @@ def test_no_other_user_joins_some_of_the_ranks(tmp_path: Path) -> None:
     ended = check_under_mpirun(script, 3)
     assert ended.output.count("met") == 2
     assert strangers.answers() == [True, False]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who may become another user")
+@pytest.mark.parametrize("stays_readable", [True, False])
+def test_ranks_become_another_user_as_documented(stays_readable: bool) -> None:
+    program = f"""
+        import ctypes, os, numpy as np, rueda
+        rueda.init()
+        rueda.barrier()
+        os.setuid(65534)
+        if {stays_readable}:
+            ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+        rueda.barrier()
+        try:
+            rueda.allreduce(np.ones(1 << 20), name="large")
+            print("summed")
+        except rueda.TransportError as error:
+            print(error)
+    """
+    for ended in run(program, 2):
+        assert ended.returncode == 0, ended
+        # Where the kernel or a sandbox forbids it from the start, the ranks use shared memory.
+        remedied = "prctl(PR_SET_DUMPABLE, 1) permits it again" in ended.output
+        assert "summed" in ended.output or (remedied and not stays_readable), ended
 
 
 def test_the_secret_is_not_seen(tmp_path: Path) -> None:

@@ -216,6 +216,16 @@ TEST_CASE("a variable with one letter wrong leads to the right one") {
   }
 }
 
+TEST_CASE("paths of what is written do not depend on a later chdir()") {
+  Options options = *read_options(process_environment(), {{"timeline", "trace-%r.json"}});
+  options.flight_recorder = "/records";
+  anchor_paths(options, "/here");
+  CHECK(options.timeline == "/here/trace-%r.json");
+  CHECK(options.flight_recorder == "/records");
+  CHECK(anchored("", "/here").empty());
+  CHECK(anchored("records", "") == "records");  // the working directory has been removed
+}
+
 TEST_CASE("the names of the process's variables are found") {
   ::setenv("RUEDA_NO_SUCH_OPTION", "a=b", 1);
   const auto names = environment_names();
