@@ -8,6 +8,11 @@ part of the traffic that rank 0 has. Beside it, the same rows over ``torch.distr
 one call with the rows' numbers, and with the values in one that adds, on tensors that are cut into a quarter each. The
 two take turns, on the same rows, which are there already.
 
+``step``: what an embedding needs of the others in a step of training: the same number of rows, half of which all ranks
+have, from the table and their gradients to it. Beside it gloo's sparse all-reduce of the same gradients, after which
+each rank still has to add the sums to a table of its own, which it has in full. gloo's bytes are counted as what it
+sends by its algorithm: the rows of each rank, with their numbers, to every other rank.
+
 ``add``: how long an addition of 64 elements to a rank takes whose script multiplies matrices with NumPy, and one whose
 script holds the interpreter's lock.
 
@@ -30,7 +35,7 @@ import numpy as np
 import rueda
 from rueda.server import RowTable, Table
 
-KINDS = ("rows", "add", "dense")
+KINDS = ("rows", "step", "add", "dense")
 COUNTERS = ("control_bytes_sent", "table_bytes_sent")
 
 
@@ -71,7 +76,7 @@ def draw(step: int, count: int, rows: int) -> np.ndarray:
     """Distinct rows of this rank, in ascending order, half of which all ranks have."""
     common = np.random.default_rng(step).integers(rows, size=count)
     own = np.random.default_rng([step, rueda.rank() + 1]).integers(rows, size=count)
-    return np.unique(np.concatenate([common[: count // 2], own]))[:count]
+    return np.unique(np.concatenate([common[: count // 2], own[: count - count // 2]]))
 
 
 class OverRpc:
@@ -186,6 +191,56 @@ def measure_rows(options: argparse.Namespace) -> None:
         other.rpc.shutdown()
 
 
+def measure_step(options: argparse.Namespace) -> None:
+    """Rows of the table, beside sums of sparse gradients."""
+    import torch
+    import torch.distributed as dist
+
+    count = max(1, options.rows // 10_000)
+    rows = draw(0, count, options.rows)
+    delta = np.ones((rows.size, options.width), np.float32)
+    gradient = torch.sparse_coo_tensor(
+        torch.from_numpy(rows)[None],
+        torch.from_numpy(delta),
+        (options.rows, options.width),
+        check_invariants=False,  # which also turns off torch's warning that nothing is checked
+    ).coalesce()
+    folder = rueda.broadcast_object(tempfile.mkdtemp(), 0)
+    store = dist.FileStore(f"{folder}/store", rueda.size())
+    dist.init_process_group("gloo", store=store, rank=rueda.rank(), world_size=rueda.size())
+    with RowTable("step", options.width) as table:
+
+        def step() -> None:
+            table.get(rows).result()
+            table.add(rows, delta).result()
+
+        actions: dict[str, Callable[[], object]] = {
+            "Rueda": step,
+            "gloo": lambda: dist.all_reduce(gradient.clone()),
+        }
+        for action in (*actions.values(), *actions.values()):  # creates the rows
+            action()
+        rueda.barrier()
+        before = sent()
+        for _ in range(options.rounds):
+            step()
+        bytes_sent = rueda.allreduce(np.array([sent() - before]), op=rueda.Sum)[0] / options.rounds
+        took = in_turn(actions, options.rounds)
+        distinct = np.unique(rueda.allgather(rows)).size
+        by_gloo = (rueda.size() - 1) * rueda.size() * rows.size * (8 + 4 * options.width)
+        say(
+            f"step: {1e6 * took['Rueda']:,.0f} us, {bytes_sent:,.0f} bytes sent by all ranks, "
+            f"{bytes_sent / (distinct * (8 + 4 * options.width)):.2f} x {8 + 4 * options.width} "
+            f"for each of {distinct:,} distinct rows"
+        )
+        say(
+            f"gloo's sparse all-reduce: {1e6 * took['gloo']:,.0f} us, {by_gloo:,} bytes, "
+            f"{took['gloo'] / took['Rueda']:.1f} times as long as Rueda's step"
+        )
+        rueda.barrier()
+    dist.destroy_process_group()
+
+
 def measure_add(options: argparse.Namespace) -> None:
     """An addition to rank 0, whose script computes."""
     table = Table("busy", 64, bounds=[0, *[64] * rueda.size()])
@@ -255,7 +310,13 @@ def main() -> None:
     rueda.init()
     say(f"{rueda.size()} ranks on {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
     for kind in options.kinds:
-        {"rows": measure_rows, "add": measure_add, "dense": measure_dense}[kind](options)
+        measure = {
+            "rows": measure_rows,
+            "step": measure_step,
+            "add": measure_add,
+            "dense": measure_dense,
+        }
+        measure[kind](options)
     rueda.shutdown()
 
 
