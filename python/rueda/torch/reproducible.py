@@ -73,9 +73,7 @@ class Reproducible(torch.optim.Optimizer):
     _rueda_leaves: Leaves
     _rueda_gradients: LeafGradients
     _rueda_all_names: dict[torch.Tensor, str]  # of all parameters
-    _rueda_names: dict[
-        torch.Tensor, str
-    ]  # of the trained ones: those that require gradients in this step
+    _rueda_names: dict[torch.Tensor, str]  # of those that require gradients in this step
     _rueda_numbers: dict[torch.Tensor, int]  # of the trained ones among the sums of the gradients
     _rueda_watched: set[torch.Tensor]  # the parameters that have a hook
     _rueda_buffer_names: dict[torch.Tensor, str]

@@ -11,6 +11,7 @@ from functools import partial
 import parallel
 import rueda.horovod.torch as hvd
 import torch
+from rueda.errors import InvalidArgumentError
 from rueda.horovod.exceptions import HorovodInvalidArgumentError, HorovodUsageError
 from rueda.horovod.torch.adasum import combined
 from rueda.horovod.torch.compression import Compressor, FP16Compressor, NoneCompressor
@@ -265,6 +266,31 @@ def check_strides() -> None:
             distributed.step()
             single.step()
         close(shared, alone)
+
+
+def check_adasum_keeps_to_the_schedulers_that_there_were() -> None:
+    shared = model()
+    inner = torch.optim.SGD(shared.parameters(), lr=0.8)
+    scheduler = torch.optim.lr_scheduler.StepLR(inner, 1, 0.5)
+    distributed = hvd.DistributedOptimizer(inner, shared.named_parameters(), op=hvd.Adasum)
+    x, y = batch(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch's, if it sees no step before the scheduler's
+        for renew in (
+            lambda: None,
+            lambda: distributed.load_state_dict(copy.deepcopy(distributed.state_dict())),
+            lambda: hvd.broadcast_optimizer_state(distributed, 0),
+        ):
+            renew()
+            distributed.zero_grad()
+            F.cross_entropy(shared(share(x)), share(y)).backward()
+            distributed.step()
+            scheduler.step()
+    assert distributed.param_groups[0]["lr"] == 0.1
+    same_bits(*shared.parameters())
+    if hvd.size() > 1:  # alone it is an ordinary one, as Horovod's
+        with parallel.raises(InvalidArgumentError, "cannot be copied"):
+            copy.deepcopy(distributed)
 
 
 def check_adasum_optimizer() -> None:
