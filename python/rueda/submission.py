@@ -31,6 +31,7 @@ __all__ = [
     "changed_in_flight",
     "part_name",
     "refuse",
+    "replaced_in_flight",
     "written_in_flight",
 ]
 
@@ -98,6 +99,14 @@ def written_in_flight(name: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"the gradient of '{name}' was modified while it was being reduced, so its values are undefined: "
         f"call synchronize() before you clip, unscale or clear gradients"
+    )
+
+
+def replaced_in_flight(name: str) -> InvalidArgumentError:
+    """The error for a gradient in whose place another tensor, or ``None``, was put. Only this rank raises it, too."""
+    return InvalidArgumentError(
+        f"the gradient of '{name}' was replaced while it was being reduced, so what was to become of the new one is "
+        f"unknown: call synchronize() before you set .grad"
     )
 
 

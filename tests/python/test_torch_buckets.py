@@ -160,7 +160,7 @@ def test_autograd_is_told_when_a_gradient_was_reduced() -> None:
     assert bucket.slots[0].take_in() == ""
     factor = torch.ones(3, requires_grad=True)
     product = (parameter.grad * factor).sum()  # keeps the gradient for its own backward pass
-    bucket.note_versions()
+    bucket.note_submitted()
     assert bucket.give_out() == []
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         product.backward()

@@ -84,7 +84,7 @@ class BucketedGradients:
             why = f"a gradient no longer fits its bucket: {bucket.misfit}"
             bucket.handle = self._reduction.refuse(bucket.name, why, reason=MISFIT)
         else:
-            bucket.note_versions()
+            bucket.note_submitted()
             bucket.handle = self._reduction.start(
                 bucket.flat, bucket.name, priority=bucket.priority
             )

@@ -15,7 +15,7 @@ import torch
 from rueda import _native, dtypes
 from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
-from rueda.submission import changed_in_flight, written_in_flight
+from rueda.submission import changed_in_flight, replaced_in_flight, written_in_flight
 from rueda.torch.gathering import Gathering
 from rueda.torch.shards import is_cut
 from rueda.torch.tensors import (
@@ -220,6 +220,7 @@ class Slot:
         "_memory",
         "_offset",
         "_stride",
+        "_submitted",
         "_view",
         "bucket",
         "dtype",
@@ -247,6 +248,7 @@ class Slot:
         self._view = self._make_view()
         self.pointer = self._view.data_ptr()
         self.version = 0  # of the view, when the bucket was submitted
+        self._submitted: torch.Tensor | None = None  # ``.grad`` at that time
 
     def _make_view(self) -> torch.Tensor:
         # A storage of its own: a copy or a file of one gradient does not contain its whole bucket, and autograd does
@@ -302,9 +304,10 @@ class Slot:
         if not gradient.requires_grad:
             self.parameter.grad = self.view()
 
-    def note_version(self) -> None:
-        """From now on the gradient must not be written."""
+    def note_submitted(self) -> None:
+        """From now on the gradient must not be written or replaced."""
         self.version = version_of(self._view)
+        self._submitted = self.parameter.grad
 
     def _name(self) -> str:
         return self.bucket.names[self.bucket.slots.index(self)]
@@ -312,21 +315,20 @@ class Slot:
     def give_out(self) -> torch.Tensor | None:
         """Sets ``.grad`` to the bucket's content; returns it if autograd must still be told that it was written.
 
-        Raises InvalidArgumentError if it was written or resized meanwhile.
+        Raises InvalidArgumentError if it was written, resized or replaced meanwhile.
         """
-        gradient = self.parameter.grad
-        if gradient is None:  # removed meanwhile
-            self.parameter.grad = self.view()
-        elif gradient.shape != self.shape:
+        gradient, submitted, self._submitted = self.parameter.grad, self._submitted, None
+        if gradient is None or gradient is not submitted:
+            raise replaced_in_flight(self._name())
+        if gradient.shape != self.shape:
             change = f"was resized from {list(self.shape)} to {list(gradient.shape)}"
             raise changed_in_flight(f"the gradient of '{self._name()}'", change)
-        elif gradient is self._view and version_of(gradient) != self.version:
+        if gradient is self._view and version_of(gradient) != self.version:
             raise written_in_flight(self._name())
-        elif not self._holds(gradient):  # part of a graph, or replaced meanwhile
-            with torch.no_grad():
-                gradient.copy_(self.view())
-        else:
+        if self._holds(gradient):
             return gradient
+        with torch.no_grad():  # part of a graph
+            gradient.copy_(self.view())
         return None
 
     def _holds(self, gradient: torch.Tensor) -> bool:
@@ -380,10 +382,10 @@ class Bucket:
         if self.gathering is not None:
             self.gathering.start_over()
 
-    def note_versions(self) -> None:
-        """Called before the bucket is reduced: from now on its gradients must not be written."""
+    def note_submitted(self) -> None:
+        """Called before the bucket is reduced: from now on its gradients must not be written or replaced."""
         for slot in self.slots:
-            slot.note_version()
+            slot.note_submitted()
 
     def give_out(self) -> list[Exception]:
         """Sets each ``.grad`` to the bucket's content; returns an error for each that was changed meanwhile."""

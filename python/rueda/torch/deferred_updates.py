@@ -50,6 +50,8 @@ def cannot_defer() -> str:
         return (
             "a torch function mode, such as torch.device() or torch.set_default_device(), is active"
         )
+    if torch._C._current_graph_task_id() >= 0:
+        return "backward() is running, and the modes that its hooks enter end with the hook"
     if torch._dynamo.utils.counters["frames"]:
         return "torch.compile() is in use, and compiled code reads parameters unnoticed"
     return ""
@@ -68,7 +70,7 @@ class DeferredUpdates(TorchFunctionMode):
 
     While updates are pending, torch reports every function, method and attribute access that gets a parameter in this
     thread. Anything that reads a parameter's memory in another way sees the old values until finish(): a view or NumPy
-    array made earlier, another thread, TorchScript.
+    array made earlier, another thread, TorchScript, the transformations of torch.func.
     """
 
     def __init__(self) -> None:
@@ -82,9 +84,9 @@ class DeferredUpdates(TorchFunctionMode):
         assert not self._left
         self._left = {id(p): update for update in updates for p in update.parameters}
         self._finished = finished
-        if not self._is_entered:
+        if not self._is_active():
             self.__enter__()  # type: ignore[no-untyped-call]
-            self._is_entered = True
+        self._is_entered = True
 
     def are_left(self) -> bool:
         """Whether any update is pending."""
@@ -103,8 +105,12 @@ class DeferredUpdates(TorchFunctionMode):
                 self._make(next(iter(self._left.values())))
         stack = _active_modes()
         if stack and stack[-1] is self:
-            self._is_entered = False
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        self._is_entered = self._is_active()
+
+    def _is_active(self) -> bool:
+        """Whether this thread's functions are reported."""
+        return any(mode is self for mode in _active_modes())
 
     def __torch_function__(
         self,

@@ -32,6 +32,7 @@ from rueda.torch.compression_state import (
     load_compression_state,
 )
 from rueda.torch.gradient_memory import keep_gradients_in_heap
+from rueda.torch.profiling import marked
 from rueda.torch.separate_gradients import (
     MISFIT,
     Group,
@@ -260,8 +261,9 @@ class GradientReducer:
         """Submits zeros for missing gradients, then waits until every ``.grad`` is reduced."""
         if self.is_member:
             reducing = self._begin_rest()
-            errors, unfit = self._bucketed.receive(reducing.buckets)
-            others, frozen = self._separate.receive(reducing.separate)
+            with marked("wait for gradients"):
+                errors, unfit = self._bucketed.receive(reducing.buckets)
+                others, frozen = self._separate.receive(reducing.separate)
             self._end_part(errors + others, unfit, frozen)
             self._gather_momentum()
             self._agree_anew(unfit, reducing.order)

@@ -343,11 +343,11 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
       bit, as without. Only for the torch optimizers that update each element from its own gradient. Any torch function,
       method or attribute access that uses a parameter sees it updated, such as ``state_dict()`` or a norm or average of
       weights, and so does ``.grad``, but only in the thread that calls step(). Call ``finish_updates()`` after step()
-      before another thread, TorchScript, or a NumPy array or view made earlier reads a parameter's memory, before a
-      model is compiled, and before you read ``optimizer.state``. An error of a reduction is raised at that use; other
-      parameters are updated. Clear gradients with ``optimizer.zero_grad()``, since ``model.zero_grad()`` waits. step()
-      waits as usual with a closure, after synchronize(), with hooks of step(), in the first step, with torch.compile()
-      and within ``torch.device(...)``.
+      before another thread, TorchScript, a transformation of torch.func, or a NumPy array or view made earlier reads a
+      parameter's memory, before a model is compiled, and before you read ``optimizer.state``. An error of a reduction
+      is raised at that use; other parameters are updated. Clear gradients with ``optimizer.zero_grad()``, since
+      ``model.zero_grad()`` waits. step() waits as usual with a closure, after synchronize(), with hooks of step(), in
+      the first step, in hooks of backward(), with torch.compile() and within ``torch.device(...)``.
     - ``check_every``: each time this many steps have been taken, which all ranks count alike, the parameters of all
       ranks are compared bit by bit, see :func:`check_agreement`. If less than half of the ranks differ, they get the
       majority's parameters, with a warning that names rank, tensor and element; otherwise :class:`DivergenceError` is
@@ -379,8 +379,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     the gradients so that they can be clipped; ``skip_synchronize()``, a context in which step() does not;
     ``set_backward_passes_per_step(n)``; and ``gradient_buckets()``.
     zero_grad() between backward() and step(), and more backward passes than agreed, raise
-    :class:`rueda.InvalidArgumentError`. So does step() on a rank on which a gradient was written or resized while it
-    was being reduced; the other ranks cannot know, and take their step.
+    :class:`rueda.InvalidArgumentError`. So does step() on a rank on which a gradient was written, resized or replaced
+    while it was being reduced; the other ranks cannot know, and take their step.
 
     Gradients are being reduced from backward() on: anything else that reads or writes them must come after
     synchronize(). With a ``GradScaler``, call it before ``scaler.unscale_()`` and ``scaler.step()``, so that all ranks

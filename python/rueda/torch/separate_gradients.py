@@ -6,7 +6,7 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from rueda.submission import (
     Collectives,
     changed_in_flight,
     refuse,
+    replaced_in_flight,
     written_in_flight,
 )
 from rueda.torch.buckets import Slot
@@ -129,6 +130,10 @@ class InFlight:
     gradient: torch.Tensor | None = None  # as it was submitted; `wire` may be another tensor
     shape: torch.Size | None = None  # of the gradient
     version: int | None = None  # the gradient's after submission, if that can reveal writes
+    submitted: torch.Tensor | None = field(init=False)  # ``.grad`` at that time
+
+    def __post_init__(self) -> None:
+        self.submitted = self.parameter.grad
 
 
 class Watched:
@@ -420,18 +425,19 @@ class SeparateGradients:
 
     def _take(self, gradient: InFlight, result: object) -> None:
         parameter, wire = gradient.parameter, gradient.wire
+        if wire is None and not isinstance(result, torch.Tensor):
+            return  # was refused
+        if parameter.grad is not gradient.submitted:
+            raise replaced_in_flight(gradient.name)
         if wire is None:
-            if isinstance(result, torch.Tensor):
-                parameter.grad = result
+            parameter.grad = result
             return
         if gradient.sparse_dimensions:
             reduced = self._compression.decompress(wire, gradient.dtype)
             parameter.grad = reduced.to_sparse(gradient.sparse_dimensions)
             return
         if parameter.grad is None:
-            if not parameter.requires_grad:
-                return
-            parameter.grad = torch.zeros_like(parameter)  # was removed meanwhile
+            return  # of a frozen parameter, which is in a group with others
         target = local_of(parameter.grad)
         if gradient.shape is not None and target.shape != gradient.shape:
             change = f"was resized from {list(gradient.shape)} to {list(target.shape)}"

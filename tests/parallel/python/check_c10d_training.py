@@ -7,6 +7,7 @@ Parameters are compared after several steps with momentum, to 1e-5; they are flo
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -338,6 +339,23 @@ def check_sparse_gradients() -> None:
             (alone(theirs).sum() / size).backward()
         assert table.weight.grad.is_sparse
         torch.testing.assert_close(table.weight.grad.to_dense(), alone.weight.grad.to_dense())
+
+
+def check_traces_of_the_profiler_show_collectives() -> None:
+    x = torch.ones(3)
+    model = DistributedDataParallel(nn.Linear(3, 1))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        dist.all_reduce(x)
+        dist.broadcast(x, 0, async_op=True).wait()
+        model(x).sum().backward()
+    shown = Counter(event.name for event in profile.events() if event.name.startswith("rueda:"))
+    assert shown["rueda:broadcast"] == 1, shown
+    assert shown["rueda:allreduce"] == 2, shown  # one of them DistributedDataParallel's
+    assert shown["rueda:wait"] >= 1, shown
+    with torch.profiler.profile() as profile:
+        pass
+    dist.all_reduce(x)
+    assert not profile.events()
 
 
 if __name__ == "__main__":

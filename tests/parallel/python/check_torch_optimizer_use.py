@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import warnings
 
 import numpy as np
@@ -578,6 +579,15 @@ def check_a_scaler_before_the_last_pass_is_synchronized() -> None:
     same_bits(*shared.parameters())
 
 
+def check_a_trace_of_the_profiler_shows_the_wait() -> None:
+    shared, distributed, _, _ = pair(sgd)
+    x, y = batch(0)
+    F.cross_entropy(shared(share(x)), share(y)).backward()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        distributed.step()
+    assert "rueda:wait for gradients" in {event.name for event in profile.events()}
+
+
 def check_gradients_written_in_flight() -> None:
     """E.g. by clipping without synchronize(), which would make each rank's parameters differ."""
     for views in (True, False):
@@ -599,6 +609,45 @@ def check_gradients_written_in_flight() -> None:
             train(shared, distributed, alone, single, steps=2)
             close(shared, alone)
             same_bits(*shared.parameters())
+
+
+def check_gradients_replaced_in_flight() -> None:
+    """E.g. by clipping or by model.zero_grad(), which sets them to None: the average would take their place."""
+
+    def scaled(model: nn.Module) -> None:
+        for parameter in model.parameters():
+            parameter.grad = parameter.grad * 0.5
+
+    for views, groups, change in itertools.product(
+        (True, False), (None, 1), (scaled, nn.Module.zero_grad)
+    ):
+        shared, distributed, alone, single = pair(sgd, gradient_as_bucket_view=views, groups=groups)
+        train(shared, distributed, alone, single, steps=2)
+        before = [parameter.detach().clone() for parameter in shared.parameters()]
+        x, y = batch(5)
+        F.cross_entropy(shared(share(x)), share(y)).backward()
+        change(shared)
+        told = ("the gradient of '", "was replaced", "call synchronize() before")
+        with parallel.raises(rueda.InvalidArgumentError, *told):
+            distributed.step()
+        assert all(map(torch.equal, shared.parameters(), before))
+        distributed.zero_grad()
+        train(shared, distributed, alone, single, steps=2)
+        close(shared, alone)
+        same_bits(*shared.parameters())
+
+
+def check_sparse_gradients_replaced_in_flight() -> None:
+    table = nn.Embedding(5, 2, sparse=True)
+    optimizer = rt.DistributedOptimizer(
+        torch.optim.SGD(table.parameters(), lr=0.1), table.named_parameters()
+    )
+    for change in (None, torch.clone):
+        table(torch.tensor([1, 2])).sum().backward()
+        table.weight.grad = change and change(table.weight.grad)
+        with parallel.raises(rueda.InvalidArgumentError, "'weight' was replaced"):
+            optimizer.step()
+        optimizer.zero_grad()
 
 
 def check_gradients_that_are_parts_of_one_tensor() -> None:

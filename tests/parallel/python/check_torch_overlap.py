@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 import warnings
 from collections.abc import Callable
 
@@ -204,6 +205,42 @@ def check_step_waits_where_it_must_and_says_why() -> None:
             assert train(module, optimizer, 1) == 0
     assert ["hooks of step()" in str(warning.message) for warning in told] == [True]
     assert train(module, optimizer, 2) == 2
+
+
+def check_step_within_backward_waits() -> None:
+    """What its hooks enter, such as the mode that makes deferred updates, ends with the hook."""
+    late, optimizer, early, usual = pair()
+    for module, each in ((late, optimizer), (early, usual)):
+        train(module, each, 2)
+
+        def step(_: torch.Tensor, each: Optimizer = each) -> None:
+            torch.autograd.Variable._execution_engine.queue_callback(each.step)
+
+        handle = module.outer.bias.register_post_accumulate_grad_hook(step)
+        for number in range(3):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                backward(module, number)
+            assert not each._rueda_deferred.are_left()
+            each.zero_grad()
+        handle.remove()
+        train(module, each, 2)
+    same(late, early)
+
+
+def check_updates_left_by_another_thread_are_found_here() -> None:
+    """A mode is a thread's: the next step() of this thread enters it again."""
+    late, optimizer, early, usual = pair()
+    for module, each in ((late, optimizer), (early, usual)):
+        train(module, each, 2)
+        backward(module, 2)
+        elsewhere = threading.Thread(target=each.step)
+        elsewhere.start()
+        elsewhere.join()
+        each.finish_updates()
+        each.zero_grad()
+        train(module, each, 3)
+    same(late, early)
 
 
 def check_an_optimizer_that_updates_parameters_together_is_refused() -> None:

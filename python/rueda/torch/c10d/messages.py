@@ -14,6 +14,7 @@ from rueda.torch.c10d.operations import Operations
 from rueda.torch.c10d.placement import ON_HOST, OnGpu, placement_of
 from rueda.torch.c10d.work import MessageWork, RuedaWork
 from rueda.torch.compiling import never_compiled
+from rueda.torch.profiling import marked
 
 __all__ = ["Messages"]
 
@@ -39,15 +40,16 @@ class Messages(Operations):
             tensor, view = read(tensor.cpu())
         target = self._world_rank(dstRank)
         set_id = self._membership.set_id
-        work = RuedaWork(
-            f"the send of {list(tensor.shape)} to rank {dstRank} with tag {tag}",
-            lambda: [_native.send(view.pointer, view.shape, view.dtype, target, tag, set_id)],
-            lambda _: [tensors[0]],
-            tensor,
-            self._timeout,
-            on_fatal=self._fatal_listener(),
-            placement=placement,
-        )
+        with marked("send"):
+            work = RuedaWork(
+                f"the send of {list(tensor.shape)} to rank {dstRank} with tag {tag}",
+                lambda: [_native.send(view.pointer, view.shape, view.dtype, target, tag, set_id)],
+                lambda _: [tensors[0]],
+                tensor,
+                self._timeout,
+                on_fatal=self._fatal_listener(),
+                placement=placement,
+            )
         return self._begun(work)
 
     def recv(
@@ -81,16 +83,17 @@ class Messages(Operations):
             target.give()
             return [tensors[0]]
 
-        work = MessageWork(
-            f"the receive of {list(view.shape)} from {whom} with tag {tag}",
-            lambda: [_native.recv(view.pointer, view.shape, view.dtype, source, tag, set_id)],
-            finish,
-            (target, received),
-            self._timeout,
-            self._membership.ranks.index,
-            self._fatal_listener(),
-            placement,
-        )
+        with marked("recv"):
+            work = MessageWork(
+                f"the receive of {list(view.shape)} from {whom} with tag {tag}",
+                lambda: [_native.recv(view.pointer, view.shape, view.dtype, source, tag, set_id)],
+                finish,
+                (target, received),
+                self._timeout,
+                self._membership.ranks.index,
+                self._fatal_listener(),
+                placement,
+            )
         return self._begun(work)
 
     def _message(self, tensors: Sequence[torch.Tensor], what: str) -> tuple[torch.Tensor, View]:

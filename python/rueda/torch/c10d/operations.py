@@ -26,6 +26,7 @@ from rueda.torch.c10d.names import Names
 from rueda.torch.c10d.placement import ON_HOST, Placement
 from rueda.torch.c10d.work import DoneWork, RuedaWork
 from rueda.torch.compiling import never_compiled
+from rueda.torch.profiling import marked
 
 __all__ = ["Membership", "Operations", "part_of"]
 
@@ -209,9 +210,10 @@ class Operations(dist.ProcessGroup):
         seconds, name = self._prepared(signature, options)
         submit = partial(begin, name)
         work_of = partial(self._work, what, name, finish, references, seconds, placement, make)
-        if placement is ON_HOST and make is RuedaWork and self._waits_at_once(options):
-            return _at_once(submit, [], finish, references, seconds, work_of)
-        return self._begun(work_of(submit))
+        with marked(what):
+            if placement is ON_HOST and make is RuedaWork and self._waits_at_once(options):
+                return _at_once(submit, [], finish, references, seconds, work_of)
+            return self._begun(work_of(submit))
 
     def _collective_at_once(
         self,
@@ -229,14 +231,15 @@ class Operations(dist.ProcessGroup):
         seconds, name = self._prepared(signature, options)
         begun: list[_native.Handle] = []
         work_of = partial(self._work, what, name, finish, references, seconds, ON_HOST, RuedaWork)
-        return _at_once(
-            lambda: [do(name, begun, seconds)],
-            begun,
-            finish,
-            references,
-            seconds,
-            work_of,
-        )
+        with marked(what):
+            return _at_once(
+                lambda: [do(name, begun, seconds)],
+                begun,
+                finish,
+                references,
+                seconds,
+                work_of,
+            )
 
     def _prepared(self, signature: Hashable, options: Any) -> tuple[float, str]:
         """The timeout and the name of a collective that is about to begin."""

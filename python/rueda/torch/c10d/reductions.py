@@ -43,6 +43,7 @@ from rueda.torch.c10d.sparse import SparseExchange, SparseWork
 from rueda.torch.c10d.work import FATAL, DoneWork, say_timed_out
 from rueda.torch.compiling import never_compiled
 from rueda.torch.compression import Compression
+from rueda.torch.profiling import marked
 from rueda.torch.sparse_steps import SparseAllreduce
 from rueda.torch.tensors import TorchAdapter, usual_memory_of
 
@@ -231,20 +232,21 @@ class Reductions(Operations):
         if not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
         try:
-            _native.allreduce_memory(
-                tensor,
-                tensor,
-                pointer,
-                pointer,
-                shape,
-                code,
-                name,
-                reduction,
-                factor,
-                1.0,
-                self._membership.set_id,
-                seconds,
-            )
+            with marked("allreduce"):
+                _native.allreduce_memory(
+                    tensor,
+                    tensor,
+                    pointer,
+                    pointer,
+                    shape,
+                    code,
+                    name,
+                    reduction,
+                    factor,
+                    1.0,
+                    self._membership.set_id,
+                    seconds,
+                )
         except FATAL as error:
             say_timed_out(error, seconds)
             self._fatal_listener()(error)

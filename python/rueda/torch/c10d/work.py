@@ -24,6 +24,7 @@ from rueda.torch.c10d.arguments import tensors_in
 from rueda.torch.c10d.placement import ON_HOST, Placement
 from rueda.torch.compiling import never_compiled
 from rueda.torch.completions import Completions
+from rueda.torch.profiling import marked
 
 __all__ = [
     "DEADLINE",
@@ -150,10 +151,11 @@ class RuedaWork(Work):
             on_longer(seconds)
         now = time.monotonic()
         end = now + seconds if seconds > 0 else max(now, self.deadline)
-        for native in self._natives:
-            if not native.wait(max(0.0, end - time.monotonic())):
-                raise self._tell_fatal(self._late(seconds if seconds > 0 else self._timeout))
-        self._settle(aside=False)
+        with marked("wait"):
+            for native in self._natives:
+                if not native.wait(max(0.0, end - time.monotonic())):
+                    raise self._tell_fatal(self._late(seconds if seconds > 0 else self._timeout))
+            self._settle(aside=False)
 
     def is_completed(self) -> bool:
         """Whether the operation is done, with results in place or with an error.
