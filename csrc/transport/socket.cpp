@@ -433,8 +433,20 @@ std::string random_name() {
   return hexadecimal(std::as_bytes(std::span(bytes)));
 }
 
+namespace {
+
+std::string text_of(int error) {
+  std::string text = std::strerror(error);
+  if (error == EBADF || error == ENOTSOCK) {
+    text += ": the program here has closed a file descriptor of Rueda's, as os.closerange() does";
+  }
+  return text;
+}
+
+}  // namespace
+
 Status system_error(std::string_view what, int error) {
-  return Status(ErrorCode::transport, str(what, ": ", std::strerror(error)));
+  return Status(ErrorCode::transport, str(what, ": ", text_of(error)));
 }
 
 Status connection_error(std::string_view what, int error) {
@@ -443,8 +455,7 @@ Status connection_error(std::string_view what, int error) {
   if (error == ECONNRESET || error == EPIPE || lacks_resources(error)) {
     reason = ErrorReason::unspecified;
   }
-  return Status(ErrorCode::transport, str(what, ": ", std::strerror(error)), -1,
-                {.reason = reason});
+  return Status(ErrorCode::transport, str(what, ": ", text_of(error)), -1, {.reason = reason});
 }
 
 }  // namespace rueda

@@ -88,6 +88,17 @@ def test_a_rank_that_is_killed(number: signal.Signals) -> None:
         assert "PeerLostError 1 " in ended[rank].output
 
 
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_a_program_that_closes_descriptors_that_are_not_its_own(transport: str) -> None:
+    act = "import os; os.closerange(3, 1024)"
+    ended = run(
+        WAIT_FOR_THE_OTHERS.format(act=act), 2, extra={"RUEDA_TRANSPORT": transport}, limit=60
+    )
+    assert [e.returncode for e in ended] == [7, 7], ended
+    assert "the program here has closed a file descriptor of Rueda's" in ended[1].output
+    assert "PeerLostError 1 " in ended[0].output
+
+
 def test_messages_with_a_rank_that_dies() -> None:
     """A rank that waits to receive from it or anyone, or to send to it, learns of the loss."""
     program = """

@@ -15,8 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from rueda.errors import InvalidArgumentError
+
 __all__ = [
     "Checkpoint",
+    "absolute",
     "available",
     "latest",
     "make",
@@ -30,6 +33,13 @@ __all__ = [
 
 _COMPLETE = re.compile(r"(\d{6,})-step-(\d+)", re.ASCII)
 _WRITING, _REMOVING = ".writing-", ".removing-"
+
+
+def absolute(folder: str | os.PathLike[str]) -> Path:
+    """A folder as the application names it. Raises InvalidArgumentError for an empty name, as of an unset variable."""
+    if not os.fspath(folder):
+        raise InvalidArgumentError("the folder's name is empty: '.' is the present folder")
+    return Path(os.path.abspath(folder))
 
 
 @dataclass(frozen=True, order=True)

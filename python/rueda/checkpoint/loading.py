@@ -12,7 +12,7 @@ from typing import Any
 from rueda import lifecycle
 from rueda.checkpoint.agreement import agree
 from rueda.checkpoint.content import kind_of, state_of
-from rueda.checkpoint.folder import Checkpoint, available
+from rueda.checkpoint.folder import Checkpoint, absolute, available
 from rueda.checkpoint.problems import Problem, problem_of, raise_first
 from rueda.checkpoint.reading import Reading
 from rueda.checkpoint.saving import wait_for_save
@@ -78,7 +78,7 @@ def load(folder: str | os.PathLike[str], *, step: int | None = None, **state: An
     problem: Exception | None = None
     details: dict[str, object] = {"call": "load", "step": step}
     try:
-        path = Path(os.path.abspath(folder))
+        path = absolute(folder)
         details |= {"folder": str(path), "states": sorted(state)}
         if step is not None:
             operator.index(step)

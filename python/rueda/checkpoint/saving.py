@@ -16,7 +16,7 @@ from typing import Any
 from rueda import lifecycle
 from rueda.checkpoint.agreement import WorldBeside, agree
 from rueda.checkpoint.content import collect, described
-from rueda.checkpoint.folder import Checkpoint, temporary
+from rueda.checkpoint.folder import Checkpoint, absolute, temporary
 from rueda.checkpoint.problems import CheckpointError, Problem, problem_of, raise_first
 from rueda.checkpoint.snapshot import Entries, Snapshot, Snapshots
 from rueda.checkpoint.writing import finish, write_share
@@ -170,7 +170,7 @@ class _Saver:
         problem: Exception | None = None
         details: dict[str, object] = {"call": "save", "step": step, "keep": keep}
         try:
-            path = Path(os.path.abspath(folder))
+            path = absolute(folder)
             details["folder"] = str(path)
             step = _whole("step", step, 0)
             keep = None if keep is None else _whole("keep", keep, 1)

@@ -479,6 +479,9 @@ def check_what_cannot_be_saved_is_refused_by_all() -> None:
                 ck.save(path, step if last else 1)
         with parallel.raises(rueda.InvalidArgumentError, where, "NoneType"):
             ck.save(None if last else path, 1)
+        for act in (lambda name: ck.save(name, 1), ck.load):
+            with parallel.raises(rueda.InvalidArgumentError, where, "name is empty"):
+                act("" if last else path)
         with parallel.raises(rueda.InvalidArgumentError, "rank 0: extra cannot be pickled"):
             ck.save(path, 1, extra=lambda: None)
         assert not path.exists()
