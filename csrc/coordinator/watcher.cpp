@@ -15,6 +15,14 @@
 
 namespace rueda {
 
+namespace {
+
+// How long stop() waits at most where the program has closed all descriptors, so that nothing ends
+// poll() any more; in milliseconds. Otherwise a wake-up for nothing.
+constexpr int looks_every = 5000;
+
+}  // namespace
+
 Status Watcher::start(int first, int second, std::function<void()> notify) {
   stop_fd_.reset(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!stop_fd_) return {ErrorCode::initialization, str("eventfd: ", std::strerror(errno))};
@@ -40,8 +48,9 @@ void Watcher::watch(int first, int second) {
   for (;;) {
     std::array<pollfd, 3> watched{pollfd{stop_fd_.get(), POLLIN, 0}, pollfd{first, POLLIN, 0},
                                   pollfd{second, POLLIN, 0}};
-    if (::poll(watched.data(), watched.size(), -1) < 0) continue;
-    if (watched[0].revents != 0) return;
+    const int ready = ::poll(watched.data(), watched.size(), looks_every);
+    if (watched[0].revents != 0 || state_.load() == stopping) return;
+    if (ready <= 0) continue;
     second_.store(watched[2].revents != 0);
     std::uint32_t expected = watching;
     if (!state_.compare_exchange_strong(expected, seen)) return;

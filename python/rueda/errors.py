@@ -73,6 +73,14 @@ class RuedaError(RuntimeError):
         self.values = values
 
 
+def error_in(error: BaseException) -> RuedaError | None:
+    """Rueda's error behind an exception: itself, or what a compatible API has translated; ``None`` without any."""
+    if isinstance(error, RuedaError):
+        return error
+    told = getattr(error, "translated_from", None)
+    return told if isinstance(told, RuedaError) else None
+
+
 class InvalidArgumentError(RuedaError, ValueError):
     """A value that can never work, such as a non-contiguous array for an in-place operation.
 

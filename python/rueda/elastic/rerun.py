@@ -6,45 +6,58 @@ import functools
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from rueda.elastic.name_counts import align_names
 from rueda.errors import (
     DuplicateNameError,
     InvalidArgumentError,
     MismatchError,
     NotInitializedError,
+    PeerLostError,
     UnsupportedError,
+    error_in,
 )
+from rueda.recovery import is_loss
 
-__all__ = ["LASTING", "begun_anew"]
+__all__ = ["begun_anew", "recurs"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Errors that would only happen again.
-LASTING = (
+_LASTING = (
     DuplicateNameError,
     InvalidArgumentError,
     MismatchError,
     NotInitializedError,
     UnsupportedError,
 )
+
+
+def recurs(error: BaseException) -> bool:
+    """Whether an error would only happen again in another world.
+
+    Classes elsewhere, such as DivergenceError, say so by the attribute ``recurs``.
+    """
+    if isinstance(error.__cause__, PeerLostError):
+        return False
+    return isinstance(error, _LASTING) or bool(getattr(error, "recurs", False))
 
 
 def begun_anew(
     func: Callable[Concatenate[Any, P], T],
     *,
     interrupts: type[Exception],
-    failures: tuple[type[Exception], ...],
     check: Callable[[Exception], None],
     reset: Callable[[], None],
     update: Callable[[], list[int] | None] | None,
 ) -> Callable[Concatenate[Any, P], T]:
     """The function ``func(state, ...)``, restarted from the state whenever the world is formed again.
 
-    The state is synchronised first, unless the previous interrupt had a true ``skip_sync``. After one of ``failures``
-    it is restored; ``check`` raises instead if retrying is pointless. After one of ``interrupts`` the state is kept,
-    and ``update`` is called. If that returns who has joined, possibly nobody, the world is as it should be, and
-    ``reset`` is not called. The state's ``on_reset()`` follows. Newcomers are given the state even if the interrupt
-    knew of none, and so are ranks that were already in the new world when it broke.
+    The state is synchronised first, unless the previous interrupt had a true ``skip_sync``. After one of ``interrupts``
+    it is kept, and ``update`` is called. After any other exception it is restored; ``check`` raises instead if another
+    world would not help. If ``update`` returns who has joined, possibly nobody, the world is as it should be, and
+    ``reset`` is not called. The state's ``on_reset()`` follows; a rank that is lost during that is a failure like any
+    other. Newcomers are given the state even if the interrupt knew of none, and so are ranks that were already in the
+    new world when it broke.
     """
 
     @functools.wraps(func)
@@ -55,20 +68,30 @@ def begun_anew(
             try:
                 if not skip_sync:
                     state.sync()
+                align_names()
                 return func(state, *args, **kwargs)
             except interrupts as interrupt:
                 skip_sync = bool(getattr(interrupt, "skip_sync", False))
                 is_update = True
-            except failures as error:
+            except Exception as error:
                 check(error)
                 state.restore()
                 skip_sync = False
-            joined = None
-            if is_update and update is not None:
-                joined = update()
-                skip_sync = skip_sync and joined == []
-            if joined is None:
-                reset()
-            state.on_reset()
+            while True:
+                joined = None
+                if is_update and update is not None:
+                    joined = update()
+                    skip_sync = skip_sync and joined == []
+                if joined is None:
+                    reset()
+                try:
+                    state.on_reset()
+                    break
+                except Exception as error:
+                    told = error_in(error)
+                    if told is None or not is_loss(told):
+                        raise
+                    state.restore()
+                    skip_sync = is_update = False
 
     return wrapper  # type: ignore[return-value]  # its first parameter has a name

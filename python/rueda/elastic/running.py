@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rueda.elastic.changes import change
-from rueda.elastic.rerun import LASTING, begun_anew
+from rueda.elastic.rerun import begun_anew, recurs
 from rueda.elastic.state import ChangeWanted, StateIsLost
-from rueda.errors import PeerLostError, RuedaError, ShutdownError
+from rueda.errors import PeerLostError, ShutdownError, error_in
 from rueda.recovery import can_recover, recover
 
 __all__ = ["run"]
@@ -31,7 +31,8 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
 
     Raises, in addition to what the function raises: :class:`rueda.PeerLostError` if this rank must stop or the job was
     started without recovery, see :func:`rueda.recover`; errors that would only come back, such as
-    :class:`rueda.MismatchError`; and what :meth:`rueda.elastic.State.sync` raises.
+    :class:`rueda.MismatchError`, :class:`rueda.torch.DivergenceError` or a
+    :class:`rueda.checkpoint.CheckpointError` because of a full disk; and what :meth:`rueda.elastic.State.sync` raises.
 
     Example::
 
@@ -47,7 +48,6 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
     return begun_anew(
         func,
         interrupts=ChangeWanted,
-        failures=(RuedaError,),
         check=_check,
         reset=_reset,
         update=_update,
@@ -55,7 +55,8 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
 
 
 def _check(error: Exception) -> None:
-    if isinstance(error, (*LASTING, StateIsLost)) or not can_recover():
+    told = error_in(error)
+    if told is None or recurs(told) or isinstance(told, StateIsLost) or not can_recover():
         raise error
 
 

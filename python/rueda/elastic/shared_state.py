@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rueda.torch.replay import Shadow
     from rueda.torch.state_pieces import TensorState
 
-__all__ = ["SharedState", "misfits"]
+__all__ = ["SharedState", "misfits", "strays_of"]
 
 
 class SharedState:
@@ -34,7 +34,7 @@ class SharedState:
                 )
             if hasattr(part, "_rueda_strategy"):
                 raise InvalidArgumentError(
-                    "an optimizer of rueda.torch.wrap(): steps() takes one of DistributedOptimizer()"
+                    "an optimizer of rueda.torch.wrap(): an elastic job takes one of DistributedOptimizer()"
                 )
         optimizers = [part for part in parts if _is_optimizer(part)]
         if len(optimizers) > 1:
@@ -79,9 +79,19 @@ class SharedState:
             optimizer.load_state_dict(optimizer.state_dict())
 
     def take_world(self) -> None:
-        """Called when the world has changed."""
+        """Called when the world has changed: leaves are divided anew, and so are, by loading their state, samples."""
         if self.has_leaves:
             self._optimizer.divide_anew()
+        for _, part in self._objects():
+            part.load_state_dict(part.state_dict())
+
+    def _objects(self) -> list[tuple[int, Any]]:
+        """The parts that are neither a model nor an optimizer, such as samplers and schedulers, with their numbers."""
+        return [
+            (number, part)
+            for number, part in enumerate(self._parts)
+            if not (_is_optimizer(part) or _is_module(part))
+        ]
 
     def computed_leaves(self) -> list[int]:
         """The leaves of the step that was given up whose results this rank still has."""
@@ -118,8 +128,7 @@ class SharedState:
         """
         objects = [
             (part, broadcast_object(part.state_dict(), sources[0], f"elastic.state.{number}"))
-            for number, part in enumerate(self._parts)
-            if not (_is_optimizer(part) or _is_module(part))
+            for number, part in self._objects()
         ]
         if self._optimizer is not None or self._modules:
             from rueda.torch.state_exchange import exchange_state
@@ -134,6 +143,20 @@ class SharedState:
     def outlines(self) -> list[dict[str, str]]:
         """For each part, what must be the same everywhere before values can be."""
         return [_outline(part) for part in self._parts]
+
+
+def strays_of(parts: Iterable[Any]) -> list[Any]:
+    """The optimizers' parameters that belong to none of the modules, such as those of a loss."""
+    parts = list(parts)
+    owned = {id(each) for part in parts if _is_module(part) for each in part.parameters()}
+    optimized = [
+        each
+        for part in parts
+        if _is_optimizer(part)
+        for group in part.param_groups
+        for each in group["params"]
+    ]
+    return [each for each in optimized if id(each) not in owned]
 
 
 def misfits(states: Iterable[SharedState], source: int) -> dict[int, str]:
@@ -169,15 +192,19 @@ def _outline(part: Any) -> dict[str, str]:
     outline = {"its type": type(part).__name__}
     if _is_module(part):
         for name, value in part.state_dict().items():
-            outline[f"'{name}'"] = (
-                f"{tuple(value.shape)} of {value.dtype}" if _is_tensor(value) else "no tensor"
-            )
+            outline[f"'{name}'"] = _kind(value)
     elif _is_optimizer(part):
         for number, group in enumerate(part.param_groups):
             outline[f"the number of parameters in group {number}"] = str(len(group["params"]))
+            for place, each in enumerate(group["params"]):
+                outline[f"parameter {place} of group {number}"] = _kind(each)
         if hasattr(part, "_rueda_leaves"):  # of DistributedOptimizer(reproducible=True)
             outline["the number of leaves"] = str(part._rueda_leaves.count)
     return outline
+
+
+def _kind(value: Any) -> str:
+    return f"{tuple(value.shape)} of {value.dtype}" if _is_tensor(value) else "no tensor"
 
 
 def _is_module(part: Any) -> bool:

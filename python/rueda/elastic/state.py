@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rueda.elastic.changes import part_with, wanted
 from rueda.elastic.joining import came_late
 from rueda.elastic.question import Question
-from rueda.elastic.shared_state import SharedState, misfits
-from rueda.errors import InitializationError, InvalidArgumentError
+from rueda.elastic.shared_state import SharedState, misfits, strays_of
+from rueda.errors import InitializationError, InvalidArgumentError, RuedaError
 from rueda.lifecycle import rank
 from rueda.objects import allgather_object, broadcast_object
 
@@ -90,7 +90,18 @@ class State:
 
     def save(self) -> None:
         """Stores copies in this process's memory; not collective."""
-        self._saved = {name: copy.deepcopy(self._content(name)) for name in self._names}
+        self._saved = {name: self._copy(name) for name in self._names}
+        self._saved_strays = [each.detach().clone() for each in self._strays()]
+
+    def _copy(self, name: str) -> Any:
+        try:
+            return copy.deepcopy(self._content(name))
+        except (RuedaError, MemoryError):
+            raise
+        except Exception as error:
+            raise InvalidArgumentError(
+                f"the State's value '{name}' cannot be copied, as commit() must: {type(error).__name__}: {error}"
+            ) from error
 
     def commit(self) -> None:
         """:meth:`save`, then :meth:`check`: restore() brings back what is saved here. Collective."""
@@ -126,6 +137,11 @@ class State:
                 getattr(self, name).load_state_dict(content)
             else:
                 setattr(self, name, content)
+        for parameter, saved in zip(self._strays(), self._saved_strays, strict=False):
+            parameter.detach().copy_(saved)
+
+    def _strays(self) -> list[Any]:
+        return strays_of(getattr(self, name) for name in self._names)
 
     def sync(self) -> None:
         """Makes the state the same on every rank, and saves it; collective over the world.

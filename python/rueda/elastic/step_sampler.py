@@ -35,6 +35,8 @@ class StepSampler:
     def __init__(
         self, items: int, batch: int, seed: int = 0, shuffle: bool = True, drop_last: bool = False
     ) -> None:
+        if batch < 1:
+            raise InvalidArgumentError(f"batch={batch} is less than 1")
         self._batches = LeafSampler(items, 1, batch, seed, shuffle, drop_last)
         if len(self) == 0:
             raise InvalidArgumentError(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, SupportsIndex
 
 from rueda.elastic.changes import change, part_with, wanted
 from rueda.elastic.guidance import Guidance
@@ -18,6 +19,7 @@ from rueda.errors import (
     PeerLostError,
     RuedaError,
     ShutdownError,
+    error_in,
 )
 from rueda.exchanges import barrier
 from rueda.objects import allgather_object
@@ -66,8 +68,9 @@ class Step:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if isinstance(error, _LOSSES) and is_loss(error):
-            self.lost = error
+        told = None if error is None else error_in(error)
+        if told is not None and is_loss(told):
+            self.lost = told
         return self.lost is not None
 
     def check(self) -> None:
@@ -124,9 +127,9 @@ def steps(
         >>> step.number
         2
     """
-    if total < 0 or every < 1:
+    if not _is_number(total, 0) or not _is_number(every, 1):
         raise InvalidArgumentError(
-            f"steps(): total={total} must be 0 or more and every={every} 1 or more"
+            f"steps(): total={total} must be a whole number, 0 or more, and every={every} 1 or more"
         )
     course = _Course(SharedState(state), total, every, begin, background_bytes)
     course.begin()
@@ -140,6 +143,10 @@ def steps(
             course.end(step)
     finally:
         course.close()
+
+
+def _is_number(value: object, least: int) -> bool:
+    return isinstance(value, SupportsIndex) and operator.index(value) >= least
 
 
 class _Course:
@@ -246,7 +253,12 @@ class _Course:
 
     def _restore(self) -> None:
         if self._begin is not None:
-            self.number = self._begin()
+            first = self._begin()
+            if not _is_number(first, 0):
+                raise InvalidArgumentError(
+                    f"steps(): begin() has returned {first!r}; it must return the number of the first step"
+                )
+            self.number = first
 
     def _share(self, has_state: bool) -> None:
         """Gives all ranks the state of those that have it; if none has, rank 0's.

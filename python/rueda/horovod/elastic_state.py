@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from rueda.elastic import changes
-from rueda.elastic.rerun import LASTING, begun_anew
+from rueda.elastic.rerun import begun_anew, recurs
 from rueda.errors import RuedaError
 from rueda.horovod.exceptions import (
     HorovodInternalError,
@@ -170,10 +170,12 @@ class ObjectState(State):
 
 
 def _check(error: Exception) -> None:
-    """Raises errors that would only recur in a new world."""
-    cause = error.__cause__ if isinstance(error, HorovodInternalError) else error
-    if not isinstance(cause, LASTING) and not isinstance(error, HorovodInvalidArgumentError):
-        return
+    """Raises errors of the application, and those that would only recur in a new world."""
+    if isinstance(error, HorovodInternalError | RuedaError):
+        cause = error.__cause__ if isinstance(error, HorovodInternalError) else error
+        is_lasting = cause is not None and recurs(cause)
+        if not is_lasting and not isinstance(error, HorovodInvalidArgumentError):
+            return
     if isinstance(error, RuedaError):
         raise translation_of(error) from error
     raise error
@@ -195,7 +197,6 @@ def run_fn(
     return begun_anew(
         func,
         interrupts=HostsUpdatedInterrupt,
-        failures=(HorovodInternalError, RuedaError),
         check=_check,
         reset=reset,
         update=update,

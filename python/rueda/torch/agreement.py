@@ -89,6 +89,7 @@ class DivergenceError(RuedaError):
         True
     """
 
+    recurs = True  # whatever world is formed: see rueda.elastic.run
     divergences: list[Divergence]
 
     def __init__(self, divergences: list[Divergence], why: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -43,7 +43,13 @@ from rueda.torch.separate_gradients import (
 )
 from rueda.torch.shards import local_of
 
-__all__ = ["GradientReducer", "ReducerOptions", "new_prefix"]
+__all__ = [
+    "GradientReducer",
+    "ReducerOptions",
+    "new_prefix",
+    "prefix_counts",
+    "raise_prefix_counts",
+]
 
 # Copying this much into a bucket goes through memory, not through the cache, and costs more than copying half of it
 # between ranks through the kernel. Where exactly that begins was not settled: docs/benchmarks.md.
@@ -77,12 +83,33 @@ def new_prefix(process_set: ProcessSet, what: str = "gradient") -> str:
     the same order, and other ranks know nothing of them.
     """
     process_set_id = process_set.process_set_id
-    # After shutdown(), another set with that number may have other members.
-    of_world = lifecycle.block_number() if process_set_id == 0 else lifecycle.first_world_number()
-    number = _reducers[of_world, process_set_id]
-    _reducers[of_world, process_set_id] += 1
+    key = _counted_under(process_set_id)
+    number = _reducers[key]
+    _reducers[key] += 1
     of_set = "" if process_set_id == 0 else f".set{process_set_id}"
     return f"{what}{of_set}" + ("" if number == 0 else f".{number}")
+
+
+def _counted_under(process_set_id: int | None) -> tuple[int, int | None]:
+    # After shutdown(), another set with that number may have other members.
+    of_world = lifecycle.block_number() if process_set_id == 0 else lifecycle.first_world_number()
+    return of_world, process_set_id
+
+
+def prefix_counts() -> dict[int, int]:
+    """How many prefixes this rank has given out for each of the present process sets."""
+    return {
+        number: count
+        for (of_world, number), count in list(_reducers.items())
+        if number is not None and (of_world, number) == _counted_under(number)
+    }
+
+
+def raise_prefix_counts(counts: Mapping[int, int]) -> None:
+    """Goes on counting where another rank does, if it has given out more."""
+    for number, count in counts.items():
+        key = _counted_under(number)
+        _reducers[key] = max(_reducers[key], count)
 
 
 def _is_accumulated(parameter: torch.Tensor) -> bool:

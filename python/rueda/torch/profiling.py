@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from torch.autograd import _profiler_enabled
+from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 
 __all__ = ["marked"]

@@ -52,7 +52,7 @@ def why_not(state: TensorState, optimizer: torch.optim.Optimizer | None) -> str:
     """Why steps cannot be replayed elsewhere; empty if they can."""
     if optimizer is None:
         return "there is no optimizer"
-    if None in state.trained:
+    if state.strays:
         return "the optimizer has parameters of no module"
     if not all(tensor.is_cpu and tensor.layout == torch.strided for tensor in state.tensors):
         return "tensors are not in memory of the CPU"
@@ -66,7 +66,7 @@ def outset_of(state: TensorState, optimizer: torch.optim.Optimizer) -> Outset:
     return Outset(
         [(tuple(tensor.shape), tensor.dtype) for tensor in state.tensors],
         state.names,
-        [number for number in state.trained if number is not None],
+        state.trained,
         _base_of(optimizer),
         optimizer.defaults,
         {name: state.outline[name] for name in ("state", "param_groups")},

@@ -425,12 +425,13 @@ class SeparateGradients:
 
     def _take(self, gradient: InFlight, result: object) -> None:
         parameter, wire = gradient.parameter, gradient.wire
-        if wire is None and not isinstance(result, torch.Tensor):
+        of_rows = result if wire is None and isinstance(result, torch.Tensor) else None
+        if wire is None and of_rows is None:
             return  # was refused
         if parameter.grad is not gradient.submitted:
             raise replaced_in_flight(gradient.name)
         if wire is None:
-            parameter.grad = result
+            parameter.grad = of_rows
             return
         if gradient.sparse_dimensions:
             reduced = self._compression.decompress(wire, gradient.dtype)

@@ -97,7 +97,7 @@ class _Plan:
         for number, piece in enumerate(self._pieces):
             is_own = self._owners[number] == rank()
             if is_own or self.is_receiver or piece.tensor not in agreed:
-                has = known or piece.tensor < state.of_modules()
+                has = known or piece.tensor < state.of_models()
                 own[0, 0, number] = _KNOWN if has else _MISSING
                 own[0, 1, number] = digest(piece.of(self._contents)) if has else 0
         table = allgather(own, "elastic.digests")
@@ -116,11 +116,11 @@ class _Plan:
         """Gives this rank tensors for the optimizer's state; returns whether it already had them."""
         if self._optimizer is None or state.outline is None:
             return True
-        before = state.tensors[state.of_modules() :]
+        before = state.tensors[state.of_models() :]
         fitting = allocated(self._outline, self._optimizer)
         if [_kind(each) for each in before] == [_kind(each) for each in fitting]:
             return True
-        state.tensors[state.of_modules() :] = fitting
+        state.tensors[state.of_models() :] = fitting
         return False
 
     def transfer(self) -> dict[int, torch.Tensor]:
@@ -190,8 +190,8 @@ class _Plan:
             )
 
     def _describe(self, number: int) -> str:
-        if number >= self._state.of_modules():
-            return f"tensor {number - self._state.of_modules()} of the optimizer's state"
+        if number >= self._state.of_models():
+            return f"tensor {number - self._state.of_models()} of the optimizer's state"
         return f"'{self._state.names[number][1]}'"
 
     def apply(self, received: dict[int, torch.Tensor]) -> None:
@@ -211,9 +211,14 @@ class _Plan:
             if others or not contents.keys().isdisjoint(mine):
                 values = {self._state.names[n][1]: tensors[n] for n in mine}
                 module.load_state_dict({**values, **others})
+        first = self._state.of_models() - len(self._state.strays)
+        for number, stray in enumerate(self._state.strays, first):
+            if number in contents:
+                with torch.no_grad():
+                    stray.copy_(tensors[number])
         # A source has it all; the outline lacks what belongs to each rank, such as what its gradients have lost.
         if self.is_receiver and self._optimizer is not None and self._outline is not None:
-            of_optimizer = tensors[self._state.of_modules() :]
+            of_optimizer = tensors[self._state.of_models() :]
             self._optimizer.load_state_dict(filled(self._outline, of_optimizer))
 
 

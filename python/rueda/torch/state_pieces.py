@@ -58,10 +58,12 @@ def digest(content: torch.Tensor) -> int:
 class TensorState:
     """The tensors of modules and of an optimizer, as they are now.
 
-    ``tensors``: first all of the modules' ``state_dict()``, then those of the optimizer's. ``outline``: of the
-    optimizer's state, see :func:`rueda.torch.state.outline_of`. ``trained``: for each parameter of the optimizer, its
-    index among the tensors, or ``None`` if it belongs to none of the modules. ``names``: the modules' tensors, as
-    module index and name. ``others``: for each module, what its ``state_dict()`` has besides tensors (extra state).
+    ``tensors``: first all of the modules' ``state_dict()``, then parameters of the optimizer that belong to none of the
+    modules, then the tensors of the optimizer's state. ``outline``: of the optimizer's state, see
+    :func:`rueda.torch.state.outline_of`. ``trained``: for each parameter of the optimizer, its index among the tensors.
+    ``names``: all but the optimizer's state, as module index and name; the index of what belongs to no module is the
+    number of modules. ``strays``: the parameters that belong to none. ``others``: for each module, what its
+    ``state_dict()`` has besides tensors (extra state).
     """
 
     def __init__(
@@ -83,21 +85,27 @@ class TensorState:
                 self.names.append((number, name))
                 self.tensors.append(tensor.detach())
         self.outline: Any = None
-        parameters: list[torch.Tensor] = []
+        self.strays: list[torch.Tensor] = []
+        self.trained: list[int] = []
         if optimizer is not None:
+            for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+                if id(parameter) not in numbers:
+                    numbers[id(parameter)] = len(self.tensors)
+                    name = f"parameter {len(self.trained)} of the optimizer"
+                    self.names.append((len(modules), name))
+                    self.tensors.append(parameter.detach())
+                    self.strays.append(parameter)
+                self.trained.append(numbers[id(parameter)])
             self.outline, own = outline_of(optimizer)
             self.tensors += own
-            parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        self.trained = [numbers.get(id(each)) for each in parameters]
 
-    def of_modules(self) -> int:
-        """The number of tensors that belong to modules."""
+    def of_models(self) -> int:
+        """The number of tensors besides those of the optimizer's state."""
         return len(self.names)
 
     def agreed(self) -> set[int]:
         """Tensors with the same bits on all ranks. Others, such as BatchNorm statistics, may differ."""
-        trained = {number for number in self.trained if number is not None}
-        return trained | set(range(self.of_modules(), len(self.tensors)))
+        return {*self.trained, *range(self.of_models(), len(self.tensors))}
 
     def sizes(self) -> list[int]:
         """Of the tensors, in bytes."""

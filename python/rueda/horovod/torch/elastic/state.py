@@ -103,6 +103,12 @@ class ModelStateHandler(_StateDictHandler):
 class OptimizerStateHandler(_StateDictHandler):
     """For ``torch.optim.Optimizer``."""
 
+    def restore(self) -> None:
+        """Brings the copy back."""
+        if hasattr(self.value, "give_up_step"):  # DistributedOptimizer(reproducible=True)
+            self.value.give_up_step()
+        super().restore()
+
     def sync(self) -> None:
         """Broadcasts the state and hyperparameters."""
         broadcast_optimizer_state(self.value, root_rank=0)
@@ -195,10 +201,12 @@ class TorchState(ObjectState):
         super().sync()
 
     def reset(self) -> None:
-        """Redistributes samples over the ranks of the new world."""
+        """Redistributes samples, and leaves of reproducible training, over the ranks of the new world."""
         for handler in self._handlers.values():
             if isinstance(handler.value, ElasticSampler):
                 handler.value.reset()
+            elif hasattr(handler.value, "divide_anew"):
+                handler.value.divide_anew()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.__dict__.get("_handlers", {}):
