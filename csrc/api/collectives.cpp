@@ -16,7 +16,8 @@ Submission submission_of(Collective collective, const TensorView& input, const s
   Submission submission;
   submission.request.name = name;
   submission.request.collective = collective;
-  submission.request.dtype = input.dtype;
+  submission.request.error = check_known(input.dtype);
+  if (submission.request.error.ok()) submission.request.dtype = input.dtype;
   submission.request.shape = input.shape;
   submission.request.on_gpu = input.device != host_device;
   submission.input = static_cast<const std::byte*>(input.data);
@@ -26,7 +27,10 @@ Submission submission_of(Collective collective, const TensorView& input, const s
 }
 
 void set_wire(Request& request, std::optional<DataType> wire) {
-  if (wire && (can_travel_as(*wire, request.dtype) || info(*wire).kind != DataKind::floating)) {
+  if (!wire) return;
+  if (Status known = check_known(*wire); !known.ok()) {
+    request.error = std::move(known);
+  } else if (can_travel_as(*wire, request.dtype) || info(*wire).kind != DataKind::floating) {
     request.wire = wire;
   }
 }
@@ -60,6 +64,8 @@ void set_compression(Submission& submission, const AllreduceOptions& options, st
                      std::size_t tensors) {
   Request& request = submission.request;
   const CodecKind codec = options.compression.codec;
+  if (Status known = check_known(codec); !known.ok()) request.error = std::move(known);
+  if (!request.error.ok()) return;
   const bool halves = codec == CodecKind::float16 || codec == CodecKind::bfloat16;
   if (info(request.dtype).kind != DataKind::floating) return;
   if (halves && size_of(request.dtype) <= 2) return;
@@ -420,6 +426,11 @@ Handle join(const CallOptions& options) {
 
 Handle refuse(const std::string& name, ProcessSet process_set, const std::string& why,
               ErrorCode code, int group_size, ErrorReason reason) {
+  // As an error this would not arrive: the others would take it for a rank that takes part.
+  if (code == ErrorCode::ok || code > ErrorCode::internal) {
+    throw InvalidArgumentError(str("refuse: error code ", static_cast<int>(code),
+                                   code == ErrorCode::ok ? " (ok)" : "", " is not an error"));
+  }
   std::vector<Submission> submissions;
   for (int i = 0; i < std::max(1, group_size); ++i) {
     Submission submission = submission_of(Collective::allreduce, {}, name);

@@ -3,12 +3,15 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "api/known_values.h"
 #include "coordinator/submission.h"
 #include "rueda/rueda.h"
 
 namespace rueda {
 
+// An invalid element type, too, is an error that every rank learns of.
 [[nodiscard]] Submission submission_of(Collective collective, const TensorView& input,
                                        const std::string& name);
 
@@ -22,7 +25,11 @@ void set_compression(Submission& submission, const AllreduceOptions& options, st
 
 template <class ReductionOptions>
 void set_reduction(Request& request, const ReductionOptions& options) {
-  request.op = options.op;
+  if (Status known = check_known(options.op); known.ok()) {
+    request.op = options.op;
+  } else {
+    request.error = std::move(known);
+  }
   request.prescale = options.prescale_factor;
   request.postscale = options.postscale_factor;
 }

@@ -1,5 +1,7 @@
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <string>
 #include <utility>
@@ -19,6 +21,9 @@ constexpr std::align_val_t alignment{64};
 
 // Smaller allocations do not check the process's limits.
 constexpr std::size_t small_enough = std::size_t{1} << 20;
+
+// As for every object.
+constexpr auto largest = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
 
 class NoMemory final : public std::bad_alloc {
  public:
@@ -63,6 +68,10 @@ std::shared_ptr<std::byte[]> allocate_ordinary(std::size_t bytes) {
 }  // namespace
 
 std::shared_ptr<std::byte[]> allocate(std::size_t bytes) {
+  // Rounded up to whole lines, the largest of these would be none at all.
+  if (bytes > largest) {
+    throw NoMemory(str("no memory for ", bytes, " bytes: more than can be addressed"));
+  }
   if (const auto registered = RegisteredMemory::of_process()) {
     if (auto memory = registered.value()->allocate(bytes)) return memory;
   }

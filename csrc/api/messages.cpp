@@ -1,4 +1,5 @@
 #include "api/current_runtime.h"
+#include "api/known_values.h"
 #include "core/strings.h"
 #include "plan/request.h"
 #include "rueda/rueda.h"
@@ -14,6 +15,7 @@ Handle submit(bool is_send, const TensorView& tensor, int peer, const MessageOpt
   const auto refuse = [is_send](const auto&... why) {
     throw InvalidArgumentError(str(is_send ? "send: " : "recv: ", why...));
   };
+  if (const Status known = check_known(tensor.dtype); !known.ok()) refuse(known.message());
   const std::string flaw = flaw_of(tensor.shape, tensor.dtype);
   if (!flaw.empty()) refuse(flaw);
   if (tensor.data == nullptr && tensor.count() > 0) {

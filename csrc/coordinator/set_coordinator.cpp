@@ -118,7 +118,15 @@ Replay::Events SetCoordinator::replay_events() {
 
 void SetCoordinator::submit(std::vector<Submission> submissions, Time now,
                             const std::string& free_name) {
+  const bool comes_too_late = retired_.ok() && !has_left_ &&
+                              closing().code() == ErrorCode::shutdown &&
+                              !context_.recorder->is_cut_short(context_.set_id);
   record(context_, submissions);
+  // As for operations that were open when another rank left, before they fail. Only the first: a
+  // program may go on for long without that rank.
+  if (comes_too_late && context_.recorder->is_cut_short(context_.set_id)) {
+    context_.recorder->dump(FlightRecorder::Occasion::failure, closing());
+  }
   // A submission waits until its name is free: a refusal of the name is unanswered, or its number
   // is used in turn.
   const auto must_wait = [&](const std::string& name) {

@@ -207,7 +207,17 @@ std::string number_text(double value) {
   return {buffer.data(), result.ptr};
 }
 
+// Elsewhere 0 means none, never or forever. No world has fewer ranks than one, and any rank would
+// be silent for too long.
+bool is_above_zero(const OptionSpec& spec) {
+  return spec.name == "min_np" || spec.name == "heartbeat";
+}
+
 std::string_view accepted(const OptionSpec& spec) {
+  if (is_above_zero(spec)) {
+    return spec.type == count ? "a whole number from 1"
+                              : "a number of seconds above 0 and up to 1e9";
+  }
   switch (spec.type) {
     case text: return "any text";
     case choice: return spec.choices;
@@ -230,7 +240,7 @@ Status assign(Options& options, const OptionSpec& spec, std::string_view source,
     return {};
   }
   const auto number = parse_number(value, spec.type == bytes);
-  if (!number) return refused;
+  if (!number || (*number == 0 && is_above_zero(spec))) return refused;
   if (const auto* field = std::get_if<double Options::*>(&spec.field)) {
     if (*number > max_seconds) return refused;
     options.** field = *number;

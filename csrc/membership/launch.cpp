@@ -76,6 +76,15 @@ Launch impossible(Launch launch, const std::string& problem) {
   return launch;
 }
 
+// Why ranks do not meet whose launcher is to tell where; empty if it does, or never would.
+std::string missing_place(const Launcher& launcher, const Environment& environment) {
+  if (launcher.size != "WORLD_SIZE") return {};
+  for (const char* variable : {"MASTER_ADDR", "MASTER_PORT"}) {
+    if (!non_empty(environment, variable)) return str(", since ", variable, " is not set");
+  }
+  return {};
+}
+
 // nullopt if this launcher did not start the process, or started it alone without MPI.
 std::optional<Launch> recognise(const Launcher& launcher, const Environment& environment) {
   if (!non_empty(environment, launcher.mark)) return std::nullopt;
@@ -96,14 +105,16 @@ std::optional<Launch> recognise(const Launcher& launcher, const Environment& env
                       launcher.mark == launcher.size ? "" : str(", ", launcher.mark, " is set"))};
   if (size == 1 && (launcher.kind == LaunchKind::foreign || launcher.name == "srun"))
     return std::nullopt;
-  if (!rank || !size || *size == 0 || *rank >= *size) {
+  launch.is_consistent = rank && size && *rank < *size;
+  if (!launch.is_consistent) {
     return impossible(launch,
                       str("the variables of ", name, " are invalid (", launch.evidence, ")"));
   }
   if (launcher.kind == LaunchKind::foreign) {
-    return impossible(launch,
-                      str(launcher.name, " started this process as one of ", *size, " ranks (",
-                          launch.evidence, "), but Rueda cannot form that world"));
+    return impossible(
+        launch,
+        str(launcher.name, " started this process as one of ", *size, " ranks (", launch.evidence,
+            "), but Rueda cannot form that world", missing_place(launcher, environment)));
   }
   return launch;
 }
@@ -126,7 +137,8 @@ std::optional<Launch> recognise_rendezvous(const Environment& environment) {
       .is_served = address && non_empty(environment, "RUEDA_RENDEZVOUS_STORE") == address,
       .listener = number(non_empty(environment, "RUEDA_RENDEZVOUS_LISTENER")).value_or(-1),
       .secret = non_empty(environment, "RUEDA_SECRET").value_or("")};
-  if (rank && size && address && *rank < *size) return launch;
+  launch.is_consistent = rank && size && *rank < *size;
+  if (launch.is_consistent && address) return launch;
   return impossible(launch, str("invalid rendezvous settings (", launch.evidence, ")"));
 }
 

@@ -20,6 +20,7 @@ struct Launch {
   LaunchKind kind = LaunchKind::none;
   int rank = 0;
   int size = 1;               // 0 if the launcher does not say
+  bool is_consistent = true;  // foreign: whether rank and size were told, and fit each other
   std::string launcher = {};  // "mpirun", "torchrun", ... for messages
   std::string evidence = {};  // the variables found, e.g. "OMPI_COMM_WORLD_SIZE=4"
   std::string address = {};   // of the rendezvous

@@ -27,7 +27,7 @@ Launch meet(Launch launch, const Environment& environment,
 }  // namespace
 
 Launch meet_on_one_host(Launch launch, const Environment& environment) {
-  if (launch.size < 2 || launch.rank >= launch.size) return launch;
+  if (launch.size < 2 || !launch.is_consistent) return launch;
   if (is_step_on_one_node(launch, environment)) {
     return meet(std::move(launch), environment,
                 {"SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"});

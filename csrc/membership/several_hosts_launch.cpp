@@ -51,6 +51,7 @@ Launch meet(Launch launch, const Environment& environment, const Master& master)
     launch.problem =
         str(launch.launcher, " started this process as one of ", launch.size, " ranks on ",
             master.spread, " (", launch.evidence, "), and to meet over TCP they need ",
+            secret.empty() ? "" : str("another secret than the one given, which is too short: "),
             how_to_give_a_secret, "; or ", master.start_otherwise);
     return launch;
   }
@@ -74,7 +75,7 @@ Key job_key(const Launch& launch, const Environment& environment,
 }  // namespace
 
 Launch meet_across_hosts(Launch launch, const Environment& environment) {
-  if (launch.size < 2 || launch.rank >= launch.size) return launch;
+  if (launch.size < 2 || !launch.is_consistent) return launch;
   const std::string given = value_of(environment, "MASTER_ADDR");
   if (const auto nodes = nodes_of_plain_step(launch, environment); nodes.ok()) {
     const bool is_given = !given.empty() && !is_loopback_name(given);

@@ -86,7 +86,8 @@ def init(
 
     Raises :class:`rueda.InitializationError` for options that are invalid or differ between ranks, if a launcher
     announces more ranks that cannot be found, or if ranks do not meet within ``init_timeout``;
-    :class:`rueda.InvalidArgumentError` for an invalid rank, size or rendezvous.
+    :class:`rueda.InvalidArgumentError` for an invalid rank, size or rendezvous; and as :func:`rueda.add_process_set`,
+    after leaving the world that was formed for it.
 
     Example::
 
@@ -95,7 +96,9 @@ def init(
         True
     """
     global _owner, _worlds, _first
-    process_sets = list(process_sets)
+    process_sets = [
+        each if isinstance(each, ProcessSet) else ProcessSet(each) for each in process_sets
+    ]
     is_new = not _native.is_initialized()
     given = {name: str(value) for name, value in options.items()}
     if (rank, size, rendezvous) != (None, None, None):
@@ -113,8 +116,16 @@ def init(
     _first = _worlds if is_new else _first
     _owner = os.getpid()
     _install_hooks()
-    for process_set in process_sets:
-        add_process_set(process_set)
+    try:
+        for process_set in process_sets:
+            add_process_set(process_set)
+    except PeerLostError:
+        raise  # recover() can follow
+    except BaseException:
+        # The next init() would do nothing in this world, in which others may wait for this rank.
+        if is_new:
+            shutdown()
+        raise
 
 
 def _meet(rank: object, size: object, address: str | None, options: dict[str, str]) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rueda import _native
+from rueda.errors import UnsupportedError
 from rueda.numpy_arrays import Array
 
 __all__ = ["empty"]
@@ -21,7 +22,8 @@ def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float64) -> Arra
     before :func:`rueda.init`, and stays valid after :func:`rueda.shutdown`. If the system provides no such memory, or
     not enough, it is an ordinary array. A forked child process sees the parent's contents; what it writes is its own.
     Raises ``MemoryError``, also beyond the limit of this process's control group (a container, a Slurm job), where the
-    kernel would kill the process; and ``ValueError`` for a negative extent.
+    kernel would kill the process; ``ValueError`` for a negative extent; and :class:`rueda.UnsupportedError` for a dtype
+    with Python objects.
 
     Example::
 
@@ -33,6 +35,10 @@ def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float64) -> Arra
     if any(extent < 0 for extent in extents):
         raise ValueError(f"negative extent in shape {extents}")
     element = np.dtype(dtype)
+    if element.hasobject:
+        raise UnsupportedError(
+            f"empty() of dtype {element}: memory that other processes access cannot hold Python objects"
+        )
     size = math.prod(extents) * element.itemsize
     if size == 0:
         return np.empty(extents, element)

@@ -19,11 +19,13 @@ Array = npt.NDArray[Any]
 class NumpyAdapter:
     """Reads whatever :func:`numpy.asarray` accepts, or has ``__dlpack__`` and is in host memory.
 
-    bfloat16 is the dtype of that name from ml_dtypes.
+    bfloat16 is the dtype of that name from ml_dtypes. Masked arrays are refused: an operation would use what is under
+    the mask.
     """
 
     def read(self, array: object) -> tuple[Array, View]:
         try:
+            _require_no_mask(array)
             source = _from_dlpack(array) if _only_has_dlpack(array) else np.asarray(array)
             if not source.flags.c_contiguous:
                 source = source.copy(order="C")
@@ -34,6 +36,7 @@ class NumpyAdapter:
     def write(self, array: object) -> tuple[Array, View]:
         if not isinstance(array, np.ndarray):
             raise Refusal(f"in place works on a numpy.ndarray, not on a {type(array).__name__}")
+        _require_no_mask(array)
         if not array.flags.c_contiguous:
             raise Refusal(
                 f"the array of shape {list(array.shape)} is not contiguous (strides {list(array.strides)} "
@@ -75,6 +78,7 @@ class NumpyAdapter:
 
     def copy(self, array: object) -> Array:
         try:
+            _require_no_mask(array)
             source = _from_dlpack(array) if _only_has_dlpack(array) else array
             return np.array(source, order="C", subok=False)
         except Exception as error:
@@ -88,6 +92,17 @@ class NumpyAdapter:
 
     def from_integers(self, values: list[int]) -> Array:
         return np.array(values, np.int64)
+
+
+def _require_no_mask(array: object) -> None:
+    """Raises Refusal for a :class:`numpy.ma.MaskedArray` and its like, whose mask :func:`numpy.asarray` drops."""
+    if type(array) is np.ndarray or not isinstance(array, np.ndarray):
+        return
+    if hasattr(array, "mask") and hasattr(array, "filled"):
+        raise Refusal(
+            f"a {type(array).__name__} has a mask, which would be lost: pass array.filled(value), with what is to "
+            "count where it is masked, and reduce the mask as an array of its own if needed"
+        )
 
 
 def _only_has_dlpack(array: object) -> bool:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterable
 
 from rueda import _native
-from rueda.arguments import RANK_BITS, fits
+from rueda.arguments import RANK_BITS, fits, shown
 from rueda.errors import InvalidArgumentError
 
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
@@ -127,8 +127,18 @@ def remove_process_set(process_set: ProcessSet) -> None:
     _added.discard(process_set)
 
 
+def require_process_set(value: object) -> None:
+    """Raises :class:`rueda.InvalidArgumentError` for anything else, on this rank: no other knows which was meant."""
+    if not isinstance(value, ProcessSet):
+        raise InvalidArgumentError(
+            f"{shown(value)} is not a process set: pass what rueda.add_process_set() has returned, or nothing for all "
+            "ranks"
+        )
+
+
 def identify(process_set: ProcessSet) -> int:
-    """The set's number; raises :class:`rueda.InvalidArgumentError` if it has not been added."""
+    """The set's number; raises :class:`rueda.InvalidArgumentError` if it has not been added, or is no set at all."""
+    require_process_set(process_set)
     if process_set.process_set_id is None:
         raise InvalidArgumentError(
             f"{process_set!r} has not been added: call rueda.add_process_set()"
@@ -138,6 +148,7 @@ def identify(process_set: ProcessSet) -> int:
 
 def takes_part(process_set: ProcessSet) -> bool:
     """Whether this process is a member. It is a member of the global set before init() as well."""
+    require_process_set(process_set)
     return process_set.process_set_id == 0 or process_set.included()
 
 

@@ -72,7 +72,7 @@ def allreduce(
         >>> rueda.allreduce(np.array([1.0, 2.0]), op=rueda.Sum, name="loss")  # of one rank
         array([1., 2.])
     """
-    if type(array) is np.ndarray:
+    if type(array) is np.ndarray and isinstance(process_set, ProcessSet):
         output = np.empty(array.shape, array.dtype)
         if compression is None and _native.allreduce_arrays(
             array, output, name, op, prescale_factor, postscale_factor, process_set.process_set_id
@@ -138,8 +138,13 @@ def allreduce_(
         True
     """
     # No helper function in between: this is most of the time of a small call.
-    if compression is None and _native.allreduce_arrays(
-        array, array, name, op, prescale_factor, postscale_factor, process_set.process_set_id
+    if (
+        compression is None
+        and type(array) is np.ndarray
+        and isinstance(process_set, ProcessSet)
+        and _native.allreduce_arrays(
+            array, array, name, op, prescale_factor, postscale_factor, process_set.process_set_id
+        )
     ):
         return array
     return allreduce_async_(

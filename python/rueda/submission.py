@@ -17,6 +17,7 @@ from rueda.arguments import (
     reduction_of,
     root_of,
     rows_of,
+    shown,
     text_of,
 )
 from rueda.compression import Codec, Feedback, codec_of
@@ -243,7 +244,7 @@ class Collectives(Generic[A]):
         feedback: Sequence[Feedback] = (),
         priority: int = 0,
     ) -> Handle[list[A]]:
-        group = list(arrays)
+        group = _group_of(arrays)
 
         def submit() -> Handle[list[A]]:
             codec, fraction, seed = codec_of(compression)
@@ -437,7 +438,7 @@ class Collectives(Generic[A]):
     ) -> Handle[list[A]]:
         handles = [
             self.allgather(array, part_name(name, number), process_set)
-            for number, array in enumerate(arrays)
+            for number, array in enumerate(_group_of(arrays))
         ]
         return combine(handles)
 
@@ -517,6 +518,17 @@ class Collectives(Generic[A]):
             return self._adapter.from_memory(memory, shape, like)
 
         return finish
+
+
+def _group_of(arrays: Iterable[object]) -> list[object]:
+    """The members of a group. Without them the error is this rank's only: their number is part of what others await."""
+    try:
+        members = iter(arrays)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"{shown(arrays)} is not a group: pass a list of arrays"
+        ) from None
+    return list(members)
 
 
 def _begun(blocking: bool) -> list[_native.Handle] | None:

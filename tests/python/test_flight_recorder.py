@@ -153,6 +153,31 @@ def test_a_rank_that_leaves_while_others_wait_for_it(tmp_path: Path) -> None:
     assert last["stage"] in ("submitted", "failed")  # depends on whether it was replayed
 
 
+def test_a_rank_that_needs_one_that_has_left_before(tmp_path: Path) -> None:
+    program = """
+        import os, numpy as np, rueda
+        rueda.init()
+        for step in range(4 + rueda.rank()):
+            if step == 4:
+                try:
+                    rueda.recv(np.empty(1), 0)  # until this rank knows that the other has left
+                except rueda.ShutdownError:
+                    pass
+            try:
+                rueda.allreduce(np.ones(3), name="gradient")
+            except rueda.ShutdownError:
+                code = 7 if os.path.exists(rueda.options()["flight_recorder"] + "/rank1.json") else 8
+                raise SystemExit(code)
+    """
+    ended = run(program, 2, extra={"RUEDA_FLIGHT_RECORDER": str(tmp_path)}, limit=60)
+    assert [e.returncode for e in ended] == [0, 7], ended
+    _, world = analyze(tmp_path)
+    assert world["without_record"] == [0]
+    assert "rank 0 has shut down" in world["ranks"]["1"]["why"]
+    last = json.loads((tmp_path / "rank1.json").read_text())["operations"][-1]
+    assert (last["name"], last["of_name"], last["stage"]) == ("gradient", 5, "submitted")
+
+
 def test_a_rank_that_ends_with_the_others_leaves_no_record(tmp_path: Path) -> None:
     program = """
         import numpy as np, time, rueda

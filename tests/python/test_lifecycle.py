@@ -182,6 +182,60 @@ def test_init_twice_and_again() -> None:
     )
 
 
+def test_a_world_whose_first_process_sets_are_bad_is_left_again() -> None:
+    check(
+        """
+        import rueda
+        good, bad = rueda.ProcessSet([0]), rueda.ProcessSet([7])
+        try:
+            rueda.init(process_sets=[good, bad])
+        except rueda.InvalidArgumentError as error:
+            assert "7" in str(error), error
+        else:
+            raise AssertionError("7 is no rank")
+        assert not rueda.is_initialized()
+        assert (good.process_set_id, bad.process_set_id) == (None, None)
+        try:
+            rueda.init(process_sets=[good, ["first"]])
+        except rueda.InvalidArgumentError as error:
+            assert "'first'" in str(error), error
+        else:
+            raise AssertionError("'first' is no rank")
+        assert not rueda.is_initialized()
+        rueda.init(process_sets=[good])
+        assert good.process_set_id == 1
+        try:
+            rueda.init(process_sets=[bad])
+        except rueda.InvalidArgumentError:
+            pass
+        else:
+            raise AssertionError("7 is no rank")
+        assert rueda.is_initialized()  # since the program has had it before
+        assert rueda.allreduce([1.0], op=rueda.Sum).tolist() == [2.0]
+        """,
+        2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "accepted"),
+    [("min_np=0", "a whole number from 1"), ("heartbeat=0", "a number of seconds above 0")],
+)
+def test_an_option_that_cannot_be_zero(options: str, accepted: str) -> None:
+    ended = alone(
+        f"""
+        import rueda
+        try:
+            rueda.init({options})
+        except rueda.InitializationError as error:
+            assert {accepted!r} in str(error), error
+            assert not rueda.is_initialized()
+            print("refused")
+        """
+    )
+    assert "refused" in ended.output, ended
+
+
 @pytest.mark.parametrize(
     "limit",
     [

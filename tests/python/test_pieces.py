@@ -250,6 +250,10 @@ def test_empty_refuses_nonsense() -> None:
         rueda.empty((2, -1))
     with pytest.raises(MemoryError):
         rueda.empty(1 << 60)
+    for dtype in (object, np.dtype([("number", "f4"), ("what", object)])):
+        for extent in (0, 2):
+            with pytest.raises(rueda.UnsupportedError, match="Python objects"):
+                rueda.empty(extent, dtype)
 
 
 def test_everything_public_is_annotated() -> None:

@@ -16,7 +16,12 @@ from rueda.jax import derivatives as _derivatives  # noqa: F401 - gives the prim
 from rueda.jax.collective import run
 from rueda.jax.in_place import Kind, Spec
 from rueda.operations import Average, ReduceOp, Sum
-from rueda.process_sets import ProcessSet, global_process_set, identify
+from rueda.process_sets import (
+    ProcessSet,
+    global_process_set,
+    identify,
+    require_process_set,
+)
 
 __all__ = ["allgather", "allreduce", "alltoall", "broadcast", "reduce_scatter"]
 
@@ -85,6 +90,7 @@ def broadcast(
 
         >>> parameters = rueda.jax.broadcast(parameters, name="parameters")  # doctest: +SKIP
     """
+    require_process_set(process_set)
     if root_rank not in process_set.ranks:
         raise InvalidArgumentError(
             f"broadcast from root_rank={root_rank!r}, which is not one of the ranks {process_set.ranks}"
@@ -134,6 +140,7 @@ def _on_tree(
     op: ReduceOp = Sum,
     root: int = 0,
 ) -> Any:
+    require_process_set(process_set)
     size = process_set.size()  # raises where there is no world
     try:
         text, number = text_of(name), reduction_of(op)

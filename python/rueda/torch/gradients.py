@@ -16,7 +16,7 @@ from rueda import _native, lifecycle
 from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
 from rueda.operations import ReduceOp
-from rueda.process_sets import ProcessSet, takes_part
+from rueda.process_sets import ProcessSet, require_process_set, takes_part
 from rueda.torch.bucketed_gradients import BucketedGradients
 from rueda.torch.buckets import Bucket, GradientBuckets
 from rueda.torch.compiling import never_traced
@@ -82,6 +82,7 @@ def new_prefix(process_set: ProcessSet, what: str = "gradient") -> str:
     Optimizers that exist at the same time must not use the same names. The members of a set create its optimizers in
     the same order, and other ranks know nothing of them.
     """
+    require_process_set(process_set)
     process_set_id = process_set.process_set_id
     key = _counted_under(process_set_id)
     number = _reducers[key]

@@ -11,7 +11,7 @@ import torch
 from rueda import _native, dtypes
 from rueda.adapter import Refusal, View, Views, unusable
 from rueda.operations import ReduceOp
-from rueda.process_sets import ProcessSet
+from rueda.process_sets import ProcessSet, require_process_set
 from rueda.torch.device_choice import look_at_choice
 
 __all__ = [
@@ -162,6 +162,7 @@ def reduce_now(
         return False
     if pointer == 0 and is_without_memory(source):
         return False
+    require_process_set(process_set)
     if source is target and not target.is_inference():
         torch.autograd.graph.increment_version(target)
     return _native.allreduce_memory(

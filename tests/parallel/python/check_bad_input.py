@@ -93,6 +93,67 @@ def check_what_is_no_array() -> None:
     parallel.still_works()
 
 
+def check_masked_arrays() -> None:
+    """Their mask would be lost, and what is under it would count."""
+    masked = np.ma.masked_array(np.ones(rueda.size()), np.arange(rueda.size()) == 0)
+    for operation in (
+        rueda.allreduce,
+        rueda.allreduce_,
+        rueda.allgather,
+        rueda.alltoall,
+        rueda.reducescatter,
+        lambda array, name: rueda.broadcast(array, 0, name=name),
+        lambda array, name: rueda.broadcast_(array, 0, name=name),
+        lambda array, name: rueda.allreduce_async(array, name=name).result(),
+    ):
+        for _ in range(2):  # nor is one used after the same operation on an ordinary array
+            with parallel.raises(
+                rueda.InvalidArgumentError, "'bad'", culprit(), "mask", "filled(value)"
+            ):
+                operation(masked if last() else np.ones(rueda.size()), name="bad")
+            operation(np.ones(rueda.size()), name="bad")
+    for grouped in (rueda.grouped_allreduce, rueda.grouped_allreduce_):
+        with parallel.raises(rueda.InvalidArgumentError, "'bad", culprit(), "filled(value)"):
+            grouped([masked if last() else np.ones(rueda.size()), np.ones(2)], name="bad")
+    parallel.still_works()
+
+
+def check_what_is_no_process_set_or_group() -> None:
+    """Nobody can know what was meant, so that this is an error on one rank, which can then do the right thing."""
+    if last():
+        array = np.ones(rueda.size())
+        for wrong in (None, 0, [0, 1], "global"):
+            for call in (
+                lambda wrong: rueda.allreduce(array, process_set=wrong),
+                lambda wrong: rueda.allreduce_(array, process_set=wrong),
+                lambda wrong: rueda.allreduce_async(array, process_set=wrong),
+                lambda wrong: rueda.allreduce([[1.0], [2.0, 3.0]], process_set=wrong),
+                lambda wrong: rueda.grouped_allreduce([array], process_set=wrong),
+                lambda wrong: rueda.allgather(array, process_set=wrong),
+                lambda wrong: rueda.broadcast(array, 0, process_set=wrong),
+                lambda wrong: rueda.reducescatter(array, process_set=wrong),
+                lambda wrong: rueda.alltoall(array, process_set=wrong),
+                lambda wrong: rueda.send(array, 0, process_set=wrong),
+                lambda wrong: rueda.broadcast_object(1, process_set=wrong),
+                rueda.barrier,
+                rueda.join,
+                rueda.remove_process_set,
+            ):
+                with parallel.raises(
+                    rueda.InvalidArgumentError, repr(wrong), "rueda.add_process_set()"
+                ):
+                    call(wrong)
+        for none in (None, 5):
+            for grouped in (
+                rueda.grouped_allreduce,
+                rueda.grouped_allreduce_,
+                rueda.grouped_allgather,
+            ):
+                with parallel.raises(rueda.InvalidArgumentError, repr(none), "list of arrays"):
+                    grouped(none)
+    parallel.still_works()
+
+
 def check_priority_differs_or_is_none() -> None:
     for known in (False, True):
         if known:

@@ -588,6 +588,20 @@ def check_a_trace_of_the_profiler_shows_the_wait() -> None:
     assert "rueda:wait for gradients" in {event.name for event in profile.events()}
 
 
+def check_what_is_no_process_set() -> None:
+    module = model()
+    for wrong in (None, 0, [0]):
+        for call in (
+            lambda wrong: rt.allreduce(torch.ones(1), process_set=wrong),
+            lambda wrong: rt.DistributedOptimizer(sgd(module.parameters()), process_set=wrong),
+            lambda wrong: rt.wrap(
+                module, sgd(module.parameters()), strategy="local:2", process_set=wrong
+            ),
+        ):
+            with parallel.raises(rueda.InvalidArgumentError, "is not a process set"):
+                call(wrong)
+
+
 def check_gradients_written_in_flight() -> None:
     """E.g. by clipping without synchronize(), which would make each rank's parameters differ."""
     for views in (True, False):

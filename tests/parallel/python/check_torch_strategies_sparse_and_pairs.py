@@ -281,9 +281,8 @@ def check_a_partner_that_does_not_come_is_left_out() -> None:
     if rueda.rank() == late:
         train(trained, wrapped, 6, 12)
         ahead = wrapped.state_dict()["rueda_strategy"]["kept"]["ahead"]
-        assert (
-            0 < ahead <= 24 - 6 - 1
-        )  # at most the distance from its first round since to the others' last round
+        # At most the distance from its first round since to the others' last round.
+        assert 0 < ahead <= 24 - 6 - 1, (ahead, wrapped.strategy._meetings.__dict__)
     wrapped.consolidate()
     assert wrapped.state_dict()["rueda_strategy"]["kept"]["ahead"] == 0
     same_bits(*trained.parameters())

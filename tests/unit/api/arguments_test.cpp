@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <functional>
 #include <limits>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -76,6 +77,81 @@ TEST_CASE("a tensor without memory on one rank is an error on all, and harms no 
     expect_refused("is null", alltoall(given(0), {}, options));
     reduce("nothing", {nullptr, {0}, DataType::float32}, nullptr).wait();
   });
+}
+
+TEST_CASE("a number that names no type, reduction or codec on one rank is an error on all") {
+  with_world(2, "unknown", [](int rank, ProcessSet set) {
+    Values values{1, 2, 3, 4};
+    constexpr auto no_type = static_cast<DataType>(data_types.size());
+    const std::string no_type_text = "15 is not a rueda::DataType";
+    TensorView given = view_of(values);
+    if (rank == 0) given.dtype = no_type;
+    const CallOptions options{.process_set = set};
+    const AllreduceOptions again{.name = "again", .op = ReduceOp::sum, .process_set = set};
+    const CallOptions gather{.name = "gather", .process_set = set};
+    for (int round = 0; round < 20; ++round) {  // after which these are replayed
+      allreduce_blocking(view_of(values), values.data(), again);
+      (void)allgather_blocking(view_of(values), gather);
+    }
+    expect_refused(no_type_text, [&] { allreduce_blocking(given, values.data(), again); });
+    expect_refused(no_type_text, [&] { (void)allgather_blocking(given, gather); });
+    expect_refused(no_type_text, allreduce(given, values.data(), {.process_set = set}));
+    const std::array inputs{view_of(values), given};
+    const std::array<void*, 2> outputs{values.data(), values.data()};
+    for (const Handle& handle : grouped_allreduce(inputs, outputs, {.process_set = set})) {
+      expect_refused(no_type_text, handle);
+    }
+    expect_refused(no_type_text, broadcast(given, 1, options));
+    expect_refused(no_type_text, allgather(given, options));
+    expect_refused(no_type_text, alltoall(given, {}, options));
+    expect_refused(no_type_text, reduce_scatter(given, {.process_set = set}));
+    expect_refused(no_type_text, [&] {
+      const PersistentAgreement agreement(runtime_of(set).runtime, given, values.data(),
+                                          {.name = "run"});
+      agreement.handle().wait();
+    });
+    for (const auto call : {send, recv}) {
+      expect_refused(no_type_text, [&] {
+        call({values.data(), {count}, no_type}, 1 - rank, {.process_set = set}).wait();
+      });
+    }
+    const auto reduced = [&](const AllreduceOptions& wrong) {
+      AllreduceOptions given_options = rank == 1 ? wrong : AllreduceOptions{};
+      given_options.process_set = set;
+      return allreduce(view_of(values), values.data(), given_options);
+    };
+    const auto no_op = static_cast<ReduceOp>(200);
+    expect_refused("200 is not a rueda::ReduceOp", reduced({.op = no_op}));
+    expect_refused(no_type_text, reduced({.wire_dtype = no_type}));
+    expect_refused("200 is not a rueda::CodecKind",
+                   reduced({.compression = {static_cast<CodecKind>(200), 0}}));
+    const ReduceOp op = rank == 1 ? no_op : ReduceOp::sum;
+    expect_refused("200 is not a rueda::ReduceOp",
+                   reduce_scatter(view_of(values), {.op = op, .process_set = set}));
+    barrier(options).wait();
+  });
+}
+
+TEST_CASE("a refusal needs an error to tell, and one without harms no world") {
+  with_world(2, "refusal", [](int rank, ProcessSet set) {
+    Values values{1, 2, 3, 4};
+    const AllreduceOptions options{.name = "sum", .op = ReduceOp::sum, .process_set = set};
+    if (rank == 0) {
+      for (const auto code : {ErrorCode::ok, static_cast<ErrorCode>(200)}) {
+        expect_refused("is not an error", [&] { (void)refuse("sum", set, "because", code); });
+      }
+    }
+    allreduce(view_of(values), values.data(), options).wait();
+    expect_refused("because", rank == 0 ? refuse("sum", set, "because")
+                                        : allreduce(view_of(values), values.data(), options));
+  });
+}
+
+TEST_CASE("memory of a size that no object can have is refused") {
+  constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+  for (const std::size_t bytes : {most, most - 62, most - 63, most - 64, most / 2 + 1}) {
+    CHECK_THROWS_AS(allocate(bytes), std::bad_alloc);
+  }
 }
 
 TEST_CASE("what has been replayed is not replayed without memory") {

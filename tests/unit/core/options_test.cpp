@@ -114,6 +114,17 @@ TEST_CASE("sizes, counts, times and choices that make no sense are refused with 
           "RUEDA_STALL_ERROR='" + std::string(value) +
               "' is not accepted: give a number of seconds from 0 to 1e9");
   }
+  for (const char* value : {"0", "-1", "0.5"}) {
+    CAPTURE(value);
+    CHECK(refusal({}, {{"min_np", value}}) ==
+          "min_np='" + std::string(value) + "' is not accepted: give a whole number from 1");
+  }
+  for (const char* value : {"0", "0.0", "-1"}) {
+    CAPTURE(value);
+    CHECK(refusal({{"RUEDA_HEARTBEAT", value}}) ==
+          "RUEDA_HEARTBEAT='" + std::string(value) +
+              "' is not accepted: give a number of seconds above 0 and up to 1e9");
+  }
   for (const char* value : {"loud", "debug|info", "debugg", "debu", "|"}) {
     CAPTURE(value);
     CHECK(refusal({{"RUEDA_LOG_LEVEL", value}}) ==

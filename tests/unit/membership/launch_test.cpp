@@ -426,8 +426,9 @@ TEST_CASE("ranks on several hosts meet at the first of ports that follow from th
 
 TEST_CASE("ranks on several hosts without a secret are refused, with how to give one") {
   for (const Variables& variables : {agents(), bare(), step_of_nodes()}) {
-    for (const char* secret : {"", "too short"}) {
+    for (const std::string secret : {"", "fifteen letters"}) {
       const Launch launch = meeting_across(with(variables, "RUEDA_SECRET", secret));
+      CHECK(contains(launch.problem, "the one given, which is too short") == !secret.empty());
       CHECK(launch.kind == LaunchKind::foreign);
       for (const char* part : {"one of 4 ranks", "RUEDA_SECRET=$(openssl rand -hex 32)",
                                "RUEDA_SECRET_FILE", "rueda run -H"}) {
@@ -467,6 +468,34 @@ TEST_CASE("what PMI offers, or what tells no master, does not meet over TCP") {
     CHECK(meeting_across(with(bare(), name, "")).kind == LaunchKind::foreign);
   }
   CHECK(meeting_across(with(bare(), "RANK", "4")).kind == LaunchKind::foreign);
+}
+
+TEST_CASE("a rank that is no number is not taken for rank 0") {
+  for (const std::string rank : {"a", " 1", "-1", "1.0", "0x1", "99999999999"}) {
+    for (const Variables& variables : {torchrun(), agents(), bare()}) {
+      for (const char* host : {"localhost", "h0"}) {
+        const Launch launch =
+            meeting_across(with(with(variables, "RANK", rank), "MASTER_ADDR", host));
+        INFO(launch.launcher << ", RANK=" << rank << ", at " << host);
+        CHECK(launch.kind == LaunchKind::foreign);
+        CHECK(contains(launch.problem, str("are invalid (WORLD_SIZE=", launch.size)));
+        CHECK(contains(launch.problem, str("RANK=", rank)));
+      }
+    }
+    CHECK(meeting_across(with(srun(), "SLURM_PROCID", rank)).kind == LaunchKind::foreign);
+    CHECK(meeting_across(with(step_of_nodes(), "SLURM_PROCID", rank)).kind == LaunchKind::foreign);
+  }
+}
+
+TEST_CASE("what the ranks lack to meet is named") {
+  for (const Variables& variables : {agents(), bare()}) {
+    for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) {
+      const std::string problem = meeting_across(with(variables, name, "")).problem;
+      INFO(problem);
+      CHECK(contains(problem, str("since ", name, " is not set")));
+      CHECK(contains(problem, "rueda run"));
+    }
+  }
 }
 
 TEST_CASE("PMI is spoken with Hydra, Flux and srun --mpi=pmi2, where they tell a descriptor") {
