@@ -131,9 +131,19 @@ class FailureWatch:
         # A killed process did not end because of the exception that it printed before.
         if errors.exception and failure.status > 0:
             return f"{where} failed first: {errors.exception} ({status})"
+        if failure.status > 0 and (reason := self._reason_told_by_others(failure.rank)):
+            return f"{where} failed first: {reason} ({status})"
         if errors.last_line:
             return f"{where} failed first: {status}; last line of stderr: {errors.last_line}"
         return f"{where} failed first: {status}"
+
+    def _reason_told_by_others(self, rank: int) -> str:
+        """The reason that a rank gave to the others, as for `rueda.abort()`, which prints nothing itself. Or ""."""
+        blames = (errors.blame for errors in self._ranks.values())
+        told = (blame[3] for blame in blames if blame and int(blame[1]) == rank)
+        reasons = (words.removeprefix("failed: ") for words in told if words.startswith("failed: "))
+        # An exit code says no more than the status.
+        return next((reason for reason in reasons if not reason.startswith("sys.exit(")), "")
 
     def _first_raised(self, consequences: bool) -> int | None:
         ranks = (r for r, e in self._ranks.items() if e.exception)

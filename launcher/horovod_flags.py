@@ -170,7 +170,8 @@ def apply_horovod_flags(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns the values with horovodrun's flags translated, and the variables that these flags set.
 
-    Reports flags without effect with `say`. Raises LaunchError for refused flags. Rueda's own flags win.
+    Reports flags without effect with `say`. Raises LaunchError for flags that are refused or contradict each other.
+    Rueda's own flags win.
     """
     changed = {name: v for name, v in values.items() if not name.startswith(PREFIX)}
     settings: dict[str, str] = {}
@@ -187,9 +188,20 @@ def apply_horovod_flags(
             settings.update(flag.sets(str(value)))
         if flag.stands_for is not None:
             target, fixed = flag.stands_for
+            _refuse_both(name, fixed, changed[target])
             if not changed[target]:
                 changed[target] = fixed or _converted(target, value)
     return changed, settings
+
+
+def _refuse_both(name: str, bootstrap: str, other: Any) -> None:
+    """Raises LaunchError if one flag asks for MPI and another, with the value `other`, for the opposite."""
+    if {bootstrap, other} == {"mpi", "rendezvous"}:
+        words = {
+            "mpi": "--bootstrap mpi",
+            "rendezvous": "--no-mpi (--gloo, --bootstrap rendezvous)",
+        }
+        raise LaunchError(f"{name} contradicts {words[other]}: give one of them")
 
 
 def _converted(target: str, value: Any) -> Any:

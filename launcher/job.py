@@ -109,6 +109,8 @@ def _why_not_found(program: str) -> str:
         if program.endswith(".py"):
             return f"'{program}' is a Python script: write 'rueda run … python {program}'"
         return f"'{program}' is not executable: chmod +x it"
+    if os.path.isdir(program) and os.sep in program:
+        return f"'{program}' is a folder, not a program"
     if os.sep in program:
         if folder := _forbidden_folder(program):
             return f"'{program}' cannot be reached: folder '{folder}' may not be entered"

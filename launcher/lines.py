@@ -11,10 +11,10 @@ class LineAssembler:
     """Collects chunks and returns whole lines, each with its line end.
 
     A lone carriage return ends a line, because progress bars use it to redraw. A line longer than
-    `longest` is returned in pieces, so that memory stays bounded.
+    `longest` is returned in pieces, so that memory stays bounded. All but the last have no line end.
     """
 
-    def __init__(self, longest: int = 1 << 16) -> None:
+    def __init__(self, longest: int = 1 << 20) -> None:
         self._longest = longest
         self._rest = b""
 
@@ -23,13 +23,15 @@ class LineAssembler:
         text = self._rest + chunk
         lines = []
         start = 0
-        for end in _LINE_END.finditer(text):
+        # What was left has no line end, except for a carriage return of which only the next byte says what it is.
+        for end in _LINE_END.finditer(text, max(0, len(self._rest) - 1)):
             lines.append(text[start : end.end()])
             start = end.end()
         self._rest = text[start:]
         if len(self._rest) >= self._longest:
-            lines.append(self._rest)
-            self._rest = b""
+            piece = self._rest.removesuffix(b"\r")  # the line's end may be \r\n
+            self._rest = self._rest[len(piece) :]
+            lines += [piece] if piece else []
         return lines
 
     def finish(self) -> list[bytes]:

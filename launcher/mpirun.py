@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -45,6 +46,17 @@ class MpirunOptions:
     oversubscribe: bool = False
     ulfm: bool = False
     extra: tuple[str, ...] = ()
+
+    @property
+    def flags(self) -> list[str]:
+        """The user's flags that have an effect only under mpirun."""
+        given = {
+            "--bind-to": self.bind_to != "none",
+            "--map-by": self.map_by,
+            "--ulfm": self.ulfm,
+            "--mpi-args": self.extra,
+        }
+        return [flag for flag, is_given in given.items() if is_given]
 
 
 def find_mpirun(environment: Mapping[str, str] = os.environ) -> str | None:
@@ -126,6 +138,22 @@ def _variables(job: Job) -> list[str]:
     return arguments
 
 
+def has_no_input() -> bool:
+    """Whether the launcher's own standard input is empty or, being a terminal, not passed on to mpirun."""
+    try:
+        kind = os.fstat(0)
+    except OSError:  # it is closed
+        return False
+    is_null = stat.S_ISCHR(kind.st_mode) and kind.st_rdev == os.stat(os.devnull).st_rdev
+    return is_null or os.isatty(0)
+
+
+def _input(mpirun: Mpirun, options: MpirunOptions) -> list[str]:
+    # Open MPI 5 never shows rank 0 the end of an input that it passes on, even of an empty one.
+    is_asked = any(word.lstrip("-") == "stdin" for word in options.extra)
+    return ["--stdin", "none"] if mpirun.major >= 5 and has_no_input() and not is_asked else []
+
+
 def command_line(mpirun: Mpirun, job: Job, options: MpirunOptions) -> list[str]:
     """The whole command line, ready to run or print."""
     on_path = shutil.which("mpirun") == mpirun.path
@@ -135,6 +163,7 @@ def command_line(mpirun: Mpirun, job: Job, options: MpirunOptions) -> list[str]:
     argv += ["--bind-to", options.bind_to]
     argv += _mapping(mpirun, options, _needs_oversubscription(job, options))
     argv += ["--output", "tag"] if mpirun.major >= 5 else ["--tag-output"]
+    argv += _input(mpirun, options)
     if os.geteuid() == 0:
         argv.append("--allow-run-as-root")
     if options.ulfm or job.recovers:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from .errors import LaunchError
 from .failure import FailureWatch
+from .interleaving import Interleaving
 from .lines import LineAssembler
 from .sink import OUTPUT_LOST, Sink, say, standard_error, standard_output
 from .writer import Writer
@@ -60,6 +61,10 @@ class RankOutput:
         self._files = open_rank_files(directory, ranks, range(ranks) if here is None else here)
         self._prefix = prefix
         self._assemblers: dict[tuple[int, Stream], LineAssembler] = {}
+        self._shown: dict[Stream, Interleaving] = {
+            "stdout": Interleaving(),
+            "stderr": Interleaving(),
+        }
         self._files_are_reported = False
         self.loss = ""
         self.writer = Writer()
@@ -76,17 +81,19 @@ class RankOutput:
 
     def show(self, stream: Stream, text: bytes) -> None:
         """Writes to the launcher's own standard output or error."""
-        sink = standard_output if stream == "stdout" else standard_error
-        self.writer.put(len(text), lambda: self._write_stream(sink, text))
+        self._put(stream, self._shown[stream].end_line() + text)
 
     def say(self, text: str) -> None:
         """Prints a line of the launcher's own while the job runs, without waiting for a reader."""
+        self._end_line("stderr")
         self.writer.put(len(text), lambda: say(text))
 
     def finish(self) -> None:
         """Shows unfinished lines and closes the files."""
         for (rank, stream), assembler in self._assemblers.items():
             self._show(rank, stream, assembler.finish())
+        if self._prefix:  # otherwise the ranks' bytes are passed on as they are
+            self._end_line("stderr")  # the launcher may say something yet
         self.writer.put(0, self._close_files)
 
     def _open_file_of(self, rank: int, directory: Path) -> None:
@@ -99,6 +106,14 @@ class RankOutput:
             lost.error = error
             self._files[rank] = lost
             self.writer.put(0, lambda: self._report_file(lost))
+
+    def _put(self, stream: Stream, text: bytes) -> None:
+        sink = standard_output if stream == "stdout" else standard_error
+        self.writer.put(len(text), lambda: self._write_stream(sink, text))
+
+    def _end_line(self, stream: Stream) -> None:
+        if end := self._shown[stream].end_line():
+            self._put(stream, end)
 
     def _write_stream(self, sink: Sink, text: bytes) -> None:
         if sink.write(text):
@@ -132,7 +147,7 @@ class RankOutput:
             for line in lines:
                 self.watch.see(rank, line.decode(errors="replace").rstrip("\r\n"))
         prefix = f"[{rank}]<{stream}>: ".encode() if self._prefix else b""
-        self.show(stream, b"".join(prefix + line for line in lines))
+        self._put(stream, self._shown[stream].add(rank, prefix, lines))
 
 
 def ended_well(output: RankOutput) -> tuple[int, str]:

@@ -37,12 +37,11 @@ from .placement import HostShare, identity, place
 from .remote import run as remote
 from .resources import check_number, provide_descriptors
 from .run_flags import declare_flags
+from .seconds import MOST
 from .sink import say
 
 # Descriptors per connection to a host, in units of those for a rank that is started here.
 _PER_HOST = 2
-# Seconds; the library's limit.
-_MAX_TIMEOUT = 1e9
 
 
 @dataclass(frozen=True)
@@ -157,11 +156,18 @@ def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpir
 
 def _needs_mpirun(request: RunRequest, job: Job) -> bool:
     """Whether the user requested something that has no effect, or is impossible, without mpirun."""
-    given = request.mpirun_options
     return (
-        given != mpirun.MpirunOptions(oversubscribe=given.oversubscribe)
+        bool(request.mpirun_options.flags)
         or choice_of("RUEDA_TRANSPORT", {**os.environ, **job.settings}) == "mpi"
     )
+
+
+def _say_what_has_no_effect(request: RunRequest) -> None:
+    """Names the flags for mpirun, which does not start this job's ranks."""
+    flags = (["--mpirun"] if request.mpirun_path is not None else []) + request.mpirun_options.flags
+    if flags:
+        have = "has" if len(flags) == 1 else "have"
+        say(f"{', '.join(flags)} {have} no effect: the ranks are started without mpirun")
 
 
 def _asks_for_mpi(request: RunRequest, job: Job) -> bool:
@@ -299,8 +305,8 @@ def _start_timeout(settings: Mapping[str, str]) -> float:
         seconds = float(text)
     except ValueError:
         raise LaunchError(f"{name}='{text}' is not a number of seconds") from None
-    if not 0 <= seconds <= _MAX_TIMEOUT:
-        raise LaunchError(f"{name}={text}: give from 0 to {_MAX_TIMEOUT:g} seconds")
+    if not 0 <= seconds <= MOST:
+        raise LaunchError(f"{name}={text}: give from 0 to {MOST:g} seconds")
     return seconds
 
 
@@ -362,8 +368,10 @@ def make_run_command(native: Native) -> click.Command:
         if hint := hint_at_nodes(values, os.environ):
             say(hint)
         tool = _choose_mpirun(request, job, native)
-        if tool is None and (hint := hint_at_batch_job(values, os.environ)):
-            say(hint)
+        if tool is None:
+            _say_what_has_no_effect(request)
+            if hint := hint_at_batch_job(values, os.environ):
+                say(hint)
         context.exit(
             _run_builtin(request, job) if tool is None else _run_mpirun(request, job, tool)
         )

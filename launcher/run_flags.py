@@ -12,6 +12,7 @@ from .errors import LaunchError
 from .horovod_flags import PREFIX, add_horovod_flags
 from .native import Native
 from .option_flags import OptionFlag, add_flags
+from .seconds import Seconds
 
 _HELP = """Starts COMMAND once per rank. On this host it uses mpirun or, without MPI, starts the ranks directly.
 On several hosts it uses ssh, or mpirun if you ask for MPI.
@@ -148,8 +149,9 @@ _FLAGS = [
         help="Start each line of output with '[rank]<stdout>: '. Default: yes.",
     ),
     click.option(
-        "--grace", type=click.FloatRange(min=0), default=5.0, metavar="SECONDS",
-        help="How long ranks have to end after SIGTERM before they are killed. Default 5.",
+        "--grace", type=Seconds(min=0), default=5.0, metavar="SECONDS",
+        help="How long ranks have to end after SIGTERM before they are killed. Default 5. "
+        "Ranks that mpirun started have less: it kills them itself after a fraction of a second; use --no-mpi.",
     ),
     click.option(
         "--max-np", type=int, metavar="N",
@@ -168,7 +170,7 @@ _FLAGS = [
         help="Slots on a host for which that program prints no number.",
     ),
     click.option(
-        "--elastic-timeout", type=click.FloatRange(min=0), default=600.0, metavar="SECONDS",
+        "--elastic-timeout", type=Seconds(min=0), default=600.0, metavar="SECONDS",
         help="How long the job waits at its start for enough slots for all its ranks. Default 600.",
     ),
     click.option(
@@ -186,7 +188,7 @@ _FLAGS = [
         "and the command, and must not prompt. Default: ssh. [RUEDA_SSH_COMMAND]",
     ),
     click.option(
-        "--host-timeout", type=click.FloatRange(min=1), default=60.0, metavar="SECONDS",
+        "--host-timeout", type=Seconds(min=1), default=60.0, metavar="SECONDS",
         help="How long a host, or the launcher, may be silent before it counts as gone. Default 60.",
     ),
     click.option(
@@ -205,7 +207,7 @@ _FLAGS = [
         "RUEDA_SECRET_FILE.",
     ),
     click.option(
-        "--nodes-timeout", type=click.FloatRange(min=1), default=600.0, metavar="SECONDS",
+        "--nodes-timeout", type=Seconds(min=1), default=600.0, metavar="SECONDS",
         help="How long nodes wait for each other. Default 600.",
     ),
     click.option(

@@ -22,6 +22,7 @@ _EPILOG = """
                      "stall", "failure" or null), submitted,
                      lateness_ms, last_done, open
     without_record   ranks that left no record
+    left             ranks that had shut down, by the records of others
     outdated         ranks whose records are too old, by what other records
                      show, for example if one was killed after a stall
     damaged          by file: why it cannot be read

@@ -2,7 +2,7 @@
 
 Like Rueda, this matches operations by process set and name, in any order: the third allreduce of 'w' in set 0 on one
 rank matches the third on all others. A rank diverges if it has not submitted an operation that others wait for, or has
-submitted a different one under that name.
+submitted a different one under that name. So does a rank that shut down, as other records say, while the others wait.
 
 A record proves that its rank had not submitted an operation only up to the time of writing. A record that a rank wrote
 at an earlier stall, before it was killed, says nothing about what came later. And if the loss of another rank ended
@@ -34,7 +34,7 @@ class Divergence:
     kind: str  # "missing": some ranks never submitted it; "mismatch": `fields` differ
     operation: Operation  # as the lowest rank that has it submitted it
     ranks: tuple[int, ...]  # that submitted it
-    missing: tuple[int, ...] = ()  # that left a record, but did not submit it
+    missing: tuple[int, ...] = ()  # that left a record or shut down, but did not submit it
     fields: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
     # By field name: each value, and the ranks that had it.
 
@@ -62,6 +62,7 @@ class Analysis:
     world: WorldRecords
     summaries: tuple[RankSummary, ...]
     without_record: tuple[int, ...]
+    left: tuple[int, ...]  # ranks that had shut down, by the records of others
     divergences: tuple[Divergence, ...]  # the first one first
     cut_short: tuple[Divergence, ...]  # "missing", but only because the world failed first
     outdated: tuple[int, ...]  # ranks whose records are older than operations of others
@@ -122,6 +123,11 @@ def _has_joined(record: Record, set_id: int) -> bool:
     )
 
 
+def _has_begun(by_rank: Mapping[int, Operation]) -> bool:
+    """Whether the operation started anywhere, so that all ranks had submitted it."""
+    return any(operation.started is not None for operation in by_rank.values())
+
+
 def _uncounted(records: Mapping[int, Record]) -> dict[Name, bool]:
     """Names that some rank stopped counting because it had too many: for each, whether it is unique all the same."""
     names = {
@@ -162,6 +168,7 @@ class _Missing:
 
     def __init__(self, records: Mapping[int, Record], matched: Matched) -> None:
         self.outdated: set[int] = set()  # ranks whose records are too old to judge by
+        self.left = {record.left for record in records.values() if record.left is not None}
         self._records = records
         self._matched = matched
         self._ahead: dict[tuple[int, int], int] = {}
@@ -176,6 +183,8 @@ class _Missing:
         was_stalled = any(each.code in _WAITED_IN_VAIN for each in by_rank.values())
         for rank in _members(self._records, operation.set):
             record = self._records.get(rank)
+            if record is None and rank in self.left and not _has_begun(by_rank):
+                missing.append(rank)
             if record is None or rank in by_rank or _has_joined(record, operation.set):
                 continue
             # None: unknown.
@@ -326,6 +335,7 @@ def compare(world: WorldRecords) -> Analysis:
             _summary(record, lateness.get(rank)) for rank, record in sorted(world.records.items())
         ),
         without_record=tuple(rank for rank in range(world.size) if rank not in world.records),
+        left=tuple(sorted(absent.left)),
         divergences=divergences,
         cut_short=cut_short,
         outdated=tuple(sorted(absent.outdated | _silent(world.records))),

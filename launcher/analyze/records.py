@@ -23,6 +23,9 @@ _MAX_RANKS = 1 << 20
 _MAX_TIME = 1 << 56
 _MAX_NUMBER = 1 << 63
 
+# Why a world has failed if one of its ranks left it by shutting down, as at the end of its program.
+_HAS_SHUT_DOWN = re.compile(r"\brank (\d+)(?: \([^()]*\))? has shut down$")
+
 
 class RecordsError(Exception):
     """Nothing can be analysed. The text says why and what to do."""
@@ -85,6 +88,12 @@ class Record:
     operations: tuple[Operation, ...]  # by number
     occasion: str | None = None  # why it was written, one of OCCASIONS; None: unknown
     lost: int | None = None  # for a failure: the rank that the world lost
+
+    @property
+    def left(self) -> int | None:
+        """The rank that ended this rank's world by shutting down."""
+        match = _HAS_SHUT_DOWN.search(self.why) if self.occasion == "failure" else None
+        return self.lost if match is not None and int(match[1]) == self.lost else None
 
     @cached_property
     def by_name(self) -> Mapping[Name, tuple[Operation, ...]]:

@@ -38,6 +38,9 @@ def _divergence_lines(analysis: Analysis, divergence: Divergence) -> Iterator[st
     yield f"{operation}{_of_set(operation)} was submitted by {_ranks(divergence.ranks)};"
     yield f"  {_ranks(divergence.missing)} {verb} missing:"
     for rank in divergence.missing:
+        if rank not in analysis.world.records:
+            yield f"  rank {rank} had shut down: its program ended, or left Rueda, before this operation"
+            continue
         later = (analysis.world.records[rank].written - operation.submitted) / 1e6
         when = f"{later:.3f} s later" if later >= 0 else f"{-later:.3f} s before"
         yield f"  rank {rank} wrote its record {when}; {_place_of(_summary_of(analysis, rank))}"
@@ -84,6 +87,13 @@ def _outdated_line(records: Mapping[int, Record], rank: int) -> str:
     )
 
 
+def _why_no_record(analysis: Analysis, rank: int) -> str:
+    if rank not in analysis.left:
+        return "It was killed, or its host's files are not here."
+    told_by = [n for n, record in sorted(analysis.world.records.items()) if record.left == rank]
+    return f"By the record of {_ranks(told_by)}, it had shut down."
+
+
 def _world_lines(analysis: Analysis) -> Iterator[str]:
     world = analysis.world
     if world.epoch:
@@ -101,7 +111,7 @@ def _world_lines(analysis: Analysis) -> Iterator[str]:
     for rank in analysis.outdated:
         yield _outdated_line(world.records, rank)
     for rank in analysis.without_record:
-        yield f"rank {rank}: no record. It was killed, or its host's files are not here."
+        yield f"rank {rank}: no record. {_why_no_record(analysis, rank)}"
     yield ""
     yield from _verdict_lines(analysis)
 
@@ -190,6 +200,7 @@ def _world_json(analysis: Analysis) -> dict[str, object]:
             for summary in analysis.summaries
         },
         "without_record": analysis.without_record,
+        "left": analysis.left,
         "damaged": analysis.world.damaged,
         "outdated": analysis.outdated,
         "divergences": [_divergence_json(divergence) for divergence in analysis.divergences],

@@ -50,7 +50,12 @@ memory or MPI can carry its data), else 1. With -H, that of the ranks.
 
 
 def _check_hosts(
-    hosts: str, ssh: str | None, mpi: bool, mpi_args: str | None, as_json: bool
+    hosts: str,
+    ssh: str | None,
+    interface: str | None,
+    mpi: bool,
+    mpi_args: str | None,
+    as_json: bool,
 ) -> int:
     """Starts one rank for each slot, which report what the links between them were found to be."""
     run = ["-H", hosts, "--no-prefix"]
@@ -58,16 +63,22 @@ def _check_hosts(
         run += ["--bootstrap", "mpi"]
     if ssh is not None:
         run += ["--ssh", ssh]
+    if interface is not None:
+        run += ["--interface", interface]
     if mpi_args is not None:
         run += ["--mpi-args", mpi_args]
     report = [sys.executable, "-m", "rueda.links", *(["--json"] if as_json else [])]
     return run_to_end([*run, *report])
 
 
-def _check_flags(hosts: str | None, ssh: str | None, mpi: bool, mpi_args: str | None) -> None:
+def _check_flags(
+    hosts: str | None, ssh: str | None, interface: str | None, mpi: bool, mpi_args: str | None
+) -> None:
     """Raises LaunchError where some are given that mean nothing together."""
-    if hosts is None and (mpi or ssh is not None):
-        raise LaunchError(f"{'--mpi' if mpi else '--ssh'} needs -H, which names the hosts")
+    of_hosts = {"--mpi": mpi, "--ssh": ssh is not None, "--interface": interface is not None}
+    given = [flag for flag, is_given in of_hosts.items() if is_given]
+    if hosts is None and given:
+        raise LaunchError(f"{given[0]} needs -H, which names the hosts")
     if mpi_args is not None and not mpi:
         raise LaunchError("--mpi-args needs --mpi")
     if mpi and ssh is not None:
@@ -115,6 +126,10 @@ def make_check_command(native: Native) -> click.Command:
     )  # fmt: skip
     @click.option("--ssh", metavar="COMMAND", help="With -H: how `rueda run` reaches hosts.")
     @click.option(
+        "--interface", metavar="NAME",
+        help="With -H: the network interface, or several, that ranks use between hosts, as for `rueda run`.",
+    )  # fmt: skip
+    @click.option(
         "--mpi", is_flag=True,
         help="With -H: start the ranks by mpirun, so that MPI is tried as well as TCP.",
     )  # fmt: skip
@@ -123,16 +138,16 @@ def make_check_command(native: Native) -> click.Command:
     )
     @click.pass_context
     def check(
-        context: click.Context, as_json: bool, hosts: str | None, ssh: str | None, mpi: bool,
-        mpi_args: str | None,
+        context: click.Context, as_json: bool, hosts: str | None, ssh: str | None,
+        interface: str | None, mpi: bool, mpi_args: str | None,
     ) -> None:  # fmt: skip
         """Lists Rueda's parts and what it can use, each with its path and version, or the reason why not.
 
         Prints a table on a terminal, otherwise one line per component. With -H, tries the links between hosts.
         """
-        _check_flags(hosts, ssh, mpi, mpi_args)
+        _check_flags(hosts, ssh, interface, mpi, mpi_args)
         if hosts is not None:
-            context.exit(_check_hosts(hosts, ssh, mpi, mpi_args, as_json))
+            context.exit(_check_hosts(hosts, ssh, interface, mpi, mpi_args, as_json))
         from .report import make_report  # `rueda run` has no use for what it imports
 
         report = make_report(native)

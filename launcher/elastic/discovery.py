@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -26,6 +27,8 @@ _GIVEN_UP = 1.0
 _SHOWN = 300
 # More than any list of hosts needs. A script that prints endlessly must not fill the memory.
 _MAX_OUTPUT = 1 << 20
+# Reasons why the system did not start the script that may be gone at the next try.
+_PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ class Discovery:
     If a script fails, hangs, prints something else or no host at all, this is reported once, and its previous answer
     stays valid: a cluster whose list is empty for a moment has not lost its hosts. `localhost:0` means no slots. Use
     as an asynchronous context manager. `default_slots`: for hosts without a number. `here_only`: the job cannot use
-    other hosts, so these are reported. `say`: prints reports.
+    other hosts, so these are reported. `say`: prints reports. `at_start`: nothing runs yet, so a script that cannot be
+    run is an error of the user's, in `problem`.
     """
 
     def __init__(
@@ -53,12 +57,16 @@ class Discovery:
         default_slots: int | None,
         here_only: bool = False,
         say: Callable[[str], None] | None = None,
+        at_start: bool = False,
     ) -> None:
         self._say = say or say_at_once
         self._script = script
         self._default_slots = default_slots
         self._here_only = here_only
         self.hosts: tuple[Host, ...] | None = None  # from the last valid answer
+        self.problem = ""  # why the latest run had no valid answer
+        self.never_starts = False  # before the job: the script cannot be run, so it will not start
+        self._may_never_start = at_start
         self._reported = ""
         self._task: asyncio.Task[None] | None = None
 
@@ -81,9 +89,11 @@ class Discovery:
         while True:
             try:
                 self._take(await self._run())
-                self._reported = ""
+                self._reported = self.problem = ""
             except LaunchError as error:
-                self._report(str(error))
+                self.problem = str(error)
+                if not self.never_starts:
+                    self._report(self.problem)
             await asyncio.sleep(_PAUSE)
 
     async def _run(self) -> str:
@@ -96,7 +106,9 @@ class Discovery:
                 start_new_session=True,
             )
         except OSError as error:
+            self.never_starts = self._may_never_start and error.errno not in _PASSING
             raise LaunchError(f"cannot run '{self._script}': {error.strerror}") from error
+        self._may_never_start = False
         try:
             output, complaints = await asyncio.wait_for(self._read(process), _SCRIPT_TIMEOUT)
         except asyncio.TimeoutError:
@@ -160,7 +172,8 @@ class Discovery:
 def hosts_at_start(elastic: Elastic, ranks: int) -> tuple[Host, ...]:
     """The script's first answer with slots for all ranks. Called before anything else starts.
 
-    Raises LaunchError if there are not enough slots within `start_timeout`, and SystemExit after a signal.
+    Raises LaunchError if there are not enough slots within `start_timeout`, at once if the script cannot be run at all,
+    and SystemExit after a signal.
     """
     came: list[signal.Signals] = []
 
@@ -175,8 +188,8 @@ def hosts_at_start(elastic: Elastic, ranks: int) -> tuple[Host, ...]:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop, number)
         assert elastic.script is not None
-        async with Discovery(elastic.script, elastic.slots_per_host) as discovery:
-            return await _enough(discovery, ranks, elastic.start_timeout)
+        async with Discovery(elastic.script, elastic.slots_per_host, at_start=True) as discovery:
+            return await _enough(discovery, elastic.script, ranks, elastic.start_timeout)
 
     try:
         return asyncio.run(ask())
@@ -186,13 +199,20 @@ def hosts_at_start(elastic: Elastic, ranks: int) -> tuple[Host, ...]:
         raise SystemExit(code) from None
 
 
-async def _enough(discovery: Discovery, ranks: int, timeout: float) -> tuple[Host, ...]:
+async def _enough(
+    discovery: Discovery, script: str, ranks: int, timeout: float
+) -> tuple[Host, ...]:
     deadline = time.monotonic() + timeout
     while total_slots(discovery.hosts or ()) < ranks:
+        if discovery.never_starts:
+            raise LaunchError(f"--host-discovery-script: {discovery.problem}")
         if time.monotonic() > deadline:
+            why = f": {discovery.problem}" if discovery.problem else ""
+            if discovery.hosts is None and not why:
+                why = f": '{script}' has not ended yet"
             raise LaunchError(
                 f"--host-discovery-script: only {total_slots(discovery.hosts or ())} of {ranks} slots were available "
-                f"within {timeout:g} s (--elastic-timeout)"
+                f"within {timeout:g} s (--elastic-timeout){why}"
             )
         await asyncio.sleep(_LOOK)
     assert discovery.hosts is not None

@@ -27,7 +27,7 @@ def elastic_of(
     """The settings of an elastic job, or None. Raises LaunchError for invalid flags."""
     if not is_elastic(values):
         for name in _NEEDS:
-            if values[name]:
+            if values[name] is not None:
                 flag = "--" + name.replace("_", "-")
                 raise LaunchError(f"{flag} is for elastic jobs: give --max-np, too")
         return None

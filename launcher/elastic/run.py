@@ -101,7 +101,7 @@ class ElasticRun(BuiltinRun):
             self._growth.set_slots({_HERE: slots})
         self._company.tell()
         self._company.end_unwanted()
-        for host in self._growth.missing(time.monotonic()):
+        for host in () if self._has_failed() else self._growth.missing(time.monotonic()):
             number = self._growth.start(host)
             self._output.say(f"process {number} is started to join the job")
             try:

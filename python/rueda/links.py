@@ -47,7 +47,8 @@ def _size(bytes: int) -> str:
 def describe(world: dict[str, Any]) -> str:
     """The result of :func:`measure` as lines of text."""
     hosts = ", ".join(f"{name} ({ranks})" for name, ranks in world["hosts"].items())
-    lines = [f"ranks: {world['ranks']} on {len(world['hosts'])} hosts: {hosts}"]
+    count = len(world["hosts"])
+    lines = [f"ranks: {world['ranks']} on {count} host{'' if count == 1 else 's'}: {hosts}"]
     for index, link in enumerate(world["links"]):
         words = ["used" if index == 0 else "not used"]
         if link["obstacle"]:

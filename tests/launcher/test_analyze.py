@@ -279,6 +279,45 @@ def test_who_ended_the_world_is_to_blame_for_what_it_had_not_come_to() -> None:
     assert (divergence.operation.name, divergence.missing) == ("b", (3,))
 
 
+def left_early(stage: str, why: str = "rank 0 has shut down", **fields: Any) -> Analysis:
+    """The first of three ranks shut down after 'a'. The others had submitted 'b'."""
+    ranks = ranks_of(3)[1:]
+    for rank in ranks:
+        rank.do("a")
+        rank.do("b", stage, **fields)
+    return analyse_records(
+        [replace(rank.record(occasion="failure", lost=0), why=why) for rank in ranks]
+    )
+
+
+@pytest.mark.parametrize("why", ["rank 0 has shut down", "rank 0 (vm, pid 7) has shut down"])
+@pytest.mark.parametrize("stage", ["submitted", "failed"])
+def test_who_shut_down_while_others_waited_is_to_blame(stage: str, why: str) -> None:
+    analysis = left_early(stage, why)
+    (divergence,) = analysis.divergences
+    assert (divergence.kind, divergence.operation.name) == ("missing", "b")
+    assert (divergence.ranks, divergence.missing) == ((1, 2), (0,))
+    text = text_of(analysis)
+    assert "rank 0: no record. By the record of ranks 1 and 2, it had shut down." in text
+    assert "First divergence: allreduce 'b' was submitted by ranks 1 and 2;" in text
+    assert "rank 0 was missing:" in text
+    assert "No divergence" not in text
+    written = as_json([analysis])
+    assert written["diverged"]
+    assert json.loads(json.dumps(written))["worlds"][0]["left"] == [0]
+
+
+def test_who_shut_down_is_not_to_blame_for_what_it_took_part_in() -> None:
+    assert left_early("running", started=3 * SECOND).divergences == ()
+    assert left_early("done", started=3 * SECOND, ended=4 * SECOND).divergences == ()
+
+
+def test_who_was_killed_without_a_record_is_not_taken_to_have_shut_down() -> None:
+    analysis = left_early("submitted", "rank 0 is gone: connection closed")
+    assert (analysis.left, analysis.divergences) == ((), ())
+    assert "rank 0: no record. It was killed" in text_of(analysis)
+
+
 def test_a_record_of_an_earlier_stall_tells_nothing_of_what_came_later() -> None:
     ranks = ranks_of(3)
     for rank in ranks:

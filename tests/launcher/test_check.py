@@ -7,8 +7,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from click.testing import CliRunner
 from rueda.launcher.check.report import Report, make_report
 from rueda.launcher.check.row import Row
+from rueda.launcher.cli import build
 from rueda.launcher.native import Native
 
 from .conftest import Rueda
@@ -86,11 +88,23 @@ def test_a_named_mpi_library_that_does_not_load(
     assert "MPI library" in rows["transport mpi"].why_not
 
 
+def test_the_network_between_hosts_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(
+        "rueda.launcher.check.command.run_to_end", lambda words: started.append(words) or 0
+    )
+    flags = ["check", "-H", "a:1,b:1", "--interface", "eth0,eth1"]
+    result = CliRunner().invoke(build(Native(ModuleType("_native"))), flags)
+    assert result.exit_code == 0, result.output
+    assert "--interface eth0,eth1" in " ".join(started[0])
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
         (["--mpi"], "--mpi needs -H"),
         (["--ssh", "x"], "--ssh needs -H"),
+        (["--interface", "x"], "--interface needs -H"),
         (["-H", "a:1,b:1", "--mpi-args", "x"], "--mpi-args needs --mpi"),
         (["-H", "a:1,b:1", "--mpi", "--ssh", "x"], "--mpi-args '--prtemca plm_ssh_agent COMMAND'"),
     ],

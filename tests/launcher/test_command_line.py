@@ -52,6 +52,7 @@ def fake_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, st
     """Programs that only answer --version like Open MPI 4 and 5."""
     monkeypatch.setattr("rueda.launcher.run.cores_within_quota", lambda: (2, None))
     monkeypatch.setattr("rueda.launcher.mpirun.usable_cores", lambda: 2)
+    monkeypatch.setattr("rueda.launcher.mpirun.has_no_input", lambda: False)
     monkeypatch.setattr("rueda.launcher.run.search_path", lambda: os.environ["PATH"])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
@@ -118,6 +119,16 @@ def test_dry_run(
     assert line == [fake_mpirun[major], *shlex.split(expected)]
 
 
+def test_mpirun_is_told_of_an_empty_input(
+    fake_mpirun: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rueda.launcher.mpirun.has_no_input", lambda: True)
+    assert "--stdin none" in shlex.join(dry_run(fake_mpirun[5], "-np", "2", "true"))
+    assert "--stdin" not in dry_run(fake_mpirun[4], "-np", "2", "true")
+    asked = dry_run(fake_mpirun[5], "-np", "2", "--mpi-args", "--stdin all", "true")
+    assert asked.count("--stdin") == 1
+
+
 def test_other_hosts_get_the_variables(
     fake_mpirun: dict[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +193,7 @@ def test_the_printed_line_is_the_line(arguments: list[str]) -> None:
         (["-H", "localhost:1", "--hostfile", "x", "true"], "either -H or --hostfile"),
         (["--hostfile", "/no/such/file", "true"], "cannot read '/no/such/file'"),
         (["-np", "1", "pyhton", "train.py"], "did you mean 'python"),
+        (["-np", "1", "/tmp"], "'/tmp' is a folder, not a program"),
         (["-np", "1", "python3", "/no/such/train.py"], "no file '/no/such/train.py'"),
         (["-np", "1", __file__], "is a Python script"),
         (["-np", "1", "-x", "NOT_SET_ANYWHERE", "true"], "not set here"),
@@ -192,6 +204,13 @@ def test_the_printed_line_is_the_line(arguments: list[str]) -> None:
         (["-np", "1", "--fusion-threshold", "16Q", "true"], "number of bytes, with K, M or G"),
         (["-np", "1", "--stall-warning", "-1", "true"], "number of seconds"),
         (["-np", "1", "--log-level", "loud", "true"], "debug"),
+        *(
+            (["-np", "1", flag, value, "true"], f"{value} is not a number of seconds")
+            for flag in ("--grace", "--host-timeout", "--nodes-timeout", "--elastic-timeout")
+            for value in ("nan", "inf")
+        ),
+        (["-np", "1", "--no-mpi", "--mpi", "true"], "--mpi contradicts --no-mpi"),
+        (["-np", "1", "--mpi", "--gloo", "true"], "contradicts"),
         (["-np", "1"], "COMMAND"),
     ],
 )
@@ -263,6 +282,24 @@ def test_built_in_dry_run_has_a_line_per_rank(fake_mpirun: dict[int, str]) -> No
     assert {v["RUEDA_LOG_LEVEL"] for v in variables} == {"off"}
     (rendezvous,) = {v["RUEDA_RENDEZVOUS"] for v in variables}
     assert rendezvous.startswith("unix:@rueda-")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--map-by", "node", "--ulfm"], "--map-by, --ulfm have no effect: the ranks are started"),
+        (["--mpirun", "/x/mpirun"], "--mpirun has no effect: the ranks are started without mpirun"),
+        (["--bind-to", "core"], "--bind-to has no effect"),
+        (["--oversubscribe"], ""),
+    ],
+)
+def test_flags_of_mpirun_without_it_are_said_to_have_no_effect(
+    fake_mpirun: dict[int, str], flags: list[str], said: str
+) -> None:
+    result = run("--dry-run", "--no-mpi", "-np", "1", *flags, "true")
+    assert result.exit_code == 0, result.output
+    assert said in result.stderr
+    assert ("no effect" in result.stderr) == bool(said)
 
 
 def test_verbose_shows_what_a_node_runs(

@@ -241,6 +241,35 @@ def test_too_few_slots_at_the_start(elastic: Elastic, tmp_path: Path) -> None:
     assert "only 1 of 2 slots were available within 1 s (--elastic-timeout)" in ran.err, ran.err
 
 
+@pytest.mark.parametrize("kind", ["missing", "not executable", "folder", "without interpreter"])
+def test_a_discovery_script_that_cannot_be_run_ends_the_start(
+    rueda: Rueda, tmp_path: Path, kind: str
+) -> None:
+    script = tmp_path / "hosts.sh"
+    if kind == "folder":
+        script.mkdir()
+    elif kind != "missing":
+        script.write_text("echo localhost:2\n")
+        script.chmod(0o755 if kind == "without interpreter" else 0o644)
+    ran = rueda("run", "-np", "2", "--max-np", "2", *DISCOVERING, "true")
+    assert ran.code == 2, ran.out + ran.err
+    reasons = {"missing": "No such file or directory", "without interpreter": "Exec format error"}
+    assert ran.last_line == (
+        "rueda: --host-discovery-script: cannot run './hosts.sh': "
+        + reasons.get(kind, "Permission denied")
+    )
+    assert ran.err.count("cannot run") == 1, ran.err
+
+
+def test_a_discovery_script_that_hangs_at_the_start_is_named(rueda: Rueda, tmp_path: Path) -> None:
+    discover(tmp_path, "exec sleep 600\n")
+    ran = rueda(
+        "run", "-np", "2", "--max-np", "2", *DISCOVERING, "--elastic-timeout", "0.5", "true"
+    )
+    assert ran.code == 2, ran.out + ran.err
+    assert "(--elastic-timeout): './hosts.sh' has not ended yet" in ran.last_line
+
+
 def test_the_job_ends_after_too_many_losses(elastic: Elastic) -> None:
     ran = elastic(
         """
@@ -251,7 +280,9 @@ def in_step(step):
         "-np", "2", "--max-np", "2", "--reset-limit", "1", "--blacklist-cooldown-range", "0", "0",
     )  # fmt: skip
     assert ran.code == 128 + 9, ran.out + ran.err
-    assert "it is loss number 2, and --reset-limit is 1" in ran.err, ran.err
+    _, said, after = ran.err.partition("it is loss number 2, and --reset-limit is 1")
+    assert said, ran.err
+    assert "is started to join the job" not in after, ran.err  # it would be ended at once
 
 
 @pytest.mark.parametrize(
@@ -263,6 +294,7 @@ def in_step(step):
             ["--reset-limit", "3"],
             "--reset-limit is for elastic jobs: give --max-np",
         ),
+        (["--reset-limit", "0"], "--reset-limit is for elastic jobs: give --max-np"),
         (["--host-discovery-script", "x"], "needs --max-np"),
         (["--max-np", "2", "--blacklist-cooldown-range", "3", "1"], "the smaller first"),
         (

@@ -68,6 +68,20 @@ def test_who_was_lost_is_blamed_where_only_an_echo_was_heard() -> None:
         assert watch(rank0=[*TRACEBACK, echo]).explain(Failure(0, 1, "vm")) == line
 
 
+def test_a_reason_given_only_to_the_others_is_told() -> None:
+    lost = "rueda.errors.PeerLostError: 'x' cannot complete: rank 1 (vm, pid 7) failed: "
+    heard = watch(rank1=["a warning"], rank0=[*TRACEBACK, f"{lost}the disk is full"])
+    assert heard.explain(Failure(1, 3, "vm")) == (
+        "rank 1 on vm failed first: the disk is full (exit code 3)"
+    )
+    # It does not replace what the rank itself printed, nor what killed it.
+    assert "killed by SIGKILL" in heard.explain(Failure(1, -9, "vm"))
+    heard = watch(rank1=[*TRACEBACK, "ValueError: bad"], rank0=[*TRACEBACK, f"{lost}it is full"])
+    assert "ValueError: bad" in heard.explain(Failure(1, 1))
+    heard = watch(rank0=[*TRACEBACK, f"{lost}sys.exit(3)"])
+    assert heard.explain(Failure(1, 3)) == "rank 1 failed first: exit code 3"
+
+
 def test_who_lost_its_peer_is_not_blamed() -> None:
     seen = watch(
         rank0=[*TRACEBACK, "rueda.PeerLostError: rank 2 is gone"],

@@ -83,6 +83,7 @@ def test_flags_without_effect_say_why(flags: list[str], why: str) -> None:
         (["-p", "22"], "--ssh-port is not supported: use --ssh 'ssh -p PORT'"),
         (["--fusion-threshold-mb", "much"], "give a number of MiB"),
         (["--blacklist-cooldown-range", "1", "2"], "give --max-np, too"),
+        (["--mpi"], "--mpi contradicts --no-mpi"),
     ],
 )
 def test_flags_that_cannot_be_are_refused(flags: list[str], why: str) -> None:
@@ -97,7 +98,8 @@ def test_every_flag_is_parsed() -> None:
             values = [] if flag.is_flag else ["2"] * flag.values
             result = run("--gloo", name, *values)
             assert "No such option" not in result.output, name
-            assert (result.exit_code == 0) == (not flag.refused and flag.names != "-hostfile"), name
+            fails = flag.refused or flag.names in ("-hostfile", "--mpi")  # "--mpi" beside "--gloo"
+            assert (result.exit_code == 0) == (not fails), name
 
 
 def test_hosts_in_a_file(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rueda_command import LAUNCHER, launcher_environment
 
 from .conftest import Rueda
 
@@ -38,6 +40,42 @@ def test_every_line_is_prefixed_with_its_rank(
     assert Counter(errors) == Counter(
         f"[{rank}]<stderr>: to stderr ['a b', '--np=1']" for rank in range(ranks)
     )
+
+
+def test_a_line_of_any_length_has_one_prefix(
+    rueda: Rueda, any_launch: list[str], script: Script
+) -> None:
+    program = script("""
+        print("x" * (1 << 17), flush=True)  # kept whole while other ranks print
+        mark("printed")
+        wait_for("printed", size)
+        if rank == 0:
+            print("y" * (5 << 20), end="")
+    """)
+    ran = rueda(*any_launch, "-np", "2", "python3", program)
+    assert ran.code == 0, ran.err
+    assert sorted(ran.out.splitlines()) == sorted(
+        [
+            *(f"[{rank}]<stdout>: {'x' * (1 << 17)}" for rank in (0, 1)),
+            f"[0]<stdout>: {'y' * (5 << 20)}",
+        ]
+    )
+
+
+def test_an_empty_input_ends_at_once(tmp_path: Path, launch: list[str], script: Script) -> None:
+    program = script("print(repr(sys.stdin.read()))")
+    ran = subprocess.run(
+        [*LAUNCHER, *launch, "-np", "2", "python3", program],
+        env=launcher_environment(),
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(ran.stdout.splitlines()) == [f"[{rank}]<stdout>: ''" for rank in (0, 1)]
 
 
 def test_output_files(rueda: Rueda, launch: list[str], script: Script, tmp_path: Path) -> None:
