@@ -22,7 +22,7 @@ from rueda.compression import Codec
 from rueda.handles import Handle
 from rueda.numpy_arrays import Array, NumpyAdapter
 from rueda.operations import Average, ReduceOp
-from rueda.process_sets import ProcessSet, global_process_set
+from rueda.process_sets import ProcessSet, global_process_set, require_process_set
 from rueda.submission import Collectives
 
 __all__ = [
@@ -72,12 +72,22 @@ def allreduce(
         >>> rueda.allreduce(np.array([1.0, 2.0]), op=rueda.Sum, name="loss")  # of one rank
         array([1., 2.])
     """
-    if type(array) is np.ndarray and isinstance(process_set, ProcessSet):
+    if type(array) is np.ndarray:
         output = np.empty(array.shape, array.dtype)
-        if compression is None and _native.allreduce_arrays(
-            array, output, name, op, prescale_factor, postscale_factor, process_set.process_set_id
-        ):
-            return output
+        try:
+            if compression is None and _native.allreduce_arrays(
+                array,
+                output,
+                name,
+                op,
+                prescale_factor,
+                postscale_factor,
+                process_set.process_set_id,
+            ):
+                return output
+        except AttributeError:
+            require_process_set(process_set)
+            raise
     return allreduce_async(
         array, name, op, prescale_factor, postscale_factor, process_set, compression
     ).result()
@@ -138,15 +148,14 @@ def allreduce_(
         True
     """
     # No helper function in between: this is most of the time of a small call.
-    if (
-        compression is None
-        and type(array) is np.ndarray
-        and isinstance(process_set, ProcessSet)
-        and _native.allreduce_arrays(
+    try:
+        if compression is None and _native.allreduce_arrays(
             array, array, name, op, prescale_factor, postscale_factor, process_set.process_set_id
-        )
-    ):
-        return array
+        ):
+            return array
+    except AttributeError:
+        require_process_set(process_set)
+        raise
     return allreduce_async_(
         array, name, op, prescale_factor, postscale_factor, process_set, compression
     ).result()

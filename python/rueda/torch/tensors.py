@@ -162,7 +162,11 @@ def reduce_now(
         return False
     if pointer == 0 and is_without_memory(source):
         return False
-    require_process_set(process_set)
+    try:  # a check costs more
+        set_id = process_set.process_set_id
+    except AttributeError:
+        require_process_set(process_set)
+        raise
     if source is target and not target.is_inference():
         torch.autograd.graph.increment_version(target)
     return _native.allreduce_memory(
@@ -176,7 +180,7 @@ def reduce_now(
         op,
         prescale,
         postscale,
-        process_set.process_set_id,
+        set_id,
         None,
     )
 
