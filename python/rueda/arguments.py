@@ -6,6 +6,7 @@ import operator
 from collections.abc import Iterable
 
 from rueda.adapter import Refusal
+from rueda.errors import InvalidArgumentError
 from rueda.operations import ReduceOp
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "rows_of",
     "shown",
     "text_of",
+    "whole_number",
 ]
 
 RANK_BITS = 32
@@ -30,6 +32,17 @@ def fits(number: int, bits: int) -> bool:
     """Whether ``number`` fits into a signed integer of ``bits`` bits, as the core takes it."""
     end = 1 << (bits - 1)
     return -end <= number < end
+
+
+def whole_number(what: str, value: object, least: int) -> int:
+    """An argument as an integer. Raises InvalidArgumentError, on this rank only, if it is none or below ``least``."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidArgumentError(f"{what}={value!r} is not a whole number") from None
+    if number < least:
+        raise InvalidArgumentError(f"{what}={number} is less than {least}")
+    return number
 
 
 def text_of(name: object) -> str:

@@ -48,6 +48,9 @@ class RuedaError(RuntimeError):
         UnsupportedError 0
     """
 
+    # Whether it would only happen again in another world, so that loops which go on after failures raise it.
+    recurs = False
+
     # The extension creates errors without calling the constructor, and sets all of these.
     peer: int | None
     reason: str | None
@@ -92,6 +95,8 @@ class InvalidArgumentError(RuedaError, ValueError):
         rueda.errors.InvalidArgumentError: ...
     """
 
+    recurs = True
+
 
 class UnsupportedError(RuedaError, TypeError):
     """An unsupported combination, such as an average of booleans.
@@ -104,6 +109,8 @@ class UnsupportedError(RuedaError, TypeError):
         rueda.errors.UnsupportedError: ...
     """
 
+    recurs = True
+
 
 class MismatchError(RuedaError):
     """Ranks disagree about a tensor; the message names the tensor, the ranks and both values.
@@ -115,6 +122,8 @@ class MismatchError(RuedaError):
         ... except rueda.MismatchError as error:
         ...     print(error.tensor, error.field, error.values)  # gradient shape ('[3]', '[4]')
     """
+
+    recurs = True
 
 
 class DuplicateNameError(RuedaError):
@@ -130,6 +139,8 @@ class DuplicateNameError(RuedaError):
         ... except rueda.DuplicateNameError as error:
         ...     print(error.tensor)  # gradient
     """
+
+    recurs = True
 
 
 class StalledError(RuedaError):
@@ -204,6 +215,8 @@ class NotInitializedError(RuedaError):
         ... except rueda.NotInitializedError as error:
         ...     print(error, error.peer)
     """
+
+    recurs = True
 
 
 class InitializationError(RuedaError):

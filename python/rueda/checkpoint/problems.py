@@ -26,7 +26,7 @@ class CheckpointError(RuedaError):
         /nowhere
     """
 
-    recurs = True  # whatever world is formed: see rueda.elastic.run
+    recurs = True
     path: str | None
     errno: int | None
 

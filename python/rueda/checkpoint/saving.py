@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
-import operator
 import os
 import secrets
 import threading
@@ -14,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from rueda import lifecycle
+from rueda.arguments import whole_number
 from rueda.checkpoint.agreement import WorldBeside, agree
 from rueda.checkpoint.content import collect, described
 from rueda.checkpoint.folder import Checkpoint, absolute, temporary
 from rueda.checkpoint.problems import CheckpointError, Problem, problem_of, raise_first
 from rueda.checkpoint.snapshot import Entries, Snapshot, Snapshots
 from rueda.checkpoint.writing import finish, write_share
-from rueda.errors import InvalidArgumentError, RuedaError
+from rueda.errors import RuedaError
 from rueda.errors import TimeoutError as RuedaTimeoutError
 
 __all__ = ["PendingSave", "save", "wait_for_save"]
@@ -172,8 +172,8 @@ class _Saver:
         try:
             path = absolute(folder)
             details["folder"] = str(path)
-            step = _whole("step", step, 0)
-            keep = None if keep is None else _whole("keep", keep, 1)
+            step = whole_number("step", step, 0)
+            keep = None if keep is None else whole_number("keep", keep, 1)
             content = collect(state, each_rank, rank)
             details |= described(content)
             entries = Entries.of(content, extra, rank)
@@ -248,16 +248,6 @@ class _Saver:
 
 def _not_saved(step: int) -> str:
     return f"the checkpoint of step {step} was not saved"
-
-
-def _whole(what: str, value: object, least: int) -> int:
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise InvalidArgumentError(f"{what}={value!r} is not a whole number") from None
-    if number < least:
-        raise InvalidArgumentError(f"{what}={number} is less than {least}")
-    return number
 
 
 _saver: _Saver | None = None

@@ -7,15 +7,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rueda.elastic.name_counts import align_names
-from rueda.errors import (
-    DuplicateNameError,
-    InvalidArgumentError,
-    MismatchError,
-    NotInitializedError,
-    PeerLostError,
-    UnsupportedError,
-    error_in,
-)
+from rueda.errors import PeerLostError, RuedaError, error_in
 from rueda.recovery import is_loss
 
 __all__ = ["begun_anew", "recurs"]
@@ -23,23 +15,14 @@ __all__ = ["begun_anew", "recurs"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_LASTING = (
-    DuplicateNameError,
-    InvalidArgumentError,
-    MismatchError,
-    NotInitializedError,
-    UnsupportedError,
-)
 
-
-def recurs(error: BaseException) -> bool:
-    """Whether an error would only happen again in another world.
-
-    Classes elsewhere, such as DivergenceError, say so by the attribute ``recurs``.
-    """
-    if isinstance(error.__cause__, PeerLostError):
-        return False
-    return isinstance(error, _LASTING) or bool(getattr(error, "recurs", False))
+def recurs(error: BaseException | None) -> bool:
+    """Whether an error would only happen again in another world; not if a lost rank was its cause."""
+    return (
+        isinstance(error, RuedaError)
+        and error.recurs
+        and not isinstance(error.__cause__, PeerLostError)
+    )
 
 
 def begun_anew(

@@ -7,7 +7,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rueda.elastic.changes import change
 from rueda.elastic.rerun import begun_anew, recurs
-from rueda.elastic.state import ChangeWanted, StateIsLost
+from rueda.elastic.state import ChangeWanted
 from rueda.errors import PeerLostError, ShutdownError, error_in
 from rueda.recovery import can_recover, recover
 
@@ -56,7 +56,7 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
 
 def _check(error: Exception) -> None:
     told = error_in(error)
-    if told is None or recurs(told) or isinstance(told, StateIsLost) or not can_recover():
+    if told is None or recurs(told) or not can_recover():
         raise error
 
 

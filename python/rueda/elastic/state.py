@@ -32,6 +32,8 @@ class ChangeWanted(Exception):
 class StateIsLost(InitializationError):
     """No rank with the training's state is left, and no other world can bring it back."""
 
+    recurs = True
+
 
 class State:
     """Values that are the same on every rank and survive a failed step; each is an attribute.

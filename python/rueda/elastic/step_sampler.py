@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from rueda.arguments import whole_number
 from rueda.errors import InvalidArgumentError
 from rueda.leaves import LeafSampler
 from rueda.lifecycle import rank, size
@@ -35,8 +36,7 @@ class StepSampler:
     def __init__(
         self, items: int, batch: int, seed: int = 0, shuffle: bool = True, drop_last: bool = False
     ) -> None:
-        if batch < 1:
-            raise InvalidArgumentError(f"batch={batch} is less than 1")
+        batch = whole_number("batch", batch, 1)
         self._batches = LeafSampler(items, 1, batch, seed, shuffle, drop_last)
         if len(self) == 0:
             raise InvalidArgumentError(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import operator
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, SupportsIndex
+from typing import Any
 
+from rueda.arguments import whole_number
 from rueda.elastic.changes import change, part_with, wanted
 from rueda.elastic.guidance import Guidance
 from rueda.elastic.joining import came_late, take_received
@@ -127,10 +127,8 @@ def steps(
         >>> step.number
         2
     """
-    if not _is_number(total, 0) or not _is_number(every, 1):
-        raise InvalidArgumentError(
-            f"steps(): total={total} must be a whole number, 0 or more, and every={every} 1 or more"
-        )
+    total = whole_number("steps(): total", total, 0)
+    every = whole_number("steps(): every", every, 1)
     course = _Course(SharedState(state), total, every, begin, background_bytes)
     course.begin()
     try:
@@ -143,10 +141,6 @@ def steps(
             course.end(step)
     finally:
         course.close()
-
-
-def _is_number(value: object, least: int) -> bool:
-    return isinstance(value, SupportsIndex) and operator.index(value) >= least
 
 
 class _Course:
@@ -253,12 +247,7 @@ class _Course:
 
     def _restore(self) -> None:
         if self._begin is not None:
-            first = self._begin()
-            if not _is_number(first, 0):
-                raise InvalidArgumentError(
-                    f"steps(): begin() has returned {first!r}; it must return the number of the first step"
-                )
-            self.number = first
+            self.number = whole_number("steps(): the result of begin()", self._begin(), 0)
 
     def _share(self, has_state: bool) -> None:
         """Gives all ranks the state of those that have it; if none has, rank 0's.

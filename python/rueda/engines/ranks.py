@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rueda.errors import InitializationError, PeerLostError, ShutdownError
+from rueda.errors import InitializationError, PeerLostError, ShutdownError, error_in
 
 __all__ = ["failed_by_itself", "in_order_of_hosts", "noted"]
 
@@ -32,9 +32,7 @@ def failed_by_itself(errors: Mapping[int, BaseException]) -> int | None:
         >>> failed_by_itself({0: PeerLostError("rank 1 has failed", 1), 1: ValueError("a bad row")})
         1
     """
-    meant = {
-        rank: getattr(error, "translated_from", None) or error for rank, error in errors.items()
-    }
+    meant = {rank: error_in(error) or error for rank, error in errors.items()}
     own = [rank for rank, error in meant.items() if not _is_echo(error)]
     formed = [rank for rank in own if not isinstance(meant[rank], InitializationError)]
     return min(formed, default=next(iter(own), None))

@@ -173,8 +173,7 @@ def _check(error: Exception) -> None:
     """Raises errors of the application, and those that would only recur in a new world."""
     if isinstance(error, HorovodInternalError | RuedaError):
         cause = error.__cause__ if isinstance(error, HorovodInternalError) else error
-        is_lasting = cause is not None and recurs(cause)
-        if not is_lasting and not isinstance(error, HorovodInvalidArgumentError):
+        if not recurs(cause) and not isinstance(error, HorovodInvalidArgumentError):
             return
     if isinstance(error, RuedaError):
         raise translation_of(error) from error

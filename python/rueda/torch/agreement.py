@@ -89,7 +89,7 @@ class DivergenceError(RuedaError):
         True
     """
 
-    recurs = True  # whatever world is formed: see rueda.elastic.run
+    recurs = True
     divergences: list[Divergence]
 
     def __init__(self, divergences: list[Divergence], why: str) -> None:
