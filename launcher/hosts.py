@@ -37,6 +37,16 @@ class Host:
         return self.name in {"localhost", "127.0.0.1", "[::1]", here, here.split(".")[0]}
 
 
+def _not_a_host(place: str, text: str, example: str) -> LaunchError:
+    user, at, name = text.partition("@")
+    if user and at and re.match(_NAME, name):
+        return LaunchError(
+            f"{place}: '{text}' names a user; write the host alone, and name the user with "
+            f"--ssh 'ssh -l {user}' or, for one host, in ~/.ssh/config"
+        )
+    return LaunchError(f"{place}: '{text}' {example}")
+
+
 def _host(name: str, slots: str | None, place: str, example: str) -> Host:
     if not slots:
         raise LaunchError(
@@ -69,7 +79,7 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         match = _HOST.fullmatch(part)
         if match is None:
-            raise LaunchError(f"-H: '{part}' is not a host; write 'name:slots'")
+            raise _not_a_host("-H", part, "is not a host; write 'name:slots'")
         hosts.append(_host(match["name"], match["slots"], "-H", "{}:2"))
     return _merged(hosts, "-H")
 
@@ -77,7 +87,8 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
 def parse_hostfile(path: Path) -> tuple[Host, ...]:
     """Parses lines `host slots=2` (as for Open MPI and Horovod) or `host:2`. `#` starts a comment."""
     try:
-        lines = path.read_text().splitlines()
+        # Editors of other systems begin a file with a byte order mark.
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise LaunchError(f"--hostfile: cannot read '{path}': {reason}") from error
@@ -89,7 +100,7 @@ def parse_hostfile(path: Path) -> tuple[Host, ...]:
         place = f"{path}, line {number}"
         match = _HOSTFILE_LINE.fullmatch(text)
         if match is None:
-            raise LaunchError(f"{place}: '{text}' is not understood; write 'name slots=2'")
+            raise _not_a_host(place, text, "is not understood; write 'name slots=2'")
         hosts.append(_host(match["name"], match["slots"] or match["colon"], place, "{} slots=2"))
     return _merged(hosts, str(path))
 

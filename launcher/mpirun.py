@@ -70,6 +70,17 @@ def find_mpirun(environment: Mapping[str, str] = os.environ) -> str | None:
     return shutil.which("mpirun")
 
 
+def provide_home() -> None:
+    """Sets HOME, without which Open MPI does not start, to what the system's list of users says.
+
+    Init systems and `env -i` leave it out. Open MPI loads plug-ins named below it, so it must not be a folder that
+    others may write to.
+    """
+    home = Path(os.environ.get("HOME") or os.path.expanduser("~"))
+    if "HOME" not in os.environ and home.is_dir() and not home.stat().st_mode & stat.S_IWOTH:
+        os.environ["HOME"] = str(home)
+
+
 def inspect_mpirun(path: str) -> Mpirun:
     """Asks an mpirun for its version. Raises LaunchError if it is not Open MPI's."""
     try:

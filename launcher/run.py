@@ -139,6 +139,7 @@ def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpir
     # The library that --mpi-library names has its own mpirun.
     path = request.mpirun_path or mpirun.find_mpirun({**os.environ, **job.settings})
     if path is not None:
+        mpirun.provide_home()
         return mpirun.inspect_mpirun(path)
     if request.bootstrap == "mpi":
         raise LaunchError(

@@ -58,7 +58,9 @@ SurvivorOutcome SurvivorKnowledge::outcome_of(const SurvivorView& view) const {
   for (const auto& item : view.broken) broken.insert(item.first);
   outcome.survivors = choose_survivors(without(members_, outcome.ended), broken);
   // A member that has not decided on a world and has made a later proposal never will.
-  for (const auto& [members, world] : view.given_up) {
+  for (const auto& given_up : view.given_up) {
+    const auto& members = given_up.first;
+    const auto& world = given_up.second;  // clang's lambdas capture no structured binding before 16
     const bool is_possible = std::all_of(members.begin(), members.end(), [&](int member) {
       const auto reached = view.reached.find(member);
       return world.decided.contains(member) || reached == view.reached.end() ||

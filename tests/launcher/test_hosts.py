@@ -54,6 +54,8 @@ def test_a_host_named_twice_has_the_slots_of_both(given_hosts: list[Host]) -> No
         ("a:1,b c:1", "b c:1"),
         ("", "names no host"),
         (",", "names no host"),
+        ("joe@node1:2", "'joe@node1:2' names a user.* --ssh 'ssh -l joe'"),
+        ("@node1:2", "'@node1:2' is not a host"),
     ],
 )
 def test_bad_hosts(text: str, words: str) -> None:
@@ -68,12 +70,18 @@ def test_bad_hosts(text: str, words: str) -> None:
         ("a slots=1\nb slots=0", "line 2: host 'b' has 0 slots"),
         ("a slots=1\nb slots=many", "line 2: 'b slots=many' is not understood"),
         ("# nothing", "names no host"),
+        ("joe@node1 slots=2", "line 1: 'joe@node1 slots=2' names a user.* --ssh 'ssh -l joe'"),
     ],
 )
 def test_bad_hostfile(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "hosts").write_text(text)
     with pytest.raises(LaunchError, match=words):
         parse_hostfile(tmp_path / "hosts")
+
+
+def test_a_hostfile_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("node1 slots=2\n", encoding="utf-8-sig")
+    assert parse_hostfile(tmp_path / "hosts") == (Host("node1", 2),)
 
 
 def test_missing_hostfile(tmp_path: Path) -> None:

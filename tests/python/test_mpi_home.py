@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from getpass import getuser
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,16 @@ def test_without_home_nobodys_files_in_tmp_are_obeyed(tmp_path: Path) -> None:
     obeyed.unlink()
     assert run().split()[-2:] == ["False", "1"]
     assert not obeyed.exists()
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no MPI")
+def test_the_launcher_starts_mpirun_without_home() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "HOME"}
+    command = [Path(sys.executable).with_name("rueda"), "run", "-np", "1", "--mpi", "--no-prefix"]
+    done = subprocess.run(
+        [*command, sys.executable, "-c", "import os; print(os.environ['HOME'])"],
+        env=environment, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip()) == (0, os.path.expanduser(f"~{getuser()}")), (
+        done.stderr
+    )
