@@ -70,8 +70,9 @@ def check_ranks(ranks: int | None, hosts: Sequence[Host], oversubscribe: bool) -
     if ranks < 1:
         raise LaunchError(f"-np {ranks}: a job needs at least 1 rank")
     if hosts and ranks > slots and not oversubscribe:
+        slot = "slot" if slots == 1 else "slots"
         raise LaunchError(
-            f"-np {ranks} is more than the {slots} slots of the hosts; give them more slots, or "
+            f"-np {ranks} is more than the {slots} {slot} of the hosts; give them more slots, or "
             "--oversubscribe to share them"
         )
     return ranks

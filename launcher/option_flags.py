@@ -64,6 +64,14 @@ class OptionFlag:
                     return f"{int(self.default) // unit}{suffix}"
         return self.default
 
+    def problem_of(self, value: str) -> str:
+        """Why the library does not accept this value, or ""."""
+        if self.type == "choice" and value.lower() not in map(str.lower, self.choices):
+            return f"give one of {', '.join(self.choices)}"
+        if self.type in _NUMBERS and not _NUMBERS[self.type][0].fullmatch(value):
+            return f"give {_NUMBERS[self.type][1]}"
+        return ""
+
     @property
     def help(self) -> str:
         """The flag's text in `--help`."""

@@ -7,19 +7,22 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from rueda.equivalence.record_files import Layout, RankRecord, record_of
+from rueda.equivalence.record_files import Layout, RankRecord, loss_cell, record_of
 
 Array = NDArray[np.float64]
 
 
 def recorded(
     states: Mapping[str, Array],
-    losses: Sequence[float] = (),
+    losses: Sequence[float | None] = (),
     rank: int = 0,
     results: Mapping[str, float] | None = None,
     eps: float = 2.0**-23,
 ) -> RankRecord:
-    """``states``: of each tensor, which has at most 32 elements, (R, n); the last is that of the end as well."""
+    """``states``: of each tensor, which has at most 32 elements, (R, n); the last is that of the end as well.
+
+    A step whose loss is None has none.
+    """
     names = tuple(states)
     layout = Layout(names, tuple(states[name].shape[1] for name in names), (eps,) * len(names))
     count = len(next(iter(states.values())))
@@ -35,7 +38,11 @@ def recorded(
             rows[number, place.start + 2 : place.stop] = values
     steps = np.zeros((count, Layout.HEAD))
     steps[:, Layout.STEP] = np.arange(count)
-    steps[:, Layout.LOSS] = [np.nan, *(losses or [1.0] * (count - 1))]
+    told = losses or [1.0] * (count - 1)
+    steps[:, Layout.LOSS] = [
+        np.nan,
+        *(np.nan if each is None else loss_cell(each) for each in told),
+    ]
     steps[:, Layout.SECONDS] = np.arange(count) * 0.5
     steps[:, Layout.BYTES] = np.arange(count) * 100.0
     metrics = [

@@ -13,6 +13,8 @@ import click
 
 from ..errors import LaunchError
 from ..job import check_command
+from ..ranges import FiniteRange
+from ..seconds import Seconds
 from ..sink import say
 from ..temporary import temporary_folder
 
@@ -53,11 +55,16 @@ Verdicts (--confidence applies to all of them together):
   failed        runs that failed, hung or recorded nothing
 
 \b
+A run whose loss or metric ends as NaN or infinite, unlike the reference's, has
+diverged: worse, or undecided if only some seeds did.
+
+\b
 --json prints one object: schema (1), seeds, confidence, metric, target_loss,
 between_seeds, reference, notes and, for each way to train, in ways:
   np, strategy, variant, value, level, why, seeds_needed
   rounding   explains (true, false, null), factor, low, high, seeds_needed
-  quality    verdict, gap, low, high, margin, spread, why, seeds_needed
+  quality    verdict, gap, low, high, margin, spread, why, seeds_needed,
+             lost (seeds with which it diverged and the reference did not)
   diverges   step, tensor, rank, times, seeds, relative; or null
   distance, loss_gap, ranks_agree, ranks_agree_at_end, notes, problems
   to_target  reached, seeds, step, seconds, bytes, speedup
@@ -110,13 +117,13 @@ def _options(command: Any) -> Any:
                          help="The metric of quality: loss, or what the script passes to result(); "
                               "by default the first value passed to result(), else loss. Without :max or "
                               ":min the name decides: lower is better for a loss, an error, a perplexity."),
-            click.option("--margin", type=click.FloatRange(0, min_open=True), metavar="X",
+            click.option("--margin", type=FiniteRange(0, min_open=True), metavar="X",
                          help="The gap that counts as the same, in the metric's unit; by default the "
                               "difference between seeds of the reference."),
-            click.option("--target-loss", "target", type=float, metavar="X",
+            click.option("--target-loss", "target", type=FiniteRange(), metavar="X",
                          help="Reports time and bytes to this loss; by default the loss that the reference reaches."),
             click.option("--confidence", default=0.95, show_default=True,
-                         type=click.FloatRange(0.5, 1, max_open=True), help="Confidence of all verdicts together."),
+                         type=FiniteRange(0.5, 1, max_open=True), help="Confidence of all verdicts together."),
             click.option("--require", "required", default="quality", show_default=True,
                          type=click.Choice(["bits", "state", "quality"]),
                          help="What exit code 0 requires: the same bits, the same state, or the same "
@@ -124,7 +131,7 @@ def _options(command: Any) -> Any:
             click.option("--every", default=1, show_default=True, type=click.IntRange(1), metavar="K",
                          help="Records the state only in every K-th step."),
             click.option("--timeout", default=600.0, show_default=True,
-                         type=click.FloatRange(0, min_open=True), metavar="S",
+                         type=Seconds(0, min_open=True), metavar="S",
                          help="Ends a run after S seconds."),
             click.option("--launch", default="", metavar="FLAGS",
                          help="Flags for `rueda run`, such as '--no-mpi' or '-H a:2,b:2'."),
@@ -161,6 +168,7 @@ def make_equiv_command() -> click.Command:
         if values["plot"] is not None:
             plot.check(values["plot"])
         plan = _plan(values)
+        _check(plan, values["out"])
         from .comparison import compare
 
         with ExitStack() as stack:
@@ -200,8 +208,11 @@ def exit_code(levels: set[str], required: str) -> int:
 
 
 def _plan(values: dict[str, Any]) -> Plan:
-    from .plan import Plan, Way, candidates_of, parse_list, parse_strategies
+    """The plan, as far as can be told before anything runs. Raises LaunchError."""
+    from .plan import Plan, Way, candidates_of, parse_list, parse_metric, parse_strategies
 
+    if values["metric"] is not None:
+        parse_metric(values["metric"])
     count, mark, strategy = values["reference"].partition(":")
     if not count.isdigit() or int(count) < 1 or (mark and not strategy):
         raise LaunchError(
@@ -220,6 +231,19 @@ def _plan(values: dict[str, Any]) -> Plan:
         raise LaunchError(f"nothing to compare with {reference}: give more in --np or --strategy")
     seeds, every = values["seeds"], values["every"]
     return Plan(reference, candidates, seeds, tuple(values["command"]), launch, every)
+
+
+def _check(plan: Plan, folder: Path | None) -> None:
+    """Raises LaunchError for what would otherwise be found only after other trainings."""
+    from .checks import check_launch, check_strategies, check_variables
+    from .looks import read_looks
+
+    ways = (plan.reference, *plan.candidates)
+    check_variables(ways)
+    check_launch(plan)
+    check_strategies(ways)
+    if folder is not None:
+        read_looks(folder)
 
 
 def _check_program(command: tuple[str, ...], launch: tuple[str, ...]) -> None:
@@ -257,6 +281,6 @@ def _show(comparison: Any, prints_json: bool) -> None:
     from .report import as_json, print_report
 
     if prints_json:
-        click.echo(json.dumps(as_json(comparison), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(as_json(comparison), indent=2, ensure_ascii=False, allow_nan=False))
     else:
         print_report(comparison, console())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -10,10 +10,11 @@ import numpy as np
 from rueda.equivalence.judge import Baseline, Measure, Run, Verdict, judge
 from rueda.equivalence.looks import share_of_look
 from rueda.equivalence.measures import is_better_higher
+from rueda.equivalence.quality import seeds_text
 from rueda.equivalence.targets import default_target, final_loss, reached
 
 from ..errors import LaunchError
-from .plan import Plan, Planned, Way
+from .plan import Plan, Planned, Way, parse_metric
 from .running import Outcome
 
 __all__ = ["Comparison", "Price", "Row", "choose_measure", "compare"]
@@ -68,11 +69,12 @@ def choose_measure(name: str | None, margin: float | None, outcome: Outcome) -> 
     Without max or min, the name decides; for an unknown name, more is better. Raises LaunchError for a measure that
     the script has not reported.
     """
-    first = outcome.ranks[0]
-    wanted, _, direction = (name or next(iter(first.results), "loss")).partition(":")
-    if direction not in ("", "max", "min"):
-        raise LaunchError(f"--metric {name}: {direction!r} is neither max nor min")
-    given = {"loss": None, **first.results, **first.metrics}
+    results = [result for rank in outcome.ranks for result in rank.results]
+    metrics = [metric for rank in outcome.ranks for metric in rank.metrics]
+    wanted, direction = (
+        (results[0] if results else "loss", "") if name is None else parse_metric(name)
+    )
+    given = dict.fromkeys(["loss", *results, *metrics])
     if wanted not in given:
         raise LaunchError(
             f"--metric {wanted}: the script passes {', '.join(given)} to rueda.torch.equiv.result() and record()"
@@ -121,13 +123,19 @@ def compare(
         confidence,
         chosen,
         baseline.seed_distance(),
-        float(np.std(values, ddof=1)) if len(values) > 1 else float("nan"),
-        float(np.std(losses, ddof=1)) if len(losses) > 1 else float("nan"),
+        _spread(values),
+        _spread(losses),
         Row(plan.reference, is_itself, own_price, float(np.mean(values))),
         tuple(rows),
         tuple(_notes(plan, outcomes, baseline, measure, metric)),
         max((looks.get(way, 0) for way in plan.candidates), default=0),
     )
+
+
+def _spread(values: Sequence[float]) -> float:
+    """The standard deviation; NaN with one seed, or with a number that is not finite."""
+    has_spread = len(values) > 1 and bool(np.isfinite(values).all())
+    return float(np.std(values, ddof=1)) if has_spread else float("nan")
 
 
 def _row(
@@ -144,10 +152,16 @@ def _row(
     if len(steps) > 1:
         told = ", ".join(map(str, sorted(steps)))
         problems.append(f"{way}: its seeds took different numbers of steps: {told}")
+    problems += [
+        f"{Planned(way, seed)}: it recorded no {measure.name}, unlike the reference"
+        for seed, run in runs.items()
+        if measure.is_told(baseline.references[seed]) and not measure.is_told(run)
+    ]
     price = _price(runs, baseline.references, target)
     value = float(np.mean([measure.of(run) for run in runs.values()])) if runs else float("nan")
     if problems:
-        why = f"{len(problems)} of {len(found)} runs: {problems[0]}"
+        count = f"{len(found)} run" if len(found) == 1 else f"{len(found)} runs"
+        why = f"{len(problems)} of {count}: {problems[0]}"
         return Row(way, Verdict("failed", why), price, value, tuple(problems))
     return Row(way, judge(runs, baseline, measure, alpha), price, value)
 
@@ -184,7 +198,7 @@ def _notes(
             f"the name '{measure.name}' does not tell whether more is better, so more is assumed to be: give "
             f"--metric {measure.name}:max or --metric {measure.name}:min"
         )
-    record = outcomes[Planned(plan.reference, 0)].ranks[0]
+    record = baseline.references[0][0]
     if baseline.seeds_are_alike:
         notes.append(
             "all seeds of the reference have the same bits: the script does not use its seed, so the effect of chance "
@@ -197,10 +211,23 @@ def _notes(
             "the script has not asked for its strategy, so all runs used the same one: call wrap() without one, "
             "rueda.torch.equiv.strategy(), or use {strategy} in the command"
         )
-    if measure.name == "loss" and not np.isfinite(measure.of((record,))):
+    untold = [s for s, run in baseline.references.items() if not measure.is_told(run)]
+    if measure.name == "loss" and len(untold) == plan.seeds:
         notes.append(
             "the script has recorded no loss, so quality is not judged: call rueda.torch.equiv.record(loss=loss) after "
             "each step"
+        )
+    elif untold:
+        notes.append(
+            f"the reference recorded no {measure.name} with {len(untold)} of {seeds_text(plan.seeds)}, first with seed "
+            f"{untold[0]}, so quality is not judged"
+        )
+    lost = {s: how for s, run in baseline.references.items() if (how := measure.lost(run))}
+    if lost:
+        seed, how = next(iter(lost.items()))
+        notes.append(
+            f"the reference diverged with {len(lost)} of {seeds_text(plan.seeds)}, so quality is not judged: with seed "
+            f"{seed} {how}"
         )
     last = baseline.last_testable_step()
     if last is not None and not baseline.seeds_are_alike:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..errors import LaunchError
 from .plan import Plan, Planned, Way
 
-__all__ = ["LOOKS_FILE", "note_looks"]
+__all__ = ["LOOKS_FILE", "note_looks", "read_looks"]
 
 LOOKS_FILE = "looks.json"
 
@@ -25,7 +25,7 @@ def note_looks(folder: Path, plan: Plan, question: str = "") -> Mapping[Way, int
     Raises LaunchError if the file cannot be read or written.
     """
     path = folder / LOOKS_FILE
-    looks = _read(path)
+    looks = read_looks(folder)
     look = f"{plan.seeds} seeds, {len(plan.candidates)} ways {question}".rstrip()
     before = {}
     for way in plan.candidates:
@@ -50,7 +50,9 @@ def _key(plan: Plan, way: Way) -> str:
     return f"{way.folder} {hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}"
 
 
-def _read(path: Path) -> dict[str, list[str]]:
+def read_looks(folder: Path) -> dict[str, list[str]]:
+    """The looks recorded in the folder. Raises LaunchError if the file cannot be read."""
+    path = folder / LOOKS_FILE
     try:
         found = json.loads(path.read_text())
         return {str(key): [str(each) for each in looks] for key, looks in found.items()}

@@ -12,7 +12,15 @@ from rueda.equivalence.strategy_names import NAMES
 from ..environment import NAME
 from ..errors import LaunchError
 
-__all__ = ["Plan", "Planned", "Way", "parse_list", "parse_strategies", "parse_variant"]
+__all__ = [
+    "Plan",
+    "Planned",
+    "Way",
+    "parse_list",
+    "parse_metric",
+    "parse_strategies",
+    "parse_variant",
+]
 
 
 @dataclass(frozen=True)
@@ -121,6 +129,16 @@ def parse_strategies(text: str) -> tuple[str, ...]:
     if not found:
         raise LaunchError(f"--strategy {text!r}: names no strategy, such as sync or local:8")
     return tuple(dict.fromkeys(found))
+
+
+def parse_metric(text: str) -> tuple[str, str]:
+    """Parses ``NAME``, ``NAME:max`` or ``NAME:min``. Raises LaunchError."""
+    name, mark, direction = text.partition(":")
+    if not name or (mark and direction not in ("max", "min")):
+        raise LaunchError(
+            f"--metric {text}: give a name, with :max or :min if needed, such as accuracy:max"
+        )
+    return name, direction
 
 
 def parse_variant(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:

@@ -42,7 +42,8 @@ def draw(comparison: Comparison, outcomes: Mapping[Planned, Outcome], path: Path
             continue
         curves = np.stack([smooth(losses(run)) for run in runs])
         left.plot(runs[0][0].steps[1:, 0], curves.mean(0), label=str(way))
-    left.axhline(comparison.target, color="black", linestyle=":")
+    if np.isfinite(comparison.target):
+        left.axhline(comparison.target, color="black", linestyle=":")
     left.set_ylabel("loss, smoothed")
     references = _runs(outcomes, Planned(plan.reference, 0), plan.seeds)
     apart = {str(way): _runs(outcomes, Planned(way, 0), plan.seeds) for way in plan.candidates}

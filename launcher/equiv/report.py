@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rueda.equivalence.quality import seeds_text
 
 from ..finite import finite
 from .comparison import Comparison, Price, Row
@@ -31,14 +32,18 @@ def print_report(comparison: Comparison, console: Console) -> None:
     """Prints the table, and sentences about what it does not show."""
     measure = comparison.measure
     plan = comparison.plan
-    title = escape(f"Beside {plan.reference}, {plan.seeds} seeds")
+    title = escape(f"Beside {plan.reference}, {seeds_text(plan.seeds)}")
     table = Table(title=title, title_justify="left")
     for name in ("", "verdict", "diverges at", measure.name, "gap"):
         table.add_column(escape(name))
-    for name in (f"steps to {comparison.target:.3g}", "seconds", "faster", "bytes"):
-        table.add_column(name, justify="right")
+    has_target = math.isfinite(comparison.target)
+    if has_target:
+        for name in (f"steps to {comparison.target:.3g}", "seconds", "faster", "bytes"):
+            table.add_column(name, justify="right")
     for row in (comparison.reference, *comparison.rows):
-        table.add_row(*_cells(row, row is comparison.reference))
+        is_reference = row is comparison.reference
+        cells = _cells(row, is_reference)
+        table.add_row(*cells, *(_price(row.price, is_reference) if has_target else ()))
     console.print(table)
     for line in lines_of(comparison):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -57,9 +62,10 @@ def _cells(row: Row, is_reference: bool) -> Iterator[str]:
     quality = verdict.quality
     if quality is None or not math.isfinite(quality.gap):
         yield ""
-    else:
+    elif math.isfinite(quality.low) and math.isfinite(quality.high):
         yield f"{quality.gap:+.2g} \\[{quality.low:+.2g}, {quality.high:+.2g}]"
-    yield from _price(row.price, is_reference)
+    else:
+        yield f"{quality.gap:+.2g}"
 
 
 def _number(value: float) -> str:
@@ -87,10 +93,10 @@ def lines_of(comparison: Comparison) -> Iterator[str]:
         if found is None and verdict.rounding is not None:
             yield f"  {verdict.rounding.factor:.2g} times the effect of rounding"
         if found is not None:
+            size = f"{found.relative:.2g} of its norm, " if math.isfinite(found.relative) else ""
             yield (
                 f"  exceeds what rounding explains after step {found.step} in '{found.tensor}' on rank {found.rank}: "
-                f"{found.times:.2g} times rounding, {found.relative:.2g} of its norm, {found.seeds} of "
-                f"{comparison.plan.seeds} seeds"
+                f"{found.times:.2g} times rounding, {size}{found.seeds} of {seeds_text(comparison.plan.seeds)}"
             )
         if not verdict.ranks_agree_at_end:
             yield "  its ranks end with different bits"
@@ -103,12 +109,24 @@ def lines_of(comparison: Comparison) -> Iterator[str]:
             f" at the first look at their runs; with the verdicts of all further looks, each of which is allowed half "
             f"the error of the one before, they hold with {together}"
         )
-    yield (
-        f"All verdicts hold together with {share} confidence{looks}. Between seeds the reference differs by "
-        f"{comparison.seed_distance:.2g} of its norm, and has a standard deviation of {comparison.seed_spread:.2g} in "
-        f"{comparison.measure.name}."
-    )
+    yield f"All verdicts hold together with {share} confidence{looks}. {_between_seeds(comparison)}"
     yield from (f"Note: {note}." for note in comparison.notes)
+
+
+def _between_seeds(comparison: Comparison) -> str:
+    """How far the reference's own seeds are apart, as far as that is known."""
+    if comparison.plan.seeds == 1:
+        return "One seed does not show what chance does: give 2 or more in --seeds to judge state and quality."
+    told = []
+    if math.isfinite(comparison.seed_distance):
+        told.append(f"differs by {comparison.seed_distance:.2g} of its norm")
+    if math.isfinite(comparison.seed_spread):
+        told.append(
+            f"has a standard deviation of {comparison.seed_spread:.2g} in {comparison.measure.name}"
+        )
+    if not told:
+        return "How far seeds of the reference are apart is unknown."
+    return f"Between seeds the reference {', and '.join(told)}."
 
 
 def as_json(comparison: Comparison) -> object:

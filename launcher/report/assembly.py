@@ -18,7 +18,7 @@ from rueda.report.prediction import (
     telling,
     workload_of,
 )
-from rueda.report.recording_format import Header, RecordingError, ranks_text, read_folder
+from rueda.report.recording_format import Header, Kind, RecordingError, ranks_text, read_folder
 from rueda.report.split import COLUMNS, WARM_UP, RankSplit, split
 from rueda.report.stragglers import BOUNDS, Straggler, find_stragglers, time_with_bound
 
@@ -28,6 +28,8 @@ from .simulator import SLOW, Simulator, TooSlow, find_simulator
 
 __all__ = ["Asked", "Baseline", "Report", "assemble", "read_baseline"]
 
+# Rows that an operation of Rueda's leaves.
+_OPERATIONS = (Kind.SUBMIT, Kind.WAIT, Kind.DONE, Kind.PULL)
 # Links between hosts if only one host was recorded and no flags are given.
 _ASSUMED = Links(10.0, 30.0, "assumed: no link was recorded, give --bandwidth and --latency")
 
@@ -94,6 +96,12 @@ def assemble(folder: Path, asked: Asked) -> Report:
         raise LaunchError(str(error)) from error
     one_rank = None if asked.baseline is None else asked.baseline.step
     header = recordings[0].header
+    has_operations = any(len(each.of(*_OPERATIONS)) for each in recordings)
+    if header.size > 1 and not has_operations:
+        notes.append(
+            "no operation was recorded: the program called rueda.init(), and then its ranks exchanged nothing with "
+            "Rueda, or did so in JAX or C++, which is not recorded"
+        )
     notes += _notes(splits)
     usual = telling(splits)
     workload = workload_of(usual)
@@ -113,7 +121,10 @@ def assemble(folder: Path, asked: Asked) -> Report:
         alone = workload.alone if one_rank is None else one_rank
         speedup = header.size * alone / workload.step
         otherwise = bool(asked.sizes) and any(each.sends_otherwise for each in splits)
-        links, predictions = _predict(header, workload, per_host, one_rank, asked, otherwise, notes)
+        if has_operations or header.size == 1:
+            links, predictions = _predict(
+                header, workload, per_host, one_rank, asked, otherwise, notes
+            )
     own = _own_times(usual)
     stragglers = find_stragglers(
         [each.rank for each in usual],

@@ -13,6 +13,7 @@ import click
 from ..equiv.plan import parse_list
 from ..errors import LaunchError
 from ..figures import require_matplotlib
+from ..ranges import FiniteRange
 from ..result_files import require_file, write_file
 from ..sink import say
 from ..temporary import temporary_folder
@@ -20,6 +21,11 @@ from ..temporary import temporary_folder
 _SIZES = "2,4,8,16,32,64,128,256,512,1000"
 # After a run that has failed: `rueda run` may have named flags of its own.
 _NOTHING = "no rank has recorded anything; flags for `rueda run` are given in --launch, such as --launch=--no-mpi"
+# After one that has succeeded.
+_NO_WORLD = (
+    "there is nothing to report on: no rank has called rueda.init(), which begins a recording, so the program did "
+    "nothing with Rueda's Python API; if ranks ran on other hosts, name a folder in --out that all of them see"
+)
 _HELP = """Shows where the time of a training run goes, and predicts the speedup of 2 to 1,000 ranks.
 
 Time is split into compute, exposed communication, straggler wait, input wait and other. The report names the ranks
@@ -129,13 +135,13 @@ def make_report_command() -> click.Command:
     )
     @click.option(
         "--bandwidth",
-        type=click.FloatRange(0, 1e6, min_open=True),
+        type=FiniteRange(0, 1e6, min_open=True),
         metavar="GBIT",
         help="Bandwidth of a host's link, for the predictions; by default what the recording shows.",
     )
     @click.option(
         "--latency",
-        type=click.FloatRange(0, 1e6),
+        type=FiniteRange(0, 1e6),
         metavar="US",
         help="Latency of a message between hosts, for the predictions.",
     )
@@ -182,6 +188,8 @@ def make_report_command() -> click.Command:
                 except ValueError as error:
                     raise LaunchError(f"--launch: {error}") from error
                 code = run_recorded(ranks, words, arguments, folder, output)
+                if code == 0 and _is_empty(folder):
+                    raise LaunchError(_NO_WORLD)
             try:
                 found = assemble(folder, asked)
             except LaunchError as error:
@@ -193,7 +201,7 @@ def make_report_command() -> click.Command:
         from .output import as_json, print_report
 
         if prints_json:
-            click.echo(json.dumps(as_json(found), indent=2, ensure_ascii=False))
+            click.echo(json.dumps(as_json(found), indent=2, ensure_ascii=False, allow_nan=False))
         else:
             print_report(found, console())
         if page is not None:  # last, so that the findings are printed in any case

@@ -6,6 +6,7 @@ import errno
 import importlib
 import io
 import json
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,6 +31,7 @@ from rueda.launcher.equiv.plan import (
     parse_strategies,
     parse_variant,
 )
+from rueda.launcher.equiv.strategy_check import problem_of as problem_of_strategies
 from rueda.launcher.errors import LaunchError
 from rueda_command import launcher_environment, run_rueda
 
@@ -38,7 +40,7 @@ from .conftest import Rueda
 pytest.importorskip("scipy", reason="SciPy, which the judge needs, is not installed")
 
 from rueda.launcher.equiv.command import exit_code, make_equiv_command
-from rueda.launcher.equiv.comparison import compare
+from rueda.launcher.equiv.comparison import Comparison, compare
 from rueda.launcher.equiv.looks import LOOKS_FILE, note_looks
 from rueda.launcher.equiv.report import as_json, lines_of, print_report
 from rueda.launcher.equiv.running import OUTPUT_FILE, Outcome, problem_of, run
@@ -155,6 +157,22 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         (["--variant", "a:A=1", "--variant", "a:A=2"], "--variant a: given twice"),
         (["--plot", "x.txt"], "--plot x.txt: the name must end in .svg"),
         (["--plot", "none/x.svg"], "--plot none/x.svg: there is no folder"),
+        (["--metric", "accuracy:most"], "--metric accuracy:most: give a name, with :max or :min"),
+        (["--metric", ":max"], "--metric :max: give a name"),
+        (["--metric", "accuracy:"], "--metric accuracy:: give a name"),
+        (
+            ["--variant", "a:RUEDA_TRANSPORT=udp"],
+            "--variant a: RUEDA_TRANSPORT=udp: give one of auto, shm, mpi, tcp",
+        ),
+        (
+            ["--variant", "a:X=1,RUEDA_RING_CHUNK=much"],
+            "RUEDA_RING_CHUNK=much: give a number of bytes",
+        ),
+        (
+            ["--launch=-H localhost:1"],
+            "2 ranks sync: -np 2 is more than the 1 slot of the hosts",
+        ),
+        (["--launch=--no-such-flag"], "2 ranks sync: Error: No such option"),
     ],
 )
 def test_what_cannot_be_planned_is_one_sentence(
@@ -167,6 +185,58 @@ def test_what_cannot_be_planned_is_one_sentence(
     assert ran.exit_code == 2
     (line,) = ran.output.splitlines()
     assert sentence in line
+
+
+@pytest.mark.parametrize("flag", ["--margin", "--target-loss", "--confidence", "--timeout"])
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_numbers_are_finite(flag: str, number: str) -> None:
+    ran = CliRunner().invoke(make_equiv_command(), [flag, number, "python", "train.py"])
+    assert ran.exit_code == 2
+    assert f"Invalid value for '{flag}'" in ran.output
+
+
+def test_a_strategy_with_invalid_parameters_is_told_before_anything_runs(
+    rueda: Rueda, training: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    command = training("open('count', 'a').write('x')\ntrain()")
+    ran = rueda(*EQUIV, "--np", "2", "--strategy", "mine:0,local:0", *command)
+    assert ran.code == 2
+    assert "--strategy local:0: " in ran.last_line
+    assert "period=0" in ran.last_line
+    assert "--strategy mine:0: 'mine' is none of Rueda's strategies" in ran.err
+    assert not (tmp_path / "count").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("local:x", "period='x' is not a whole number"),
+        ("local:8,often=1", "'often=1' is no parameter of LocalSGD"),
+        ("downpour:0", "window=0"),
+        ("ssp:-1", "slack=-1"),
+        ("local:8", ""),
+        ("diloco:16,codec=int8", ""),
+        ("ssp:3,replicated=yes", ""),
+    ],
+)
+def test_what_is_wrong_with_a_strategy_is_known_without_a_model(text: str, says: str) -> None:
+    pytest.importorskip("torch")
+    found = problem_of_strategies(["sync", text])
+    assert says in found
+    assert bool(says) == bool(found)
+
+
+def test_looks_that_cannot_be_read_are_told_before_anything_runs(
+    rueda: Rueda, training: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / LOOKS_FILE).write_text("[]")
+    command = training("open('count', 'a').write('x')\ntrain()")
+    ran = rueda(*EQUIV, "--np", "2", "--out", "kept", *command)
+    assert ran.code == 2
+    assert "change --out" in ran.last_line
+    assert not (tmp_path / "count").exists()
 
 
 @pytest.mark.parametrize(
@@ -202,7 +272,7 @@ train(moved=0.25 if fault == "moved" else 0)
     same, fails, moved = found["ways"]
     assert same["level"] == "same bits"
     assert (fails["level"], len(fails["problems"])) == ("failed", 1)
-    assert "1 of 1 runs: 2 ranks sync fails, seed 0: it ended with exit code 1" in fails["why"]
+    assert "1 of 1 run: 2 ranks sync fails, seed 0: it ended with exit code 1" in fails["why"]
     assert "out of luck" in fails["why"]
     assert moved["level"] not in ("same bits", "same state", "failed")
     assert (moved["diverges"]["step"], moved["diverges"]["tensor"]) == (3, "weight")
@@ -280,6 +350,71 @@ def test_the_report_is_json_and_a_table_whatever_is_missing() -> None:
     told = console.export_text()
     assert "states are not compared: it took 9 steps, the reference 20" in told
     assert "All verdicts hold together with 95% confidence" in told
+
+
+def text_of(comparison: Comparison) -> str:
+    console = Console(record=True, width=200, file=io.StringIO())
+    print_report(comparison, console)
+    json.dumps(as_json(comparison), allow_nan=False)
+    return console.export_text()
+
+
+def test_one_seed_says_what_it_cannot_say() -> None:
+    found = outcomes([Outcome((recorded(training_of(0, moved=0.1, by=2)),))])
+    told = text_of(compare(replace(PLAN, seeds=1), found, 0.95))
+    assert told.startswith("Beside 1 rank sync, 1 seed ")
+    assert "1 seeds" not in told
+    assert "One seed does not show what chance does" in told
+    assert re.search(r"gap \(\+ is better\) [+-]0: one seed has no spread; needs 2 seeds", told)
+    assert not re.search(r"\b(nan|inf)\b", told)
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_reference_that_diverges_is_told_as_such(loss: float, seeds: int) -> None:
+    plan = replace(PLAN, seeds=seeds)
+    found = outcomes([Outcome((recorded(training_of(seed)),)) for seed in range(seeds)])
+    lost = recorded(training_of(0), [1.0] * 4 + [loss] * 16)
+    found[Planned(PLAN.reference, 0)] = Outcome((lost,))
+    comparison = compare(plan, found, 0.95)
+    told = text_of(comparison)
+    kind = "NaN" if loss != loss else "infinite"
+    assert "recorded no loss" not in told
+    count = "1 of 1 seed" if seeds == 1 else "1 of 2 seeds"
+    assert f"the reference diverged with {count}, so quality is not judged" in told
+    assert f"with seed 0 the loss became {kind} in step 5 on rank 0" in told
+    assert not re.search(r"\b(nan|inf)\b", told)
+    assert ("steps to" in told) == (seeds == 2)
+    nothing = {run: Outcome((recorded(training_of(0), [None] * 20),)) for run in found}
+    assert "the script has recorded no loss" in text_of(compare(plan, nothing, 0.95))
+
+
+def test_a_diverged_run_is_worse_than_the_reference_with_the_same_state() -> None:
+    lost = [1.0] * 5 + [float("nan")] * 15
+    ours = [
+        Outcome((recorded(training_of(seed)), recorded(training_of(seed), lost, rank=1)))
+        for seed in range(2)
+    ]
+    comparison = compare(PLAN, outcomes(ours), 0.95)
+    (row,) = comparison.rows
+    assert row.verdict.level == "worse"
+    assert exit_code({row.verdict.level}, "quality") == 1
+    told = text_of(comparison)
+    assert "diverged with 2 of 2 seeds: with seed 0 the loss became NaN in step 6 on rank 1" in told
+    assert "apart from that same bits" in told
+
+
+def test_a_run_without_the_metric_of_the_reference_has_failed() -> None:
+    found = {
+        run: Outcome((replace(outcome.ranks[0], results={"accuracy": 0.5}),))
+        for run, outcome in outcomes(
+            [Outcome((recorded(training_of(seed)),)) for seed in range(2)]
+        ).items()
+    }
+    found[Planned(WAY, 1)] = Outcome((recorded(training_of(1)),))
+    (row,) = compare(PLAN, found, 0.95).rows
+    assert row.verdict.level == "failed"
+    assert row.problems == ("2 ranks sync, seed 1: it recorded no accuracy, unlike the reference",)
 
 
 def test_names_are_shown_as_they_are_and_no_markup() -> None:

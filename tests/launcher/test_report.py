@@ -247,7 +247,7 @@ def test_a_run_is_told_apart_from_what_its_folder_has(rueda: Rueda, tmp_path: Pa
     two_ranks(tmp_path / "kept")
     ran = rueda(*REPORT, "-np", "1", "--out", "kept", "true")
     assert ran.code == 2
-    assert "'kept' has no recording" in ran.last_line
+    assert "no rank has called rueda.init()" in ran.last_line
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {
         "rank0.previous",
         "rank1.previous",
@@ -257,6 +257,32 @@ def test_a_run_is_told_apart_from_what_its_folder_has(rueda: Rueda, tmp_path: Pa
     assert ran.code == 2
     assert "cannot record in 'file/kept': Not a directory" in ran.last_line
     assert not (tmp_path / "ran").exists()
+
+
+def test_of_a_program_that_does_nothing_with_rueda_that_is_told(
+    rueda: Rueda, tmp_path: Path
+) -> None:
+    (tmp_path / "alone.py").write_text(
+        "import sys\nif len(sys.argv) > 1:\n"
+        "    import rueda\n    rueda.init()\n    for _ in range(9): rueda.report.step()\n"
+    )
+    ran = rueda(*REPORT, "-np", "2", "python3", "alone.py")
+    assert ran.code == 2
+    assert "no rank has called rueda.init()" in ran.last_line
+    assert "rueda report -np" not in ran.err, "this is what has just been done"
+    ran = rueda(*REPORT, "-np", "2", "--predict", "2", "--json", "python3", "alone.py", "init")
+    assert ran.code == 0, ran.err
+    notes = json.loads(ran.out)["notes"]
+    assert any("no operation was recorded" in note for note in notes)
+    assert not any("allreduce" in note for note in notes)
+
+
+@pytest.mark.parametrize("flag", ["--bandwidth", "--latency"])
+def test_numbers_are_finite(flag: str, tmp_path: Path) -> None:
+    two_ranks(tmp_path)
+    ran = report(flag, "nan", tmp_path)
+    assert ran.exit_code == 2
+    assert "nan is not a finite number" in ran.output
 
 
 def test_without_matplotlib_the_page_is_refused_before_anything_runs(

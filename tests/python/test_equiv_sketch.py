@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +12,10 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from rueda.equivalence.record_files import Layout, is_missing, read_rank  # noqa: E402
+from rueda.equivalence.run_settings import RunSettings  # noqa: E402
+from rueda.errors import InvalidArgumentError  # noqa: E402
+from rueda.torch.equiv.recorder import Recorder  # noqa: E402
 from rueda.torch.equiv.sketch import (  # noqa: E402
     SKETCH,
     Signs,
@@ -117,3 +124,21 @@ def test_a_mask_stays_as_it_is() -> None:
     assert torch.equal(moved, mask)
     assert norm_of(values_of(mask)) == 0
     assert norm_of(torch.tensor([3.0, torch.inf, 4.0])) == 5
+
+
+def test_a_loss_of_nan_is_told_from_none(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, RunSettings(1, "sync", 0, ("true",)))
+    wrong: Any = torch.ones(2)
+    for call in (lambda: recorder.watch(wrong), lambda: recorder.watch(5)):  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgumentError, match="neither a model nor a mapping"):
+            call()
+    recorder.watch(torch.nn.Linear(2, 1))
+    told = (1.0, None, float("nan"), torch.tensor(float("nan")), np.float32(np.nan), np.inf, None)
+    for loss in told:
+        recorder.record(loss, {})
+    with pytest.raises(InvalidArgumentError, match=r"loss=tensor.* is not one number"):
+        recorder.record(wrong, {})
+    recorder.end()
+    found = read_rank(tmp_path, 0).steps[1:, Layout.LOSS]
+    assert is_missing(found).tolist() == [loss is None for loss in told] + [True]
+    assert np.isnan(found).tolist() == [False, True, True, True, True, False, True, True]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ from rueda.equivalence.measures import is_better_higher
 from rueda.equivalence.quality import judge_quality, spread_margin
 from rueda.equivalence.record_files import Layout, RankRecord, RecordError, Writer, read_rank
 from rueda.equivalence.rounding import MARGIN, judge_rounding, saturated
-from rueda.equivalence.targets import losses, reached, smooth
+from rueda.equivalence.targets import has_loss, losses, lost, reached, smooth
 
 EPS = 2.0**-23
 SEEDS = 5
@@ -145,10 +147,14 @@ def test_numbers_that_are_not_finite_are_no_quality() -> None:
     nan = float("nan")
     assert judge_quality([nan, nan], [1.0, 2.0], 0.05, higher_is_better=True).verdict == "worse"
     some = judge_quality([nan, 2.0], [1.0, 2.0], 0.05, higher_is_better=True)
-    assert some.verdict == "undecided"
-    assert "1 of 2" in some.why
-    lost = judge_quality([1.0, 2.0], [nan, 2.0], 0.05, higher_is_better=True)
-    assert "reference" in lost.why
+    assert (some.verdict, some.lost) == ("undecided", 1)
+    assert "1 of 2 seeds" in some.why
+    neither = judge_quality([1.0, 2.0], [nan, 2.0], 0.05, higher_is_better=True)
+    assert (neither.verdict, neither.lost) == ("undecided", 0)
+    assert "the reference has no finite number with 1 of 2 seeds" in neither.why
+    # One seed that is lost is known to be worse; one that its reference has lost as well is not.
+    assert judge_quality([nan], [1.0], 0.05, higher_is_better=True).verdict == "worse"
+    assert judge_quality([nan], [np.inf], 0.05, higher_is_better=True).verdict == "undecided"
 
 
 # --- Rounding
@@ -307,6 +313,56 @@ def test_the_sentence_tells_which_numbers_are_better() -> None:
         found = judge(runs(1.0), Baseline(runs(0.0), {}), Measure("val_loss", higher), 0.05)
         assert found.level == level
         assert f"val_loss, {'more' if higher else 'less'} is better: gap (+ is better)" in found.why
+
+
+LOST = [*[1.0] * 6, *[float("nan")] * 14]
+
+
+@pytest.mark.parametrize("moved", [0.0, EPS, 0.1])
+@pytest.mark.parametrize("seeds", [1, SEEDS])
+def test_a_run_with_a_loss_of_nan_on_one_rank_has_diverged(moved: float, seeds: int) -> None:
+    """Whatever its state, and though the other rank's loss is that of the reference."""
+    base = baseline(seeds)
+    runs = {}
+    for seed in range(seeds):
+        state = training(seed, moved=moved, by=2)
+        runs[seed] = [recorded(state), recorded(state, LOST, rank=1)]
+    for measure in (Measure(), Measure("accuracy", True)):
+        if measure.name == "accuracy":  # of a state with NaN it may be any number
+            for all_runs in (runs, base.references):
+                for seed, run in all_runs.items():
+                    all_runs[seed] = [replace(rank, results={"accuracy": 0.1}) for rank in run]
+        found = judge(runs, base, measure, 0.05)
+        assert found.level == "worse"
+        told = "1 seed" if seeds == 1 else f"{seeds} seeds"
+        assert found.why == (
+            f"diverged with {seeds} of {told}: with seed 0 the loss became NaN in step 7 on rank 1"
+        )
+        assert any("apart from that same" in note for note in found.notes) == (
+            moved == 0 or (moved == EPS and seeds > 1)
+        )
+
+
+def test_a_run_that_diverges_with_some_seeds_is_not_called_the_same() -> None:
+    runs = {seed: [recorded(training(seed), LOST if seed == 3 else ())] for seed in range(SEEDS)}
+    found = judge(runs, BASELINE, Measure(), 0.05)
+    assert found.level == "undecided"
+    assert "diverged with 1 of 5 seeds: with seed 3 the loss became NaN in step 7" in found.why
+    # What the reference does with that seed as well is no fault of the candidate's.
+    both = Baseline(dict(runs), {})
+    assert judge(runs, both, Measure(), 0.05).level == "same bits"
+
+
+def test_no_sentence_has_a_number_that_is_none() -> None:
+    infinite = {seed: [recorded(training(seed), [np.inf] * 20)] for seed in range(SEEDS)}
+    one = Baseline({0: BASELINE.references[0]}, {0: [recorded(training(0, moved=EPS, by=1))]})
+    moved = {seed: [recorded(training(seed, moved=0.1, by=2))] for seed in range(SEEDS)}
+    for found in (
+        judge(moved, Baseline(infinite, {}), Measure(), 0.05),
+        judge({0: moved[0]}, one, Measure(), 0.05),
+        judge(infinite, BASELINE, Measure(), 0.05),
+    ):
+        assert not re.search(r"\b(nan|inf)\b", " ".join([found.why, *found.notes])), found
 
 
 def test_one_seed_decides_nothing_but_bits() -> None:
@@ -474,11 +530,39 @@ def test_a_smoothed_loss_is_of_its_window_alone() -> None:
 
 
 def test_of_losses_those_ranks_count_that_tell() -> None:
-    told, silent = recorded(training(0, 2), [1.0, 2.0]), recorded(training(0, 2), [np.nan] * 2, 1)
+    told, silent = recorded(training(0, 2), [1.0, 2.0]), recorded(training(0, 2), [None] * 2, 1)
     assert losses([told, silent]).tolist() == [1.0, 2.0]
     assert np.isnan(losses([silent])).all()
-    lost = recorded(training(0, 2), [1.0, np.nan], 1)
-    assert np.isnan(losses([told, lost])[1])
+    assert not has_loss([silent])
+    diverged = recorded(training(0, 2), [1.0, np.nan], 1)
+    assert np.isnan(losses([told, diverged])[1])
+    assert has_loss([recorded(training(0, 2), [np.nan] * 2)])
+
+
+def test_a_step_without_a_loss_has_that_of_the_step_before() -> None:
+    """As where a loss is recorded in every third step only."""
+    told = [None, 1.0, None, None, 2.0, np.inf, None, 4.0, None]
+    found = losses([recorded(training(0, 9), told), recorded(training(0, 9), [None] * 9, 1)])
+    assert np.isnan(found[0])
+    assert found[1:].tolist() == [1, 1, 1, 2, np.inf, np.inf, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("told", "other", "sentence"),
+    [
+        ([3.0, np.nan, np.nan, np.nan], [1.0] * 4, "the loss became NaN in step 2 on rank 0"),
+        ([3.0] * 4, [1.0, 1.0, None, np.inf], "the loss became infinite in step 4 on rank 1"),
+        ([np.nan, 2.0, np.nan, None], [1.0] * 4, "the loss became NaN in step 3 on rank 0"),
+        ([None] * 4, [np.nan, None, None, None], "the loss became NaN in step 1 on rank 1"),
+        ([np.nan, 2.0, 2.0, 2.0], [1.0] * 4, "None"),
+        ([None] * 4, [None] * 4, "None"),
+    ],
+)
+def test_where_a_loss_is_lost_is_known(
+    told: list[float | None], other: list[float | None], sentence: str
+) -> None:
+    ranks = [recorded(training(0, 4), told), recorded(training(0, 4), other, 1)]
+    assert str(lost(ranks)) == sentence
 
 
 def test_a_loss_that_is_a_result_counts() -> None:

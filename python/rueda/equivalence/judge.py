@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
 
 from rueda.equivalence.distances import distances, furthest, same_layout, total, ways_apart
-from rueda.equivalence.quality import QualityFinding, judge_quality
+from rueda.equivalence.quality import QualityFinding, judge_quality, seeds_text
 from rueda.equivalence.record_files import RankRecord
 from rueda.equivalence.rounding import (
     MARGIN,
@@ -22,7 +22,7 @@ from rueda.equivalence.rounding import (
     saturated,
     testable,
 )
-from rueda.equivalence.targets import final_loss
+from rueda.equivalence.targets import final_loss, has_loss, lost
 
 __all__ = ["LEVELS", "Baseline", "Measure", "Run", "Verdict", "judge"]
 
@@ -58,11 +58,30 @@ class Measure:
 
     def of(self, run: Run) -> float:
         """Of one run, the mean over the ranks that tell; NaN where none does."""
-        given = [_given(rank, self.name) for rank in run]
-        found = [value for value in given if value is not None]
+        found = [value for value in self._given(run) if value is not None]
         if not found and self.name == "loss":
             return final_loss(run)
-        return float(np.mean(found)) if found else float("nan")
+        with np.errstate(invalid="ignore"):
+            return float(np.mean(found)) if found else float("nan")
+
+    def is_told(self, run: Run) -> bool:
+        """Whether any rank tells it, be it NaN."""
+        by_name = any(value is not None for value in self._given(run))
+        return by_name or (self.name == "loss" and has_loss(run))
+
+    def lost(self, run: Run) -> str:
+        """Why a number that was told is not finite; "" where it is."""
+        if not self.is_told(run) or np.isfinite(self.of(run)):
+            return ""
+        for rank, value in zip(run, self._given(run), strict=True):
+            if value is not None and not np.isfinite(value):
+                return (
+                    f"{self.name} is {'NaN' if np.isnan(value) else 'infinite'} on rank {rank.rank}"
+                )
+        return str(lost(run) or f"{self.name} is infinite")
+
+    def _given(self, run: Run) -> list[float | None]:
+        return [_given(rank, self.name) for rank in run]
 
 
 def _given(rank: RankRecord, name: str) -> float | None:
@@ -162,19 +181,60 @@ def judge(
 ) -> Verdict:
     """The verdict on a candidate's runs, by seed, all of which the baseline must have.
 
+    A run whose numbers are not finite where the reference's are has diverged, whatever else is the same.
+
     ``alpha``: the probability with which it may be wrong, at this look; half of it goes to the question of the state,
     and half to that of the quality.
     """
     seeds = sorted(candidates)
     pairs = [(candidates[seed], baseline.references[seed]) for seed in seeds]
+    diverged = {seed: _diverged(measure, *pair) for seed, pair in zip(seeds, pairs, strict=True)}
     quality = judge_quality(
-        [measure.of(ours) for ours, _ in pairs],
+        [
+            float("nan") if diverged[seed] else measure.of(ours)
+            for seed, (ours, _) in zip(seeds, pairs, strict=True)
+        ],
         [measure.of(theirs) for _, theirs in pairs],
         alpha / 2,
         higher_is_better=measure.higher_is_better,
         margin=measure.margin,
     )
-    loss_gap = float(np.mean([final_loss(ours) - final_loss(theirs) for ours, theirs in pairs]))
+    verdict = _verdict(pairs, baseline, measure, alpha, quality)
+    return _with_divergence(verdict, quality, diverged) if quality.lost else verdict
+
+
+def _diverged(measure: Measure, ours: Run, theirs: Run) -> str:
+    """How a candidate's run came to numbers that are not finite, where the reference's did not; "" if it did not."""
+    if not np.isfinite(measure.of(theirs)):
+        return ""
+    if not measure.is_told(ours):
+        return f"it recorded no {measure.name}"
+    found = measure.lost(ours)
+    return found or ("" if lost(theirs) else str(lost(ours) or ""))
+
+
+def _with_divergence(
+    verdict: Verdict, quality: QualityFinding, diverged: Mapping[int, str]
+) -> Verdict:
+    """What a run that diverged makes of a verdict: neither bits nor rounding speak for a loss of NaN."""
+    seed, how = next((seed, how) for seed, how in diverged.items() if how)
+    why = f"diverged with {quality.lost} of {seeds_text(len(diverged))}: with seed {seed} {how}"
+    level = verdict.level if verdict.level == "other state" else quality.verdict
+    notes = verdict.notes
+    if verdict.level in ("same bits", "same state"):
+        notes = (f"apart from that {verdict.level}: {verdict.why}", *notes)
+    return replace(verdict, level=level, why=why, seeds_needed=None, notes=notes)
+
+
+def _verdict(
+    pairs: Sequence[tuple[Run, Run]],
+    baseline: Baseline,
+    measure: Measure,
+    alpha: float,
+    quality: QualityFinding,
+) -> Verdict:
+    with np.errstate(invalid="ignore"):
+        loss_gap = float(np.mean([final_loss(ours) - final_loss(theirs) for ours, theirs in pairs]))
     agree = [_ranks_agree(ours) for ours, _ in pairs]
     known = {
         "quality": quality,
@@ -197,7 +257,7 @@ def judge(
         )
     )
     if not any(each.any() for each in apart):
-        return Verdict("same bits", f"after each step, with {_seeds(len(seeds))}", **known)  # type: ignore[arg-type]
+        return Verdict("same bits", f"after each step, with {seeds_text(len(pairs))}", **known)  # type: ignore[arg-type]
     if baseline.envelope is None:
         return _by_quality(measure, ["the reference's own steps differ between seeds"], known)
     of_seeds = [quotients(each, baseline.envelope) for each in apart]
@@ -214,7 +274,11 @@ def _by_state(
 ) -> Verdict:
     if rounding.explains is None:
         needed = rounding.seeds_needed
-        more = f"{needed} seeds would" if needed else "these seeds do not suggest that more would"
+        more = (
+            f"{seeds_text(needed)} would"
+            if needed
+            else "these seeds do not suggest that more would"
+        )
         note = f"whether rounding explains the state is open ({more} tell)"
         return _by_quality(measure, [note], known)
     if not rounding.explains:
@@ -244,17 +308,23 @@ def _by_quality(measure: Measure, notes: list[str], known: dict[str, object]) ->
     ):
         level = "other state"
     needed = None
-    interval = f"{measure}: gap (+ is better) {quality.gap:+.3g} in [{quality.low:+.3g}, {quality.high:+.3g}]"
+    gap = f"{measure}: gap (+ is better) {quality.gap:+.3g}"
+    interval = f"{gap} in [{quality.low:+.3g}, {quality.high:+.3g}]"
     if quality.verdict == "same":
         why = f"{interval}, within ±{quality.margin:.3g}"
     elif quality.verdict == "undecided":
         needed = quality.seeds_needed
         told = (
-            f"needs {needed} seeds"
+            f"needs {seeds_text(needed)}"
             if needed
             else "these seeds do not suggest that more would decide it"
         )
-        why = f"{interval}, ±{quality.margin:.3g} would be the same: {quality.why}; {told}"
+        if np.isnan(quality.gap):
+            why = f"{measure}: {quality.why}"
+        elif np.isfinite([quality.low, quality.high]).all():
+            why = f"{interval}, ±{quality.margin:.3g} would be the same: {quality.why}; {told}"
+        else:
+            why = f"{gap}: {quality.why}; {told}"
     else:
         why = quality.why or interval
     return Verdict(level, why, needed, notes=tuple(notes), **known)  # type: ignore[arg-type]
@@ -265,8 +335,5 @@ def _other_layout(ours: RankRecord, theirs: RankRecord) -> str:
         names = sorted(set(ours.layout.names) ^ set(theirs.layout.names))
         what = ", ".join(names) if names else "the same names, different sizes"
         return f"states are not compared: the model has different tensors ({what})"
-    return f"states are not compared: it took {len(ours.steps) - 1} steps, the reference {len(theirs.steps) - 1}"
-
-
-def _seeds(count: int) -> str:
-    return "one seed" if count == 1 else f"{count} seeds"
+    steps = f"{len(ours.steps) - 1} step{'' if len(ours.steps) == 2 else 's'}"
+    return f"states are not compared: it took {steps}, the reference {len(theirs.steps) - 1}"

@@ -25,7 +25,7 @@ from scipy import special
 from rueda.equivalence.looks import further_look
 from rueda.equivalence.record_files import Array
 
-__all__ = ["MAX_SEEDS", "QualityFinding", "judge_quality", "spread_margin"]
+__all__ = ["MAX_SEEDS", "QualityFinding", "judge_quality", "seeds_text", "spread_margin"]
 
 Counts = npt.NDArray[np.int64]
 MAX_SEEDS = 1000
@@ -43,6 +43,7 @@ class QualityFinding:
     - ``why``: for "undecided", a sentence.
     - ``seeds_needed``: how many would tell, as far as these show, with what a further look at them may be wrong by
       (`looks.py`); None where that cannot be said.
+    - ``lost``: with how many seeds the candidate's number is not finite though the reference's is.
     """
 
     verdict: str
@@ -53,6 +54,7 @@ class QualityFinding:
     spread: float
     why: str = ""
     seeds_needed: int | None = None
+    lost: int = 0
 
 
 def spread_margin(spread: float, seeds: int | Counts, alpha: float) -> Array:
@@ -70,6 +72,11 @@ def _verdict(gap: float, half: float, margin: float) -> str:
     if abs(gap) > half:
         return "better" if gap > 0 else "worse"
     return "undecided"
+
+
+def seeds_text(count: int) -> str:
+    """As in: 1 seed; 5 seeds."""
+    return "1 seed" if count == 1 else f"{count} seeds"
 
 
 def _half(spread: float, seeds: int | Counts, alpha: float) -> Array:
@@ -93,21 +100,24 @@ def judge_quality(
     ours, theirs = np.asarray(candidate, dtype=float), np.asarray(reference, dtype=float)
     seeds = len(theirs)
     nan = float("nan")
+    is_lost, has_lost = ~np.isfinite(ours), ~np.isfinite(theirs)
+    with np.errstate(invalid="ignore"):
+        spread = float(theirs.std(ddof=1)) if seeds > 1 else nan
+    lost, left = int((is_lost & ~has_lost).sum()), int((~has_lost).sum())
+    if lost:
+        # No mean stands for that, but its worst is known: where all are lost nothing is left to be decided.
+        verdict = "worse" if lost == left else "undecided"
+        why = f"not a finite number with {lost} of {seeds_text(seeds)}"
+        found = -np.inf, -np.inf, nan, margin or 0.0, spread
+        return QualityFinding(verdict, *found, why, lost=lost)
+    if has_lost.any():
+        why = f"the reference has no finite number with {seeds - left} of {seeds_text(seeds)}"
+        return QualityFinding("undecided", nan, nan, nan, margin or 0.0, spread, why)
     if seeds < 2:
         gap = float(sign * (ours - theirs).mean()) if seeds else nan
         return QualityFinding(
             "undecided", gap, -np.inf, np.inf, margin or 0.0, nan, "one seed has no spread", 2
         )
-    spread = float(theirs.std(ddof=1))
-    if not np.isfinite(theirs).all():
-        why = "the reference has numbers that are not finite"
-        return QualityFinding("undecided", nan, nan, nan, margin or 0.0, spread, why)
-    lost = int((~np.isfinite(ours)).sum())
-    if lost:
-        # No mean stands for that, but its worst is known: where all are lost nothing is left to be decided.
-        verdict = "worse" if lost == seeds else "undecided"
-        why = f"{lost} of {seeds} seeds end with a number that is not finite"
-        return QualityFinding(verdict, -np.inf, -np.inf, nan, margin or 0.0, spread, why)
     of_interval, of_margin = (alpha, 0.0) if margin is not None else (alpha / 2, alpha / 2)
 
     limit = margin if margin is not None else float(spread_margin(spread, seeds, of_margin))

@@ -4,11 +4,14 @@ Of rank R: ``rankR.json`` says which tensors there are. ``rankR.steps`` has a ro
 ``rankR.states`` one for each step of which the state was recorded: those four and, for each tensor, its hash (whose 64
 bits take the place of a float64), its norm and its sketch (`sketch.py`). ``rankR.metrics`` has a line of JSON for each
 metric. ``rankR.end`` has the last state, and ``rankR.ended.json`` comes last: what the script has asked for.
+
+A step without a loss has NaN there. A loss that is NaN itself has the bits of :data:`NAN_LOSS`, as R tells NA from NaN.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,11 +21,33 @@ from typing import IO, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Layout", "RankRecord", "RecordError", "Writer", "read_rank"]
+__all__ = [
+    "NAN_LOSS",
+    "Layout",
+    "RankRecord",
+    "RecordError",
+    "Writer",
+    "is_missing",
+    "loss_cell",
+    "read_rank",
+]
 
 Array = npt.NDArray[np.float64]
 # As `sketch.py` makes them.
 MAX_SKETCH = 32
+_NAN_LOSS_BITS = 0x7FF8_0000_0000_07A2
+#: What a row has for a loss of NaN.
+NAN_LOSS = float(np.array(_NAN_LOSS_BITS, np.int64).view(np.float64))
+
+
+def loss_cell(loss: float) -> float:
+    """What a row has for this loss."""
+    return NAN_LOSS if math.isnan(loss) else loss
+
+
+def is_missing(losses: Array) -> npt.NDArray[np.bool_]:
+    """Where a column of losses has none, not even NaN."""
+    return np.asarray(np.isnan(losses) & (losses.view(np.int64) != _NAN_LOSS_BITS))
 
 
 class RecordError(Exception):

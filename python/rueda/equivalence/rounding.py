@@ -98,9 +98,13 @@ def envelope(twins: Array, references: Sequence[RankRecord]) -> Array:
 
 
 def quotients(apart: Array, around: Array) -> Array:
-    """Distances in envelopes; 0 where bits are the same, infinite where there is no envelope, as for whole numbers."""
+    """Distances in envelopes; 0 where bits are the same, infinite where there is no envelope, as for whole numbers.
+
+    Where rounding itself leads to numbers that are not finite, no distance is more than its effect.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(apart == 0, 0.0, np.where(around == 0, np.inf, apart / around))
+        found = np.where(apart == 0, 0.0, np.where(around == 0, np.inf, apart / around))
+    return np.where(np.isinf(apart) & np.isinf(around), 1.0, found)
 
 
 def testable(around: Array, seeds_apart: Array) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""When a training reached a loss: after which step, time and bytes."""
+"""When a training reached a loss, after which step, time and bytes; and when its loss was lost to NaN or infinity."""
 
 from __future__ import annotations
 
@@ -6,10 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from rueda.equivalence.record_files import Array, Layout, RankRecord
+from rueda.equivalence.record_files import Array, Layout, RankRecord, is_missing
 
-__all__ = ["Reached", "default_target", "final_loss", "losses", "reached", "smooth"]
+__all__ = [
+    "Lost",
+    "Reached",
+    "default_target",
+    "final_loss",
+    "has_loss",
+    "losses",
+    "lost",
+    "reached",
+    "smooth",
+]
 
 
 @dataclass(frozen=True)
@@ -21,11 +32,63 @@ class Reached:
     bytes: float
 
 
-def losses(run: Sequence[RankRecord]) -> Array:
-    """(T,) of steps 1 to T: the mean over the ranks that tell any, each of which has its share of a batch."""
+def _recorded(run: Sequence[RankRecord]) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Of each rank the losses of steps 1 to T, and where it has recorded one by then: both (ranks, T).
+
+    A rank that records none in a step has that of its step before.
+    """
     found = np.stack([rank.steps[1:, Layout.LOSS] for rank in run])
-    telling = found[~np.isnan(found).all(1)]
-    return np.asarray((telling if len(telling) else found).mean(0))
+    steps = np.arange(found.shape[1])
+    last_told = np.maximum.accumulate(np.where(is_missing(found), -1, steps), axis=1)
+    return np.take_along_axis(found, np.maximum(last_told, 0), axis=1), last_told >= 0
+
+
+def has_loss(run: Sequence[RankRecord]) -> bool:
+    """Whether any rank has recorded a loss in any step, be it NaN."""
+    return bool(_recorded(run)[1].any())
+
+
+def losses(run: Sequence[RankRecord]) -> Array:
+    """(T,) of steps 1 to T: the mean over the ranks that tell any, each of which has its share of a batch.
+
+    NaN before the first.
+    """
+    found, is_told = _recorded(run)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.asarray(np.where(is_told, found, 0.0).sum(0) / is_told.sum(0))
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Where a run's loss stopped to be finite; ``rank``: the first that recorded such a loss there, if one did."""
+
+    step: int
+    rank: int | None
+    loss: float
+
+    def __str__(self) -> str:
+        where = "" if self.rank is None else f" on rank {self.rank}"
+        return f"the loss became {'NaN' if np.isnan(self.loss) else 'infinite'} in step {self.step}{where}"
+
+
+def lost(run: Sequence[RankRecord]) -> Lost | None:
+    """Where the loss ceased to be finite, if it is not at the end; None also for a run without losses.
+
+    A loss that was not finite only for a time, as while a gradient scaler finds its scale, is no end.
+    """
+    if not has_loss(run) or np.isfinite(final_loss(run)):
+        return None
+    means = losses(run)
+    found, is_told = _recorded(run)
+    not_finite = np.flatnonzero(~np.isfinite(means) & is_told.any(0))
+    if not len(not_finite):  # only their sum is not
+        return Lost(int(run[0].steps[-1, Layout.STEP]), None, float("inf"))
+    before = np.flatnonzero(np.isfinite(means[: not_finite[-1]]))
+    row = int(not_finite[not_finite > (before[-1] if len(before) else -1)][0])
+    ranks = np.flatnonzero(is_told[:, row] & ~np.isfinite(found[:, row]))
+    rank = run[ranks[0]].rank if len(ranks) else None
+    loss = float(found[ranks[0], row]) if len(ranks) else float(means[row])
+    return Lost(int(run[0].steps[row + 1, Layout.STEP]), rank, loss)
 
 
 def smooth(values: Array) -> Array:
@@ -35,6 +98,11 @@ def smooth(values: Array) -> Array:
     window, of which it has the end of one and the beginning of the next.
     """
     window = max(1, len(values) // 20)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return _smooth(values, window)
+
+
+def _smooth(values: Array, window: int) -> Array:
     blocks = np.concatenate([values, np.zeros(-len(values) % window)]).reshape(-1, window)
     ends = np.cumsum(blocks[:, ::-1], 1)[:, ::-1]
     sums = np.cumsum(blocks, 1)
@@ -49,8 +117,12 @@ def final_loss(run: Sequence[RankRecord]) -> float:
 
 
 def default_target(references: Sequence[Sequence[RankRecord]]) -> float:
-    """What the reference has come to with every seed: the largest of their last losses."""
-    return max(final_loss(run) for run in references)
+    """What the reference has come to with every seed that did not diverge: the largest of their last losses.
+
+    NaN without any.
+    """
+    found = [final_loss(run) for run in references]
+    return max((loss for loss in found if np.isfinite(loss)), default=float("nan"))
 
 
 def reached(run: Sequence[RankRecord], target: float) -> Reached | None:

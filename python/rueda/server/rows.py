@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,20 +10,35 @@ import numpy as np
 import numpy.typing as npt
 
 from rueda.adapter import Refusal
+from rueda.arguments import shown
 from rueda.errors import InvalidArgumentError, MismatchError
 from rueda.exchanges import allgather
 from rueda.handles import Handle
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.server.handing_over import hand_over
-from rueda.server.opening import numbers, open_native, real, whole
+from rueda.server.opening import (
+    Floats,
+    check,
+    extent,
+    flag,
+    numbers,
+    of_call,
+    open_native,
+    readable,
+    real,
+    text,
+    whole,
+    writeable,
+)
 from rueda.server.part import Part
-from rueda.server.tables import Floats, OpenTable, readable, writeable
+from rueda.server.tables import OpenTable
 
 __all__ = ["RowTable"]
 
 Rows = npt.NDArray[np.int64]
 Partition = Callable[[Rows], npt.ArrayLike]
 _NO_LIMIT = 2**63
+_MAX_WIDTH = 2**24
 
 
 class RowTable(OpenTable):
@@ -32,11 +48,11 @@ class RowTable(OpenTable):
     know without asking: ``initial`` plus, with a ``spread``, a number from ``[-spread, spread)`` that depends on
     ``seed``, row and column.
 
-    ``width``: elements per row. ``rows``: the number of rows; a call with a row number outside the table raises
-    :class:`rueda.InvalidArgumentError`. By default there is no limit. ``partition``: returns the ranks of the process
-    set that own the given rows, as an array; it must always return the same owner for a row, on all ranks. By default
-    rows are distributed by a hash. ``rule``, ``parameters``, ``replicated``, ``process_set`` and errors are as for
-    :class:`Table`.
+    ``width``: elements per row, at least 1. ``rows``: the number of rows; a call with a row number outside the table
+    raises :class:`rueda.InvalidArgumentError`. By default there is no limit. ``partition``: returns the ranks of the
+    process set that own the given rows, as an array; it must always return the same owner for a row, on all ranks. By
+    default rows are distributed by a hash. ``rule``, ``parameters``, ``replicated``, ``process_set`` and errors are as
+    for :class:`Table`.
 
     Example::
 
@@ -72,7 +88,6 @@ class RowTable(OpenTable):
             "parameters": parameters,
             "replicated": replicated,
         }
-        self.width = width
         self._partition = partition
         self._limit = _NO_LIMIT
 
@@ -81,21 +96,24 @@ class RowTable(OpenTable):
                 self._limit = whole("rows", rows)
                 if self._limit < 1:
                     raise Refusal(f"rows={rows}: a table has one row or more")
+            if partition is not None and not callable(partition):
+                raise Refusal(f"partition={shown(partition)} is not a function")
             return (
                 0,
-                whole("width", width),
+                extent("width", width, _MAX_WIDTH),
                 real("initial", initial),
                 real("spread", spread),
                 whole("seed", seed) % 2**64,
                 [],
-                str(rule),
+                text("rule", rule),
                 numbers("parameters", parameters, real),
                 False,
-                bool(replicated),
+                flag("replicated", replicated),
             )
 
         native = open_native(name, process_set, arguments)
         super().__init__(native, name, process_set)
+        self.width = operator.index(width)
         self._agree(process_set)
 
     def _agree(self, process_set: ProcessSet) -> None:
@@ -125,12 +143,14 @@ class RowTable(OpenTable):
         ``rows``: integers in an array of any shape, to which the result adds a last extent. Each distinct row is sent
         once. ``out`` and ``min_clock``: see :meth:`Table.get`.
         """
-        asked = np.asarray(rows)
-        distinct, places = _distinct(self._numbers(asked))
+        asked = self._numbers("get", rows)
+        distinct, places = _distinct(asked.reshape(-1))
         shape = (*asked.shape, self.width)
-        if out is not None and out.shape != shape:
-            raise InvalidArgumentError(f"get(): out= has shape {out.shape} instead of {shape}")
-        target = None if out is None else writeable(out)
+        target = None if out is None else writeable(self.about, "get", out)
+        if target is not None and target.shape != shape:
+            raise InvalidArgumentError(
+                f"{self.about('get')}: out= has shape {target.shape} instead of {shape}"
+            )
         owners = self._owners(distinct)
         lands = places is None and target is not None
         come = target if lands else np.empty((distinct.size, self.width), np.float32)
@@ -145,24 +165,28 @@ class RowTable(OpenTable):
             target[...] = found
             return target
 
-        return Handle(
-            lambda: [
-                self._native.get_rows(
-                    distinct.ctypes.data,
-                    distinct.size,
-                    _address(owners),
-                    come.ctypes.data,
-                    come.size,
-                    min_clock,
-                )
-            ],
-            finish,
-            (distinct, owners, come, target),
-        )
+        try:
+            return Handle(
+                lambda: [
+                    self._native.get_rows(
+                        distinct.ctypes.data,
+                        distinct.size,
+                        _address(owners),
+                        come.ctypes.data,
+                        come.size,
+                        min_clock,
+                    )
+                ],
+                finish,
+                (distinct, owners, come, target),
+            )
+        except TypeError:
+            check(self.about("get"), min_clock=(whole, min_clock))
+            raise
 
     def put(self, rows: npt.ArrayLike, values: npt.ArrayLike) -> Handle[None]:
-        """Sets the rows' values; if a row occurs twice, to the last ones."""
-        numbers, source = self._items(rows, values)
+        """Sets the rows' values; if a row occurs several times, to the last of these."""
+        numbers, source = self._items("put", rows, "values", values)
         reverse, last = np.unique(numbers[::-1], return_index=True)
         kept = np.ascontiguousarray(source[::-1][last])
         owners = self._owners(reverse)
@@ -186,29 +210,39 @@ class RowTable(OpenTable):
         The deltas of a row that occurs several times are summed first, so that each row is sent once. ``delta`` may be
         written again immediately. ``by_staleness`` and ``ticks``: see :meth:`Table.add`.
         """
-        numbers, source = self._items(rows, delta)
+        numbers, source = self._items("add", rows, "delta", delta)
         distinct, places = _distinct(numbers)
         summed = source if places is None else _summed(source, places, distinct.size)
         owners = self._owners(distinct)
-        return self._begin(
-            lambda: self._native.add_rows(
-                distinct.ctypes.data,
-                distinct.size,
-                _address(owners),
-                summed.ctypes.data,
-                summed.size,
-                factor,
-                by_staleness,
+        try:
+            return self._begin(
+                lambda: self._native.add_rows(
+                    distinct.ctypes.data,
+                    distinct.size,
+                    _address(owners),
+                    summed.ctypes.data,
+                    summed.size,
+                    factor,
+                    by_staleness,
+                    ticks,
+                ),
+                (distinct, owners, summed),
                 ticks,
-            ),
-            (distinct, owners, summed),
-            ticks,
-        )
+            )
+        except TypeError:
+            check(
+                self.about("add"),
+                factor=(real, factor),
+                by_staleness=(flag, by_staleness),
+                ticks=(flag, ticks),
+            )
+            raise
 
     def owner_of(self, row: int) -> int:
         """The rank of the process set that owns the row."""
-        owners = self._owners(self._numbers(np.asarray([row])))
-        return self._native.owner_of(row) if owners is None else int(owners[0])
+        number = self._numbers("owner_of", of_call(self.about("owner_of"), whole, "row", row))
+        owners = self._owners(number.reshape(-1))
+        return self._native.owner_of(int(number)) if owners is None else int(owners[0])
 
     def restored(self, process_set: ProcessSet = global_process_set) -> RowTable:
         """A table in the current world with what remains of this one: see :meth:`Table.restored`."""
@@ -235,35 +269,49 @@ class RowTable(OpenTable):
             )
         return put
 
-    def _items(self, rows: npt.ArrayLike, values: npt.ArrayLike) -> tuple[Rows, Floats]:
-        numbers = self._numbers(np.asarray(rows))
-        source = readable(values)
+    def _items(
+        self, call: str, rows: npt.ArrayLike, what: str, values: npt.ArrayLike
+    ) -> tuple[Rows, Floats]:
+        numbers = self._numbers(call, rows).reshape(-1)
+        source = readable(self.about, call, what, values)
         if source.size != numbers.size * self.width:
+            rows_text = "1 row" if numbers.size == 1 else f"{numbers.size} rows"
             raise InvalidArgumentError(
-                f"table '{self.name}': values of shape {source.shape} for {numbers.size} rows of "
-                f"{self.width} elements"
+                f"{self.about(call)}: {what}= of shape {source.shape} for {rows_text} of {self.width} elements"
             )
         return numbers, source.reshape(numbers.size, self.width)
 
-    def _numbers(self, rows: npt.NDArray[Any]) -> Rows:
+    def _numbers(self, call: str, rows: npt.ArrayLike) -> Rows:
         """The row numbers as the core takes them. Raises InvalidArgumentError for invalid ones."""
-        if rows.size == 0:
-            return np.empty(0, np.int64)
-        if rows.dtype.kind not in "iu":
-            raise InvalidArgumentError(f"rows are whole numbers, not of dtype {rows.dtype}")
-        least, most = int(rows.min()), int(rows.max())
+        try:
+            given = np.asarray(rows)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            raise InvalidArgumentError(f"{self.about(call)}: rows={shown(rows)}: {error}") from None
+        if given.size == 0:
+            return np.empty(given.shape, np.int64)
+        if given.dtype.kind not in "iu":
+            raise InvalidArgumentError(
+                f"{self.about(call)}: rows are whole numbers, not of dtype {given.dtype}"
+            )
+        least, most = int(given.min()), int(given.max())
         if least < 0 or most >= self._limit:
             limit = "numbers are below 2**63"
             if self._limit != _NO_LIMIT:
                 limit = f"it has {self._limit} rows"
             row = least if least < 0 else most
             raise InvalidArgumentError(f"table '{self.name}': there is no row {row}: {limit}")
-        return np.ascontiguousarray(rows, np.int64).reshape(-1)
+        return np.asarray(given, np.int64, order="C")
 
     def _owners(self, rows: Rows) -> npt.NDArray[np.int32] | None:
         if self._partition is None:
             return None
-        found = np.ascontiguousarray(self._partition(rows), np.int32)
+        given = self._partition(rows)
+        try:
+            found = np.ascontiguousarray(given, np.int32)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            raise InvalidArgumentError(
+                f"table '{self.name}': partition() gave {shown(given)} instead of ranks: {error}"
+            ) from None
         if found.shape != rows.shape:
             raise InvalidArgumentError(
                 f"table '{self.name}': partition() gave owners of shape {found.shape} for "

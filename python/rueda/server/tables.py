@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import struct
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -18,13 +19,27 @@ from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.server.handing_over import hand_over
-from rueda.server.opening import numbers, open_native, real, whole
+from rueda.server.opening import (
+    Floats,
+    check,
+    data,
+    extent,
+    flag,
+    numbers,
+    of_call,
+    open_native,
+    readable,
+    real,
+    text,
+    whole,
+    writeable,
+)
 from rueda.server.part import Part
 
 __all__ = ["OpenTable", "Order", "Table"]
 
 Order = Literal["as_they_come", "ring"]
-Floats = npt.NDArray[np.float32]
+_MAX_SIZE = 2**50
 _FINISHED = 2**63 - 1  # the clock of a rank that takes no more steps
 
 
@@ -43,6 +58,10 @@ class OpenTable:
     def name(self) -> str:
         """The name under which its ranks opened it."""
         return self._name
+
+    def about(self, call: str) -> str:
+        """What an error about one of this table's calls begins with."""
+        return f"table '{self._name}': {call}()"
 
     @property
     def clock(self) -> int:
@@ -106,7 +125,9 @@ class OpenTable:
         ``rueda::register_shard_function()`` on every rank. Raises :class:`rueda.InvalidArgumentError` with its text if
         the function is unknown or has failed.
         """
-        return self._native.call(function, arguments)
+        call = self.about("call")
+        named = of_call(call, text, "function", function)
+        return self._native.call(named, of_call(call, data, "arguments", arguments))
 
     def min(self) -> float:
         """The smallest value; infinity if there is none. Computed by the owners, like all that follow."""
@@ -129,8 +150,9 @@ class OpenTable:
 
         The largest first; among equal ones, the one with the smallest number.
         """
+        count = of_call(self.about("top"), whole, "count", count)
         if count < 0:
-            raise InvalidArgumentError(f"top(): {count} items")
+            raise InvalidArgumentError(f"{self.about('top')}: count={count} is negative")
         found: list[tuple[int, float]] = []
         for result in self.call("top", struct.pack("=q", count)):
             found += struct.iter_unpack("=qf", result)
@@ -192,16 +214,17 @@ class Table(OpenTable):
     Each rank owns a part and serves it while its script computes; no rank is special. Every rank may read and add at
     any time. Opening and closing are collective: all ranks must pass the same arguments.
 
-    ``size``: number of elements. ``rule``: what an addition does: ``"sum"``, or ``"adagrad"`` with the ``parameters``
-    learning rate and epsilon (Dean et al., "Large scale distributed deep networks", NIPS 2012, section 4.1), or one
-    that a C++ library has registered with ``rueda::register_update_rule()``. ``bounds``: where each rank's part begins,
-    and the end; by default as even as possible. ``order="ring"``: a step is one addition from each rank; these are
-    summed in ring order, so that the bits are those of a ring allreduce. ``replicated``: the next rank also holds each
-    part, and an addition is done when both have it; see :meth:`restored`.
+    ``size``: number of elements, at least 1. ``rule``: what an addition does: ``"sum"``, or ``"adagrad"`` with the
+    ``parameters`` learning rate and epsilon (Dean et al., "Large scale distributed deep networks", NIPS 2012, section
+    4.1), or one that a C++ library has registered with ``rueda::register_update_rule()``. ``bounds``: where each rank's
+    part begins, and the end; by default as even as possible. ``order="ring"``: a step is one addition from each rank;
+    these are summed in ring order, so that the bits are those of a ring allreduce. ``replicated``: the next rank also
+    holds each part, and an addition is done when both have it; see :meth:`restored`.
 
     Raises, on every rank, :class:`rueda.MismatchError` if arguments differ, and
     :class:`rueda.InvalidArgumentError` for invalid ones, such as bounds that leave an element without an owner, or for
-    a table that needs more memory than a host has, with the sizes.
+    a table that needs more memory than a host has, with the sizes. An argument of a wrong type, here or in a method, is
+    an :class:`rueda.InvalidArgumentError`, too, which names it.
 
     Example::
 
@@ -233,26 +256,26 @@ class Table(OpenTable):
             "order": order,
             "replicated": replicated,
         }
-        self.size = size
 
         def arguments() -> tuple[Any, ...]:
             if order not in ("as_they_come", "ring"):
                 raise Refusal(f"Table(): order={order!r} is not one of 'as_they_come', 'ring'")
             return (
-                whole("size", size),
+                extent("size", size, _MAX_SIZE),
                 0,
                 0.0,
                 0.0,
                 0,
                 numbers("bounds", bounds, whole),
-                str(rule),
+                text("rule", rule),
                 numbers("parameters", parameters, real),
                 order == "ring",
-                bool(replicated),
+                flag("replicated", replicated),
             )
 
         native = open_native(name, process_set, arguments)
         super().__init__(native, name, process_set)
+        self.size = operator.index(size)
 
     @property
     def bounds(self) -> list[int]:
@@ -273,25 +296,42 @@ class Table(OpenTable):
         distributed ML via a stale synchronous parallel parameter server", NIPS 2013); with ``clock - s``, no rank is
         more than s + 1 steps ahead of another. ``out``: contiguous, float32; must stay until the handle has completed.
         """
-        if out is None:
-            wanted = self.size - begin if count is None else count
-            if wanted < 0:
-                raise InvalidArgumentError(
-                    f"table '{self.name}': get() of {wanted} elements from {begin} on, of {self.size}"
-                )
-            out = np.empty(wanted, np.float32)
-        elif count is not None and count != out.size:
-            raise InvalidArgumentError(
-                f"table '{self.name}': get() of {count} elements into out= with {out.size}"
+        try:
+            if out is None:
+                wanted = self.size - begin if count is None else count
+                if not 0 <= wanted <= self.size:
+                    raise InvalidArgumentError(
+                        f"{self.about('get')} of {wanted} elements from {begin} on, of {self.size}"
+                    )
+                target = np.empty(wanted, np.float32)
+            else:
+                target = writeable(self.about, "get", out)
+                if count is not None and count != target.size:
+                    raise InvalidArgumentError(
+                        f"{self.about('get')} of {count} elements into out= with {target.size}"
+                    )
+            begun = _native_get(self._native, target, begin, min_clock)
+            return Handle(lambda: [begun()], lambda _: target, target)
+        except TypeError:
+            number = 0 if count is None else count
+            check(
+                self.about("get"),
+                begin=(whole, begin),
+                count=(whole, number),
+                min_clock=(whole, min_clock),
             )
-        target = writeable(out)
-        begun = _native_get(self._native, target, begin, min_clock)
-        return Handle(lambda: [begun()], lambda _: target, target)
+            raise
 
     def put(self, values: npt.ArrayLike, begin: int = 0) -> Handle[None]:
         """Sets the elements from ``begin`` on; the rule's state for them is unchanged."""
-        source = readable(values)
-        return self._begin(lambda: self._native.put(source.ctypes.data, source.size, begin), source)
+        source = readable(self.about, "put", "values", values)
+        try:
+            return self._begin(
+                lambda: self._native.put(source.ctypes.data, source.size, begin), source
+            )
+        except TypeError:
+            check(self.about("put"), begin=(whole, begin))
+            raise
 
     def add(
         self,
@@ -307,14 +347,24 @@ class Table(OpenTable):
         "Heterogeneity-aware distributed parameter servers", SIGMOD 2017). ``ticks``: also reports a step as done.
         ``delta`` must not be written before the handle has completed. Never waits for an owner's computation.
         """
-        source = readable(delta)
-        return self._begin(
-            lambda: self._native.add(
-                source.ctypes.data, source.size, begin, factor, by_staleness, ticks
-            ),
-            source,
-            ticks,
-        )
+        source = readable(self.about, "add", "delta", delta)
+        try:
+            return self._begin(
+                lambda: self._native.add(
+                    source.ctypes.data, source.size, begin, factor, by_staleness, ticks
+                ),
+                source,
+                ticks,
+            )
+        except TypeError:
+            check(
+                self.about("add"),
+                begin=(whole, begin),
+                factor=(real, factor),
+                by_staleness=(flag, by_staleness),
+                ticks=(flag, ticks),
+            )
+            raise
 
     def restored(self, process_set: ProcessSet = global_process_set) -> Table:
         """A table in the current world with what remains of this one, after :func:`rueda.recover`. Collective.
@@ -346,18 +396,6 @@ def _native_get(
     native: _native.Table, target: Floats, begin: int, min_clock: int
 ) -> Callable[[], _native.Handle]:
     return lambda: native.get(target.ctypes.data, target.size, begin, min_clock)
-
-
-def readable(values: npt.ArrayLike) -> Floats:
-    """A contiguous float32 array of the values: the caller's own if it is one."""
-    return np.ascontiguousarray(values, np.float32)
-
-
-def writeable(out: Floats) -> Floats:
-    """Raises InvalidArgumentError if values cannot be written directly into ``out``."""
-    if out.dtype != np.float32 or not out.flags.c_contiguous or not out.flags.writeable:
-        raise InvalidArgumentError("out= must be a contiguous, writable array of float32")
-    return out
 
 
 def _doubles(results: Sequence[bytes]) -> list[float]:

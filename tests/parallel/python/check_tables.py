@@ -11,6 +11,7 @@ import time
 import traceback
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import parallel
@@ -264,8 +265,22 @@ def check_bad_input() -> None:
         RowTable("t", 3, initial="one")  # type: ignore[arg-type]
     with raises(rueda.InvalidArgumentError, "parameters=0.1"):
         RowTable("t", 3, parameters=0.1)  # type: ignore[arg-type]
-    with raises(rueda.InvalidArgumentError, "size 0 and width 0"):
-        Table("t", 0)
+    for size_, row in ((0, 3), (-1, 3), (2**51, 3), (3, 0), (3, -1), (3, 2**25)):
+        wrong_one = f"width={row} is not from 1 to" if size_ == 3 else f"size={size_} is not from 1"
+        with raises(rueda.InvalidArgumentError, "'rueda.table 't''", wrong_one):
+            Table("t", size_) if size_ != 3 else RowTable("t", row)
+    for given, said in (
+        ({"rule": 5}, "rule=5 is not a text"),
+        ({"replicated": "no"}, "replicated='no' is neither True nor False"),
+        ({"parameters": ["0.1"]}, "parameters='0.1' is not a number"),
+        ({"process_set": 5}, "5 is not a process set"),
+    ):
+        with raises(rueda.InvalidArgumentError, said):
+            Table("t", 10, **given)  # type: ignore[arg-type]
+        with raises(rueda.InvalidArgumentError, said):
+            RowTable("t", 10, **given)  # type: ignore[arg-type]
+    with raises(rueda.InvalidArgumentError, "partition=5 is not a function"):
+        RowTable("t", 10, partition=5)  # type: ignore[arg-type]
     with raises(rueda.InvalidArgumentError, "rows=0: a table has one row or more"):
         RowTable("t", 3, rows=0)
     if size() > 1:
@@ -354,6 +369,78 @@ def check_bad_input() -> None:
     ):
         rows.get([7, 8])
     still_works()
+
+
+def check_arguments_of_wrong_types() -> None:
+    """Each error names the table, the call, the argument, what it got and what it wants."""
+    one: Any = np.ones(10)
+    with Table("t", 10) as table, RowTable("rows", 2) as rows:
+        text: Any = "x"
+        for use, said in (
+            (lambda: table.get(begin=1.5), "'t': get(): begin=1.5 is not a whole number"),
+            (lambda: table.get(count=text), "'t': get(): count='x' is not a whole number"),
+            (lambda: table.get(min_clock=text), "'t': get(): min_clock='x' is not a whole number"),
+            (lambda: table.get(min_clock=2**64), "'t': get(): min_clock=18446744073709551616 has"),
+            (lambda: table.get(text), "'t': get(): out= must be a contiguous, writable array"),
+            (lambda: table.put(text), "'t': put(): values='x' cannot be converted"),
+            (lambda: table.put(None), "'t': put(): values=None cannot be converted"),
+            (lambda: table.put([[1], [1, 2]]), "'t': put(): values=[[1], [1, 2]] cannot be"),
+            (lambda: table.put(one * 1j), "its dtype is complex128"),
+            (lambda: table.put(one, begin=text), "'t': put(): begin='x' is not a whole number"),
+            (lambda: table.add(text), "'t': add(): delta='x' cannot be converted"),
+            (lambda: table.add(one, begin=text), "'t': add(): begin='x' is not a whole number"),
+            (lambda: table.add(one, factor=text), "'t': add(): factor='x' is not a number"),
+            (lambda: table.add(one, ticks=text), "'t': add(): ticks='x' is neither True nor"),
+            (lambda: table.add(one, by_staleness=text), "'t': add(): by_staleness='x' is neither"),
+            (lambda: table.call(5), "'t': call(): function=5 is not a text"),
+            (lambda: table.call("min", []), "'t': call(): arguments=[] are not bytes"),
+            (lambda: table.top(text), "'t': top(): count='x' is not a whole number"),
+            (lambda: table.top(-1), "'t': top(): count=-1 is negative"),
+            (lambda: rows.get(text), "'rows': get(): rows are whole numbers, not of dtype <U1"),
+            (lambda: rows.get([[1], [1, 2]]), "'rows': get(): rows=[[1], [1, 2]]: "),
+            (lambda: rows.get([1], min_clock=text), "'rows': get(): min_clock='x' is not a whole"),
+            (lambda: rows.get([1], text), "'rows': get(): out= must be a contiguous"),
+            (lambda: rows.put([1], text), "'rows': put(): values='x' cannot be converted"),
+            (lambda: rows.put([1], one), "'rows': put(): values= of shape (10,) for 1 row of 2"),
+            (lambda: rows.add([1], one[:2], factor=text), "'rows': add(): factor='x' is not a"),
+            (lambda: rows.add([1], one[:2], ticks=text), "'rows': add(): ticks='x' is neither"),
+            (lambda: rows.owner_of(text), "'rows': owner_of(): row='x' is not a whole number"),
+        ):
+            with raises(rueda.InvalidArgumentError, f"table {said}" if said[0] == "'" else said):
+                use()
+        assert table.clock == rows.clock == 0
+        rueda.barrier()
+        # What is of another type but has the right meaning is taken.
+        table.add(one, begin=np.int64(0), factor=np.float32(1), ticks=np.bool_(True)).result()  # type: ignore[arg-type]
+        assert table.get(min_clock=np.int64(1)).result().tolist() == [size()] * 10  # type: ignore[arg-type]
+        assert len(table.call("min", bytearray())) == size()  # type: ignore[arg-type]
+        rueda.barrier()
+    words: Any = lambda asked: ["x"] * len(asked)  # noqa: E731
+    with (
+        RowTable("rows", 2, partition=words) as rows,
+        raises(rueda.InvalidArgumentError, "table 'rows': partition() gave ['x'] instead of ranks"),
+    ):
+        rows.get([7])
+    still_works()
+
+
+def check_of_repeated_rows_the_last_is_put_and_all_are_added() -> None:
+    rng = np.random.default_rng(7)
+    numbers = rng.integers(0, 50, 1000)  # each about twenty times
+    values = rng.normal(size=(1000, 3)).astype(np.float32)
+    last = dict(zip(numbers.tolist(), values.tolist(), strict=True))
+    with RowTable("rows", 3) as table:
+        if rank() == 0:
+            for _ in range(3):
+                table.put(numbers, values).result()
+                assert table.get(list(last)).result().tolist() == list(last.values())
+            table.put(np.arange(50), np.zeros((50, 3))).result()
+            table.add(numbers, values).result()
+            found = table.get(np.arange(50)).result()
+            for number in last:
+                expected = values[numbers == number].sum(0)
+                np.testing.assert_allclose(found[number], expected, rtol=1e-4, atol=1e-5)
+        rueda.barrier()
 
 
 def check_an_add_does_not_wait_for_a_rank_that_computes() -> None:

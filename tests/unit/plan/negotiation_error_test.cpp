@@ -318,7 +318,7 @@ TEST_CASE("differences between changes of process sets are named as what they ar
       {{Collective::add_process_set, "ranks", 0, 1},
        {Collective::remove_process_set, "process set", 3, 400}}));
   NegotiationSimulator simulator(5, options_of(2), 1);
-  const auto request_of = [&](int value) {
+  const auto request_of = [&, collective = collective](int value) {
     Request request = allreduce_of("x", {});
     request.collective = collective;
     if (collective == Collective::add_process_set) request.set_ranks = {value, 300};

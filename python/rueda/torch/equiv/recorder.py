@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rueda.equivalence.record_files import Layout, Writer
+from rueda.arguments import shown
+from rueda.equivalence.record_files import Layout, Writer, loss_cell
 from rueda.equivalence.run_settings import RunSettings, settings_of_environment
 from rueda.errors import InvalidArgumentError, RuedaError
 from rueda.torch.equiv.sketch import Signs, hash_of, norm_of, perturb, values_of
@@ -33,12 +34,12 @@ Number = float | torch.Tensor | np.generic
 
 
 def _float(value: Number, name: str) -> float:
-    if isinstance(value, torch.Tensor):
-        value = value.detach().to("cpu", torch.float64)
     try:
+        if isinstance(value, torch.Tensor):
+            value = value.detach().to("cpu", torch.float64)
         return float(value)
-    except (TypeError, ValueError):
-        raise InvalidArgumentError(f"{name}={value!r} is not one number") from None
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise InvalidArgumentError(f"{name}={shown(value)} is not one number") from None
 
 
 def _sent() -> float:
@@ -94,6 +95,10 @@ class Recorder:
         """Records ``model`` from now on; its current state is step 0. ``by_default``: keeps a model watched earlier."""
         if by_default and self._model is not None and (self._step or self._model is not model):
             return
+        if not isinstance(model, torch.nn.Module | Mapping):
+            raise InvalidArgumentError(
+                f"watch(): {shown(model)} is neither a model nor a mapping of tensors and arrays by name"
+            )
         if self._step:
             raise InvalidArgumentError(
                 "call rueda.torch.equiv.watch() before the first step: a step was recorded already"
@@ -136,7 +141,7 @@ class Recorder:
         assert self._pending is not None
         self._has_loss = True
         if loss is not None:
-            self._pending[Layout.LOSS] = _float(loss, "loss")
+            self._pending[Layout.LOSS] = loss_cell(_float(loss, "loss"))
         for name, value in metrics.items():
             self._writer_of_now().metric(self._step, name, _float(value, name), is_result=False)
         self._own_time += time.perf_counter() - entered

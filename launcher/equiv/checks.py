@@ -1,0 +1,80 @@
+"""Finds what would make runs fail, before the first training."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+
+from rueda.equivalence.strategy_names import NAMES
+
+from ..errors import LaunchError
+from ..native import load_native
+from ..option_flags import option_flags
+from ..sink import say
+from .plan import Plan, Planned, Way
+
+__all__ = ["check_launch", "check_strategies", "check_variables"]
+
+# Seconds for what takes a few; a check that does not end leaves the matter to the runs.
+_TIMEOUT = 120.0
+
+
+def check_strategies(ways: Iterable[Way]) -> None:
+    """Raises LaunchError for a strategy of Rueda's with invalid parameters. Names those that are not Rueda's.
+
+    A script may have strategies of its own, and there may be no torch here: then the runs tell.
+    """
+    texts = dict.fromkeys(way.strategy for way in ways)
+    for text in texts:
+        name = text.partition(":")[0].strip()
+        if name not in NAMES:
+            say(
+                f"--strategy {text}: '{name}' is none of Rueda's strategies, so the script must know it"
+            )
+    asked = [text for text in texts if text != "sync" and text.partition(":")[0].strip() in NAMES]
+    if not asked:
+        return
+    # In a process of its own, as importing torch takes memory for as long as this one lives.
+    command = [sys.executable, "-m", "rueda.launcher.equiv.strategy_check", *asked]
+    found = _run(command)
+    if found is not None and found.returncode == 1 and found.stdout.strip():
+        raise LaunchError(found.stdout.strip().splitlines()[-1])
+
+
+def check_variables(ways: Iterable[Way]) -> None:
+    """Raises LaunchError for a value that one of Rueda's options does not have."""
+    flags = {flag.environment: flag for flag in option_flags(load_native().option_table)}
+    for way in ways:
+        for name, value in way.variables:
+            problem = flags[name].problem_of(value) if value and name in flags else ""
+            if problem:
+                raise LaunchError(f"--variant {way.variant}: {name}={value}: {problem}")
+
+
+def check_launch(plan: Plan) -> None:
+    """Raises LaunchError if `rueda run` refuses the way with the most ranks, as for want of slots."""
+    if not plan.launch:
+        return
+    way = max((plan.reference, *plan.candidates), key=lambda each: each.ranks)
+    flags = ["-np", str(way.ranks), *plan.launch, "--dry-run"]
+    command = plan.settings(Planned(way, 0)).command
+    found = _run([sys.executable, "-m", "rueda.launcher", "run", *flags, *command])
+    if found is not None and found.returncode:
+        said = found.stderr.strip().splitlines()[-1:] or ["rueda run does not start it"]
+        raise LaunchError(f"{way}: {said[0].removeprefix('rueda: ')}")
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
