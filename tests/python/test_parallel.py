@@ -141,9 +141,10 @@ def test_reductions_with_extreme_options(worlds: Worlds, run: Run, check: str) -
     ]
     + [
         Run(f"check_torch_strategies_{part}.py", size)
-        for part in ("bad_input", "state")
+        for part in ("bad_input", "closing", "optimizers", "state")
         for size in (2, 3)
     ]
+    + [Run("check_torch_strategies_uneven.py", 2, extra=SHORT_STALLS)]
     + [Run("check_torch_strategies_served.py", size) for size in (1, 2, 4)]
     + [
         Run(f"check_torch_strategies_{part}.py", 3, extra=OVER_TCP)

@@ -565,9 +565,14 @@ def _position(group: int, position: int) -> str:
 
 
 def names_of(
-    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
+    lacking: str = "named_parameters lacks parameters of the optimizer: {}",
 ) -> dict[torch.Tensor, str]:
-    """The name of each of the optimizer's parameters; raises InvalidArgumentError for missing and repeated ones."""
+    """The name of each of the optimizer's parameters; raises InvalidArgumentError for missing and repeated ones.
+
+    ``lacking``: the error's text about missing ones, with a place for their list.
+    """
     require_optimizer(optimizer)
     positions = {
         parameter: _position(number, position)
@@ -591,7 +596,5 @@ def names_of(
         if parameter not in names
     ]
     if missing:
-        raise InvalidArgumentError(
-            f"named_parameters lacks parameters of the optimizer: {', '.join(missing)}"
-        )
+        raise InvalidArgumentError(lacking.format(", ".join(missing)))
     return {parameter: names[parameter] for parameter in positions}

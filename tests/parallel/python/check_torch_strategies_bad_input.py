@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import parallel
 import rueda
 import rueda.torch as rt
@@ -136,12 +137,73 @@ def check_parameters_without_sense() -> None:
         ("desloc:4,4,0", "second=0 of DESLOC"),
         ("easgd:0", "period=0 of EASGD"),
         ("easgd:4,beta=-1", "beta=-1.0"),
+        ("diloco:4,outer_lr=inf", "outer_lr=inf of DiLoCo is not a finite number of at least 0"),
+        ("diloco:4,outer_lr=nan", "outer_lr=nan of DiLoCo"),
+        ("diloco:4,outer_momentum=nan", "outer_momentum=nan of DiLoCo"),
+        ("diloco:4,mixing=nan", "mixing=nan of DiLoCo"),
+        ("diloco:4,codec=foo", "codec of DiLoCo: compression='foo' is not one of fp16"),
+        (DiLoCo(4, codec=8), "codec of DiLoCo: compression=8 is neither a codec"),
+        ("sparseloco:4,outer_lr=inf", "outer_lr=inf of SparseLoCo"),
+        ("sparseloco:4,density=nan", "density=nan of SparseLoCo"),
+        ("sparseloco:4,decay=inf", "decay=inf of SparseLoCo"),
+        ("noloco:4,outer_lr=inf", "outer_lr=inf of NoLoCo"),
+        ("noloco:4,pull=inf", "pull=inf of NoLoCo"),
+        ("noloco:4,pull=nan", "pull=nan of NoLoCo"),
+        ("noloco:4,timeout=inf", "timeout=inf of NoLoCo"),
+        ("easgd:4,beta=nan", "beta=nan of EASGD"),
+        (LocalSGD(10**400), "of LocalSGD is not a whole number"),
         (7, "strategy=7"),
     ):
         refuses(rt.InvalidArgumentError, text, strategy=strategy)
         # On one rank only: the others get the error.
         refuses(rt.InvalidArgumentError, f"rank {LAST}: ", text, strategy=["sync", strategy])
-    refuses(rt.InvalidArgumentError, "steps_per_epoch=0", steps_per_epoch=0)
+
+
+def check_steps_per_epoch_that_are_no_number() -> None:
+    refuses(rt.InvalidArgumentError, "steps_per_epoch=0 is less than 1", steps_per_epoch=0)
+    for given in (100 / 32, 3.0, "3", float("nan")):
+        text = f"steps_per_epoch={given!r} is not a whole number"
+        refuses(rt.InvalidArgumentError, text, steps_per_epoch=given)
+        refuses(rt.InvalidArgumentError, f"rank {LAST}: {text}", steps_per_epoch=[3, given])
+
+
+def check_numbers_of_numpy() -> None:
+    """They are the same numbers, even where other ranks have Python's."""
+    for strategy, options in (
+        ("oneshot", {"steps_per_epoch": np.int64(2)}),
+        (LocalSGD(np.int64(2)), {}),
+        (DiLoCo(np.int32(2), outer_lr=np.float64(0.5)), {}),
+        (None, {"mode": "synchronous", "frequency": np.int64(2)}),
+    ):
+        trained, optimizer = fresh(sgd)
+        wrapped = rt.wrap(trained, optimizer, strategy, **options)
+        train(trained, wrapped, 0, 2)
+        same_bits(*trained.parameters())
+        assert "np." not in wrapped.strategy.describe()
+        wrapped.close()
+    mine = np.int64(2) if rueda.rank() == LAST else 2
+    for strategy, options in (
+        ("oneshot", {"steps_per_epoch": mine}),
+        (LocalSGD(mine), {}),
+        (None, {"mode": "asynchronous", "frequency": mine}),
+    ):
+        trained, _ = fresh(sgd)
+        trained.float()
+        rt.wrap(trained, sgd(list(trained.parameters())), strategy, **options).close()
+
+
+def check_what_is_no_model() -> None:
+    trained, optimizer = fresh(sgd)
+    for given, kind in (
+        (None, "NoneType"),
+        (optimizer, "SGD"),
+        (trained.parameters(), "generator"),
+    ):
+        with raises(rt.InvalidArgumentError, f"a {kind} is not a model", "wrap(model, optimizer)"):
+            rt.wrap(given, optimizer)
+    with raises(rt.InvalidArgumentError, "a NoneType is not an optimizer"):
+        rt.wrap(trained, None)
+    still_works()
 
 
 def check_modes() -> None:
@@ -183,7 +245,11 @@ def check_models_that_differ() -> None:
     with raises(rt.MismatchError, "optimizer", f"rank {LAST}: Adam"):
         rt.wrap(trained, kind(trained.parameters(), lr=0.1), strategy="local:2")
     other = nn.Linear(3, 4)
-    with raises(rt.InvalidArgumentError, "named_parameters lacks"):
+    with raises(
+        rt.InvalidArgumentError,
+        "the optimizer has parameters that are not the model's: group0.parameter0 of shape [4, 3]",
+        "create it from model.parameters()",
+    ):
         rt.wrap(trained, torch.optim.SGD(other.parameters(), lr=0.1))
     still_works()
 

@@ -10,6 +10,7 @@ import torch
 
 from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.torch.shards import local_of
+from rueda.torch.sparse import no_rows
 from rueda.torch.strategies.named import load
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy, at_least
@@ -25,6 +26,12 @@ class GradientAccumulation(Strategy):
     large, at 1/k of its bytes. Ott et al., "Scaling neural machine translation", WMT 2018, on training with large
     batches. The loop keeps its zero_grad(), backward() and step() for every batch: all but each k-th step() only add
     the gradients to a separate buffer as large as the parameters. All ranks stay bitwise equal.
+
+    Sums of sparse gradients stay sparse. A parameter whose gradients are sparse though no ``Embedding(sparse=True)``
+    has it must have a gradient on every rank before the first step.
+
+    switch() and close() raise :class:`rueda.InvalidArgumentError` while batches wait for the others of their step, or
+    drop them with ``drop_incomplete``; consolidate() leaves them for that step.
 
     Example::
 
@@ -47,6 +54,8 @@ class GradientAccumulation(Strategy):
     def start(self, replica: Replica) -> None:
         super().start(replica)
         self._sums: dict[str, torch.Tensor] = {}
+        # Without a gradient so far, so that the layout of their sums is a guess.
+        self._untouched: set[str] = set()
         self._add_sums()
         self._taken = 0
 
@@ -54,7 +63,9 @@ class GradientAccumulation(Strategy):
         """For all parameters that require gradients, as some may have been unfrozen, and for those of these names."""
         for name, each in self.replica.originals.items():
             if name not in self._sums and (each.requires_grad or name in names):
-                self._sums[name] = torch.zeros_like(local_of(each))
+                local, is_sparse = local_of(each), name in self.replica.sparse
+                self._sums[name] = no_rows(local, 1) if is_sparse else torch.zeros_like(local)
+                self._untouched.add(name)
 
     @torch.no_grad()
     def before_step(self) -> bool:
@@ -62,7 +73,7 @@ class GradientAccumulation(Strategy):
         gradients = self.replica.gradients()
         for name, each in self._sums.items():
             if name in gradients:
-                each.add_(gradients[name])
+                self._sums[name] = self._added(name, each, gradients[name])
         self._taken += 1
         if self._taken < self.batches:
             return False
@@ -70,10 +81,30 @@ class GradientAccumulation(Strategy):
             {name: each / self.batches for name, each in self._sums.items()}, "gradients"
         )
         self.replica.set_gradients(means)
-        for each in self._sums.values():
-            each.zero_()
-        self._taken = 0
+        self.drop_incomplete()
         return True
+
+    def _added(self, name: str, total: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        """The sum with a gradient: sparse as long as all gradients are."""
+        is_sparse = gradient.layout == torch.sparse_coo
+        if name in self._untouched:
+            self._untouched.remove(name)
+            if is_sparse and total.layout != torch.sparse_coo:
+                total = no_rows(total, gradient.sparse_dim())
+        if total.layout != torch.sparse_coo:
+            return total.add_(gradient)
+        if is_sparse:
+            return total.add_(gradient).coalesce()
+        return total.to_dense().add_(gradient)
+
+    @torch.no_grad()
+    def drop_incomplete(self) -> None:
+        for name, each in self._sums.items():
+            if each.layout == torch.sparse_coo:
+                self._sums[name] = no_rows(each, each.sparse_dim())
+            else:
+                each.zero_()
+        self._taken = 0
 
     def before_scaler(self) -> None:
         if self.batches > 1:
@@ -89,13 +120,34 @@ class GradientAccumulation(Strategy):
     def before_switch(self) -> None:
         if self._taken:
             raise InvalidArgumentError(
-                f"{self._taken} of {self.batches} batches of the next step have been accumulated, and would be lost"
+                f"{self._taken} of {self.batches} batches of the next step have been accumulated, and would be lost: "
+                f"call step() with {self.batches - self._taken} more first, or drop them with drop_incomplete=True"
             )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"sums": self._sums, "taken": self._taken}
+        sparse = {
+            name: each.sparse_dim()
+            for name, each in self._sums.items()
+            if each.layout == torch.sparse_coo
+        }
+        state = {
+            "sums": {n: each.to_dense() for n, each in self._sums.items()},
+            "taken": self._taken,
+        }
+        return {**state, "sparse": sparse} if sparse else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._add_sums(state["sums"])
-        load(self._sums, {**self._sums, **state["sums"]})
+        sums = {name: each.to_dense() for name, each in self._sums.items()}
+        load(sums, {**sums, **state["sums"]})
+        dimensions = {
+            name: each.sparse_dim()
+            for name, each in self._sums.items()
+            if each.layout == torch.sparse_coo
+        } | state.get("sparse", {})
+        for name, each in sums.items():
+            is_sparse = name in dimensions
+            self._sums[name] = each.to_sparse(dimensions[name]) if is_sparse else each
+            if each.any():
+                self._untouched.discard(name)
         self._taken = int(state["taken"])

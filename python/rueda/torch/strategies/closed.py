@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rueda.errors import InvalidArgumentError
 from rueda.torch.strategies.strategy import Strategy
@@ -11,21 +10,29 @@ from rueda.torch.strategies.strategy import Strategy
 __all__ = ["Closed"]
 
 
-@dataclass
 class Closed(Strategy):
-    """Raises InvalidArgumentError for every use."""
+    """Raises InvalidArgumentError for every use, and keeps what the strategy before it would save."""
+
+    def __init__(self, before: Strategy, saved: dict[str, Any]) -> None:
+        self.saved = saved
+        self._described = before.describe()
+        self.ranks_stay_equal = before.ranks_stay_equal  # type: ignore[misc]  # of this object only
+
+    def describe(self) -> str:
+        return f"{self._described} (closed)"
 
     def before_step(self) -> NoReturn:
-        self._refuse()
+        self.refuse()
 
     def after_epoch(self) -> NoReturn:
-        self._refuse()
+        self.refuse()
 
     def consolidate(self) -> NoReturn:
-        self._refuse()
+        self.refuse()
 
     def before_switch(self) -> NoReturn:
-        self._refuse()
+        self.refuse()
 
-    def _refuse(self) -> NoReturn:
+    def refuse(self) -> NoReturn:
+        """Raises InvalidArgumentError."""
         raise InvalidArgumentError("the optimizer was closed: wrap() another one to go on")

@@ -60,8 +60,8 @@ class DESLOC(Strategy):
         if steps % self.second == 0:
             due |= entries_or_zeros(replica, SECOND_MOMENTS)
         if due:
-            assign(due, replica.average(due, "state"))
+            assign(due, replica.average(due, "parameters and moments"))
 
     def consolidate(self) -> None:
         if self.replica.steps % self.period:
-            self.replica.average_parameters()
+            super().consolidate()

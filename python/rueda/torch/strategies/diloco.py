@@ -58,7 +58,7 @@ class DiLoCo(Strategy):
         at_least(self, 1, "period", "fragments")
         at_least(self, 0, "outer_lr", "delay")
         within(self, 0, 1, "outer_momentum", "mixing")
-        if named_codec(self.codec) is not None:
+        if self._has_codec():
             without_gpu(self, replica)
         if self.delay >= self.period:
             raise InvalidArgumentError(
@@ -69,6 +69,12 @@ class DiLoCo(Strategy):
             raise InvalidArgumentError(
                 f"fragments={self.fragments} of DiLoCo are more than the {len(replica.parameters)} parameters"
             )
+
+    def _has_codec(self) -> bool:
+        try:
+            return named_codec(self.codec) is not None
+        except ValueError as error:
+            raise InvalidArgumentError(f"codec of DiLoCo: {error}") from None
 
     def start(self, replica: Replica) -> None:
         super().start(replica)

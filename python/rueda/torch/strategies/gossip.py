@@ -156,9 +156,12 @@ class NoLoCo(Strategy):
             return self._meetings.swap(self.replica, message, partner, number, self.timeout)
         return self.replica.exchange(message, partner, number)
 
+    def needs_equal_steps(self) -> bool:
+        return not self.timeout
+
     def consolidate(self) -> None:
         self._settle()
-        self.replica.average_parameters()
+        super().consolidate()
         assign(self._outer, self.replica.parameters)
 
     def state_dict(self) -> dict[str, Any]:

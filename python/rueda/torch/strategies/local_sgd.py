@@ -42,7 +42,7 @@ class LocalSGD(Strategy):
 
     def consolidate(self) -> None:
         if self.replica.steps % self.period:
-            self.replica.average_parameters()
+            super().consolidate()
 
 
 @dataclass
@@ -106,7 +106,7 @@ class PostLocalSGD(Strategy):
 
     def consolidate(self) -> None:
         if self._first is None and self._local_steps() % self.period:
-            self.replica.average_parameters()
+            super().consolidate()
 
     def _local_steps(self) -> int:
         return self.replica.steps - self.after
@@ -134,6 +134,9 @@ class EpochAveraging(Strategy):
     """
 
     name: ClassVar[str] = "oneshot"
+
+    def needs_equal_steps(self) -> bool:
+        return False
 
     def after_epoch(self) -> None:
         self.replica.average_parameters()

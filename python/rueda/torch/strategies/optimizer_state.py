@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rueda.errors import MismatchError
+from rueda.errors import MismatchError, UnsupportedError
 from rueda.objects import allgather_object, broadcast_object
 from rueda.torch.strategies.named import assign
 from rueda.torch.strategies.replica import Replica
@@ -21,26 +22,83 @@ def entry_names(replica: Replica) -> set[str]:
     """The names of the state entries that the optimizer keeps for a parameter.
 
     Optimizers create their state in their first step. Before it, this inspects a copy after one step on a parameter of
-    one element.
+    one element. Raises :class:`rueda.UnsupportedError` if no copy can take it.
     """
     optimizer = replica.optimizer
     if optimizer.state:
         return {name for kept in optimizer.state.values() for name in kept}
-    return _kept_after_a_step(replica, optimizer.param_groups[0])
+    return {name for group in optimizer.param_groups for name in _kept_after_a_step(replica, group)}
 
 
 def _kept_after_a_step(replica: Replica, options: Mapping[str, Any]) -> set[str]:
-    """The names of the state entries that the optimizer keeps for a parameter of a group with these options."""
-    optimizer, kind = replica.optimizer, replica.optimizer_class
+    """The names of the state entries that the optimizer keeps for a parameter of a group with these options.
+
+    An optimizer that the application has derived from one of torch's may refuse such a step, and then counts as the
+    latter. Raises :class:`rueda.UnsupportedError` if nothing else helps.
+    """
+    kind = replica.optimizer_class
+    torchs = next((each for each in kind.__mro__ if _is_of_torch(each)), kind)
+    refused: Exception | None = None
+    kept: set[str] = set()
+    for each in dict.fromkeys((kind, torchs)):
+        for is_sparse in (False, True):  # SparseAdam takes no dense gradients
+            try:
+                kept = kept or _kept_by(each, replica, options, is_sparse)
+            except Exception as error:  # of the application's own code, too
+                refused = refused or error
+            else:
+                break
+    if not kept and refused is not None:
+        raise UnsupportedError(
+            f"cannot tell which state {kind.__name__} keeps for a parameter: a trial step raised "
+            f"{type(refused).__name__}: {refused}; take a step with it on every rank before wrap(), or use another "
+            f"optimizer, such as torch.optim.AdamW"
+        ) from refused
+    return kept
+
+
+def _is_of_torch(kind: type) -> bool:
+    return (
+        issubclass(kind, torch.optim.Optimizer)
+        and kind is not torch.optim.Optimizer
+        and kind.__module__.startswith("torch.optim.")
+    )
+
+
+def _kept_by(
+    kind: type[torch.optim.Optimizer], replica: Replica, options: Mapping[str, Any], is_sparse: bool
+) -> set[str]:
+    """The names of the state entries that a copy of the optimizer, of class ``kind``, has after one step."""
+    optimizer = replica.optimizer
     device = next(iter(replica.parameters.values())).device  # some optimizers support no other
-    parameter = torch.zeros(1, device=device, requires_grad=True)
-    parameter.grad = torch.zeros_like(parameter)
+    dimensions = next((each.dim() for each in options["params"]), 1)  # Muon takes matrices only
+    parameter = torch.zeros([1] * dimensions, device=device, requires_grad=True)
+    gradient = torch.zeros_like(parameter)
+    parameter.grad = gradient.to_sparse(1) if is_sparse else gradient
     group = {**options, "params": [parameter], "fused": None, "capturable": False}
-    copy = kind.__new__(kind)
-    defaults = {"defaults": optimizer.defaults, "state": defaultdict(dict), "param_groups": [group]}
-    copy.__setstate__(defaults)
-    copy.step()
-    return set(copy.state[parameter])
+    # Copies, as a step may change what the application's optimizer has besides.
+    own = {} if _is_of_torch(kind) else copy.deepcopy(_attributes(optimizer))
+    trial = kind.__new__(kind)
+    trial.__setstate__(
+        own
+        | {
+            "defaults": optimizer.defaults,
+            "state": defaultdict(dict),
+            "param_groups": [group],
+        }
+    )
+    trial.step()
+    return set(trial.state[parameter])
+
+
+def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What an optimizer has besides what all of torch's have, and what Rueda and schedulers have added."""
+    usual = {*vars(torch.optim.SGD([torch.zeros(1)])), "step"}
+    return {
+        name: value
+        for name, value in vars(optimizer).items()
+        if name not in usual and not name.startswith("_rueda_")
+    }
 
 
 def entries(replica: Replica, names: Collection[str] | None = None) -> dict[str, torch.Tensor]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from difflib import get_close_matches
+
+import numpy as np
 
 from rueda.errors import InvalidArgumentError
 from rueda.torch.strategies.accumulation import GradientAccumulation
@@ -115,7 +117,7 @@ def strategy_of(
     if strategy is not None and (mode is not None or frequency is not None):
         raise InvalidArgumentError("strategy= excludes mode= and frequency=, which name one, too")
     if isinstance(strategy, Strategy):
-        return strategy
+        return _with_plain_numbers(strategy)
     if isinstance(strategy, str):
         return parse_strategy(strategy)
     if strategy is not None:
@@ -135,14 +137,21 @@ def strategy_of(
     return Synchronous() if batches == 1 else LocalSGD(batches)
 
 
+def _with_plain_numbers(strategy: Strategy) -> Strategy:
+    """The strategy with Python's numbers for NumPy's, whose texts differ though they are equal."""
+    values = {field.name: getattr(strategy, field.name) for field in fields(strategy)}
+    plain = {name: each.item() for name, each in values.items() if isinstance(each, np.generic)}
+    return replace(strategy, **plain) if plain else strategy
+
+
 def _batches(frequency: str | int | None) -> int | None:
     """The number of batches between exchanges; ``None`` for an epoch."""
     if frequency in (None, "batch"):
         return 1
     if frequency == "epoch":
         return None
-    if isinstance(frequency, int) and not isinstance(frequency, bool):
-        return frequency
+    if isinstance(frequency, int | np.integer) and not isinstance(frequency, bool):
+        return int(frequency)
     raise InvalidArgumentError(
         f"frequency={frequency!r} is not 'batch', 'epoch' or a number of batches"
     )

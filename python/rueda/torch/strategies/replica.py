@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import weakref
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ import torch
 from rueda.compression import Codec
 from rueda.errors import InvalidArgumentError
 from rueda.errors import TimeoutError as RuedaTimeoutError
-from rueda.handles import Handle, combine
+from rueda.handles import Handle, combine, transformed
 from rueda.lifecycle import world_number
 from rueda.observation import options
 from rueda.process_sets import ProcessSet
@@ -21,6 +22,7 @@ from rueda.torch.exchanges import allgather
 from rueda.torch.point_to_point import recv_async, send_async
 from rueda.torch.reductions import allreduce_async, grouped_allreduce_async
 from rueda.torch.shards import as_placed, is_cut, like, local_of
+from rueda.torch.sparse import sparse_allreduce_async
 from rueda.torch.strategies.named import Named, assign
 
 __all__ = ["Averaging", "Meeting", "Replica"]
@@ -97,7 +99,8 @@ class Replica:
       step() calls since the start of the epoch in which it started; strategies may skip the optimizer's step. Both are
       the same on all ranks, unless the strategy lets ranks take different numbers of steps.
     - ``process_set``: the ranks that train together.
-    - ``known``: the parameters of ``originals``, as a set.
+    - ``known``: the parameters of ``originals``, as a set. ``sparse``: the names of those whose module says that their
+      gradients are sparse, such as ``Embedding(sparse=True)``.
 
     Example::
 
@@ -120,6 +123,7 @@ class Replica:
         self.optimizer_class = type(optimizer)
         self.originals = dict(parameters)
         self.known = set(self.originals.values())
+        self.sparse: Collection[str] = ()
         self._are_cut = any(map(is_cut, self.originals.values()))
         self.process_set = process_set
         self.prefix = prefix  # of operation names
@@ -230,10 +234,12 @@ class Replica:
         """Begins to average tensors over the ranks; do not write them before the result is available.
 
         ``what``: their name in errors and the timeline; only one average of a name may be in flight at a time.
-        ``compression``: as for :func:`rueda.torch.allreduce`.
+        ``compression``: as for :func:`rueda.torch.allreduce`; not for sparse tensors, whose averages are sparse.
         """
         name = f"{self.prefix}/{what}"
         values = [each.detach() for each in tensors.values()]
+        if any(each.layout == torch.sparse_coo for each in values):
+            return self._average_sparse(tensors, what)
         if compression is None and values:
             # Grouped, so that the ring is split in the same places each time and runs are bitwise reproducible.
             handle = grouped_allreduce_async(values, name, process_set=self.process_set)
@@ -247,15 +253,45 @@ class Replica:
         ]
         return Averaging(tensors, combine(each_alone))
 
+    def _average_sparse(self, tensors: Named, what: str) -> Averaging:
+        """average_async() of tensors of which some are sparse, the same ones on all ranks.
+
+        Sparse ones go through CPU memory.
+        """
+        sparse = {
+            n: each.detach() for n, each in tensors.items() if each.layout == torch.sparse_coo
+        }
+        dense = {n: each.detach() for n, each in tensors.items() if n not in sparse}
+        name = f"{self.prefix}/{what}"
+        handles = [
+            transformed(
+                sparse_allreduce_async(each.cpu(), f"{name}/{label}", process_set=self.process_set),
+                partial(torch.Tensor.to, device=each.device),
+            )
+            for label, each in sparse.items()
+        ]
+        averages = combine(handles)
+        if dense:
+            others = grouped_allreduce_async(
+                list(dense.values()), name, process_set=self.process_set
+            )
+            both = combine([others, averages])
+            averages = transformed(both, lambda lists: lists[0] + lists[1])
+        return Averaging([*dense, *sparse], averages)
+
     def average(
         self, tensors: Named, what: str, compression: Codec | str | None = None
     ) -> dict[str, torch.Tensor]:
         """Returns the mean over the ranks, bitwise equal on all. Raises as :func:`rueda.torch.allreduce`."""
         return self.average_async(tensors, what, compression).result()
 
-    def average_parameters(self) -> None:
-        """Gives all ranks the mean of their parameters; if that fails, parameters do not change."""
-        assign(self.parameters, self.average(self.parameters, "parameters"))
+    def average_parameters(self, what: str = "parameters") -> None:
+        """Gives all ranks the mean of their parameters; if that fails, parameters do not change.
+
+        ``what``: as for :meth:`average_async`. Averages for different purposes need different names, or a rank in one
+        of them would take another rank in the other for its partner.
+        """
+        assign(self.parameters, self.average(self.parameters, what))
 
     def gather(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
         """The tensors of all ranks, concatenated in rank order."""

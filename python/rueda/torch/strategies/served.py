@@ -71,6 +71,10 @@ class Served(Strategy):
     loads_together: ClassVar[bool] = True
 
     def validate(self, replica: Replica) -> None:
+        if not isinstance(self.replicated, bool):
+            raise InvalidArgumentError(
+                f"replicated={self.replicated!r} of {type(self).__name__} is neither True nor False"
+            )
         for name, each in replica.parameters.items():
             if each.dtype != torch.float32:
                 raise UnsupportedError(
@@ -259,6 +263,9 @@ class Served(Strategy):
     def pull_async(self) -> Handle[torch.Tensor]:
         """Begins to read the centre into new memory."""
         return transformed(self.table.get(), torch.from_numpy)
+
+    def needs_equal_steps(self) -> bool:
+        return False
 
     def consolidate(self) -> None:
         number = self._consolidated + 1

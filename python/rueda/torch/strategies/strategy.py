@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from rueda.arguments import shown
 from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.torch.compression_state import CompressionState
 from rueda.torch.strategies.replica import Replica
@@ -94,12 +96,19 @@ class Strategy:
     def after_epoch(self) -> None:
         """Called after an epoch, as defined by ``steps_per_epoch`` or ``end_epoch()``."""
 
+    def needs_equal_steps(self) -> bool:
+        """Whether ranks must have taken the same number of steps, which they compare before consolidate()."""
+        return not self.ranks_stay_equal
+
     def consolidate(self) -> None:
         """Gives all ranks the same parameters: the current result of the training."""
-        self.replica.average_parameters()
+        self.replica.average_parameters("consolidated parameters")
 
     def before_switch(self) -> None:
-        """Raises :class:`rueda.InvalidArgumentError`, on every rank, if a switch would lose something."""
+        """Raises :class:`rueda.InvalidArgumentError`, on every rank, if a switch or close() would lose something."""
+
+    def drop_incomplete(self) -> None:
+        """Drops what before_switch() does not let go."""
 
     def stop(self) -> None:
         """Ends, after consolidate(): another strategy takes over, or the optimizer is closed."""
@@ -131,8 +140,8 @@ class Strategy:
 
 
 def at_least(strategy: Strategy, least: float, *names: str) -> None:
-    """Raises InvalidArgumentError if one of these parameters is not a number or is less."""
-    within(strategy, least, float("inf"), *names)
+    """Raises InvalidArgumentError if one of these parameters is not a finite number or is less."""
+    within(strategy, least, sys.float_info.max, *names)
 
 
 def within(strategy: Strategy, least: float, most: float, *names: str) -> None:
@@ -143,9 +152,12 @@ def within(strategy: Strategy, least: float, most: float, *names: str) -> None:
         whole = kind in (int, "int")
         right = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
         if not right or not least <= value <= most:
-            bounds = f"at least {least:g}" + ("" if most == float("inf") else f", at most {most:g}")
+            bounds = f"at least {least:g}"
+            if most < sys.float_info.max:
+                bounds += f", at most {most:g}"
+            sort = "whole " if whole else "finite " if most == sys.float_info.max else ""
             raise InvalidArgumentError(
-                f"{name}={value!r} of {type(strategy).__name__} is not a {'whole ' if whole else ''}number of {bounds}"
+                f"{name}={shown(value)} of {type(strategy).__name__} is not a {sort}number of {bounds}"
             )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
 import torch
 
-from rueda.errors import InvalidArgumentError, UnsupportedError
+from rueda.arguments import whole_number
+from rueda.errors import InvalidArgumentError, MismatchError, UnsupportedError
 from rueda.process_sets import ProcessSet, global_process_set, takes_part
 from rueda.torch.compiling import never_compiled
 from rueda.torch.compression_state import COMPRESSION_STATE
@@ -21,7 +22,7 @@ from rueda.torch.reductions import allreduce
 from rueda.torch.reproducible import Reproducible
 from rueda.torch.shards import is_cut, require_same_parts
 from rueda.torch.state import broadcast_optimizer_state, broadcast_parameters
-from rueda.torch.strategies.agreed import agree, layout_of
+from rueda.torch.strategies.agreed import agree, by_rank, layout_of
 from rueda.torch.strategies.closed import Closed
 from rueda.torch.strategies.new_gradients import NewGradients
 from rueda.torch.strategies.optimizer_state import (
@@ -38,6 +39,10 @@ __all__ = ["Wrapped", "wrap"]
 # The strategy's key in an optimizer's state_dict().
 STRATEGY_STATE = "rueda_strategy"
 Loss = torch.Tensor | float
+_NOT_OF_MODEL = (
+    "the optimizer has parameters that are not the model's: {}; create it from model.parameters() of the model that "
+    "you wrap"
+)
 
 
 @never_compiled
@@ -160,23 +165,49 @@ class Wrapped(torch.optim.Optimizer):
         """Gives the models of all ranks the same parameters: the current result of the training.
 
         Collective. Call it before the model is evaluated or saved, and at the end of the training. Within a period it
-        is an exchange like those at the period's end, and the training continues from there.
-        """
-        self._rueda_strategy.consolidate()
+        is an exchange like those at the period's end, and the training continues from there. Batches that
+        ``accumulate`` has added up for its next step are kept for that step.
 
-    def close(self) -> None:
+        Raises, on every rank, :class:`rueda.MismatchError` if ranks have taken different numbers of steps, unless the
+        strategy lets them.
+        """
+        strategy = self._rueda_strategy
+        if strategy.needs_equal_steps():
+            # Under a name of its own, so that a rank that is still in step() is not taken for one that has come here.
+            counts = [str(each) for each in self._rueda_steps_of_ranks("consolidate")]
+            if len(set(counts)) > 1:
+                members = self._rueda_replica.process_set.ranks
+                told = by_rank(list(zip(members, counts, strict=True)))
+                raise MismatchError(
+                    f"the number of steps differs between ranks: {told}; switch() goes on from the mean of the ranks",
+                    field="number of steps",
+                    values=tuple(sorted(set(counts), key=counts.count, reverse=True)),
+                )
+        strategy.consolidate()
+
+    def close(self, *, drop_incomplete: bool = False) -> None:
         """Ends the training with this optimizer: consolidates and releases the strategy's resources. Collective.
 
-        Otherwise parameter tables, buffers and background work last as long as the process, which matters if many
-        optimizers follow each other. The model keeps its parameters; step() and the like then raise
-        :class:`rueda.InvalidArgumentError`. Does nothing the second time.
+        Otherwise parameter tables, hooks and background work last as long as the process, which matters if many
+        optimizers follow each other. The model keeps its parameters, and state_dict() gives the state of the
+        consolidated training, which can be loaded into a new optimizer, and whose memory is released with this one;
+        step(), load_state_dict() and the like then raise :class:`rueda.InvalidArgumentError`. Does nothing the second
+        time.
+
+        Raises as consolidate(), and :class:`rueda.InvalidArgumentError` if ``accumulate`` has batches whose step is
+        yet to come: take it first, or drop them with ``drop_incomplete``.
         """
         old = self._rueda_strategy
         if isinstance(old, Closed):
             return
-        old.consolidate()
+        if not drop_incomplete:
+            old.before_switch()
+        self.consolidate()
+        if drop_incomplete:
+            old.drop_incomplete()
+        saved = self._rueda_strategy_state()
         old.stop()
-        self._rueda_begin(Closed())
+        self._rueda_begin(Closed(old, saved))
 
     @property
     def strategy(self) -> Strategy:
@@ -189,17 +220,23 @@ class Wrapped(torch.optim.Optimizer):
         *,
         mode: str | None = None,
         frequency: str | int | None = None,
+        drop_incomplete: bool = False,
     ) -> None:
         """Continues with another strategy, given as for wrap(). Collective.
 
         All ranks start it with equal parameters, see :meth:`consolidate`, and with the mean of their optimizers' state,
         where a rank without a step counts as zeros. Step counts, learning rates and the like come from the first rank
-        with a step. Raises as wrap(); the training then continues with the current strategy.
+        with a step. If ranks have taken different numbers of steps where they must not, parameters are averaged
+        nevertheless. Raises as wrap(); the training then continues with the current strategy.
+
+        Also raises :class:`rueda.InvalidArgumentError` if ``accumulate`` has batches whose step is yet to come: take it
+        first, or drop them with ``drop_incomplete``.
         """
         replica, old = self._rueda_replica, self._rueda_strategy
 
         def prepare() -> tuple[Strategy, dict[str, str]]:
-            old.before_switch()
+            if not drop_incomplete:
+                old.before_switch()
             new = _prepared(strategy_of(strategy, mode, frequency), replica)
             trained = [name for name, each in replica.originals.items() if each.requires_grad]
             return new, {
@@ -208,7 +245,10 @@ class Wrapped(torch.optim.Optimizer):
             }
 
         new = agree(f"{replica.prefix}/switch", replica.process_set, prepare)
-        old.consolidate()
+        if old.needs_equal_steps() and len(set(self._rueda_steps_of_ranks("numbers of steps"))) > 1:
+            Strategy.consolidate(old)  # its own may be an exchange on some ranks only
+        else:
+            old.consolidate()
         if not old.ranks_stay_equal:
             take_rest(replica, average_state(replica))
         old.stop()
@@ -216,6 +256,12 @@ class Wrapped(torch.optim.Optimizer):
         self._rueda_takes_step = None  # the new strategy has not been asked
         new.start(replica)
         self._rueda_begin(new)
+
+    def _rueda_steps_of_ranks(self, what: str) -> list[int]:
+        """How many steps each rank has taken. Collective; ``what``: the operation's name."""
+        replica = self._rueda_replica
+        counts = replica.gather(torch.tensor([replica.steps], device="cpu"), what)
+        return [int(each) for each in counts]
 
     def _rueda_batches_of_epoch(self) -> int:
         """The batches of the current epoch, which continues with the next strategy: the maximum over ranks.
@@ -229,15 +275,23 @@ class Wrapped(torch.optim.Optimizer):
         return int(counts.max()) % self._rueda_steps_per_epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state, with the state of this rank's strategy."""
+        """The optimizer's state, with the state of this rank's strategy; after close(), with that of its end."""
         state: dict[str, Any] = super().state_dict()
+        strategy = self._rueda_strategy
+        if isinstance(strategy, Closed):
+            return state | strategy.saved
+        return state | self._rueda_strategy_state()
+
+    def _rueda_strategy_state(self) -> dict[str, Any]:
+        """What state_dict() adds to the optimizer's own state."""
         replica, strategy = self._rueda_replica, self._rueda_strategy
-        state[STRATEGY_STATE] = {
+        kept = {
             "strategy": strategy.describe(),
             "steps": replica.steps,
             "batches": replica.batches,
             "kept": strategy.state_dict(),
         }
+        state: dict[str, Any] = {STRATEGY_STATE: kept}
         compression = strategy.compression_state()
         if compression is not None:
             state[COMPRESSION_STATE] = compression
@@ -246,7 +300,8 @@ class Wrapped(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a state; the strategy starts anew from the state of an optimizer without a strategy.
 
-        Load the model first. Raises :class:`rueda.InvalidArgumentError` for the state of another strategy.
+        Load the model first. Raises :class:`rueda.InvalidArgumentError` for the state of another strategy, and after
+        close().
 
         Collective for strategies in pairs and over a table (:attr:`Strategy.loads_together`): a rank that has no state
         to load must tell the others by other means before they call this. If one rank's state is invalid, all raise
@@ -256,6 +311,8 @@ class Wrapped(torch.optim.Optimizer):
         kept = rest.pop(STRATEGY_STATE, None)
         compression = rest.pop(COMPRESSION_STATE, None)
         replica, strategy = self._rueda_replica, self._rueda_strategy
+        if isinstance(strategy, Closed):
+            strategy.refuse()
         load_optimizer = partial(super().load_state_dict, rest)
 
         def prepare() -> tuple[tuple[int, int], dict[str, str]]:
@@ -330,7 +387,8 @@ def wrap(
     Raises, on every rank, :class:`rueda.MismatchError` if strategies, their parameters, or models differ between
     ranks; :class:`rueda.InvalidArgumentError` for an unknown or invalid strategy, an optimizer without the state that
     the strategy needs, or parameters of the optimizer that are not in the model; and :class:`rueda.UnsupportedError`
-    for parameters that the strategy does not support. The world survives each of these errors.
+    for parameters that the strategy does not support, or an optimizer whose state it cannot foresee. The world survives
+    each of these errors.
 
     Example::
 
@@ -346,18 +404,24 @@ def wrap(
     if not takes_part(process_set):
         raise InvalidArgumentError(f"this rank is not a member of {process_set!r}")
 
-    def prepare() -> tuple[tuple[Strategy, Replica], dict[str, str]]:
+    def prepare() -> tuple[tuple[Strategy, Replica, int | None], dict[str, str]]:
         if isinstance(optimizer, Distributed | Reproducible | Wrapped):
             raise InvalidArgumentError("the optimizer is a distributed one already")
-        if steps_per_epoch is not None and steps_per_epoch < 1:
-            raise InvalidArgumentError(f"steps_per_epoch={steps_per_epoch} is less than 1")
+        if not isinstance(model, torch.nn.Module):
+            raise InvalidArgumentError(
+                f"a {type(model).__name__} is not a model: call wrap(model, optimizer) with a torch.nn.Module"
+            )
+        period = steps_per_epoch
+        if period is not None:
+            period = whole_number("steps_per_epoch", period, 1)
         by_default = strategy is None and mode is None and frequency is None
         chosen = strategy_of(equiv.strategy() if by_default else strategy, mode, frequency)
-        names = names_of(optimizer, model.named_parameters())
+        names = names_of(optimizer, model.named_parameters(), _NOT_OF_MODEL)
         replica = Replica(optimizer, {n: p for p, n in names.items()}, process_set, prefix)
+        replica.sparse = {names[each] for each in _sparse_in(model) if each in names}
         settings = {
             "strategy": chosen.describe(),
-            "number of steps per epoch": str(steps_per_epoch),
+            "number of steps per epoch": str(period),
             "optimizer": type(optimizer).__name__,
             **layout_of(model.state_dict()),
             "parameters of the optimizer": ", ".join(replica.originals),
@@ -366,10 +430,10 @@ def wrap(
                 name for name, each in replica.originals.items() if is_cut(each)
             ),
         }
-        return (_prepared(chosen, replica), replica), settings
+        return (_prepared(chosen, replica), replica, period), settings
 
     prefix = new_prefix(process_set, "strategy")
-    chosen, replica = agree(f"{prefix}/wrap", process_set, prepare)
+    chosen, replica, period = agree(f"{prefix}/wrap", process_set, prepare)
     require_same_parts(replica.originals.items(), f"{prefix}/parts", process_set)
     first = process_set.ranks[0]
     broadcast_parameters(model.state_dict(), first, process_set)
@@ -377,13 +441,20 @@ def wrap(
     wrapped = laid_over(Wrapped, optimizer)
     wrapped._rueda_replica = replica
     wrapped._rueda_new = None
-    wrapped._rueda_steps_per_epoch = steps_per_epoch
+    wrapped._rueda_steps_per_epoch = period
     wrapped._rueda_takes_step = None
     replica.optimizer = wrapped
     chosen.start(replica)
     wrapped._rueda_begin(chosen)
     equiv.watch_wrapped(model)
     return wrapped
+
+
+def _sparse_in(model: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """The parameters of which a module says that their gradients are sparse."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
+            yield module.weight
 
 
 def _check_devices(replica: Replica) -> None:

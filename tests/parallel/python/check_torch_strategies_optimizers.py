@@ -1,0 +1,245 @@
+"""Every rank: optimizers that are special: with sparse gradients, or with attributes of their own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import parallel
+import rueda
+import rueda.torch as rt
+import torch
+from parallel import raises, still_works
+from simulated import fresh, train
+from torch import nn
+from training import Optimizer, same_bits
+
+ROWS = 12
+
+
+def words(step: int) -> torch.Tensor:
+    """The whole batch of a step: rows of a table, some of them twice."""
+    torch.manual_seed(step)
+    return torch.randint(0, ROWS, (rueda.size(), 5))
+
+
+def table(tied: bool = False) -> nn.Module:
+    torch.manual_seed(0)
+    made = nn.Module()
+    made.rows = nn.Embedding(ROWS, 3, sparse=True).double()
+    if tied:
+        made.out = nn.Linear(3, ROWS, bias=False).double()
+        made.out.weight = made.rows.weight
+    return made
+
+
+def loss_of(trained: nn.Module, chosen: torch.Tensor) -> torch.Tensor:
+    return trained.rows(chosen).square().sum()
+
+
+def accumulated(
+    make: Callable[[Iterable[nn.Parameter]], Optimizer], steps: int, left: bool = False
+) -> None:
+    """Compares with one process that takes a step with all batches of all ranks."""
+    trained, alone = table(), table()
+    wrapped = rt.wrap(trained, make(trained.parameters()), strategy="accumulate:2")
+    single = make(alone.parameters())
+    for step in range(steps):
+        single.zero_grad()
+        for number in (2 * step, 2 * step + 1):
+            chosen = words(number)
+            wrapped.zero_grad()
+            # Where a rank is left out it has no gradient at all.
+            if not (left and rueda.rank() == 0):
+                loss_of(trained, chosen[rueda.rank()]).backward()
+            wrapped.step()
+            (loss_of(alone, chosen[int(left) :]) / 2 / rueda.size()).backward()
+        single.step()
+        torch.testing.assert_close(trained.rows.weight, alone.rows.weight)
+        same_bits(trained.rows.weight)
+
+
+def check_sparse_gradients_are_accumulated() -> None:
+    for left in (False, True):
+        if left and rueda.size() == 1:
+            continue
+        accumulated(lambda p: torch.optim.SparseAdam(p, lr=0.1), 4, left)
+        accumulated(lambda p: torch.optim.SGD(p, lr=0.1), 4, left)
+
+
+def check_what_is_accumulated_stays_sparse() -> None:
+    trained = table()
+    wrapped = rt.wrap(trained, torch.optim.SparseAdam(trained.parameters()), "accumulate:2")
+    loss_of(trained, words(0)[rueda.rank()]).backward()
+    wrapped.step()
+    total = wrapped.strategy._sums["rows.weight"]
+    assert total.layout == torch.sparse_coo
+    assert total._nnz() < ROWS
+    loss_of(trained, words(1)[rueda.rank()]).backward()
+    wrapped.step()
+    assert trained.rows.weight.grad.layout == torch.sparse_coo
+
+
+def check_accumulated_sparse_gradients_are_saved() -> None:
+    ends = []
+    for resumes in (False, True):
+        trained = table()
+        wrapped = rt.wrap(trained, torch.optim.SparseAdam(trained.parameters()), "accumulate:2")
+        for step in range(4):
+            if resumes and step == 3:
+                saved = copy.deepcopy((trained.state_dict(), wrapped.state_dict()))
+                trained = table()
+                optimizer = torch.optim.SparseAdam(trained.parameters())
+                wrapped = rt.wrap(trained, optimizer, "accumulate:2")
+                trained.load_state_dict(saved[0])
+                wrapped.load_state_dict(saved[1])
+            wrapped.zero_grad()
+            loss_of(trained, words(step)[rueda.rank()]).backward()
+            wrapped.step()
+        ends.append(trained.rows.weight.detach())
+    assert torch.equal(*ends)
+
+
+def check_sparse_gradients_that_no_module_tells_of() -> None:
+    """As of a function called by itself."""
+    trained = nn.ParameterDict({"table": torch.ones(ROWS, 2), "dense": torch.ones(3)})
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+    wrapped = rt.wrap(trained, optimizer, strategy="accumulate:2")
+    for step in range(4):
+        wrapped.zero_grad()
+        chosen = nn.functional.embedding(words(step)[rueda.rank()], trained["table"], sparse=True)
+        (chosen.sum() + trained["dense"].sum()).backward()
+        wrapped.step()
+        if step % 2:
+            assert trained["table"].grad.layout == torch.sparse_coo
+    same_bits(*trained.parameters())
+
+
+def check_a_sparse_table_that_is_the_last_layer_too() -> None:
+    """Its gradients are dense, whatever the module of the table says."""
+    trained, alone = table(tied=True), table(tied=True)
+    wrapped = rt.wrap(trained, torch.optim.SGD(trained.parameters(), lr=0.1), "accumulate:2")
+    single = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for step in range(2):
+        single.zero_grad()
+        for number in (2 * step, 2 * step + 1):
+            chosen = words(number)
+            wrapped.zero_grad()
+            trained.out(trained.rows(chosen[rueda.rank()])).square().sum().backward()
+            wrapped.step()
+            (alone.out(alone.rows(chosen)).square().sum() / 2 / rueda.size()).backward()
+        single.step()
+    torch.testing.assert_close(trained.rows.weight, alone.rows.weight)
+
+
+class Boosted(torch.optim.Adam):
+    """Has an attribute of its own, which step() reads."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], boost: float = 2.0) -> None:
+        super().__init__(parameters, lr=0.01)
+        self.boost = boost
+        self.calls: list[int] = []
+
+    def step(self, closure: Any = None) -> Any:
+        self.calls.append(1)
+        for group in self.param_groups:
+            for each in group["params"]:
+                if each.grad is not None:
+                    each.grad.mul_(self.boost)
+        return super().step(closure)
+
+
+class Closed(torch.optim.Adam):
+    """Its step() fails without the model's gradients, and so in any trial."""
+
+    def step(self, closure: Any = None) -> Any:
+        if all(each.dim() < 2 for group in self.param_groups for each in group["params"]):
+            raise RuntimeError("where is the weight?")
+        return super().step(closure)
+
+
+class OfItsOwn(torch.optim.Optimizer):
+    """Not on top of any of torch's optimizers."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], decay: float = 0.9) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.decay = decay
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for each in group["params"]:
+                if each.grad is not None:
+                    kept = self.state[each]
+                    if not kept:
+                        kept["exp_avg"] = torch.zeros_like(each)
+                        kept["exp_avg_sq"] = torch.zeros_like(each)
+                    kept["exp_avg"].lerp_(each.grad, 1 - self.decay)
+                    kept["exp_avg_sq"].lerp_(each.grad.square(), 1 - self.decay)
+                    each.sub_(group["lr"] * kept["exp_avg"])
+
+
+class Odd(OfItsOwn):
+    """Refuses to try."""
+
+    def step(self, closure: Any = None) -> None:
+        if not any(each.numel() > 3 for each in self.param_groups[0]["params"]):
+            raise RuntimeError("this is not my model")
+        super().step(closure)
+
+
+def check_moments_of_optimizers_that_one_has_written_oneself() -> None:
+    for kind in (Boosted, Closed, OfItsOwn):
+        trained, optimizer = fresh(kind)
+        wrapped = rt.wrap(trained, optimizer, strategy="desloc:2,2,2")
+        assert getattr(wrapped, "calls", []) == [], "the trial has changed the optimizer"
+        train(trained, wrapped, 0, 4)
+        same_bits(*trained.parameters())
+        for kept in wrapped.state.values():
+            same_bits(kept["exp_avg"], kept["exp_avg_sq"])
+        wrapped.close()
+
+
+def check_moments_of_sparse_gradients() -> None:
+    trained = table()
+    optimizer = torch.optim.SparseAdam(trained.parameters())
+    wrapped = rt.wrap(trained, optimizer, strategy="desloc:2,2,2")
+    for step in range(2):
+        wrapped.zero_grad()
+        loss_of(trained, words(step)[rueda.rank()]).backward()
+        wrapped.step()
+    same_bits(trained.rows.weight, wrapped.state[trained.rows.weight]["exp_avg"])
+
+
+def check_optimizers_whose_state_is_unknown() -> None:
+    for kind, why in ((torch.optim.LBFGS, "closure"), (Odd, "this is not my model")):
+        trained, optimizer = fresh(kind)
+        with raises(
+            rt.UnsupportedError,
+            f"which state {kind.__name__} keeps",
+            why,
+            "take a step with it on every rank before wrap()",
+        ):
+            rt.wrap(trained, optimizer, strategy="desloc:2,2,2")
+        still_works()
+    # As the text advises.
+    trained, optimizer = fresh(Odd)
+    for each in trained.parameters():
+        each.grad = torch.zeros_like(each)
+    optimizer.step()
+    wrapped = rt.wrap(trained, optimizer, strategy="desloc:2,2,2")
+    train(trained, wrapped, 0, 2)
+    same_bits(*(kept["exp_avg"] for kept in wrapped.state.values()))
+
+
+def check_optimizers_that_take_matrices_only() -> None:
+    trained = nn.Linear(4, 3, bias=False)
+    optimizer = torch.optim.Muon(trained.parameters(), lr=0.1)
+    with raises(rt.InvalidArgumentError, "DESLOC", "Muon keeps momentum_buffer"):
+        rt.wrap(trained, optimizer, strategy="desloc:2,2,2")
+    still_works()
+
+
+if __name__ == "__main__":
+    parallel.run(globals())

@@ -1,0 +1,138 @@
+"""Every rank: the last one takes more steps than the others, and no rank mistakes that for agreement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import parallel
+import rueda
+import rueda.torch as rt
+from parallel import raises, still_works
+from rueda.torch.strategies import LocalSGD, Strategy
+from rueda.torch.strategies.pairs import partner_in
+from simulated import fresh, train
+from training import Make, Optimizer, adam, model, same_bits, sgd
+
+
+@dataclass
+class OfOnesOwn(Strategy):
+    """A user's strategy that consolidates by default."""
+
+    def after_step(self) -> None:
+        if self.replica.steps % 4 == 0:
+            self.replica.average_parameters()
+
+
+def trained_by(
+    strategy: Strategy | str, make: Make = sgd, **options: int
+) -> tuple[Optimizer, Callable[[int], None]]:
+    """A wrapped optimizer, and how to let it take steps."""
+    trained, optimizer = fresh(make)
+    wrapped = rt.wrap(trained, optimizer, strategy=strategy, **options)
+    return wrapped, lambda steps: train(trained, wrapped, 0, steps)
+
+
+def check_a_period_that_ends_on_one_rank_only() -> None:
+    """The others consolidate while it averages."""
+    for strategy, waits_for in (
+        ("local:4", "parameters"),
+        ("diloco:4,codec=int8", "fragment0"),
+        (OfOnesOwn(), "parameters"),
+    ):
+        wrapped, steps = trained_by(strategy, adam)
+        steps(3)
+        if rueda.rank() == LAST:
+            with raises(rt.StalledError, f"/{waits_for}"):
+                steps(1)
+        else:
+            with raises(rt.StalledError, "/consolidate"):
+                wrapped.consolidate()
+        still_works()
+        wrapped.switch("sync")  # goes on from the mean
+        steps(1)
+        same_bits(*wrapped.param_groups[0]["params"])
+
+
+def check_an_epoch_that_ends_on_one_rank_only() -> None:
+    """Ranks may take different numbers of steps in it, but all must end it."""
+    wrapped, steps = trained_by("oneshot", steps_per_epoch=4)
+    steps(3)
+    if rueda.rank() == LAST:
+        with raises(rt.StalledError, "/parameters"):
+            steps(1)
+    else:
+        with raises(rt.StalledError, "/consolidated parameters"):
+            wrapped.consolidate()
+    still_works()
+
+
+def check_a_partner_that_consolidates_instead() -> None:
+    for strategy in ("adpsgd:4", "noloco:4"):
+        wrapped, steps = trained_by(strategy)
+        steps(3)
+        if (
+            partner_in(1, range(rueda.size()), LAST, seed=0) is None
+        ):  # they all come to consolidate()
+            steps(1 if rueda.rank() == LAST else 0)
+            with raises(rt.MismatchError, f"rank {LAST}: 4"):
+                wrapped.consolidate()
+        elif rueda.rank() == LAST:
+            with raises(rt.TimeoutError, "has not swapped tensors"):
+                steps(1)
+        else:
+            with raises(rt.StalledError, "/consolidate"):
+                wrapped.consolidate()
+    still_works()
+
+
+def check_numbers_of_steps_are_compared() -> None:
+    """Where every rank has come to consolidate() or close(), all learn at once who has taken how many."""
+    for strategy in (
+        "local:8",
+        "postlocal:8",
+        "diloco:8",
+        "sparseloco:8,0.5",
+        "easgd:8",
+        "desloc:8,8,8",
+        "adpsgd:8",
+        "noloco:8",
+        OfOnesOwn(),
+    ):
+        wrapped, steps = trained_by(strategy, adam)
+        steps(3 if rueda.rank() == LAST else 2)
+        for ends in (wrapped.consolidate, wrapped.close):
+            with raises(rt.MismatchError, "the number of steps differs", f"rank {LAST}: 3", ": 2"):
+                ends()
+        if rueda.rank() != LAST:
+            steps(1)
+        wrapped.close()
+
+
+def check_a_period_that_has_just_ended() -> None:
+    """The others have nothing to exchange any more."""
+    wrapped, steps = trained_by(LocalSGD(2))
+    steps(2)
+    if rueda.rank() == LAST:
+        steps(1)
+    with raises(rt.MismatchError, f"rank {LAST}: 3"):
+        wrapped.consolidate()
+
+
+def check_strategies_for_which_numbers_may_differ() -> None:
+    for strategy in ("oneshot", "downpour:1", "ssp:9"):
+        trained = model().float()
+        wrapped = rt.wrap(trained, sgd(list(trained.parameters())), strategy=strategy)
+        for _ in range(3 if rueda.rank() == LAST else 2):
+            wrapped.zero_grad()
+            sum(each.square().sum() for each in trained.parameters()).backward()
+            wrapped.step()
+        wrapped.consolidate()
+        same_bits(*trained.parameters())
+        wrapped.close()
+
+
+if __name__ == "__main__":
+    rueda.init()
+    LAST = rueda.size() - 1
+    parallel.run(globals())
