@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/in_quotes.h"
 #include "core/strings.h"
 
 namespace rueda {
@@ -34,8 +33,8 @@ Status missing_memory(const Submission& submission, int rank) {
   const bool has_partials = leaves.empty() || std::ranges::find(leaves, rank) != leaves.end();
   if (!lacks_result && !has_partials) return {};
   return {ErrorCode::invalid_argument,
-          str(in_quotes(request.name), ": the address of the ", lacks_result ? "result" : "tensor",
-              " of ", to_string(request.shape), " ", name_of(request.dtype), " is null")};
+          str("the address of the ", lacks_result ? "result" : "tensor", " of ",
+              to_string(request.shape), " ", name_of(request.dtype), " is null")};
 }
 
 }  // namespace

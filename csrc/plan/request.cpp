@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "core/in_quotes.h"
 #include "core/strings.h"
 #include "rueda/leaves.h"
 
@@ -69,7 +68,7 @@ Status validate_splits(const Request& request, int set_size) {
   }
   return {
       ErrorCode::invalid_argument,
-      str(in_quotes(request.name), ": splits ", to_string(request.splits), " must be ", set_size,
+      str("splits ", to_string(request.splits), " must be ", set_size,
           " non-negative numbers that add up to the first extent of ", to_string(request.shape))};
 }
 
@@ -78,16 +77,15 @@ Status validate_wire(const Request& request) {
                         (request.collective == Collective::persistent_allreduce && request.on_gpu);
   if (!request.wire || (converts && can_travel_as(*request.wire, request.dtype))) return {};
   return {ErrorCode::unsupported,
-          str(in_quotes(request.name), ": ", name_of(request.collective), " of ",
-              name_of(request.dtype), " cannot travel as ", name_of(*request.wire),
+          str(name_of(request.collective), " of ", name_of(request.dtype), " cannot travel as ",
+              name_of(*request.wire),
               ": only an allreduce of float32 or float64 can (a persistent one only on GPUs), as a "
               "narrower floating-point type")};
 }
 
 Status validate_compression(const Request& request) {
   const auto refuse = [&](ErrorCode code, const auto&... parts) {
-    return Status(
-        code, str(in_quotes(request.name), ": compression ", compression_of(request), parts...));
+    return Status(code, str("compression ", compression_of(request), parts...));
   };
   const Compression& compression = request.compression;
   if (compression.codec == CodecKind::none) return {};
@@ -123,7 +121,7 @@ Status validate_leaves(const Request& request, int set_size) {
   const std::vector<int>& ranks = request.leaf_ranks;
   if (ranks.empty()) return {};
   const auto refuse = [&](ErrorCode code, const auto&... parts) {
-    return Status(code, str(in_quotes(request.name), ": ", parts...));
+    return Status(code, str(parts...));
   };
   if (request.collective != Collective::allreduce) {
     return refuse(ErrorCode::unsupported, "only an allreduce can have leaves, not a ",
@@ -253,7 +251,7 @@ std::optional<Difference> compare(const Request& left, const Request& right) {
 
 Status validate(const Request& request, int set_size) {
   const auto refuse = [&](ErrorCode code, const auto&... parts) {
-    return Status(code, str(in_quotes(request.name), ": ", parts...));
+    return Status(code, str(parts...));
   };
   if (const std::string flaw = flaw_of(request.shape, request.dtype); !flaw.empty()) {
     return refuse(ErrorCode::invalid_argument, flaw);

@@ -88,8 +88,8 @@ struct Difference {
   return agreed.output_bytes == 0 || agreed.output_bytes == request.output_bytes;
 }
 
-// What is wrong with a request on its own (average of booleans, root out of range, ...); ok if
-// nothing is. `set_size` is the size of the process set.
+// What is wrong with a request on its own (average of booleans, root out of range, ...), without
+// its name; ok if nothing is. `set_size` is the size of the process set.
 [[nodiscard]] Status validate(const Request& request, int set_size);
 
 }  // namespace rueda

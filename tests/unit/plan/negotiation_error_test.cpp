@@ -59,7 +59,10 @@ TEST_CASE("more rows than can be counted on all ranks are refused") {
   request.collective = collective;
   request.dtype = DataType::uint8;
   CHECK(validate(request, 1).ok());
-  CHECK(validate(request, 2).code() == ErrorCode::invalid_argument);
+  const Status refusal = validate(request, 2);
+  CHECK(refusal.code() == ErrorCode::invalid_argument);
+  // The answer to all ranks begins with the name.
+  CHECK(refusal.to_string().find("'x'") == std::string::npos);
   request.shape.front() -= 1;
   CHECK(validate(request, 2).ok());
 }
