@@ -6,7 +6,7 @@ CODEC is described in specs.py. With each seed all codecs
 begin with the same parameters and see the same batches. The table has the mean loss over the last tenth of the steps,
 how much that is above the one without compression, as mean and standard error over the seeds, and the mean squared
 error over the mean square of the sum over ranks of the gradients that the uncompressed training of the last seed ends
-with: of all together, and of the parameter with the largest.
+with: of all together, and of the parameter with the largest. `--save` keeps these gradients, for hosts/measure.py.
 """
 
 from __future__ import annotations
@@ -111,6 +111,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--optimizer", choices=["adam", "sgd"], default="adam")
+    parser.add_argument("--save", type=Path, help="A folder for each rank's gradients at the end.")
     options = parser.parse_args()
     rueda.init()
     torch.set_num_threads(1)
@@ -128,6 +129,10 @@ def main() -> None:
     model.zero_grad()
     loss_of(model, text, 0, options.steps).backward()
     gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    if options.save is not None:
+        options.save.mkdir(parents=True, exist_ok=True)
+        arrays = {name: gradient.numpy() for name, gradient in gradients.items()}
+        np.savez(options.save / f"rank{rueda.rank()}.npz", **arrays)
     exact = {
         name: rueda.allreduce(gradient.double(), name=f"exact {name}", op=rueda.Sum)
         for name, gradient in gradients.items()

@@ -1,4 +1,7 @@
-"""One rank of benchmarks/hosts/measure.py: times calls by one contender, and writes what rank 0 has measured."""
+"""One rank of benchmarks/hosts/measure.py: times calls by one contender, and writes what rank 0 has measured.
+
+Once a size is timed, what its sums are off by is measured with other data; what is not right ends the start.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import resource
 import statistics
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,6 +158,25 @@ def with_mpi(collective: str = "allreduce") -> Contender:
     return (reduce if collective == "allreduce" else exchange), lambda: mpi.MPI_Barrier(world)
 
 
+def with_pccl(connections: int = 1, operations: int = 1, quantization: str = "") -> Contender:
+    """Peers with that many connections to the next one, and that many operations at once for each tensor."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pccl"))
+    import peer
+
+    world = peer.join(sys.argv[4], place()[1], connections)
+    how = peer.to_uint8(quantization) if quantization else peer.NEVER
+    nothing = peer.operations(np.zeros(1, np.float32), 1)
+    known: dict[tuple[int, int], Any] = {}
+
+    def reduce(tensor: np.ndarray) -> None:
+        key = tensor.ctypes.data, tensor.size
+        if key not in known:
+            known[key] = peer.operations(tensor, operations, how)
+        peer.reduce(world, known[key])
+
+    return reduce, lambda: peer.reduce(world, nothing)
+
+
 def processor_seconds() -> float:
     """Of all threads of this process, so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -170,37 +193,104 @@ CONTENDERS: dict[str, Callable[[], Contender]] = {
     "rueda-horovod": with_horovod,
     "gloo": with_gloo,
     "mpi": with_mpi,
+    "pccl": with_pccl,
+    "pccl-pool16": lambda: with_pccl(16, 4),
+    "pccl-pool16-ops16": lambda: with_pccl(16, 16),
+    "pccl-uint8": lambda: with_pccl(quantization="MIN_MAX"),
+    "pccl-uint8-zero-point": lambda: with_pccl(quantization="ZERO_POINT_SCALE"),
     "rueda-alltoall": alltoall_with_rueda,
     "gloo-alltoall": alltoall_with_gloo,
     "mpi-alltoall": lambda: with_mpi("alltoall"),
 }
 
 
+# Those that sum up in place, with the greatest error that is right for them, by the largest element of all.
+EXACT = 1e-6
+SUMS = {
+    **dict.fromkeys(("rueda", "gloo", "mpi", "pccl", "pccl-pool16", "pccl-pool16-ops16"), EXACT),
+    "rueda-fp16": 1e-2,
+    "rueda-int8": 0.1,
+    "pccl-uint8": 0.1,
+    "pccl-uint8-zero-point": 1.0,  # cuts off what is far from the mean
+}
+
+
+def say(line: str) -> None:
+    """Writes a line in one piece."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def samples(data: str, rank: int, count: int) -> list[np.ndarray]:
+    """What a rank contributes: noise with the tails that `data` names, or the tensors of its file in that folder."""
+    if data not in ("t3", "normal"):
+        with np.load(Path(data) / f"rank{rank}.npz") as file:
+            return [file[name].ravel() for name in sorted(file)]
+    noise = np.random.default_rng(rank)
+    if data == "normal":
+        return [noise.standard_normal(count, np.float32)]
+    return [noise.standard_t(3, count).astype(np.float32)]
+
+
+def error_of(reduce: Callable[[np.ndarray], None], data: str, count: int) -> tuple[float, int]:
+    """The mean squared error of sums by their mean square, and a checksum of their bits."""
+    rank, ranks = place()
+    bound = SUMS[sys.argv[1]]
+    error = square = 0.0
+    checksum = 0
+    exact = [part.astype(np.float64) for part in samples(data, 0, count)]
+    largest = [float(np.abs(part).max()) for part in exact]
+    for other in range(1, ranks):
+        for number, part in enumerate(samples(data, other, count)):
+            exact[number] += part
+            largest[number] = max(largest[number], float(np.abs(part).max()))
+    for total, part, most in zip(exact, samples(data, rank, count), largest, strict=True):
+        reduce(part)
+        checksum = zlib.crc32(part, checksum)
+        square += float(np.sum(total**2))
+        off = np.abs(part - total)
+        error += float(np.sum(off**2))
+        if not off.max() <= bound * max(most, float(np.abs(total).max())):
+            raise SystemExit(f"{sys.argv[1]} computes wrongly: off by {off.max():g} of {most:g}")
+    return error / square, checksum
+
+
 def main() -> None:
     """Each size, after a warm-up."""
-    sizes, calls = json.loads(sys.argv[2]), json.loads(sys.argv[3])
-    reduce, barrier = CONTENDERS[sys.argv[1]]()
+    name, sizes, calls = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+    reduce, barrier = CONTENDERS[name]()
     results = {}
     for size, count in zip(sizes, calls, strict=True):
         tensor = np.zeros(size // 4, np.float32)
+        is_lossy = SUMS.get(name, 0.0) > EXACT
+        if is_lossy:  # needs something to encode, of which sums in place would soon be too large
+            fresh = np.random.default_rng(place()[0]).standard_normal(size // 4, np.float32)
         for _ in range(WARM_UP):
             reduce(tensor)
         barrier()
-        sent, used = int(SENT.read_text()), processor_seconds()
+        sent, used = int(SENT.read_text()), 0.0
         times = []
         for _ in range(count):
-            begin = time.perf_counter()
+            if is_lossy:
+                tensor[:] = fresh
+            before, begin = processor_seconds(), time.perf_counter()
             reduce(tensor)
             times.append(time.perf_counter() - begin)
-        sent, used = int(SENT.read_text()) - sent, processor_seconds() - used
+            used += processor_seconds() - before
+        sent = int(SENT.read_text()) - sent
         barrier()
         results[size] = {
             "ms": statistics.median(times) * 1e3,
             "sent": sent / count,
             "cpu": used / count,
         }
+        if name in SUMS:
+            error, checksum = error_of(reduce, sys.argv[5], size // 4)
+            results[size]["error"] = error
+            say(f"bits {size} {checksum}")
+            barrier()
     if place()[0] == 0:
-        print("measured", json.dumps({"results": results}), flush=True)
+        say(f"measured {json.dumps({'results': results})}")
 
 
 if __name__ == "__main__":

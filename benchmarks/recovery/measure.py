@@ -1,4 +1,4 @@
-"""How long the survivors take to go on when a rank is killed: Rueda, ULFM and torchft, all in one run.
+"""How long the survivors take to go on when a rank is killed: Rueda, ULFM, torchft and PCCL, all in one run.
 
 From just before SIGKILL is sent until the last of those that are left holds the checked result of its next allreduce,
 all processes by the same clock. Four ranks of this host do allreduces of random sizes; a rank is killed at a random
@@ -8,10 +8,14 @@ the next job. Contenders take turns, a job each, with the same schedules:
 - `shm`, `tcp`, `mpi`: Rueda under `rueda run --min-np`, over shared memory, over TCP, and started by mpirun with ULFM;
 - `ulfm`: MPI_Allreduce of the mpirun on the PATH with --with-ft ulfm: revoke, shrink, and the next one;
 - `torchft`: its Manager over gloo, with the lighthouse's timeouts tuned; `torchft-defaults`: with the defaults of the
-  program `torchft_lighthouse`; `torchft-rueda`: tuned, over ProcessGroupRueda.
+  program `torchft_lighthouse`; `torchft-rueda`: tuned, over ProcessGroupRueda;
+- `pccl`: the operation that has failed again, as its documentation says; `pccl-quickack`: with a loopback interface of
+  its own that acknowledges at once, else its master waits for acknowledgements (40 ms each) since it has Nagle's
+  algorithm on. Both need what pccl/environment.py makes, the latter also root.
 
     python benchmarks/recovery/measure.py --kills 200 --contenders shm,tcp,mpi,ulfm
     python benchmarks/recovery/measure.py --kills 20 --contenders shm,torchft,torchft-rueda,torchft-defaults
+    python benchmarks/recovery/measure.py --kills 40 --contenders shm,tcp,pccl
 """
 
 from __future__ import annotations
@@ -57,6 +61,9 @@ class Contender:
             return harness.command(RANKS, arguments, extra)
         if self.name in TORCHFT:
             return [sys.executable, str(HERE / "torchft_job.py"), str(RANKS), self.name, *arguments]
+        if self.name in PCCL:
+            job = [sys.executable, str(HERE / "pccl_job.py"), str(RANKS), *arguments]
+            return [*QUICK_ACKS, *job] if self.name == "pccl-quickack" else job
         return [
             "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
             "--with-ft", "ulfm", "--runtime-options", "error-nonzero-status=false",
@@ -70,7 +77,15 @@ class Contender:
 
 
 TORCHFT = ("torchft", "torchft-rueda", "torchft-defaults")
-NAMES = ("shm", "tcp", "mpi", "ulfm", *TORCHFT)
+PCCL = ("pccl", "pccl-quickack")
+NAMES = ("shm", "tcp", "mpi", "ulfm", *TORCHFT, *PCCL)
+# Starts a program with a network of its own.
+QUICK_ACKS = (
+    "unshare", "--net", "sh", "-c",
+    "ip link set lo up && "
+    "ip route replace table local local 127.0.0.1 dev lo src 127.0.0.1 quickack 1 && "
+    'exec "$0" "$@"',
+)  # fmt: skip
 
 
 @click.command(help=__doc__)
