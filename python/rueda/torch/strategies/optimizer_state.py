@@ -93,7 +93,7 @@ def _kept_by(
 
 def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """What an optimizer has besides what all of torch's have, and what Rueda and schedulers have added."""
-    usual = {*vars(torch.optim.SGD([torch.zeros(1)])), "step"}
+    usual = {*vars(torch.optim.SGD([torch.zeros(1, device="cpu")])), "step"}
     return {
         name: value
         for name, value in vars(optimizer).items()
