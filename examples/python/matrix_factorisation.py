@@ -78,12 +78,24 @@ def cut(entries, width: int, part: int):
     return row[here], column[here] % width, value[here]
 
 
+def at_least(least: int):
+    """Converts an argument of the command line to a whole number of at least this."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is less than {least}")
+        return value
+
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=1200)
-    parser.add_argument("--columns", type=int, default=800)
-    parser.add_argument("--blocks", type=int, help="B; by default one for each rank")
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--rows", type=at_least(1), default=1200)
+    parser.add_argument("--columns", type=at_least(1), default=800)
+    parser.add_argument("--blocks", type=at_least(1), help="B; by default one for each rank")
+    parser.add_argument("--epochs", type=at_least(0), default=20)
     options = parser.parse_args()
     rueda.init()
     rank, size = rueda.rank(), rueda.size()

@@ -20,7 +20,7 @@ _EPILOG = """
     epoch, size, folder
     ranks            by number: host, pid, why, occasion ("request",
                      "stall", "failure" or null), submitted,
-                     lateness_ms, last_done, open
+                     lateness_ms, last_done, last_failed, open
     without_record   ranks that left no record
     left             ranks that had shut down, by the records of others
     outdated         ranks whose records are too old, by what other records

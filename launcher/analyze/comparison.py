@@ -24,7 +24,7 @@ _UNEVEN = ("allgather", "alltoall")
 
 
 # Error codes of operations that waited too long for other ranks.
-_WAITED_IN_VAIN = ("stalled", "timeout")
+WAITED_IN_VAIN = ("stalled", "timeout")
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class RankSummary:
     submitted: int
     open: tuple[Operation, ...]
     last_done: Operation | None
+    last_failed: Operation | None
     lateness_ms: (
         float | None
     )  # median delay of its submissions after the first rank's; None: unknown
@@ -180,7 +181,7 @@ class _Missing:
         cut_short: list[int] = []
         has_it, operation = next(iter(by_rank.items()))
         # The ranks waited in vain before the world failed; a rank that gave up may have caused that failure.
-        was_stalled = any(each.code in _WAITED_IN_VAIN for each in by_rank.values())
+        was_stalled = any(each.code in WAITED_IN_VAIN for each in by_rank.values())
         for rank in _members(self._records, operation.set):
             record = self._records.get(rank)
             if record is None and rank in self.left and not _has_begun(by_rank):
@@ -309,8 +310,12 @@ def _lateness(matched: Mapping[Key, Mapping[int, Operation]]) -> dict[int, float
     return {rank: median(values) / 1000 for rank, values in late.items()}
 
 
+def _last(record: Record, stage: str) -> Operation | None:
+    reached = [operation for operation in record.operations if operation.stage == stage]
+    return max(reached, key=lambda operation: operation.number, default=None)
+
+
 def _summary(record: Record, lateness: float | None) -> RankSummary:
-    done = [operation for operation in record.operations if operation.stage == "done"]
     return RankSummary(
         rank=record.rank,
         host=record.host,
@@ -318,7 +323,8 @@ def _summary(record: Record, lateness: float | None) -> RankSummary:
         why=record.why,
         submitted=record.forgotten + len(record.operations),
         open=tuple(operation for operation in record.operations if operation.is_open),
-        last_done=max(done, key=lambda operation: operation.number, default=None),
+        last_done=_last(record, "done"),
+        last_failed=_last(record, "failed"),
         lateness_ms=lateness,
     )
 

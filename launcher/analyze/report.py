@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
-from .comparison import Analysis, Divergence, RankSummary
+from .comparison import WAITED_IN_VAIN, Analysis, Divergence, RankSummary
 from .records import Operation, Record
 
 # How many divergences are described in full.
@@ -57,8 +57,14 @@ def _place_of(summary: RankSummary) -> str:
         )
         more = len(summary.open) - MAX_OPEN
         return f"it waited for {named}" + (f" and {more} more" if more > 0 else "")
-    if summary.last_done is not None:
-        return f"it waited for nothing; its last operation was {summary.last_done}"
+    done, failed = summary.last_done, summary.last_failed
+    if failed is not None and (done is None or failed.number > done.number):
+        if failed.code in WAITED_IN_VAIN:
+            return f"it had waited in vain for {failed}"
+        code = "" if failed.code is None else f" ({failed.code})"
+        return f"it waited for nothing; its last operation was {failed}, which failed{code}"
+    if done is not None:
+        return f"it waited for nothing; its last operation was {done}"
     return "it had completed no operation"
 
 
@@ -195,6 +201,7 @@ def _world_json(analysis: Analysis) -> dict[str, object]:
                 "submitted": summary.submitted,
                 "lateness_ms": summary.lateness_ms,
                 "last_done": _operation_json(summary.last_done),
+                "last_failed": _operation_json(summary.last_failed),
                 "open": [_operation_json(operation) for operation in summary.open],
             }
             for summary in analysis.summaries

@@ -19,6 +19,7 @@ from ..sink import say
 from ..temporary import temporary_folder
 
 _SIZES = "2,4,8,16,32,64,128,256,512,1000"
+_MAX_RANKS = 20_000  # the largest number of hosts that the simulator takes
 # After a run that has failed: `rueda run` may have named flags of its own.
 _NOTHING = "no rank has recorded anything; flags for `rueda run` are given in --launch, such as --launch=--no-mpi"
 # After one that has succeeded.
@@ -124,7 +125,7 @@ def make_report_command() -> click.Command:
         default=_SIZES,
         show_default=True,
         metavar="N,N,…",
-        help="Predicts for these numbers of ranks; 0 for none.",
+        help=f"Predicts for these numbers of ranks, from 2 to {_MAX_RANKS:,}; 0 for none.",
     )
     @click.option(
         "--ranks-per-host",
@@ -167,7 +168,7 @@ def make_report_command() -> click.Command:
         # Modules that need NumPy are imported here, so that `rueda` itself starts without it.
         from .assembly import Asked, assemble, read_baseline
 
-        wanted = () if sizes == "0" else parse_list(sizes, "--predict")
+        wanted = _sizes_of(sizes)
         one_rank = None if baseline is None else read_baseline(baseline)
         asked = Asked(wanted, per_host, bandwidth, latency, one_rank)
         code = 0
@@ -211,6 +212,20 @@ def make_report_command() -> click.Command:
         context.exit(code)
 
     return report
+
+
+def _sizes_of(text: str) -> tuple[int, ...]:
+    """Parses --predict. Raises LaunchError."""
+    if text == "0":
+        return ()
+    sizes = parse_list(text, "--predict")
+    for size in sizes:
+        if not 2 <= size <= _MAX_RANKS:
+            raise LaunchError(
+                f"--predict {text}: nothing is predicted for {size:,} {'rank' if size == 1 else 'ranks'}; give numbers "
+                f"from 2 to {_MAX_RANKS:,}, or 0 for no prediction"
+            )
+    return sizes
 
 
 def _is_empty(folder: Path) -> bool:

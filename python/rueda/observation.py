@@ -108,7 +108,7 @@ def metrics() -> dict[str, int]:
 def start_timeline(
     path: str | os.PathLike[str], format: str = "rueda", mark_cycles: bool = False
 ) -> None:
-    """Starts writing a Chrome trace of every tensor, as the option ``timeline`` does from :func:`rueda.init` on.
+    """Starts a Chrome trace of every tensor, as option ``timeline`` does; ``mark_cycles`` needs Horovod's format.
 
     ``path``: ``%r`` in it stands for the rank; without it rank 0 alone writes. Each rank starts and stops by itself.
     The trace goes on where another world follows, as after :func:`rueda.recover`, under the same name. To call this
@@ -116,7 +116,7 @@ def start_timeline(
     it is run. In a later world a file that this process has not begun itself is not replaced, since another rank may
     still be writing it: the new one is ``<path>.epoch<number>``, with the world's number.
     ``format``: ``"rueda"`` or ``"horovod"``, whose names and layout tools for Horovod's timelines read.
-    ``mark_cycles``, in Horovod's format: mark where tensors that were agreed on together begin.
+    ``mark_cycles``: mark where tensors that were agreed on together begin; without effect in Rueda's format.
 
     Raises :class:`rueda.NotInitializedError`, :class:`rueda.InvalidArgumentError` while another one is being written
     and for an unknown format, and :class:`rueda.InitializationError` where the file cannot be written.

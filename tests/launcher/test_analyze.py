@@ -125,6 +125,34 @@ def test_the_first_operation_that_a_rank_has_not_submitted() -> None:
     assert "its last operation was allreduce 'a'" in text
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("stalled", "it had waited in vain for allreduce 'c'"),
+        ("timeout", "it had waited in vain for allreduce 'c'"),
+        (
+            "mismatch",
+            "it waited for nothing; its last operation was allreduce 'c', which failed (mismatch)",
+        ),
+        (None, "it waited for nothing; its last operation was allreduce 'c', which failed"),
+    ],
+)
+def test_a_last_operation_that_failed_is_told(code: str | None, said: str) -> None:
+    ranks = ranks_of(2)
+    for rank in ranks:
+        rank.do("a", "failed", code="mismatch")
+        rank.do("b")
+    assert "its last operation was allreduce 'b'\n" in text_of(analyse(ranks))
+    ranks[0].do("d", "failed", code=code)
+    ranks[1].do("c", "failed", code=code)
+    analysis = analyse(ranks)
+    text = text_of(analysis)
+    assert f"3 submitted, 0.0 ms late in the median; {said}\n" in text
+    assert f"rank 1 wrote its record 97.000 s later; {said}\n" in text
+    last = as_json([analysis])["worlds"][0]["ranks"]["1"]["last_failed"]  # type: ignore[index]
+    assert (last["name"], last["code"]) == ("c", code)
+
+
 def test_a_name_that_comes_again_is_told_by_its_count() -> None:
     ranks = ranks_of(2)
     for rank in ranks:

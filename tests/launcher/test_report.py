@@ -138,6 +138,9 @@ def test_what_cannot_be_reported_is_said_in_a_sentence(tmp_path: Path) -> None:
         (["python3", "train.py"], "to run a command, give -np N"),
         (["--out", "x", tmp_path], "--out needs a run"),
         (["--predict", "many", tmp_path], "--predict many"),
+        (["--predict=-3", tmp_path], "--predict -3: give numbers of ranks"),
+        (["--predict", "1", tmp_path], "nothing is predicted for 1 rank; give numbers from 2 to"),
+        (["--predict", "4,1000000", tmp_path], "nothing is predicted for 1,000,000 ranks;"),
         (["--np", "0", "true"], "--np"),
     ):
         ran = report(*arguments)
@@ -223,6 +226,7 @@ def test_what_could_not_be_told_in_the_end_is_refused_before_anything_runs(
     for flags, says in (
         (["--baseline", tmp_path / "typo"], "cannot be read: No such file"),
         (["--html", tmp_path / "none" / "page.html"], f"there is no folder '{tmp_path / 'none'}'"),
+        (["--predict", "1"], "nothing is predicted for 1 rank;"),
     ):
         ran = report(*flags, "--np", "1", "touch", tmp_path / "ran")
         assert ran.exit_code == 2

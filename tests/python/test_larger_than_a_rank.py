@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,20 @@ def test_a_matrix_is_factorised_by_blocks_that_go_around() -> None:
     errors = {ranks: float(match[1]) for ranks, match in found.items() if match}
     assert errors[4] == errors[1]
     assert errors[4] < 1.1 * errors[0], errors
+
+
+@pytest.mark.parametrize(
+    "flag", ["--blocks=-2", "--blocks=0", "--rows=0", "--columns=-1", "--epochs=-1"]
+)
+def test_sizes_of_a_matrix_that_make_no_sense(
+    flag: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["matrix_factorisation.py", flag])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(EXAMPLES / "matrix_factorisation.py"), run_name="__main__")
+    assert ended.value.code == 2
+    name, value = flag.split("=")
+    assert f"argument {name}: {value} is less than " in capsys.readouterr().err
 
 
 def test_an_embedding_that_no_rank_could_hold() -> None:

@@ -17,6 +17,8 @@ Import it explicitly: it needs ``torch.distributed``.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from numbers import Real
 
 import torch
 import torch.distributed as dist
@@ -24,12 +26,16 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import rueda.torch.c10d  # noqa: F401 - registers the backend
 from rueda import _native, lifecycle
+from rueda.arguments import shown, whole_number
 from rueda.errors import InvalidArgumentError, NotInitializedError
 from rueda.objects import allgather_object
 from rueda.process_sets import ProcessSet, add_process_set, global_process_set
 from rueda.torch.shards import local_of
+from rueda.torch.strategies.agreed import agree
 
 __all__ = ["Grid", "require_memory"]
+
+_DEVICES = ("cpu", "cuda")
 
 
 class Grid:
@@ -42,8 +48,9 @@ class Grid:
     ``mesh`` is torch's ``DeviceMesh``: ``grid.mesh["shard"]`` shards a model. Collective; the default process group
     must exist and have the same ranks as Rueda's world. After :func:`rueda.recover`, create a new grid.
 
-    Raises :class:`rueda.NotInitializedError` without a process group or a world, and
-    :class:`rueda.InvalidArgumentError` if the sizes do not match the world.
+    Raises :class:`rueda.NotInitializedError` without a process group or a world; on every rank,
+    :class:`rueda.InvalidArgumentError` if the sizes or the device of one rank make no grid of the world, and
+    :class:`rueda.MismatchError` if they differ between ranks.
 
     Example::
 
@@ -61,13 +68,20 @@ class Grid:
             raise NotInitializedError(
                 "a grid needs torch's process group and Rueda's world: dist.init_process_group('rueda') makes both"
             )
-        world = lifecycle.size()
-        if dist.get_world_size() != world or dist.get_rank() != lifecycle.rank():
-            raise InvalidArgumentError(
-                f"this process is rank {dist.get_rank()} of {dist.get_world_size()} in torch's process group, but rank "
-                f"{lifecycle.rank()} of {world} in Rueda's world: a grid needs the same ranks in both"
-            )
-        self._sizes = _complete(sizes, world)
+        if dist.get_world_size() != lifecycle.size():
+            _require_same_ranks()  # all that call this see it, but they may be only some of the world's ranks
+
+        def prepare() -> tuple[dict[str, int], dict[str, str]]:
+            _require_same_ranks()
+            if device not in _DEVICES:
+                raise InvalidArgumentError(f"device={shown(device)} is neither 'cpu' nor 'cuda'")
+            complete = _complete(sizes, lifecycle.size())
+            return complete, {
+                "device of the grid": device,
+                "grid": ", ".join(f"{name}={size}" for name, size in complete.items()),
+            }
+
+        self._sizes = agree("grid of ranks", global_process_set, prepare)
         self.mesh = init_device_mesh(
             device, tuple(self._sizes.values()), mesh_dim_names=tuple(self._sizes)
         )
@@ -112,8 +126,18 @@ class Grid:
         return f"Grid({', '.join(f'{name}={size}' for name, size in self._sizes.items())})"
 
 
-def _complete(sizes: dict[str, int], world: int) -> dict[str, int]:
-    """``sizes`` with -1 replaced by the actual size."""
+def _require_same_ranks() -> None:
+    world = lifecycle.size()
+    if dist.get_world_size() != world or dist.get_rank() != lifecycle.rank():
+        raise InvalidArgumentError(
+            f"this process is rank {dist.get_rank()} of {dist.get_world_size()} in torch's process group, but rank "
+            f"{lifecycle.rank()} of {world} in Rueda's world: a grid needs the same ranks in both"
+        )
+
+
+def _complete(given: Mapping[str, object], world: int) -> dict[str, int]:
+    """The sizes, with -1 replaced by the actual size."""
+    sizes = {name: whole_number(name, size, -1) for name, size in given.items()}
     wrong = [name for name, size in sizes.items() if size != -1 and size < 1]
     rest = [name for name, size in sizes.items() if size == -1]
     if not sizes or wrong or len(rest) > 1:
@@ -134,7 +158,7 @@ def require_memory(
     model: torch.nn.Module,
     optimizer_values: float,
     shards: int = 1,
-    limit: int | None = None,
+    limit: float | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Raises on every rank if the model is too large for one of them; returns the bytes that each needs. Collective.
@@ -147,7 +171,9 @@ def require_memory(
     ``limit``: bytes that this rank may use; by default what its host or control group has left, divided by the number
     of ranks on the host. GPU parameters need a limit, such as ``torch.cuda.mem_get_info()[0]``.
 
-    Raises :class:`rueda.InvalidArgumentError` with the sizes, the rank, and the number of shards that would fit.
+    Raises, on every rank, :class:`rueda.InvalidArgumentError` with the sizes, the rank, and the number of shards that
+    would fit, or for arguments of one rank that make no sense; and :class:`rueda.MismatchError` if ``shards`` or
+    ``optimizer_values`` differ between ranks.
 
     Example::
 
@@ -155,18 +181,21 @@ def require_memory(
         >>> rueda.torch.parallel.require_memory(model, optimizer_values=2, shards=4)
         4000000
     """
-    if shards < 1 or optimizer_values < 0:
-        raise InvalidArgumentError(
-            f"shards={shards} must be at least 1, optimizer_values={optimizer_values} at least 0"
-        )
-    parameters = list(model.parameters())
-    whole = sum(_bytes_of(each, optimizer_values) for each in parameters)
-    needed = math.ceil(whole / shards)
-    held = sum(local_of(each).nbytes for each in parameters if not each.is_meta)
+
+    def prepare() -> tuple[tuple[float, int, int, int | None], dict[str, str]]:
+        parts = whole_number("shards", shards, 1)
+        values = _number("optimizer_values", optimizer_values)
+        parameters = list(model.parameters())
+        whole = sum(_bytes_of(each, values) for each in parameters)
+        needed = math.ceil(whole / parts)
+        held = sum(local_of(each).nbytes for each in parameters if not each.is_meta)
+        available = _available() if limit is None else math.floor(_number("limit", limit))
+        settings = {"number of shards": str(parts), "optimizer_values": f"{values:g}"}
+        return (whole, needed, max(0, needed - held), available), settings
+
+    whole, needed, lacking, available = agree("model and memory", process_set, prepare)
     told: list[tuple[int, int | None]] = allgather_object(
-        (max(0, needed - held), _available() if limit is None else limit),
-        "memory of the model",
-        process_set,
+        (lacking, available), "memory of the model", process_set
     )
     for member, (wanted, available) in zip(process_set.ranks, told, strict=True):
         if available is None or wanted <= available:
@@ -181,6 +210,13 @@ def require_memory(
     return needed
 
 
+def _number(what: str, value: object) -> float:
+    """An argument as a number. Raises InvalidArgumentError, on this rank only, if it is none, infinite or negative."""
+    if not isinstance(value, Real) or not math.isfinite(value) or value < 0:
+        raise InvalidArgumentError(f"{what}={shown(value)} is not a finite number of at least 0")
+    return float(value)
+
+
 def _bytes_of(parameter: torch.Tensor, optimizer_values: float) -> float:
     size = parameter.numel() * parameter.element_size()
     return size * (2 + optimizer_values) if parameter.requires_grad else size
@@ -193,4 +229,8 @@ def _available() -> int | None:
 
 
 def _text(size: float) -> str:
-    return f"{size / 1e9:.2f} GB" if size >= 1e7 else f"{size / 1e6:.3f} MB"
+    if size >= 1e7:
+        return f"{size / 1e9:.2f} GB"
+    if size >= 1e4:
+        return f"{size / 1e6:.3f} MB"
+    return f"{size:,.0f} {'byte' if size == 1 else 'bytes'}"

@@ -296,9 +296,21 @@ def check_grids() -> None:
         ({"a": -1, "b": -1}, "is not a grid"),
         ({"a": 3}, "does not make up the 4 ranks"),
         ({"a": 3, "b": -1}, "which 3 does not divide"),
+        ({"a": 2.0, "b": -1}, "a=2.0 is not a whole number"),
+        ({"a": "2", "b": -1}, "a='2' is not a whole number"),
+        ({"a": -2, "b": -1}, "a=-2 is less than -1"),
     ):
         with raises(rueda.InvalidArgumentError, why):
             Grid(DEVICE.type, **sizes)
+    assert repr(Grid(DEVICE.type, a=True, b=-1)) == "Grid(a=1, b=4)"
+    for device in (2, "xyz", None):
+        with raises(rueda.InvalidArgumentError, f"device={device!r} is neither 'cpu' nor 'cuda'"):
+            Grid(device, a=-1)  # type: ignore[arg-type]
+    with raises(rueda.InvalidArgumentError, "rank 1: a=4.5 is not a whole number"):
+        Grid(DEVICE.type, a=4.5 if rank == 1 else 4)
+    with raises(rueda.MismatchError, "the grid differs between ranks", "rank 1: a=1, b=4"):
+        Grid(DEVICE.type, a=1 if rank == 1 else 2, b=-1)
+    still_works()
     with raises(rueda.InvalidArgumentError, "there is no dimension 'tensor'"):
         mine.process_set("tensor")
 
@@ -317,8 +329,27 @@ def check_a_model_that_is_too_large() -> None:
     assert require_memory(cut, 0, shards=2, limit=2_100_000) == 4_000_000
     with raises(rueda.InvalidArgumentError, "too large"):
         require_memory(cut, 0, shards=2, limit=1_900_000)
-    with raises(rueda.InvalidArgumentError, "shards=0"):
-        require_memory(cut, 0, shards=0)
+    for arguments, text in (
+        ({"shards": 0}, "shards=0 is less than 1"),
+        ({"shards": 2.5}, "shards=2.5 is not a whole number"),
+        ({"optimizer_values": float("nan")}, "optimizer_values=nan is not a finite number"),
+        ({"optimizer_values": -1}, "optimizer_values=-1 is not a finite number of at least 0"),
+        ({"limit": float("nan")}, "limit=nan is not a finite number"),
+        ({"limit": "5GB"}, "limit='5GB' is not a finite number"),
+    ):
+        given = {"optimizer_values": 0, **arguments}
+        with raises(rueda.InvalidArgumentError, text):
+            require_memory(cut, **given)
+        if dist.get_rank() == 1:
+            given = {"optimizer_values": 0}
+        with raises(rueda.InvalidArgumentError, f"ranks 0, 2, 3: {text}"):
+            require_memory(cut, **given)
+    with raises(rueda.MismatchError, "number of shards differs between ranks"):
+        require_memory(cut, 0, shards=4 if dist.get_rank() == 1 else 2)
+    small = nn.Linear(3, 5, device="meta")
+    with raises(rueda.InvalidArgumentError, "have 320 bytes", "320 bytes and has 1 byte:"):
+        require_memory(small, 2, limit=1)
+    still_works()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import copy
 import warnings
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import parallel
 import rueda
@@ -292,6 +292,119 @@ def check_a_scheduler_of_before_with_leaves() -> None:
     before = wrapped.param_groups[0]["lr"]
     scheduler.step()
     assert wrapped.param_groups[0]["lr"] == before / 2
+
+
+# Strategies that measure the first steps from a copy of the parameters, and some that do not.
+KEEPING = (
+    "diloco:2",
+    "diloco:2,fragments=2,delay=1",
+    "sparseloco:2",
+    "easgd:1",
+    "noloco:2",
+    "downpour:1",
+    "downpour:1,server=adagrad",
+    "adag:1",
+    "dynsgd:1",
+    "hogwild",
+    "aeasgd:1",
+    "eamsgd:1",
+)
+TAKING_OVER = ("local:1", "oneshot", "adpsgd:1", "ssp:0", "desloc:2,2,2")
+
+
+def _constant(strategy: str) -> tuple[nn.Linear, Any]:
+    """A model whose parameters are all 0, and its wrapped optimizer."""
+    trained = _filled(nn.Linear(2, 1), 0.0)
+    momentum = {"momentum": 0.9, "nesterov": True} if strategy.startswith("eamsgd") else {}
+    plain: torch.optim.Optimizer = torch.optim.SGD(trained.parameters(), lr=0.1, **momentum)
+    if strategy.startswith("desloc"):
+        plain = torch.optim.Adam(trained.parameters())
+    return trained, rt.wrap(trained, plain, strategy)
+
+
+@torch.no_grad()
+def _filled(trained: nn.Linear, value: float) -> nn.Linear:
+    for each in trained.parameters():
+        each.fill_(value)
+    return trained
+
+
+def _stays(trained: nn.Linear, wrapped: Any) -> None:
+    """Takes steps without gradients."""
+    for _ in range(2):
+        wrapped.zero_grad()
+        (trained(torch.ones(1, 2)) * 0).sum().backward()
+        wrapped.step()
+
+
+def _is_filled(trained: nn.Linear, value: float) -> None:
+    torch.testing.assert_close(
+        parameters_to_vector(trained.parameters()), torch.full((3,), value), rtol=1e-5, atol=0
+    )
+
+
+def check_weights_that_are_loaded_after_wrap() -> None:
+    """A strategy that keeps a copy of the parameters would mix the two."""
+    says = ("'weight' has changed since", "load weights before wrap()")
+    weights = _filled(nn.Linear(2, 1), 5.0).state_dict()
+    for strategy in KEEPING:
+        trained, wrapped = _constant(strategy)
+        trained.load_state_dict(weights)
+        for use in (wrapped.step, wrapped.synchronize, wrapped.consolidate, wrapped.close):
+            with raises(rt.InvalidArgumentError, *says):
+                use()
+        with raises(rt.InvalidArgumentError, *says):
+            wrapped.switch("sync")
+        _is_filled(trained, 5.0)
+        plain = torch.optim.Optimizer.state_dict(wrapped)
+        wrapped.load_state_dict(plain)
+        _stays(trained, wrapped)
+        wrapped.consolidate()
+        _is_filled(trained, 5.0)
+        wrapped.switch(strategy)
+        trained.load_state_dict(_filled(nn.Linear(2, 1), 6.0).state_dict())
+        with raises(rt.InvalidArgumentError, *says):
+            wrapped.step()
+        trained.load_state_dict(weights)
+        wrapped.close()
+    for strategy in TAKING_OVER:
+        trained, wrapped = _constant(strategy)
+        trained.load_state_dict(weights)
+        _stays(trained, wrapped)
+        wrapped.close()
+        _is_filled(trained, 5.0)
+
+
+def check_weights_that_come_back_before_the_first_step() -> None:
+    """As where a framework evaluates with averaged weights first."""
+    for strategy in KEEPING:
+        trained, wrapped = _constant(strategy)
+        wrapped.consolidate()
+        _filled(trained, 5.0)
+        _filled(trained, 0.0)
+        _stays(trained, wrapped)
+        _filled(trained, 5.0)  # a later step is not asked about
+        wrapped.zero_grad()
+        wrapped.step()
+        wrapped.close()
+
+
+def check_weights_that_are_loaded_after_the_state() -> None:
+    """The copy of a saved state is of the saved parameters."""
+    for strategy in KEEPING:
+        trained, wrapped = _constant(strategy)
+        _stays(trained, wrapped)
+        rueda.barrier()
+        weights, state = copy.deepcopy((trained.state_dict(), wrapped.state_dict()))
+        rueda.barrier()
+        wrapped.close()
+        trained, wrapped = _constant(strategy)
+        _filled(trained, 5.0)
+        wrapped.load_state_dict(state)
+        trained.load_state_dict(weights)
+        _stays(trained, wrapped)
+        wrapped.close()
+        _is_filled(trained, 0.0)
 
 
 def check_another_default_dtype() -> None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from rueda.compression import Codec, named_codec
 from rueda.errors import InvalidArgumentError
 from rueda.torch.strategies.fragments import Fragment, split
+from rueda.torch.strategies.named import Named
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy, at_least, within, without_gpu
 
@@ -85,6 +86,9 @@ class DiLoCo(Strategy):
             Fragment(number, replica, parameters, outer, self.codec)
             for number, parameters in enumerate(split(replica.parameters, self.fragments))
         ]
+
+    def kept_parameters(self) -> Named:
+        return {name: each for part in self._fragments for name, each in part.agreed.items()}
 
     def after_step(self) -> None:
         steps = self.replica.steps

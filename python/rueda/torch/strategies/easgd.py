@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from rueda.torch.strategies.named import assign, copied, load
+from rueda.torch.strategies.named import Named, assign, copied, load
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy, at_least, within
 
@@ -44,6 +44,9 @@ class EASGD(Strategy):
     def start(self, replica: Replica) -> None:
         super().start(replica)
         self._centre = copied(replica.parameters)
+
+    def kept_parameters(self) -> Named:
+        return self._centre
 
     @torch.no_grad()
     def before_step(self) -> bool:

@@ -114,6 +114,9 @@ class NoLoCo(Strategy):
             replica.agree_on_beginning()
         self._settle()  # when a state is loaded, earlier messages may still be in flight
 
+    def kept_parameters(self) -> Named:
+        return self._outer
+
     def before_step(self) -> bool:
         if not self.timeout:
             self.replica.require_same_world()

@@ -25,6 +25,7 @@ from rueda.recovery import is_loss, recover
 from rueda.server import Part, Table
 from rueda.server.handing_over import hand_over
 from rueda.torch.strategies.agreed import agree
+from rueda.torch.strategies.named import Named
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy
 
@@ -95,6 +96,9 @@ class Served(Strategy):
         self._next_table: Table | None = None  # that this rank is filling with what it holds
         self._consolidated = self._consolidated_by_any = 0
         self._put_part(self.pulled[slice(*self._part())])
+
+    def kept_parameters(self) -> Named | None:
+        return dict(self.in_parts(self.pulled))
 
     def _end_table(self) -> None:
         table: Table | None = getattr(self, "table", None)

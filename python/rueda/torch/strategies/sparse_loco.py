@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from rueda.errors import InvalidArgumentError, UnsupportedError
-from rueda.torch.strategies.named import copied, load
+from rueda.torch.strategies.named import Named, copied, load
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.sparse_message import decode_all, encode_all
 from rueda.torch.strategies.strategy import Strategy, at_least, within
@@ -63,6 +63,9 @@ class SparseLoCo(Strategy):
             for name, each in self._agreed.items()
         }
         self._sent_at = 0
+
+    def kept_parameters(self) -> Named:
+        return self._agreed
 
     def after_step(self) -> None:
         if self.replica.steps % self.period == 0:

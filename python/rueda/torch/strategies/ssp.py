@@ -46,6 +46,9 @@ class SSP(Served):
                 f"slack={self.slack!r} of SSP is not a whole number of steps"
             )
 
+    def kept_parameters(self) -> None:
+        """None: what was loaded on all ranks is pushed as their mean, and so taken over."""
+
     def after_step(self) -> None:
         self.attempt(self._exchange)
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from rueda.arguments import shown
 from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.torch.compression_state import CompressionState
+from rueda.torch.strategies.named import Named
 from rueda.torch.strategies.replica import Replica
 
 __all__ = ["Strategy", "at_least", "within", "without_gpu"]
@@ -79,6 +80,14 @@ class Strategy:
     def start(self, replica: Replica) -> None:
         """Starts, with equal parameters on all ranks. Called again before a state is loaded."""
         self.replica = replica
+
+    def kept_parameters(self) -> Named | None:
+        """The copy, made in :meth:`start`, from which the first steps are measured; ``None`` if there is none.
+
+        If weights are loaded after the start and before the first step, that step raises
+        :class:`rueda.InvalidArgumentError`: they would be mixed with the copy.
+        """
+        return None
 
     def before_zero_grad(self) -> None:
         """Called before gradients are cleared."""

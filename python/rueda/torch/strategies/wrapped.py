@@ -23,6 +23,7 @@ from rueda.torch.reproducible import Reproducible
 from rueda.torch.shards import is_cut, require_same_parts
 from rueda.torch.state import broadcast_optimizer_state, broadcast_parameters
 from rueda.torch.strategies.agreed import agree, by_rank, layout_of
+from rueda.torch.strategies.beginning import Beginning
 from rueda.torch.strategies.closed import Closed
 from rueda.torch.strategies.new_gradients import NewGradients
 from rueda.torch.strategies.optimizer_state import (
@@ -53,6 +54,7 @@ class Wrapped(torch.optim.Optimizer):
     _rueda_strategy: Strategy
     _rueda_steps_per_epoch: int | None
     _rueda_takes_step: bool | None  # what before_step() returned, if synchronize() has called it
+    _rueda_beginning: Beginning  # of the strategy
     _rueda_new: NewGradients | None  # detects new gradients since then, if the strategy cannot
 
     def step(self, closure: Callable[[], Loss] | None = None) -> Any:
@@ -69,6 +71,7 @@ class Wrapped(torch.optim.Optimizer):
         require_known(
             self.param_groups, replica.known, "wrap() an optimizer that has all parameters"
         )
+        self._rueda_beginning.end()
         note_step(self)
         result = None
         takes_step = True
@@ -108,6 +111,7 @@ class Wrapped(torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Waits until the gradients are those that step() will use, so that they can be clipped."""
         if self._rueda_is_due():
+            self._rueda_beginning.end()
             if self._rueda_new is not None:
                 self._rueda_new.have_come = False
             self._rueda_takes_step = self._rueda_strategy.before_step()
@@ -129,6 +133,7 @@ class Wrapped(torch.optim.Optimizer):
         parameters = self._rueda_replica.originals.values()
         self._rueda_new = NewGradients(parameters) if watches else None
         self._rueda_strategy = strategy
+        self._rueda_beginning = Beginning(strategy)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -169,8 +174,9 @@ class Wrapped(torch.optim.Optimizer):
         ``accumulate`` has added up for its next step are kept for that step.
 
         Raises, on every rank, :class:`rueda.MismatchError` if ranks have taken different numbers of steps, unless the
-        strategy lets them.
+        strategy lets them; and like the first step if weights were loaded since wrap().
         """
+        self._rueda_beginning.require()
         strategy = self._rueda_strategy
         if strategy.needs_equal_steps():
             # Under a name of its own, so that a rank that is still in step() is not taken for one that has come here.
@@ -235,6 +241,7 @@ class Wrapped(torch.optim.Optimizer):
         replica, old = self._rueda_replica, self._rueda_strategy
 
         def prepare() -> tuple[Strategy, dict[str, str]]:
+            self._rueda_beginning.require()
             if not drop_incomplete:
                 old.before_switch()
             new = _prepared(strategy_of(strategy, mode, frequency), replica)
@@ -333,8 +340,12 @@ class Wrapped(torch.optim.Optimizer):
         self._rueda_takes_step = None
         strategy.start(replica)
         strategy.load_compression_state(compression)
+        self._rueda_beginning = Beginning(strategy)
         if kept is not None:
             strategy.load_state_dict(kept["kept"])
+            self._rueda_beginning.is_over = (
+                True  # the copy fits the saved parameters, whenever those are loaded
+            )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Always raises UnsupportedError: strategies keep state for each parameter from the start."""
@@ -365,7 +376,9 @@ def wrap(
     The one line that makes a training loop distributed: the loop keeps its zero_grad(), backward() and step(), on this
     rank's share of the data. All ranks start with the model and the optimizer of the first. The result is an instance
     of ``optimizer``'s class and shares its state and param_groups, so learning rate schedulers work as before; use it
-    instead of ``optimizer`` from now on. docs/strategies.md helps to choose a strategy.
+    instead of ``optimizer`` from now on. Load weights before: with a strategy that keeps a copy of them, the first step
+    raises :class:`rueda.InvalidArgumentError` on each rank where they have changed. docs/strategies.md helps to
+    choose a strategy.
 
     - ``strategy``: a :class:`rueda.torch.strategies.Strategy`, or a text such as ``"local:8"``, ``"diloco:16"`` or
       ``"diloco:16,codec=int8"``. By default ``"sync"``: gradients are averaged in every step. In a run of
