@@ -18,6 +18,7 @@ from rueda.errors import UnsupportedError
 from rueda.exchanges import allgather, broadcast_
 from rueda.handles import synchronize
 from rueda.lifecycle import rank
+from rueda.pickling import dumps, dumps_by_cloudpickle
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.submission import refuse
 
@@ -80,7 +81,7 @@ def allgather_object(
 
 def _pickled(obj: Any, name: str, process_set: ProcessSet) -> Any:
     try:
-        content = pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
+        content = dumps(obj)
     except Exception as error:  # whatever the object's own __reduce__ raises
         content = _pickled_by_cloudpickle(obj, name, process_set, error)
     return np.frombuffer(bytearray(content), np.uint8)
@@ -90,15 +91,14 @@ def _pickled_by_cloudpickle(
     obj: Any, name: str, process_set: ProcessSet, refusal: Exception
 ) -> bytes:
     try:
-        import cloudpickle
+        import cloudpickle  # noqa: F401
     except ImportError:
         hint = "; cloudpickle takes more, lambdas and local classes too: pip install cloudpickle"
         _fail_everywhere(name, process_set, refusal, hint)
     try:
-        content: bytes = cloudpickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
+        return dumps_by_cloudpickle(obj)
     except Exception as error:
         _fail_everywhere(name, process_set, error)
-    return content
 
 
 def _unpickled(stream: io.BytesIO) -> Any:

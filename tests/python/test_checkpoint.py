@@ -100,6 +100,15 @@ def test_four_ranks_save_and_any_number_loads(worlds: Worlds, tmp_path: Path) ->
         worlds.check(Run(SIZES, size, arguments=(str(tmp_path),)), "check_loading")
 
 
+def test_any_number_of_ranks_goes_on_with_what_a_step_has_accumulated(
+    worlds: Worlds, tmp_path: Path
+) -> None:
+    worlds.check(Run(SIZES, 4, arguments=(str(tmp_path),)), "check_saving_within_a_step")
+    for size in (1, 2, 3):
+        run = Run(SIZES, size, arguments=(str(tmp_path),))
+        worlds.check(run, "check_loading_within_a_step")
+
+
 @needs_mpirun
 def test_ranks_that_have_met_through_mpi(worlds: Worlds, tmp_path: Path) -> None:
     """A save's threads do not communicate over MPI, which need not support several threads."""

@@ -41,9 +41,11 @@ _TAKEN_OVER = (
 
 
 def agree(
-    details: Mapping[str, object], problem: Exception | None, numbers: tuple[int, int] = (0, 0)
+    details: Mapping[str, object],
+    problem: Exception | None,
+    numbers: tuple[int, int, int] = (0, 0, 0),
 ) -> list[list[int]]:
-    """Compares what the ranks are about to do, and returns each one's two ``numbers`` of 63 bits; collective.
+    """Compares what the ranks are about to do, and returns each one's ``numbers`` of 63 bits; collective.
 
     Raises on every rank :class:`rueda.InvalidArgumentError` if one has a ``problem``, or
     :class:`rueda.UnsupportedError` if the problem is one, and :class:`rueda.MismatchError` for the first of ``details``

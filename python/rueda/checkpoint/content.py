@@ -6,41 +6,53 @@ place of tensors, is pickled separately: torch's own entries support neither all
 
 from __future__ import annotations
 
-import pickle
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
+from torch.nn.parameter import is_lazy
 
+from rueda.checkpoint.own_states import divided
+from rueda.checkpoint.strategies import require_alike
 from rueda.errors import InvalidArgumentError, UnsupportedError
-from rueda.torch.compression_state import COMPRESSION_STATE, shared_by_ranks
-from rueda.torch.strategies.wrapped import Wrapped
+from rueda.pickling import dumps
 
 __all__ = [
+    "PARTS",
+    "VALUE",
     "Content",
     "Kind",
     "Slot",
     "collect",
     "described",
     "difference",
+    "is_of_value",
     "kind_of",
     "names_in",
     "own_key",
     "pickled",
     "put_together",
+    "require_loadable",
 ]
 
 # Prefix of Rueda's own entries in a checkpoint, next to those of the application's parts.
 _RESERVED = "rueda"
+# In a rank's own entry: what each_rank is, and for each part what other ranks do not have.
+VALUE, PARTS = "value", "parts"
 
 
 def own_key(rank: int) -> str:
     """The entry for this rank's own data; the names of its tensors begin with it, too."""
     return f"{_RESERVED}.rank.{rank}"
+
+
+def is_of_value(name: str) -> bool:
+    """Whether a tensor of this name belongs to a rank's ``each_rank``."""
+    return name.startswith(f"{_RESERVED}.rank.") and name.split(".")[3] == VALUE
 
 
 @dataclass(frozen=True)
@@ -66,7 +78,7 @@ class Content:
     the nested states. ``of_first``: tensors whose values may differ; the first rank's are saved.
     ``extra``: names of all tensors and leaves from modules' get_extra_state(), which may differ between ranks in number
     and size; the first rank's are saved. ``states``: for each part, its kind and its state with slots.
-    ``own``, ``own_tensors``: the same for data of this rank alone.
+    ``own``, ``own_tensors``: the same for data of this rank alone, under ``VALUE`` and ``PARTS``.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -90,12 +102,10 @@ def collect(parts: Mapping[str, Any], each_rank: object, rank: int) -> Content:
     own: dict[str, Any] = {}
     of_first: set[str] = set()
     for name, part in parts.items():
-        _require_alike(name, part)
-        state = state_of(name, part)
-        kept = state.get(COMPRESSION_STATE) if isinstance(state, Mapping) else None
-        if kept is not None:
-            state = {**state, COMPRESSION_STATE: shared_by_ranks(kept)}
-            own[name] = {kind: kept[kind] for kind in ("residuals", "velocities")}
+        require_alike(name, part)
+        state, of_rank = divided(state_of(name, part))
+        if of_rank:
+            own[name] = of_rank
         if isinstance(part, torch.nn.Module):
             buffers = part.named_buffers(remove_duplicate=False)
             of_first.update(f"{name}.{buffer}" for buffer, _ in buffers)
@@ -106,9 +116,10 @@ def collect(parts: Mapping[str, Any], each_rank: object, rank: int) -> Content:
         _require_plain(name, tensor)
     names = {id(tensor): name for name, tensor in tensors.items()}
     states = {
-        name: (kind_of(part), _taken_apart(nested[name], names)) for name, part in parts.items()
+        name: (kind_of(name, part), _taken_apart(nested[name], names))
+        for name, part in parts.items()
     }
-    own_nested = {own_key(rank): {"value": each_rank, "parts": own}}
+    own_nested = {own_key(rank): {VALUE: each_rank, PARTS: own}}
     own_flat, _ = _flattened(own_nested)
     own_tensors = {name: each for name, each in own_flat.items() if isinstance(each, torch.Tensor)}
     for name, tensor in own_tensors.items():
@@ -157,15 +168,11 @@ def _flattened(nested: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return dict(planner.state_dict), dict(planner.mappings)
 
 
-def _require_alike(name: str, part: Any) -> None:
-    if isinstance(part, Wrapped) and not part.strategy.ranks_stay_equal:
-        raise UnsupportedError(
-            f"{name}: with the strategy {part.strategy.describe()} each rank's optimizer has its own state: "
-            'switch("sync") before saving, or let every rank torch.save() its own state_dict()'
-        )
-
-
 def _require_plain(name: str, tensor: torch.Tensor) -> None:
+    if is_lazy(tensor):
+        raise UnsupportedError(
+            f"'{name}' has no shape and no data yet: pass a batch through the lazy module first"
+        )
     if hasattr(tensor, "__create_write_items__") or hasattr(tensor, "local_shards"):
         raise UnsupportedError(
             f"'{name}' is sharded, a {type(tensor).__name__}: rueda.checkpoint saves what every rank has as a whole. "
@@ -226,16 +233,24 @@ def names_in(value: Any) -> Iterator[str]:
 def pickled(what: str, value: object) -> bytes:
     """Pickles ``value``. Raises :class:`rueda.InvalidArgumentError` if pickle refuses it."""
     try:
-        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        return dumps(value)
     except Exception as error:  # whatever the object's own __reduce__ raises
         raise InvalidArgumentError(
             f"{what} cannot be pickled: {type(error).__name__}: {error}"
         ) from error
 
 
-def kind_of(part: Any) -> Kind:
-    """The kind of an object whose state is saved or loaded."""
+def kind_of(name: str, part: Any) -> Kind:
+    """The kind of an object whose state is saved or loaded.
+
+    Raises :class:`rueda.InvalidArgumentError` for an optimizer of parameters that have no shape yet.
+    """
     if isinstance(part, torch.optim.Optimizer):
+        for where, each in _parameters_of(part):
+            if is_lazy(each):
+                raise InvalidArgumentError(
+                    f"{name}: {where} has no shape yet: pass a batch through the lazy module first"
+                )
         shapes = [[tuple(each.shape) for each in group["params"]] for group in part.param_groups]
         return Kind(type(part).__name__, shapes)
     if isinstance(part, torch.nn.Module):
@@ -243,11 +258,31 @@ def kind_of(part: Any) -> Kind:
     return Kind(type(part).__name__)
 
 
+def require_loadable(name: str, part: Any, state: Any) -> None:
+    """Raises :class:`rueda.UnsupportedError` for a module or an optimizer into which nothing can be copied."""
+    tensors: Iterable[tuple[str, Any]] = ()
+    if isinstance(part, torch.nn.Module):
+        tensors = ((f"'{name}.{key}'", each) for key, each in state.items())
+    elif isinstance(part, torch.optim.Optimizer):
+        tensors = ((f"{name}: {where}", each) for where, each in _parameters_of(part))
+    for where, each in tensors:
+        if isinstance(each, torch.Tensor) and each.is_meta:
+            raise UnsupportedError(
+                f"{where} is on the device meta and has no memory: call the module's to_empty() before loading"
+            )
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
+    for number, group in enumerate(optimizer.param_groups):
+        for position, each in enumerate(group["params"]):
+            yield f"parameter {position} of group {number}", each
+
+
 def difference(
     name: str, part: Any, kind: Kind, state: Any, shapes: Mapping[str, tuple[Any, Any]]
 ) -> str | None:
     """Why a state cannot be loaded into a part; ``shapes``: extents and dtype of the checkpoint's tensors."""
-    own = kind_of(part)
+    own = kind_of(name, part)
     if own.name != kind.name:
         return f"{name}: the checkpoint has the state of a {kind.name}, but this is a {own.name}"
     if own.shapes is not None:
@@ -280,13 +315,15 @@ def _difference_of_groups(
 def _difference_of_modules(
     name: str, module: torch.nn.Module, state: Any, shapes: Mapping[str, tuple[Any, Any]]
 ) -> str | None:
-    mine = {
-        key: _told(value.shape, value.dtype) if isinstance(value, torch.Tensor) else "no tensor"
-        for key, value in module.state_dict().items()
-    }
     saved = {
         key: _told(*shapes[slot.name]) if isinstance(slot, Slot) else "no tensor"
         for key, slot in state.items()
+    }
+    mine = {
+        key: _told_in(value, shapes, state.get(key))
+        if isinstance(value, torch.Tensor)
+        else "no tensor"
+        for key, value in module.state_dict().items()
     }
     for each in (mine, saved):
         each.update({key: "extra state" for key in each if _is_extra(key)})
@@ -310,3 +347,12 @@ def _is_extra(key: object) -> bool:
 
 def _told(extents: Any, dtype: Any) -> str:
     return f"{str(dtype).removeprefix('torch.')}{list(extents)}"
+
+
+def _told_in(value: torch.Tensor, shapes: Mapping[str, tuple[Any, Any]], saved: Any) -> str:
+    """A module's tensor; that of a lazy module takes the shape of the ``saved`` one."""
+    if not is_lazy(value):
+        return _told(value.shape, value.dtype)
+    if isinstance(saved, Slot):
+        return _told(shapes[saved.name][0], value.dtype)
+    return f"{str(value.dtype).removeprefix('torch.')} of any shape"

@@ -21,7 +21,15 @@ from rueda.checkpoint.folder import sync
 from rueda.checkpoint.problems import CheckpointError
 from rueda.json_objects import read_object
 
-__all__ = ["MANIFEST", "CheckedFiles", "FileSum", "Manifest", "read_manifest", "verify"]
+__all__ = [
+    "MANIFEST",
+    "CheckedFiles",
+    "FileSum",
+    "Manifest",
+    "is_checkpoint",
+    "read_manifest",
+    "verify",
+]
 
 MANIFEST = "rueda.json"
 _VERSION = 1
@@ -133,6 +141,11 @@ class Manifest:
         with CheckedFiles().create_stream(folder / MANIFEST, "wb") as stream:
             stream.write(json.dumps(content, indent=1).encode())
         sync(folder)
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder is a checkpoint itself, wherever it is now, instead of a folder of checkpoints."""
+    return os.path.exists(folder / MANIFEST)
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -8,9 +8,11 @@ rename. So a folder with such a name is complete, whenever a process was killed.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ __all__ = [
     "Checkpoint",
     "absolute",
     "available",
+    "itself",
     "latest",
     "make",
     "publish",
@@ -33,6 +36,8 @@ __all__ = [
 
 _COMPLETE = re.compile(r"(\d{6,})-step-(\d+)", re.ASCII)
 _WRITING, _REMOVING = ".writing-", ".removing-"
+_log = logging.getLogger("rueda")
+_warned_of: set[Path] = set()  # folders with something that cannot be removed
 
 
 def absolute(folder: str | os.PathLike[str]) -> Path:
@@ -59,6 +64,12 @@ class Checkpoint:
     number: int
     step: int
     path: Path
+
+
+def itself(folder: Path, step: int) -> Checkpoint:
+    """The checkpoint that a folder is. ``number``: 0 if it no longer has a checkpoint's name."""
+    match = _COMPLETE.fullmatch(folder.name)
+    return Checkpoint(int(match[1]) if match else 0, step, folder)
 
 
 def available(folder: str | os.PathLike[str]) -> list[Checkpoint]:
@@ -142,21 +153,42 @@ def publish(written: Path, step: int) -> Checkpoint:
 
 
 def retain(folder: Path, keep: int) -> None:
-    """Removes all but the ``keep`` newest."""
-    for old in available(folder)[:-keep]:
-        remove(old.path)
+    """Removes all but the ``keep`` newest. Warns of those that cannot be removed."""
+    _try_to_remove(folder, [each.path for each in available(folder)[:-keep]])
 
 
 def remove_leftovers(written: Path) -> None:
-    """Removes what killed processes have left next to ``written``. No other job may be writing there."""
+    """Removes what killed processes have left next to ``written``. No other job may be writing there.
+
+    Warns of what cannot be removed, such as another user's.
+    """
     with suppress(FileNotFoundError):
-        for name in os.listdir(written.parent):
-            if name.startswith((_WRITING, _REMOVING)) and name != written.name:
-                remove(written.parent / name)
+        names = os.listdir(written.parent)
+        left = [each for each in names if each.startswith((_WRITING, _REMOVING))]
+        _try_to_remove(written.parent, [written.parent / n for n in left if n != written.name])
+
+
+def _try_to_remove(folder: Path, paths: Iterable[Path]) -> None:
+    """Removes all that can be removed; warns once for each folder, as every save tries again."""
+    for path in paths:
+        try:
+            remove(path)
+        except OSError as error:
+            if folder not in _warned_of:
+                _warned_of.add(folder)
+                _log.warning(
+                    "%s: %s cannot be removed and takes up space: %s; that is not told again for this folder",
+                    folder,
+                    path.name,
+                    error,
+                )
 
 
 def remove(path: Path) -> None:
-    """Removes a checkpoint, complete or not: first renames it, so that it can be neither found nor published."""
+    """Removes a checkpoint, complete or not: first renames it, so that it can be neither found nor published.
+
+    Raises ``OSError`` if it, or a part of it, remains.
+    """
     gone = path
     if not path.name.startswith(_REMOVING):
         gone = path.with_name(f"{_REMOVING}{path.name.removeprefix('.')}")
@@ -164,7 +196,10 @@ def remove(path: Path) -> None:
             path.rename(gone)
     if gone.is_symlink():  # somebody has moved the checkpoint, and keeps it
         gone.unlink(missing_ok=True)
-    shutil.rmtree(gone, ignore_errors=True)
+    failures: list[BaseException] = []
+    shutil.rmtree(gone, onerror=lambda act, where, info: failures.append(info[1]))
+    if failures and os.path.lexists(gone):
+        raise failures[0]
 
 
 def sync(folder: Path) -> None:

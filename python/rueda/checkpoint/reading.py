@@ -12,11 +12,20 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
-from rueda.checkpoint.content import Kind, difference, names_in, own_key, put_together
+from rueda.checkpoint.content import (
+    PARTS,
+    VALUE,
+    Kind,
+    difference,
+    is_of_value,
+    names_in,
+    own_key,
+    put_together,
+)
 from rueda.checkpoint.files import Manifest, read_manifest, verify
+from rueda.checkpoint.own_states import completed, of_other_ranks
 from rueda.checkpoint.problems import CheckpointError
-from rueda.checkpoint.snapshot import STATES
-from rueda.torch.compression_state import COMPRESSION_STATE
+from rueda.checkpoint.snapshot import PICKLED, STATES
 
 __all__ = ["Reading"]
 
@@ -24,10 +33,10 @@ __all__ = ["Reading"]
 class Reading:
     """One rank's reading of a checkpoint, with :meth:`verify` and then :meth:`read`.
 
-    ``differences``: why it does not fit; if there are any, the rest is not set. ``states``: of each part. ``extra``,
-    ``each_rank``: see :class:`Loaded`.
+    ``differences``: why it does not fit; if there are any, the rest is not set. ``states``: of each part.
+    :meth:`extra`, :meth:`each_rank`: see :class:`Loaded`.
 
-    Both methods raise :class:`CheckpointError` and ``OSError``.
+    All methods raise :class:`CheckpointError`; :meth:`verify` and :meth:`read` also ``OSError``.
     """
 
     def __init__(self, path: Path, rank: int, ranks: int) -> None:
@@ -37,10 +46,11 @@ class Reading:
         self._manifest: Manifest
         self._metadata: Metadata
         self._reader = FileSystemReader(path)
+        self._extra: bytes
+        self._own: list[dict[str, Any]] = []
+        self._of_values: dict[str, torch.Tensor] = {}
         self.differences: list[str] = []
         self.states: dict[str, Any] = {}
-        self.extra: Any = None
-        self.each_rank: list[Any] = []
 
     def verify(self) -> None:
         """Verifies this rank's part of the files: each is checked by one rank."""
@@ -49,30 +59,80 @@ class Reading:
         verify(self._path, names[self._rank :: self._ranks], self._manifest)
 
     def read(self, parts: Mapping[str, Any]) -> None:
-        """Reads the states of these parts, unless they do not fit."""
+        """Reads the states of these parts, unless they do not fit. Only what is asked for is unpickled."""
         self._metadata = self._reader.read_metadata()
         self._reader.set_up_storage_reader(self._metadata, True)
         own_keys = [own_key(rank) for rank in range(self._manifest.ranks)]
         entries = self._read(dict.fromkeys([STATES, *own_keys]))
-        saved = {name: pickle.loads(each) for name, each in entries[STATES]["states"].items()}
-        self.extra = pickle.loads(entries[STATES]["extra"])
-        self._compare(parts, saved)
+        there = entries[STATES]["states"]
+        saved = {
+            name: self._unpickled(f"the state '{name}'", there[name])
+            for name in parts
+            if name in there
+        }
+        self._extra = entries[STATES]["extra"]
+        self._compare(parts, saved, there)
         if self.differences:
             return
-        own = [pickle.loads(entries[key]) for key in own_keys]
-        values = [each["value"] for each in own]
-        # What compression has lost with another number of ranks is of no use here.
-        lost = own[self._rank]["parts"] if self._ranks == len(own) else {}
+        self._own = [
+            self._unpickled(f"what rank {rank} has saved", entries[key])
+            for rank, key in enumerate(own_keys)
+        ]
         states = {name: saved[name][1] for name in parts}
-        wanted = [*states.values(), *(lost[name] for name in states if name in lost), *values]
-        tensors = self._tensors({name for each in wanted for name in names_in(each)})
-        self.states = {name: put_together(state, tensors) for name, state in states.items()}
-        for name in states:
-            if name in lost:
-                self.states[name][COMPRESSION_STATE].update(put_together(lost[name], tensors))
-        self.each_rank = [put_together(value, tensors) for value in values]
+        names = {each for state in states.values() for each in names_in(state)}
+        of_values = {
+            name
+            for name, each in self._metadata.state_dict_metadata.items()
+            if isinstance(each, TensorStorageMetadata) and is_of_value(name)
+        }
+        tensors = self._tensors(names | of_values)
+        self._of_values = {name: tensors[name] for name in of_values}
+        for name, state in states.items():
+            self.states[name] = completed(put_together(state, tensors), self._own_of(name))
 
-    def _compare(self, parts: Mapping[str, Any], saved: Mapping[str, tuple[Kind, Any]]) -> None:
+    def extra(self) -> Any:
+        """Unpickles it."""
+        return self._unpickled("extra", self._extra)
+
+    def each_rank(self) -> list[Any]:
+        """Unpickles it."""
+        return [
+            put_together(
+                self._unpickled(f"each_rank of rank {rank}", own[PICKLED])
+                if PICKLED in own
+                else own[VALUE],  # of an earlier version
+                self._of_values,
+            )
+            for rank, own in enumerate(self._own)
+        ]
+
+    def _own_of(self, name: str) -> dict[str, Any]:
+        """What a part gets besides what all ranks share: what this rank has saved, if there are as many ranks."""
+        every = [own[PARTS].get(name, {}) for own in self._own]
+        # One after another: together, they may be as large as the model on each rank.
+        if self._ranks == len(every):
+            return self._with_tensors(every[self._rank])
+        return of_other_ranks(map(self._with_tensors, every))
+
+    def _with_tensors(self, state: dict[str, Any]) -> dict[str, Any]:
+        together: dict[str, Any] = put_together(state, self._tensors(set(names_in(state))))
+        return together
+
+    def _unpickled(self, what: str, content: bytes) -> Any:
+        try:
+            return pickle.loads(content)
+        except Exception as error:  # whatever its classes raise
+            raise CheckpointError(
+                f"{self._path}: {what} cannot be unpickled here: {type(error).__name__}: {error}",
+                path=str(self._path),
+            ) from error
+
+    def _compare(
+        self,
+        parts: Mapping[str, Any],
+        saved: Mapping[str, tuple[Kind, Any]],
+        there: Iterable[str],
+    ) -> None:
         shapes = {
             name: (each.size, each.properties.dtype)
             for name, each in self._metadata.state_dict_metadata.items()
@@ -82,20 +142,20 @@ class Reading:
             if name in saved:
                 found = difference(name, part, *saved[name], shapes)
             else:
-                there = ", ".join(sorted(saved)) or "none"
-                found = f"{name}: the checkpoint has no such state, but {there}"
+                others = ", ".join(sorted(there)) or "none"
+                found = f"{name}: the checkpoint has no such state, but {others}"
             if found is not None:
                 self.differences.append(found)
 
     def _tensors(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
-        flat = {}
+        flat: dict[str, Any] = {}
         for name in names:
             known = self._metadata.state_dict_metadata.get(name)
             if isinstance(known, TensorStorageMetadata):
                 flat[name] = torch.empty(known.size, dtype=known.properties.dtype, device="cpu")
             else:
                 self._raise_missing(name)
-        return self._read(flat)
+        return self._read(flat) if flat else {}
 
     def _read(self, flat: dict[str, Any]) -> dict[str, Any]:
         """Fills tensors, and replaces ``None`` by other values."""

@@ -16,11 +16,13 @@ from rueda import lifecycle
 from rueda.arguments import whole_number
 from rueda.checkpoint.agreement import WorldBeside, agree
 from rueda.checkpoint.content import collect, described
+from rueda.checkpoint.files import is_checkpoint
 from rueda.checkpoint.folder import Checkpoint, absolute, temporary
 from rueda.checkpoint.problems import CheckpointError, Problem, problem_of, raise_first
 from rueda.checkpoint.snapshot import Entries, Snapshot, Snapshots
+from rueda.checkpoint.strategies import fingerprint, require_same_parameters
 from rueda.checkpoint.writing import finish, write_share
-from rueda.errors import RuedaError
+from rueda.errors import InvalidArgumentError, RuedaError
 from rueda.errors import TimeoutError as RuedaTimeoutError
 
 __all__ = ["PendingSave", "save", "wait_for_save"]
@@ -92,7 +94,8 @@ def save(
     - ``step``: how many steps have been taken; not negative.
     - ``state``: what all ranks have in common, objects with ``state_dict()`` and ``load_state_dict()``, by names such
       as ``model`` and ``optimizer``. For modules' buffers (which may differ), their extra state and values other than
-      tensors, rank 0's are saved. What compression has lost of gradients is saved for each rank.
+      tensors, rank 0's are saved. What compression has lost of gradients is saved for each rank, and so is what the
+      strategy ``accumulate`` has added up for its next step.
     - ``extra``: any picklable object, from rank 0, such as an epoch.
     - ``each_rank``: any picklable object, from each rank, such as :func:`random_states`.
     - ``keep``: how many checkpoints to keep, including this one; older ones are removed once it is complete. All by
@@ -101,10 +104,10 @@ def save(
     If another save is in progress, waits for it first; only its own result says whether that succeeds.
 
     Raises on every rank :class:`rueda.InvalidArgumentError` for states that cannot be saved on one of them
-    (:class:`rueda.UnsupportedError` for sharded and sparse tensors, and for optimizers of :func:`rueda.torch.wrap`
-    whose strategy lets the ranks' states differ), :class:`rueda.MismatchError` if ranks pass different folders, steps
-    or states, :class:`rueda.PeerLostError` and other errors of collectives. Nothing has been written then. The result
-    reports all later errors.
+    (:class:`rueda.UnsupportedError` for sharded and sparse tensors, for optimizers of :func:`rueda.torch.wrap` whose
+    strategy lets the ranks' states differ, and for models while they differ by such a strategy),
+    :class:`rueda.MismatchError` if ranks pass different folders, steps or states, :class:`rueda.PeerLostError` and
+    other errors of collectives. Nothing has been written then. The result reports all later errors.
 
     Example::
 
@@ -168,20 +171,25 @@ class _Saver:
         rank, ranks = lifecycle.rank(), lifecycle.size()
         self.wait()
         problem: Exception | None = None
+        values = 0
         details: dict[str, object] = {"call": "save", "step": step, "keep": keep}
         try:
             path = absolute(folder)
             details["folder"] = str(path)
             step = whole_number("step", step, 0)
             keep = None if keep is None else whole_number("keep", keep, 1)
+            if rank == 0:
+                _require_no_checkpoint(path)
             content = collect(state, each_rank, rank)
             details |= described(content)
             entries = Entries.of(content, extra, rank)
+            values = fingerprint(state) if ranks > 1 else 0
         except Exception as error:  # every rank is told
             problem = error
-        own = (secrets.randbits(63), int(not self._beside.is_usable()))
+        own = (secrets.randbits(63), int(not self._beside.is_usable()), values)
         told = agree(details, problem, own)
-        if any(must_form for _, must_form in told):
+        require_same_parameters(state, [its for *_, its in told])
+        if any(must_form for _, must_form, _ in told):
             self._beside.form()
         pending = PendingSave(step, path)
         snapshot: Snapshot | Problem
@@ -244,6 +252,13 @@ class _Saver:
         except RuedaError as error:
             self._beside.close(f"a checkpoint has failed: {error}")
             raise CheckpointError(f"{what}: {error}", error.peer) from error
+
+
+def _require_no_checkpoint(folder: Path) -> None:
+    if is_checkpoint(folder):
+        raise InvalidArgumentError(
+            f"{folder} is a checkpoint itself: save into the folder of the run, such as {folder.parent}"
+        )
 
 
 def _not_saved(step: int) -> str:

@@ -19,13 +19,15 @@ from torch.distributed.checkpoint.planner import (
     WriteItemType,
 )
 
-from rueda.checkpoint.content import Content, own_key, pickled
+from rueda.checkpoint.content import PARTS, VALUE, Content, own_key, pickled
 from rueda.checkpoint.division import Piece, Shape, divide
 
-__all__ = ["STATES", "Entries", "Snapshot", "Snapshots"]
+__all__ = ["PICKLED", "STATES", "Entries", "Snapshot", "Snapshots"]
 
 # The entry with the structure of all parts and with the application's extra data.
 STATES = "rueda.states"
+# In a rank's own entry: its ``each_rank``, which is unpickled only where it is asked for.
+PICKLED = "pickled value"
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Entries:
     @staticmethod
     def of(content: Content, extra: object, rank: int) -> Entries:
         """Raises :class:`rueda.InvalidArgumentError` for objects that pickle refuses."""
-        structures: dict[str, Any] = {own_key(rank): pickled("each_rank", content.own)}
+        own = {PARTS: content.own[PARTS], PICKLED: pickled("each_rank", content.own[VALUE])}
+        structures: dict[str, Any] = {own_key(rank): pickled("a state of this rank", own)}
         if rank != 0:
             return Entries(structures, pickle.dumps({}))
         states = {

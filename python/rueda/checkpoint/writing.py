@@ -94,7 +94,7 @@ def finish(
         try:
             retain(complete.path.parent, keep)
         except OSError as error:
-            _log.warning("older checkpoints could not be removed: %s", error)
+            _log.warning("older checkpoints could not be looked for: %s", error)
     return complete, None
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import copy
 import errno
+import gc
 import logging
 import os
 import random
 import resource
 import shutil
+import sys
 import tempfile
 import threading
 import time
+import types
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +28,8 @@ import rueda.torch as rt
 import torch
 import torch.distributed.checkpoint as dcp
 from rueda.checkpoint.files import MANIFEST, read_manifest
+from rueda.checkpoint.folder import remove
+from rueda.checkpoint.reading import Reading
 from torch import nn
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from training import adam, batch, model, sgd, share
@@ -132,6 +138,62 @@ def check_any_state_comes_back_to_the_bit() -> None:
         assert [len(each["tensor"]) for each in loaded.each_rank] == list(range(rueda.size()))
 
 
+def check_any_dtype_comes_back_from_any_place() -> None:
+    """Also those that pickle itself loses."""
+    dtypes = [torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e8m0fnu]
+    tensors = [torch.arange(16, dtype=torch.uint8).view(each) for each in [*dtypes, torch.int16]]
+    part = Holder({"inside": (tensors, {"a set": {1}})})
+    with folder() as path:
+        own = tuple(tensors)
+        ck.save(path, 1, part=part, extra={"all": tensors}, each_rank=own).result(60)
+        again = Holder()
+        loaded = ck.load(path, part=again)
+        assert loaded is not None
+        assert same(again.state, part.state), again.state
+        assert same(loaded.extra, {"all": tensors}), loaded.extra
+        assert same(loaded.each_rank, [own] * rueda.size()), loaded.each_rank
+
+
+@contextlib.contextmanager
+def module_of_the_training() -> Iterator[Any]:
+    """A class that can be imported only within the block."""
+    name = "a_module_of_the_training"
+    made = types.ModuleType(name)
+    exec("class Settings:\n    pass", vars(made))
+    sys.modules[name] = made
+    try:
+        yield made.Settings
+    finally:
+        del sys.modules[name]
+
+
+def check_only_what_is_asked_for_is_unpickled() -> None:
+    missing = "ModuleNotFoundError: No module named 'a_module_of_the_training'"
+    with folder() as path:
+        net = model()
+        with module_of_the_training() as settings:
+            part = Holder({"settings": settings()})
+            own = {"of": settings(), "tensor": torch.ones(2)}
+            ck.save(path, 1, model=net, part=part, extra=settings(), each_rank=own).result(60)
+            assert isinstance(ck.load(path).extra, settings)
+        again = model(seed=9)
+        loaded = ck.load(path, model=again)
+        assert loaded is not None
+        assert "step=1" in repr(loaded)
+        assert bits(again.parameters()) == bits(net.parameters())
+        with parallel.raises(ck.CheckpointError, "extra cannot be unpickled", missing):
+            _ = loaded.extra
+        with parallel.raises(ck.CheckpointError, "each_rank of rank 0 cannot be", missing):
+            _ = loaded.each_rank
+        with parallel.raises(ck.CheckpointError, "the state 'part' cannot be", missing):
+            ck.load(path, model=again, part=Holder())
+        with parallel.raises(rueda.InvalidArgumentError, "no such state, but model, part"):
+            ck.load(path, sampler=Holder())
+        with module_of_the_training() as settings:
+            assert isinstance(loaded.extra, settings)
+            assert loaded.each_rank[-1]["tensor"].tolist() == [1, 1]
+
+
 def check_training_goes_on_as_if_nothing_had_happened() -> None:
     """During a save and after a load, the bits are those of an undisturbed run."""
     for make in (adam, sgd):
@@ -187,6 +249,75 @@ def check_what_compression_has_lost_is_each_ranks() -> None:
         assert any(bool(each.any()) for each in kept["residuals"].values())
         take_steps(again, other, range(3, 5))
         assert bits(again.parameters()) == bits(net.parameters())
+
+
+class Table(nn.Module):
+    """A layer with dense gradients beside two with sparse ones; no module tells of the second one's."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.dense = nn.Linear(3, 2)
+        self.rows = nn.Embedding(40, 3, sparse=True)
+        self.untold = nn.Parameter(torch.randn(30, 3))
+
+    def forward(self, chosen: torch.Tensor) -> torch.Tensor:
+        untold = nn.functional.embedding(chosen, self.untold, sparse=True)
+        return self.dense(self.rows(chosen) * untold).square().sum()
+
+
+def accumulate(net: nn.Module, optimizer: Any, steps: range) -> None:
+    for step in steps:
+        torch.manual_seed(100 * step + rueda.rank())
+        optimizer.zero_grad()
+        net(torch.randint(0, 30, (4,))).backward()
+        optimizer.step()
+
+
+def check_what_a_step_has_accumulated_is_each_ranks() -> None:
+    """Dense or sparse, wherever in the step it is saved; as long as there is nothing, nothing is written."""
+
+    def make(seed: int) -> tuple[nn.Module, Any]:
+        net = Table(seed)
+        return net, rt.wrap(net, torch.optim.SGD(net.parameters(), lr=0.1), "accumulate:3")
+
+    for at in (3, 4, 5):
+        with folder() as path:
+            net, optimizer = make(1)
+            accumulate(net, optimizer, range(at))
+            complete = ck.save(path, at, model=net, optimizer=optimizer).result(60)
+            names = dcp.FileSystemReader(complete.path).read_metadata().state_dict_metadata
+            own = [name for name in names if ".accumulated." in name and "dense" in name]
+            assert len(own) == (2 * rueda.size() if at > 3 else 0), own
+            assert not [name for name in names if "kept.sums" in name], list(names)
+            accumulate(net, optimizer, range(at, 9))
+            again, other = make(2)
+            ck.load(path, model=again, optimizer=other)
+            accumulate(again, other, range(at, 9))
+            assert bits(again.parameters()) == bits(net.parameters()), at
+
+
+def check_rows_that_were_accumulated_as_zeros_stay() -> None:
+    """An optimizer for sparse gradients changes the state of every row that a gradient has."""
+    ends = []
+    for resumes in (False, True):
+        with folder() as path:
+            net = nn.Embedding(20, 3, sparse=True)
+            nn.init.ones_(net.weight)
+            optimizer = rt.wrap(net, torch.optim.SparseAdam(net.parameters()), "accumulate:2")
+            for step in range(4):
+                if resumes and step == 3:
+                    ck.save(path, 3, model=net, optimizer=optimizer).result(60)
+                    net = nn.Embedding(20, 3, sparse=True)
+                    optimizer = rt.wrap(
+                        net, torch.optim.SparseAdam(net.parameters()), "accumulate:2"
+                    )
+                    ck.load(path, model=net, optimizer=optimizer)
+                optimizer.zero_grad()
+                (net(torch.tensor([0, 1 if step == 3 else 2])) * float(step < 2)).sum().backward()
+                optimizer.step()
+            ends.append(net.weight)
+    assert bits(ends[:1]) == bits(ends[1:])
 
 
 def check_buffers_are_those_of_rank_0() -> None:
@@ -319,6 +450,108 @@ def check_what_only_has_a_checkpoints_name_is_none() -> None:
         assert made.path.name == "000008-step-9", made
         assert [each.step for each in ck.available(path)] == [1, 9]
         assert (path / "000002-step-9").is_file()
+
+
+def check_the_folder_of_a_checkpoint() -> None:
+    """It loads as what it is, also where it was moved, and nothing is saved into it."""
+    with folder() as path:
+        net = model()
+        complete = ck.save(path, 5, model=net, extra="five").result(60)
+        loaded = ck.load(complete.path, model=model())
+        assert loaded is not None
+        assert (loaded.step, loaded.extra, loaded.path) == (5, "five", complete.path)
+        assert ck.load(complete.path, step=5).extra == "five"
+        with parallel.raises(ck.CheckpointError, "no checkpoint of step 4", "there are: 5"):
+            ck.load(complete.path, step=4)
+        with parallel.raises(rueda.InvalidArgumentError, "rank 0", f"{complete.path} is a checkpo"):
+            ck.save(complete.path, 6, model=net)
+        rueda.barrier()
+        if rueda.rank() == 0:
+            complete.path.rename(path / "best")
+        rueda.barrier()
+        assert ck.load(path / "best").step == 5
+
+
+def check_a_checkpoint_that_is_removed_while_it_is_read() -> None:
+    """As by another job with keep=1: the latest of the others is loaded, unless a step is asked for."""
+    verify = Reading.verify
+    removed: list[int] = []
+
+    def verify_what_goes(reading: Reading) -> None:
+        rueda.barrier(name="before it goes")
+        if rueda.rank() == 0 and len(removed) < 2:
+            remove(reading._path)
+        removed.append(1)
+        rueda.barrier(name="after it went")
+        verify(reading)
+
+    with folder() as path:
+        for step in (1, 2, 3, 4):
+            ck.save(path, step, extra=step).result(60)
+        Reading.verify = verify_what_goes
+        try:
+            assert ck.load(path).extra == 2
+            removed.clear()
+            with parallel.raises(ck.CheckpointError, "step 1 was not loaded: it was removed while"):
+                ck.load(path, step=1)
+        finally:
+            Reading.verify = verify
+        assert ck.load(path).extra == 2
+
+
+@contextlib.contextmanager
+def warnings_of_rank_0() -> Iterator[list[str]]:
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())
+    logger = logging.getLogger("rueda")
+    logger.addHandler(handler)
+    logger.setLevel(logging.WARNING)
+    try:
+        yield told
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.ERROR)
+
+
+def check_what_cannot_be_removed_is_told_once() -> None:
+    """As a file of another user; the checkpoints that come after it are saved nevertheless."""
+    rename, unlink = os.rename, os.unlink
+
+    def refuse_rename(source: Any, *others: Any, **options: Any) -> None:
+        if os.path.basename(source) == ".writing-step-3-00":
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(source))
+        rename(source, *others, **options)
+
+    def refuse_unlink(name: Any, **options: Any) -> None:
+        if str(name) == ".metadata":
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(name))
+        unlink(name, **options)
+
+    for refused in ("rename", "unlink"):
+        with folder() as path, warnings_of_rank_0() as told:
+            if rueda.rank() == 0 and refused == "rename":
+                (path / ".writing-step-3-00").mkdir(parents=True)
+            os.rename, os.unlink = (
+                (refuse_rename, unlink) if refused == "rename" else (rename, refuse_unlink)
+            )
+            try:
+                for step in (1, 2, 3):
+                    ck.save(path, step, keep=1).result(60)
+            finally:
+                os.rename, os.unlink = rename, unlink
+            assert [each.step for each in ck.available(path)] == [3]
+            left = {each for each in os.listdir(path) if each.startswith(".")}
+            rueda.barrier()
+            if refused == "rename":
+                assert left == {".writing-step-3-00"}, left
+            else:
+                assert left == {f".removing-00000{n}-step-{n}" for n in (1, 2)}, left
+            if rueda.rank() == 0:
+                (line,) = told
+                assert f"{path}: " in line, line
+                assert "cannot be removed" in line, line
+                assert "Operation not permitted" in line, line
 
 
 def check_saves_in_and_out_of_inference_mode() -> None:
@@ -477,6 +710,8 @@ def check_what_cannot_be_saved_is_refused_by_all() -> None:
         for step in (-1, 1.5, None):
             with parallel.raises(rueda.InvalidArgumentError, where, f"step={step}"):
                 ck.save(path, step if last else 1)
+        with parallel.raises(rueda.InvalidArgumentError, where, "step='5' is not a whole number"):
+            ck.load(path, step="5" if last else 1)
         with parallel.raises(rueda.InvalidArgumentError, where, "NoneType"):
             ck.save(None if last else path, 1)
         for act in (lambda name: ck.save(name, 1), ck.load):
@@ -492,11 +727,14 @@ def check_an_optimizer_whose_ranks_differ_is_refused_by_all() -> None:
     """Until it switches to a strategy that keeps them equal."""
     with folder() as path:
         net = model()
-        optimizer = rt.wrap(net, adam(list(net.parameters())), strategy="local:3")
+        plain = adam(list(net.parameters()))
+        optimizer = rt.wrap(net, plain, strategy="local:3")
         train(net, optimizer, range(2))
         told = "rank 0: optimizer: with the strategy LocalSGD(period=3) each rank's optimizer has its own state"
         with parallel.raises(rueda.UnsupportedError, told, 'switch("sync")', "torch.save()"):
             ck.save(path, 2, model=net, optimizer=optimizer)
+        with parallel.raises(rueda.UnsupportedError, told):
+            ck.save(path, 2, optimizer=plain)
         assert not path.exists()
         parallel.still_works()
         for strategy in ("sync", "accumulate:2"):
@@ -511,6 +749,41 @@ def check_an_optimizer_whose_ranks_differ_is_refused_by_all() -> None:
             assert bits(again.parameters()) == bits(net.parameters())
 
 
+def check_a_model_whose_ranks_differ_is_refused_by_all() -> None:
+    """As long as they do; copies of it, and other models, are none of the strategy's business."""
+    with folder() as path:
+        net = model()
+        optimizer = rt.wrap(net, adam(list(net.parameters())), strategy="local:3")
+        ck.save(path, 0, model=net).result(60)
+        train(net, optimizer, range(2))
+        average = copy.deepcopy(net)
+        if rueda.size() > 1:
+            told = "model: with the strategy LocalSGD(period=3) each rank's parameters are its own"
+            with parallel.raises(rueda.UnsupportedError, told, "consolidate()"):
+                ck.save(path, 2, model=net)
+            with parallel.raises(rueda.UnsupportedError, told):
+                ck.save(path, 2, other=model(), model=nn.Sequential(net, nn.Linear(1, 1)))
+            assert [each.step for each in ck.available(path)] == [0]
+            parallel.still_works()
+        ck.save(path, 2, average=average, other=model()).result(60)
+        optimizer.consolidate()
+        complete = ck.save(path, 2, model=net).result(60)
+        train(net, optimizer, range(2, 3))  # to the end of the period
+        ck.save(path, 3, model=net).result(60)
+        again = model(seed=9)
+        assert ck.load(path, model=again).step == 3
+        assert bits(again.parameters()) == bits(net.parameters())
+        assert ck.load(path, step=2, model=again).path == complete.path
+        train(net, optimizer, range(3, 4))
+        optimizer.switch("sync")
+        ck.save(path, 4, model=net, optimizer=optimizer).result(60)
+        known = weakref.ref(optimizer._rueda_replica)
+        optimizer.close()
+        del optimizer
+        gc.collect()
+        assert known() is None, "what the application has dropped is kept"
+
+
 def check_a_folder_that_cannot_be_written() -> None:
     with folder() as path:
         if rueda.rank() == 0:
@@ -523,6 +796,8 @@ def check_a_folder_that_cannot_be_written() -> None:
         assert (error.peer, error.errno) == (0, errno.ENOTDIR), (error.peer, error.errno)
         with parallel.raises(ck.CheckpointError, "no checkpoint was loaded", "rank 0", str(path)):
             ck.load(path)
+        with parallel.raises(ck.CheckpointError, "no checkpoint was loaded", "rank 0", "null byte"):
+            ck.load(f"{path}\0", model=model())
         with parallel.raises(ck.CheckpointError, "step 1 was not saved", "rank 0", "null byte"):
             ck.save(f"{path}\0", 1).result(60)
         parallel.still_works()
@@ -777,6 +1052,32 @@ def check_another_model_or_optimizer_is_refused_by_all() -> None:
             assert bits(net.parameters()) == good
         parallel.still_works()
         ck.load(path, **parts)
+
+
+def check_modules_without_memory() -> None:
+    """Those on the device meta are refused; lazy ones take the shapes of what is loaded, as with torch."""
+    with folder() as path:
+        net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+        ck.save(path, 1, model=net, optimizer=adam(list(net.parameters()))).result(60)
+        with torch.device("meta"):
+            empty = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+        with parallel.raises(rueda.UnsupportedError, "'model.0.weight' is on the device meta"):
+            ck.load(path, model=empty)
+        told = "optimizer: parameter 0 of group 0 is on the device meta"
+        with parallel.raises(rueda.UnsupportedError, told):
+            ck.load(path, optimizer=adam(list(empty.parameters())))
+
+        lazy = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
+        with parallel.raises(rueda.UnsupportedError, "'model.0.weight' has no shape"):
+            ck.save(path, 2, model=lazy)
+        with parallel.raises(rueda.InvalidArgumentError, "parameter 0 of group 0 has no shape"):
+            ck.load(path, model=lazy, optimizer=sgd(list(lazy.parameters())))
+        ck.load(path, model=lazy)
+        assert same(dict(lazy.state_dict()), dict(net.state_dict()))
+        wide = nn.Sequential(nn.LazyLinear(3).double(), nn.BatchNorm1d(3), nn.LazyLinear(2))
+        told = "'0.weight' is float32[3, 4] in the checkpoint, and float64[3, 4] in this model"
+        with parallel.raises(rueda.InvalidArgumentError, told, "float32 of any shape"):
+            ck.load(path, model=wide)
 
 
 def check_a_part_that_refuses_its_state_is_told_by_all() -> None:

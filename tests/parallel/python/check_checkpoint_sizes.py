@@ -8,6 +8,7 @@ import sys
 import parallel
 import rueda
 import rueda.checkpoint as ck
+import rueda.torch as rt
 import torch
 
 torch.manual_seed(3)
@@ -53,6 +54,41 @@ def check_loading() -> None:
     ck.save(again, 4, **parts, extra=digest()).result(60)
     take_step(4)
     assert ck.load(again, **parts).extra == digest()
+
+
+def accumulating() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    """A model whose step is the mean gradient of two batches, with dense and sparse gradients."""
+    net = torch.nn.ModuleDict({"rows": torch.nn.Embedding(12, 2, sparse=True)})
+    net["dense"] = torch.nn.Linear(2, 1)
+    for each in net.parameters():
+        torch.nn.init.ones_(each)
+    return net, rt.wrap(net, torch.optim.SGD(net.parameters(), lr=1.0), "accumulate:2")
+
+
+def check_saving_within_a_step() -> None:
+    """Each rank has another gradient: of row r, r + 1 times."""
+    net, optimizer = accumulating()
+    chosen = torch.tensor([rueda.rank()] * (rueda.rank() + 1))
+    net["dense"](net["rows"](chosen)).sum().backward()
+    optimizer.step()
+    ck.save(f"{sys.argv[1]}/within", 1, model=net, optimizer=optimizer).result(60)
+
+
+def check_loading_within_a_step() -> None:
+    """The step has the mean of what the ranks had summed, however many they were."""
+    net, optimizer = accumulating()
+    loaded = ck.load(f"{sys.argv[1]}/within", model=net, optimizer=optimizer)
+    assert loaded is not None
+    ranks = len(loaded.each_rank)
+    optimizer.zero_grad()
+    (net["dense"](net["rows"](torch.tensor([0]))).sum() * 0.0).backward()
+    optimizer.step()  # which is that of two batches
+    counts = torch.zeros(12)
+    counts[:ranks] = torch.arange(1.0, ranks + 1)
+    mean = counts / ranks / 2
+    torch.testing.assert_close(net["rows"].weight, (1 - mean)[:, None].expand(12, 2))
+    torch.testing.assert_close(net["dense"].weight, (1 - mean.sum()).expand(1, 2))
+    assert net["rows"].weight.grad.layout == torch.sparse_coo
 
 
 if __name__ == "__main__":

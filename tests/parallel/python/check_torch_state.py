@@ -145,6 +145,23 @@ def check_optimizers_that_differ() -> None:
     parallel.still_works()
 
 
+def check_objects_with_tensors_of_any_dtype() -> None:
+    """Also in objects that only cloudpickle takes."""
+    content = torch.arange(16, dtype=torch.uint8)
+    for dtype in (torch.uint16, torch.uint64, torch.complex32, torch.float8_e4m3fn, torch.float32):
+        sent = nn.Parameter(content.view(dtype), requires_grad=False)
+        things = {"all": [sent, sent.data], "shape": (sent.data.view(-1, 1),)}
+        received = rueda.broadcast_object(things if rueda.rank() == 0 else None)
+        for each in (*received["all"], *received["shape"]):
+            assert each.dtype == dtype
+            assert torch.equal(each.view(-1).view(torch.uint8), content)
+        assert isinstance(received["all"][0], nn.Parameter)
+        call = rueda.broadcast_object((lambda sent=sent: sent) if rueda.rank() == 0 else None)
+        for each in (call(), *rueda.allgather_object(sent.data)):
+            assert each.dtype == dtype
+            assert torch.equal(each.view(torch.uint8), content)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     parallel.run(globals())

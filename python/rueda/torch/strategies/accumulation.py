@@ -11,11 +11,10 @@ import torch
 from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.torch.shards import local_of
 from rueda.torch.sparse import no_rows
-from rueda.torch.strategies.named import load
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy, at_least
 
-__all__ = ["GradientAccumulation"]
+__all__ = ["GradientAccumulation", "MeanOfSums", "apart"]
 
 
 @dataclass
@@ -125,29 +124,103 @@ class GradientAccumulation(Strategy):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        sparse = {
-            name: each.sparse_dim()
-            for name, each in self._sums.items()
-            if each.layout == torch.sparse_coo
-        }
-        state = {
-            "sums": {n: each.to_dense() for n, each in self._sums.items()},
-            "taken": self._taken,
-        }
-        return {**state, "sparse": sparse} if sparse else state
+        sums: dict[str, torch.Tensor] = {}
+        sparse: dict[str, Any] = {}
+        for name, each in self._sums.items():
+            if each.layout == torch.sparse_coo:
+                sparse[name] = _packed(each)
+            else:
+                sums[name] = each
+        return {"sums": sums, "taken": self._taken, **({"sparse": sparse} if sparse else {})}
 
+    @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._add_sums(state["sums"])
-        sums = {name: each.to_dense() for name, each in self._sums.items()}
-        load(sums, {**sums, **state["sums"]})
-        dimensions = {
-            name: each.sparse_dim()
-            for name, each in self._sums.items()
-            if each.layout == torch.sparse_coo
-        } | state.get("sparse", {})
-        for name, each in sums.items():
-            is_sparse = name in dimensions
-            self._sums[name] = each.to_sparse(dimensions[name]) if is_sparse else each
-            if each.any():
+        found = _sums_in(state)
+        self._add_sums(found)
+        for name, each in found.items():
+            mine = self._sums.get(name)
+            if mine is None or mine.shape != each.shape:
+                raise ValueError(
+                    f"the state belongs to other parameters than {', '.join(self._sums)}"
+                )
+            self._sums[name] = each.detach().to(mine.device, mine.dtype, copy=True)
+            if each._nnz() if each.layout == torch.sparse_coo else each.any():
                 self._untouched.discard(name)
         self._taken = int(state["taken"])
+
+
+class MeanOfSums:
+    """The mean of what ranks have accumulated, with which any number of ranks goes on to the same step.
+
+    Example::
+
+        >>> from rueda.torch.strategies.accumulation import MeanOfSums
+        >>> mean = MeanOfSums()
+        >>> for number in (1.0, 3.0):
+        ...     mean.add({"sums": {"weight": torch.tensor([number])}})
+        >>> mean.state()
+        {'sums': {'weight': tensor([2.])}, 'sparse': {}}
+    """
+
+    def __init__(self) -> None:
+        self._totals: dict[str, torch.Tensor] = {}
+        self._ranks = 0
+
+    def add(self, own: dict[str, Any]) -> None:
+        """Takes a rank's sums, as :func:`apart` has returned them."""
+        self._ranks += 1
+        for name, each in _sums_in(own).items():
+            total = self._totals.get(name)
+            if total is None:
+                self._totals[name] = each.clone()
+            elif total.layout == each.layout == torch.sparse_coo:
+                self._totals[name] = (total + each).coalesce()
+            else:
+                self._totals[name] = total.to_dense() + each.to_dense()
+
+    def state(self) -> dict[str, Any]:
+        """The mean, like a rank's sums."""
+        sums: dict[str, Any] = {}
+        sparse: dict[str, Any] = {}
+        for name, each in self._totals.items():
+            mean = each / self._ranks
+            if mean.layout == torch.sparse_coo:
+                sparse[name] = _packed(mean)
+            else:
+                sums[name] = mean
+        return {"sums": sums, "sparse": sparse}
+
+
+def apart(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A strategy's state, divided into what all ranks share and this rank's sums, if it has any.
+
+    Before the first batch of a step all are zero: dense ones are left out.
+    """
+    if not {"sums", "taken"} <= state.keys():
+        return state, {}
+    shared = {key: each for key, each in state.items() if key not in ("sums", "sparse")}
+    sums = state["sums"] if state["taken"] else {}
+    return shared, {"sums": sums, "sparse": state.get("sparse", {})}
+
+
+def _packed(total: torch.Tensor) -> dict[str, Any]:
+    """A sparse tensor, as a state keeps it."""
+    total = total.coalesce()
+    return {
+        "indices": total.indices(),
+        "values": total.values(),
+        "shape": list(total.shape),
+    }
+
+
+def _sums_in(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The sums of a state by their parameters' names; in older ones all are dense, with the sparse dimensions."""
+    sums: dict[str, torch.Tensor] = dict(state["sums"])
+    for name, each in state.get("sparse", {}).items():
+        if isinstance(each, int):
+            sums[name] = sums[name].to_sparse(each)
+        else:
+            sums[name] = torch.sparse_coo_tensor(
+                each["indices"], each["values"], each["shape"], check_invariants=True
+            ).coalesce()
+    return sums

@@ -25,10 +25,11 @@ from rueda.torch.shards import as_placed, is_cut, like, local_of
 from rueda.torch.sparse import sparse_allreduce_async
 from rueda.torch.strategies.named import Named, assign
 
-__all__ = ["Averaging", "Meeting", "Replica"]
+__all__ = ["Averaging", "Meeting", "Replica", "replicas_of"]
 
 # Far from the tags that programs use for their own messages.
 _FIRST_TAG = 0x5275_6564 << 31
+_replicas: weakref.WeakSet[Replica] = weakref.WeakSet()
 
 
 class Averaging:
@@ -129,6 +130,7 @@ class Replica:
         self.prefix = prefix  # of operation names
         self._begun = 0
         self.begin()
+        _replicas.add(self)
 
     def begin(self, steps: int = 0, batches: int = 0) -> None:
         """Notes that a strategy starts, or continues from a saved state with these counts; on all ranks alike."""
@@ -341,3 +343,9 @@ class Replica:
             send_async(each.detach().cpu(), partner, tag, where) for each in tensors.values()
         ]
         return Meeting(received, pending, {name: each.device for name, each in tensors.items()})
+
+
+def replicas_of(parameters: Iterable[torch.Tensor]) -> list[Replica]:
+    """Those, still in use, that have any of these parameters."""
+    wanted = set(parameters)
+    return [each for each in list(_replicas) if not wanted.isdisjoint(each.known)]
