@@ -372,6 +372,41 @@ def test_ranks_that_are_others_in_ruedas_world(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("late", [0, 2])
+def test_a_rank_that_comes_too_late_to_the_first_group(late: int, tmp_path: Path) -> None:
+    """Also the late one is told at once."""
+    launch(
+        TORCHRUN,
+        3,
+        f"""
+        import os, sys, time, torch.distributed as dist, rueda, rueda.torch.c10d
+        from datetime import timedelta
+        from pathlib import Path
+
+        def wait_for(ranks):
+            while not all((Path({str(tmp_path)!r}) / str(peer)).exists() for peer in ranks):
+                time.sleep(0.1)
+
+        rank = int(os.environ["RANK"])
+        others = {{0, 1, 2}} - {{{late}}}
+        if rank == {late}:
+            wait_for(others)
+        begun = time.monotonic()
+        try:
+            dist.init_process_group("rueda", timeout=timedelta(seconds=5))
+        except rueda.TimeoutError as error:
+            told = "rank {late} has not come to form the process group within 5 s. Timed out waiting 5000ms"
+            assert (str(error), error.peer) == (told, {late}), error
+            assert rank != {late} or time.monotonic() - begun < 4
+        else:
+            sys.exit("was accepted")
+        (Path({str(tmp_path)!r}) / str(rank)).touch()
+        wait_for([{late}])  # torchrun would end it
+        """,
+        tmp_path,
+    )
+
+
 def test_without_a_launcher() -> None:
     """The error is torch's own and names the missing variables."""
     ended = alone("import torch.distributed as d, rueda.torch.c10d; d.init_process_group('rueda')")

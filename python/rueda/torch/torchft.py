@@ -93,7 +93,7 @@ def _open(store: Store, rank: int, size: int, timeout: timedelta) -> int:
     options = private_options(timeout)
     if size == 1:
         return open_world(0, 1, "", "", -1, options)
-    with arranged(store, rank, size, options) as meeting:
+    with arranged(store, rank, size, options, timeout) as meeting:
         return open_world(
             rank, size, meeting.address, meeting.secret, meeting.listener, meeting.options
         )

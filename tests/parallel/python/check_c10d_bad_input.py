@@ -30,6 +30,93 @@ def check_shapes_that_differ() -> None:
     still_works()
 
 
+def check_shapes_that_differ_with_as_many_elements() -> None:
+    """The errors show the shapes that the ranks have passed."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    shape = (3, 2) if rank == 1 else (2, 3)
+    one = torch.ones(shape)
+    each = [torch.ones(shape) for _ in range(size)]
+    of_root = each if rank == 0 else None
+    told = (": shape differs between ranks: [2, 3] on ", ", [3, 2] on rank 1")
+    for begin in (
+        lambda later: dist.all_gather(each, one, async_op=later),
+        lambda later: dist.gather(one, of_root, 0, async_op=later),
+        lambda later: dist.scatter(one, of_root, 0, async_op=later),
+        lambda later: dist.reduce_scatter(one, each, async_op=later),
+    ):
+        with raises(rueda.MismatchError, *told):
+            begin(False)
+        still_works()
+        work = begin(True)
+        with raises(rueda.MismatchError, *told):
+            work.wait()
+        error = work.exception()
+        assert isinstance(error, rueda.MismatchError)
+        assert (error.field, error.values) == ("shape", ("[2, 3]", "[3, 2]"))
+        still_works()
+
+
+def check_outputs_of_another_shape_with_as_many_elements() -> None:
+    for shape, other in (((2, 3), (3, 2)), ((6,), (2, 3)), ((), (1,))):
+        outputs_must_have(shape, other)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    # One tensor for all ranks may be stacked or concatenated.
+    for form in ((size * 2, 3), (size, 2, 3), (size * 6,)):
+        whole = torch.zeros(form)
+        dist.all_gather_into_tensor(whole, torch.full((2, 3), rank + 1.0))
+        assert whole.all()
+        dist.reduce_scatter_tensor(torch.zeros(2, 3), whole)
+    # All shapes without elements are alike.
+    dist.all_gather([torch.empty(0) for _ in range(size)], torch.empty(0, 3))
+    still_works()
+
+
+def outputs_must_have(shape: tuple[int, ...], other: tuple[int, ...]) -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    given = torch.ones(shape)
+    right, wrong = ([torch.zeros(each) for _ in range(size)] for each in (shape, other))
+    one_wrong = [*right[:-1], torch.zeros(other)]
+    bad, is_root = rank == 1, rank == 0
+    output = torch.zeros(other if bad else shape)
+    told = (str(list(shape)), str(list(other)))
+    for begin in (
+        lambda: dist.all_gather(wrong if bad else right, given),
+        lambda: dist.gather(given, wrong if is_root else None, 0),
+        lambda: dist.gather(given, one_wrong if is_root else None, 0),
+        lambda: dist.scatter(torch.zeros(shape), wrong if is_root else None, 0),
+        lambda: dist.scatter(torch.zeros(shape), one_wrong if is_root else None, 0),
+        lambda: dist.reduce_scatter(output, right),
+    ):
+        with raises(rueda.InvalidArgumentError, *told):
+            begin()
+        still_works()
+    # For the last rank it is the own output; the others expect what it does not send.
+    with raises(rueda.InvalidArgumentError, f"rank {size - 1} sends", *told):
+        dist.all_gather(one_wrong, given)
+    still_works()
+    assert not any(each.any() for each in (output, *right, *wrong))
+
+
+def check_lists_of_outputs_that_are_uneven_on_one_rank() -> None:
+    """The error says so, and nothing of how they are passed."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    sizes = [2] * (size - 1) + [3] if rank == 1 else [2] * size
+    for asynchronous in (False, True):
+        with raises(
+            rueda.MismatchError,
+            ": shape differs between ranks: outputs of shape [2] on ",
+            "outputs of unequal shapes on rank 1",
+        ):
+            outputs = [torch.empty(n) for n in sizes]
+            work = dist.all_gather(outputs, torch.ones(sizes[rank]), async_op=asynchronous)
+            if asynchronous:
+                work.wait()
+        still_works()
+    with raises(rueda.MismatchError, f"{2 * size + 1} elements for all ranks", "[2] on"):
+        dist.reduce_scatter(torch.empty(sizes[rank]), [torch.ones(n) for n in sizes])
+    still_works()
+
+
 def check_tensors_that_one_rank_cannot_write() -> None:
     """All ranks get errors that torch would raise afterwards only, or on one rank only."""
     rank = dist.get_rank()
@@ -183,6 +270,22 @@ def check_uneven_outputs_of_which_only_one_rank_knows() -> None:
         still_works()
 
 
+def check_uneven_outputs_whose_shape_only_one_rank_mistakes() -> None:
+    """As many elements have come as rank 0 expects."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    right = [(2, 1 + r) for r in range(size)]
+    wrong = [*right[:-1], (1 + size - 1, 2)]
+    outputs = [torch.zeros(shape) for shape in (wrong if rank == 0 else right)]
+    if rank == 0:
+        with raises(rueda.MismatchError, "shapes", str([list(shape) for shape in right])):
+            dist.all_gather(outputs, torch.ones(right[rank]))
+        assert not any(output.any() for output in outputs)
+    else:
+        dist.all_gather(outputs, torch.ones(right[rank]))
+        assert all(output.all() for output in outputs)
+    still_works()
+
+
 def check_lists_of_which_one_rank_has_too_few_or_too_many() -> None:
     """An error in one rank's lists reaches all, and at once."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -313,6 +416,22 @@ def check_groups_that_differ() -> None:
             dist.new_group(wanted)
     else:
         dist.new_group(wanted)
+    still_works()
+    still_works(dist.new_group())
+
+
+def check_a_group_to_which_a_rank_comes_too_late() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    late = size - 1
+    timeout = timedelta(seconds=1)
+    if rank == late:
+        time.sleep(3)
+        with raises(rueda.TimeoutError, "within 1 s"):
+            dist.new_group(timeout=timeout)
+    else:
+        told = f"rank {late} has not come to form the process group within 1 s. Timed out waiting 1000ms"
+        with raises(rueda.TimeoutError, told):
+            dist.new_group(timeout=timeout)
     still_works()
     still_works(dist.new_group())
 

@@ -256,6 +256,23 @@ def check_broadcast_and_reduce() -> None:
         assert all(torch.equal(part, of(r)) for r, part in enumerate(parts))
 
 
+def check_what_autograd_has_saved() -> None:
+    """It notices that a collective has written there, and a clone leaves it alone."""
+    rank, size = members()
+    for copies in (False, True):
+        weights = torch.full((2,), rank + 1.0, requires_grad=True)
+        loss = weights.square().mean().sqrt()
+        shown = loss.detach().clone() if copies else loss.detach()
+        dist.all_reduce(shown)
+        assert shown.item() == size * (size + 1) / 2
+        if copies:
+            loss.backward()
+            torch.testing.assert_close(weights.grad, torch.full((2,), 0.5))
+        else:
+            with raises(RuntimeError, "modified by an inplace operation"):
+                loss.backward()
+
+
 def check_gathers() -> None:
     rank, size = members()
     for shape in [(), (0,), (3,), (2, 5), (9001,)]:
@@ -274,6 +291,16 @@ def check_gathers() -> None:
     uneven = [torch.empty(r) for r in range(size)]
     dist.all_gather(uneven, torch.full((rank,), float(rank)))
     assert all(torch.equal(uneven[r], torch.full((r,), float(r))) for r in range(size))
+    for shape in (
+        (),
+        (1, 2),
+        (1, 1, 1, 1, 1, 2, 1, 2),
+        (0, 3),
+    ):  # on the last rank, others on the rest
+        shapes = [(r, 3) for r in range(size - 1)] + [shape]
+        uneven = [torch.empty(each) for each in shapes]
+        dist.all_gather(uneven, of(rank, shapes[rank]))
+        assert all(torch.equal(uneven[r], of(r, shapes[r])) for r in range(size))
     flat = torch.empty(size * 3, dtype=torch.int64)
     dist.all_gather_into_tensor(flat, of(rank, (3,), torch.int64))
     assert torch.equal(flat, torch.cat([of(r, (3,), torch.int64) for r in range(size)]))

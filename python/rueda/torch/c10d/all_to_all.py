@@ -13,13 +13,14 @@ from rueda import _native, dtypes
 from rueda.adapter import Refusal, View
 from rueda.errors import MismatchError
 from rueda.torch.c10d.arguments import (
+    Target,
     as_refusal,
-    flatten,
     hand_out,
     hand_out_usual,
     only,
     read,
     read_flat,
+    read_rows,
     require_like,
     result_memory,
     root_of,
@@ -29,6 +30,7 @@ from rueda.torch.c10d.arguments import (
 from rueda.torch.c10d.keywords import also_named
 from rueda.torch.c10d.operations import Operations
 from rueda.torch.c10d.placement import placement_of
+from rueda.torch.c10d.shapes import are_alike, as_rows
 from rueda.torch.compiling import never_compiled
 from rueda.torch.tensors import usual_memory_of
 
@@ -39,7 +41,7 @@ __all__ = ["AllToAll"]
 class AllToAll(Operations):
     """gather, scatter and alltoall in all their forms, each implemented as a Rueda all-to-all.
 
-    Sizes may differ, but each pair of ranks must agree on how much one sends the other.
+    In alltoall sizes may differ, but each pair of ranks must agree on how much one sends the other.
     """
 
     @also_named(input_tensor="input_tensors", root="opts")
@@ -65,13 +67,18 @@ class AllToAll(Operations):
         rows = [int(rank == root) for rank in range(self.size())]
         expected = [int(is_root)] * self.size()
 
-        def source() -> tuple[torch.Tensor, View]:
+        def source(targets: list[Target]) -> tuple[torch.Tensor, View]:
             counts = [output.numel() for output in outputs]
             if is_root and counts != [tensor.numel()] * self.size():
                 raise Refusal(
                     f"gather has outputs of {counts} elements for {self.size()} ranks that send {tensor.numel()} each"
                 )
-            return read(read(tensor)[0].reshape(1, -1))
+            given, view = read(tensor)
+            if is_root:
+                _require_shape(
+                    view.shape, [target.view.shape for target in targets], "gather", "outputs"
+                )
+            return given, as_rows(view, 1, view.shape)
 
         return self._alltoall("gather", source, rows, outputs, expected, options)
 
@@ -98,11 +105,11 @@ class AllToAll(Operations):
         rows = [int(is_root)] * self.size()
         expected = [int(rank == root) for rank in range(self.size())]
 
-        def source() -> tuple[torch.Tensor, View]:
+        def source(targets: list[Target]) -> tuple[torch.Tensor, View]:
+            shape = targets[0].view.shape
             if not is_root:
-                return read(
-                    torch.empty((0, output.numel()), dtype=output.dtype, device=output.device)
-                )
+                given, view = read(torch.empty(0, dtype=output.dtype, device=output.device))
+                return given, as_rows(view, 0, shape)
             if len(inputs) != self.size():
                 raise Refusal(f"scatter has {len(inputs)} tensors for {self.size()} ranks")
             if any(tensor.numel() != output.numel() for tensor in inputs):
@@ -110,7 +117,9 @@ class AllToAll(Operations):
                     f"scatter has tensors of {[tensor.numel() for tensor in inputs]} elements for outputs of "
                     f"{output.numel()}"
                 )
-            return read(flatten(inputs).view(self.size(), -1))
+            given, view = read_rows(inputs)
+            _require_shape(shape, [each.shape for each in inputs], "scatter", "tensors")
+            return given, as_rows(view, self.size(), shape)
 
         return self._alltoall("scatter", source, rows, [output], expected, options)
 
@@ -125,7 +134,7 @@ class AllToAll(Operations):
         rows = [tensor.numel() for tensor in input_tensors]
         expected = [tensor.numel() for tensor in output_tensors]
 
-        def source() -> tuple[torch.Tensor, View]:
+        def source(_: list[Target]) -> tuple[torch.Tensor, View]:
             if not len(rows) == len(expected) == self.size():
                 raise Refusal(
                     f"there are {len(rows)} inputs and {len(expected)} outputs for {self.size()} ranks"
@@ -171,7 +180,9 @@ class AllToAll(Operations):
                 return self._all_to_all_usual(
                     output, target, expected, input, source, sent, options
                 )
-        return self._alltoall("all-to-all", lambda: read(input), sent, [output], expected, options)
+        return self._alltoall(
+            "all-to-all", lambda _: read(input), sent, [output], expected, options
+        )
 
     def _all_to_all_usual(
         self,
@@ -212,7 +223,7 @@ class AllToAll(Operations):
     def _alltoall(
         self,
         what: str,
-        source_of: Callable[[], tuple[torch.Tensor, View]],
+        source_of: Callable[[list[Target]], tuple[torch.Tensor, View]],
         rows: list[int],
         outputs: Sequence[torch.Tensor],
         expected: list[int],
@@ -221,8 +232,8 @@ class AllToAll(Operations):
         """Sends ``rows[r]`` rows to rank r and receives ``expected[r]`` from it, into consecutive outputs."""
         set_id = self._membership.set_id
         try:
-            source, view = source_of()
             targets = [target_of(output) for output in outputs]
+            source, view = source_of(targets)
             for target in targets:
                 require_like(target, view)
             placement = placement_of(view)
@@ -263,3 +274,13 @@ class AllToAll(Operations):
                 f"{what}: rank {self.rank()} expects {expected} rows from the ranks of the group, but was sent "
                 f"{received}"
             )
+
+
+def _require_shape(
+    expected: Sequence[int], shapes: Sequence[Sequence[int]], what: str, items: str
+) -> None:
+    """Raises Refusal if an item for or from the root has another shape than the tensor on the other side."""
+    if not all(are_alike(shape, expected) for shape in shapes):
+        raise Refusal(
+            f"{what} has {items} of the shapes {[list(shape) for shape in shapes]}, the other side has {list(expected)}"
+        )

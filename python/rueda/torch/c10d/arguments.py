@@ -22,7 +22,6 @@ from rueda.torch.tensors import TorchAdapter, usual_view_of
 __all__ = [
     "Target",
     "as_refusal",
-    "flatten",
     "hand_out",
     "hand_out_usual",
     "is_in_place",
@@ -30,6 +29,7 @@ __all__ = [
     "overwrite",
     "read",
     "read_flat",
+    "read_rows",
     "reduction_of",
     "require_like",
     "reshaped",
@@ -174,22 +174,38 @@ def _shares_elements(tensor: torch.Tensor) -> bool:
     )
 
 
-def flatten(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """All elements as one flat tensor, without a copy for a single contiguous tensor. Raises Refusal."""
+def _flat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+def _readable(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     pairs = [read(tensor) for tensor in tensors]
     placement_of(*(view for _, view in pairs))
-    parts = [part.reshape(-1) for part, _ in pairs]
+    parts = [part for part, _ in pairs]
     if len({part.dtype for part in parts}) > 1:
         raise Refusal(f"the tensors differ in dtype: {', '.join(str(t.dtype) for t in tensors)}")
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    return parts
 
 
 def read_flat(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, View]:
-    """A tensor that holds the elements of :func:`flatten`, and a flat view of them. Raises Refusal."""
+    """All elements in one tensor, without a copy for a single contiguous one, and a flat view. Raises Refusal."""
     if len(tensors) != 1:
-        return read(flatten(tensors))
+        return read(_flat(_readable(tensors)))
     tensor, view = read(tensors[0])
     return tensor, reshaped(view, (math.prod(view.shape),))
+
+
+def read_rows(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, View]:
+    """Tensors of one shape as rows of a tensor, others as in :func:`read_flat`. Raises Refusal.
+
+    Rows have a dimension at least, so that a view of one dimension tells that shapes differ.
+    """
+    parts = _readable(tensors)
+    shape = parts[0].shape
+    if [part.shape for part in parts].count(shape) < len(parts):
+        return read(_flat(parts))
+    rows = torch.stack(parts) if len(parts) > 1 else parts[0][None]
+    return read(rows if shape else rows[:, None])
 
 
 def reshaped(view: View, shape: tuple[int, ...]) -> View:

@@ -207,7 +207,7 @@ def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool
     """Forms Rueda's world from the ranks of the store; returns false if there is a world already."""
     if lifecycle.is_initialized():
         return False
-    with arranged(store, rank, size, stall_options(timeout)) as meeting:
+    with arranged(store, rank, size, stall_options(timeout), timeout) as meeting:
         variables = {
             "RUEDA_RANK": str(rank),
             "RUEDA_SIZE": str(size),
@@ -232,8 +232,8 @@ def _require_world(store: WatchedStore, is_world: bool, ranks: list[int], rank: 
         raise UnsupportedError(f"the ranks of a group must be sorted, not {ranks}")
     size = lifecycle.size()
     store.set(f"rank/{rank}", str(lifecycle.rank()))
-    for peer, expected in enumerate(ranks):
-        found = int(store.get(f"rank/{peer}"))
+    for expected, told in zip(ranks, store.gather("rank"), strict=True):
+        found = int(told)
         if found != expected or (is_world and size != len(ranks)):
             wait_for_the_others(store, rank, len(ranks))
             raise InitializationError(
@@ -249,8 +249,8 @@ def _form_set(store: WatchedStore, rank: int, ranks: list[int]) -> int:
     if rank == 0:
         taken: set[int] = set()
         wrong = []
-        for peer in range(len(ranks)):
-            said = json.loads(store.get(f"sets/{peer}"))
+        for peer, told in enumerate(store.gather("sets")):
+            said = json.loads(told)
             taken.update(said["taken"])
             if said["ranks"] != ranks:
                 wrong.append(f"rank {ranks[peer]} says {said['ranks']}")
@@ -264,7 +264,7 @@ def _form_set(store: WatchedStore, rank: int, ranks: list[int]) -> int:
         else:
             answer = _number_in(free)
         store.set("set", json.dumps(answer))
-    said = json.loads(store.get("set"))
+    said = json.loads(store.answer("set", "sets"))
     if "error" in said:
         raise InitializationError(said["error"])
     _form_everywhere(store, rank, said["number"], ranks)
@@ -280,9 +280,9 @@ def _form_everywhere(store: WatchedStore, rank: int, number: int, ranks: list[in
         failed = error
     store.set(f"formed/{rank}", str(failed or ""))
     if rank == 0:
-        said = [(peer, store.get(f"formed/{peer}").decode()) for peer in range(len(ranks))]
-        store.set("formed", "; ".join(f"rank {ranks[peer]}: {why}" for peer, why in said if why))
-    why = store.get("formed").decode()
+        said = zip(ranks, store.gather("formed"), strict=True)
+        store.set("formed", "; ".join(f"rank {peer}: {why.decode()}" for peer, why in said if why))
+    why = store.answer("formed", "formed").decode()
     if not why:
         return
     if not failed:

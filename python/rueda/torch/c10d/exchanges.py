@@ -29,7 +29,8 @@ from rueda.torch.c10d.arguments import (
 from rueda.torch.c10d.keywords import also_named
 from rueda.torch.c10d.operations import Operations, part_of
 from rueda.torch.c10d.placement import placement_of
-from rueda.torch.c10d.uneven import hand_out_sized, with_size
+from rueda.torch.c10d.shapes import are_alike, as_rows
+from rueda.torch.c10d.uneven import hand_out_shaped, with_shape
 from rueda.torch.compiling import never_compiled
 from rueda.torch.tensors import usual_memory_of
 
@@ -38,7 +39,7 @@ __all__ = ["Exchanges"]
 
 @never_compiled
 class Exchanges(Operations):
-    """broadcast and allgather in all their forms. If allgather fills a list, sizes may differ between ranks."""
+    """broadcast and allgather in all their forms. If allgather fills a list, shapes may differ between ranks."""
 
     @also_named(tensor="tensors", root="opts")
     def broadcast(
@@ -142,7 +143,7 @@ class Exchanges(Operations):
                 same_type = source[2] == target[2]
                 if same_type and target[1] == self._size * source[1]:
                     return self._all_gather_usual(output, target[0], input, source, opts)
-        return self._allgather([[output]], [input], opts)
+        return self._allgather([[output]], [input], opts, whole=True)
 
     _allgather_base = all_gather_single
 
@@ -183,7 +184,7 @@ class Exchanges(Operations):
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> Work:
         """:meth:`all_gather_single` for several tensors."""
-        return self._allgather([[output] for output in outputs], list(inputs), opts)
+        return self._allgather([[output] for output in outputs], list(inputs), opts, whole=True)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
 
@@ -206,7 +207,9 @@ class Exchanges(Operations):
         outputs: Sequence[Sequence[torch.Tensor]],
         inputs: Sequence[torch.Tensor],
         options: Any,
+        whole: bool = False,
     ) -> Work:
+        """``whole``: each output is one tensor for all ranks, of any shape."""
         targets, sources, views, memories, receivers = [], [], [], [], []
         try:
             if len(outputs) != len(inputs) or not inputs:
@@ -215,17 +218,21 @@ class Exchanges(Operations):
                 into = [target_of(output) for output in each]
                 source, view = read(tensor)
                 _require_sizes(view, into, self._size, self._rank)
-                uneven = _is_uneven(into)
-                if uneven:
-                    source, view = read(with_size(source))
-                else:
+                uneven = False
+                if whole or len(into) < self._size:
                     view = reshaped(view, (1, math.prod(view.shape)))
+                else:
+                    uneven = _is_uneven(into, view, self._rank)
+                    if uneven:
+                        source, view = read(with_shape(source))
+                    else:
+                        view = as_rows(view, 1, view.shape)
                 own = self._rank * math.prod(view.shape) * dtypes.item_size(view.dtype)
                 targets.append(into)
                 sources.append(source)
                 views.append(view)
                 memories.append(result_memory(into, view, own))
-                receivers.append(hand_out_sized if uneven else hand_out)
+                receivers.append(hand_out_shaped if uneven else hand_out)
             placement = placement_of(*views, in_place=all(size > 0 for _, size in memories))
         except (Refusal, ValueError, RuntimeError) as error:
             return self._refused("all-gather", as_refusal(error), options, parts=len(inputs))
@@ -281,7 +288,15 @@ def _require_sizes(view: View, targets: list[Target], size: int, rank: int) -> N
         )
 
 
-def _is_uneven(targets: list[Target]) -> bool:
-    """Whether ranks contribute different numbers of elements. Otherwise the engine checks that all agree."""
-    first = math.prod(targets[0].view.shape)
-    return any(math.prod(target.view.shape) != first for target in targets)
+def _is_uneven(targets: list[Target], view: View, rank: int) -> bool:
+    """Whether ranks contribute different shapes. Otherwise the engine checks that all agree.
+
+    Raises Refusal if this rank's output for itself has another shape than its input.
+    """
+    shapes = [target.view.shape for target in targets]
+    own = shapes[rank]
+    if own != view.shape and not are_alike(own, view.shape):
+        raise Refusal(
+            f"rank {rank} sends a tensor of shape {list(view.shape)}, but its own output has shape {list(own)}"
+        )
+    return shapes.count(own) < len(shapes)

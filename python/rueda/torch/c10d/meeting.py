@@ -6,7 +6,8 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from torch._C._distributed_c10d import Store
 from rueda import _native
 from rueda.door import listen
 from rueda.errors import InitializationError, RuedaError
-from rueda.torch.c10d.watched_store import WatchedStore
+from rueda.torch.c10d.watched_store import WatchedStore, has_passed, is_there, not_formed
 
 __all__ = ["Meeting", "arranged", "is_limited", "stall_options", "wait_for_the_others"]
 
@@ -37,10 +38,13 @@ class Meeting(NamedTuple):
 
 
 @contextmanager
-def arranged(store: Store, rank: int, size: int, options: Mapping[str, float]) -> Iterator[Meeting]:
+def arranged(
+    store: Store, rank: int, size: int, options: Mapping[str, float], timeout: timedelta
+) -> Iterator[Meeting]:
     """The rendezvous that rank 0 offers, with its ``options``, through a store that was not used for this before.
 
-    Raises :class:`rueda.InitializationError` on all ranks if rank 0 cannot listen.
+    Raises :class:`rueda.InitializationError` on all ranks if rank 0 cannot listen, and :class:`rueda.TimeoutError` on
+    those that have come if not all do within ``timeout``.
     """
     # Equal for processes that can reach each other's abstract sockets.
     host = _native.host_identity()
@@ -48,12 +52,25 @@ def arranged(store: Store, rank: int, size: int, options: Mapping[str, float]) -
     listener = -1
     with ExitStack() as stack:
         if rank == 0:
-            one_host = all(store.get(f"host/{peer}").decode() == host for peer in range(1, size))
-            answer, listener = _listen_on_one_host(stack) if one_host else _listen_to_hosts(stack)
-            # Anyone who can reach the store can read the secret; on one host the user is checked as well.
-            answer |= {"secret": secrets.token_hex(32), "options": dict(options)}
+            answer: dict[str, object]
+            if missing := _missing(store, [f"host/{peer}" for peer in range(size)], size, timeout):
+                answer = {"missing": missing}
+            elif is_there(store, "late"):
+                answer = {"missing": [rank]}
+            else:
+                hosts = [store.get(f"host/{peer}").decode() for peer in range(size)]
+                one_host = hosts.count(host) == size
+                answer, listener = (_listen_on_one_host if one_host else _listen_to_hosts)(stack)
+                # Anyone who can reach the store can read the secret; on one host the user is checked as well.
+                answer |= {"secret": secrets.token_hex(32), "options": dict(options)}
             store.set("world", json.dumps(answer))
-        said = json.loads(store.get("world"))
+        missing = _missing(store, ["world"], size, timeout)
+        if missing:
+            store.set("late", "")  # lets a rank 0 that still comes know
+        said: dict[str, Any] = {"missing": missing} if missing else json.loads(store.get("world"))
+        if "missing" in said:
+            wait_for_the_others(store, rank, size, said["missing"])
+            raise not_formed(said["missing"], timeout)
         if "error" in said:
             wait_for_the_others(store, rank, size)
             raise InitializationError(
@@ -81,14 +98,32 @@ def is_limited(timeout: timedelta) -> bool:
     return _is_set() or limit not in (DEFAULT_STALL_ERROR, timeout.total_seconds())
 
 
-def wait_for_the_others(store: Store | WatchedStore, rank: int, size: int) -> None:
-    """Called before all ranks raise what they have read: rank 0 usually serves the store, which ends with it."""
+def _missing(store: Store, keys: list[str], size: int, timeout: timedelta) -> list[int]:
+    """Waits for keys; if they do not all come in time, the ranks whose host is not known, or else rank 0."""
+    deadline = time.monotonic() + timeout.total_seconds()
+    try:
+        store.wait(keys, timeout)
+    except Exception:
+        if not has_passed(deadline):
+            raise
+        return [rank for rank in range(size) if not is_there(store, f"host/{rank}")] or [0]
+    return []
+
+
+def wait_for_the_others(
+    store: Store | WatchedStore, rank: int, size: int, missing: Sequence[int] = ()
+) -> None:
+    """Called before all ranks raise what they have read: rank 0 usually serves the store, which ends with it.
+
+    Only for those that are not ``missing``.
+    """
     store.set(f"read/{rank}", "")
     if rank == 0:
+        keys = [f"read/{peer}" for peer in range(size) if peer not in missing]
         with suppress(
             RuntimeError, dist.DistError
         ):  # a rank that does not come must not hide the error
-            store.wait([f"read/{peer}" for peer in range(size)], timedelta(seconds=GRACE))
+            store.wait(keys, timedelta(seconds=GRACE))
 
 
 # Both listen before any rank learns the address: nobody else can take it, and no rank connects too early.

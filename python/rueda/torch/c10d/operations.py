@@ -272,6 +272,7 @@ class Operations(dist.ProcessGroup):
             on_error=self._names.restart,
             on_fatal=self._fatal_listener(),
             placement=placement,
+            collective=what,
         )
         self._works[number] = work
         return work

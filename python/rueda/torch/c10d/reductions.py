@@ -20,6 +20,7 @@ from rueda.operations import Average, ReduceOp, Sum
 from rueda.process_sets import ProcessSet
 from rueda.submission import NO_WIRE, changed_in_flight
 from rueda.torch.c10d.arguments import (
+    Target,
     as_refusal,
     hand_out,
     hand_out_usual,
@@ -27,6 +28,7 @@ from rueda.torch.c10d.arguments import (
     overwrite,
     read,
     read_flat,
+    read_rows,
     reduction_of,
     require_like,
     result_memory,
@@ -39,6 +41,7 @@ from rueda.torch.c10d.keywords import also_named
 from rueda.torch.c10d.operations import Operations, part_of
 from rueda.torch.c10d.placement import Placement, placement_of
 from rueda.torch.c10d.recurring import RecurringTensors
+from rueda.torch.c10d.shapes import are_alike
 from rueda.torch.c10d.sparse import SparseExchange, SparseWork
 from rueda.torch.c10d.work import FATAL, DoneWork, say_timed_out
 from rueda.torch.compiling import never_compiled
@@ -360,16 +363,16 @@ class Reductions(Operations):
         timeout: timedelta | None = None,
         op: Any = dist.ReduceOp.SUM,
     ) -> Work:
-        """Reduces a list with one tensor per rank; rank r gets the r-th result. Sizes may differ."""
+        """Reduces a list with one tensor per rank; rank r gets the r-th result. Shapes may differ."""
         what = "reduce-scatter"
         options, op = _options(opts, op, timeout)
         if isinstance(output_tensors, torch.Tensor):
-            return self._reduce_scatter([output_tensors], [input_tensors], options, op, what)
+            return self._reduce_scatter([output_tensors], [input_tensors], options, op, what, False)
         try:
             output, inputs = only(output_tensors), only(input_tensors)
         except Refusal as refusal:
             return self._refused(what, refusal, options)
-        return self._reduce_scatter([output], [inputs], options, op, what)
+        return self._reduce_scatter([output], [inputs], options, op, what, False)
 
     @also_named(outputTensor="output", inputTensor="input")
     def reduce_scatter_single(
@@ -453,7 +456,9 @@ class Reductions(Operations):
         options: Any,
         op: Any,
         what: str,
+        whole: bool = True,
     ) -> Work:
+        """``whole``: each input is one tensor for all ranks, of any shape."""
         targets, sources, views, splits, memories = [], [], [], [], []
         try:
             reduction, factor = reduction_of(op)
@@ -461,10 +466,13 @@ class Reductions(Operations):
                 raise Refusal(f"there are {len(outputs)} outputs for {len(inputs)} inputs")
             for output, tensors in zip(outputs, inputs, strict=True):
                 target = target_of(output)
-                source, view = read_flat(tensors)
-                rows = _splits(tensors, target.tensor, self._size, self._rank)
+                flat = whole or len(tensors) < self._size
+                source, view = read_flat(tensors) if flat else read_rows(tensors)
                 require_like(target, view)
+                rows = _splits(tensors, target, self._size, self._rank, flat)
                 own = -sum(rows[: self._rank]) * dtypes.item_size(view.dtype)
+                if len(view.shape) > 1:
+                    rows = [1] * self._size
                 targets.append(target)
                 sources.append(source)
                 views.append(view)
@@ -513,9 +521,10 @@ class Reductions(Operations):
 
 
 def _splits(
-    tensors: Sequence[torch.Tensor], output: torch.Tensor, size: int, rank: int
+    tensors: Sequence[torch.Tensor], target: Target, size: int, rank: int, flat: bool
 ) -> list[int]:
-    """How many elements each rank gets."""
+    """How many elements each rank gets. Raises Refusal. ``flat``: shapes do not matter."""
+    output = target.tensor
     if len(tensors) == 1 and size > 1:
         if tensors[0].numel() != size * output.numel():
             raise Refusal(
@@ -527,6 +536,10 @@ def _splits(
     if tensors[rank].numel() != output.numel():
         raise Refusal(
             f"the output has {output.numel()} elements, the tensor for this rank {tensors[rank].numel()}"
+        )
+    if not flat and not are_alike(tensors[rank].shape, target.view.shape):
+        raise Refusal(
+            f"the output has shape {list(output.shape)}, the tensor for this rank {list(tensors[rank].shape)}"
         )
     return [tensor.numel() for tensor in tensors]
 

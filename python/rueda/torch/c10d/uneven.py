@@ -1,13 +1,13 @@
-"""All-gathers in which ranks contribute different numbers of elements.
+"""All-gathers in which ranks contribute tensors of different shapes.
 
 The engine delivers one contribution after another, and only their total would tell whether they fit the outputs. So
-each begins with its own size.
+each begins with its own shape.
 """
 
 from __future__ import annotations
 
 import math
-import sys
+import struct
 from collections.abc import Sequence
 
 import torch
@@ -17,52 +17,69 @@ from rueda.errors import MismatchError
 from rueda.torch.c10d.arguments import Target
 from rueda.torch.tensors import TorchAdapter
 
-__all__ = ["hand_out_sized", "with_size"]
+__all__ = ["hand_out_shaped", "with_shape"]
 
 _adapter = TorchAdapter(gpus=True)
-_SIZE_BYTES = 8
+# The number of dimensions, the first ones, and the product of the rest.
+_HEAD = struct.Struct("=8q")
+_DIMENSIONS = 6
 
 
-def with_size(tensor: torch.Tensor) -> torch.Tensor:
-    """All elements as one flat tensor, preceded by their number."""
+def with_shape(tensor: torch.Tensor) -> torch.Tensor:
+    """All elements as one flat tensor, preceded by the shape."""
     head, count = _head_of(tensor.dtype), tensor.numel()
-    sized = torch.empty(head + count, dtype=tensor.dtype, device=tensor.device)
-    start = sized[:head].view(torch.uint8)
-    start.zero_()
-    size = torch.tensor([count], dtype=torch.int64, device="cpu")
-    start[:_SIZE_BYTES].copy_(size.view(torch.uint8))
-    sized[head:].copy_(tensor.reshape(-1))
-    return sized
+    shaped = torch.empty(head + count, dtype=tensor.dtype, device=tensor.device)
+    told = torch.frombuffer(bytearray(_HEAD.pack(*_told(tensor.shape))), dtype=torch.uint8)
+    shaped[:head].view(torch.uint8).copy_(told)
+    shaped[head:].copy_(tensor.reshape(-1))
+    return shaped
 
 
-def hand_out_sized(native: _native.Handle, targets: Sequence[Target], what: str) -> None:
-    """Copies the contributions made by :func:`with_size` to their targets, which must have their sizes."""
-    expected = [math.prod(target.view.shape) for target in targets]
+def hand_out_shaped(native: _native.Handle, targets: Sequence[Target], what: str) -> None:
+    """Copies the contributions made by :func:`with_shape` to their targets, which must have their shapes."""
+    expected = [_told(target.view.shape) for target in targets]
     memory, shape = native.output(dtypes.item_size(targets[0].view.dtype))
     with _adapter.lent(memory, shape, targets[0].tensor) as result:
-        parts = _parts_of(result.reshape(-1), len(targets))
-        received = [part.numel() for part in parts]
+        received, parts = _parts_of(result.reshape(-1), len(targets))
         if received != expected:
-            raise MismatchError(
-                f"{what}: the outputs have {expected} elements, but the ranks of the group have sent {received}"
-            )
+            raise MismatchError(f"{what}: {_difference(expected, received)}")
         for target, part in zip(targets, parts, strict=True):
             target.fill(part)
 
 
-def _parts_of(flat: torch.Tensor, number: int) -> list[torch.Tensor]:
-    """The contributions without their sizes. On a GPU this waits for them."""
+def _told(shape: Sequence[int]) -> tuple[int, ...]:
+    if 0 in shape:  # all shapes without elements are the same
+        shape = (0,)
+    first = [*shape[:_DIMENSIONS], *[0] * (_DIMENSIONS - len(shape))]
+    return len(shape), *first, math.prod(shape[_DIMENSIONS:])
+
+
+def _shape_in(told: tuple[int, ...]) -> list[int]:
+    number, *first, rest = told
+    return first[:number] if number <= _DIMENSIONS else [*first, rest]
+
+
+def _parts_of(flat: torch.Tensor, number: int) -> tuple[list[tuple[int, ...]], list[torch.Tensor]]:
+    """What precedes the contributions, and they themselves. On a GPU this waits for them."""
     head, at = _head_of(flat.dtype), 0
-    parts = []
+    told, parts = [], []
     for _ in range(number):
-        # Not viewed as an integer, since it lies at any multiple of an element.
-        start = flat[at : at + head].view(torch.uint8)[:_SIZE_BYTES]
-        count = int.from_bytes(bytes(start.tolist()), sys.byteorder)
-        parts.append(flat[at + head : at + head + count])
-        at += head + count
-    return parts
+        # Not viewed as integers, since it lies at any multiple of an element.
+        told.append(_HEAD.unpack(bytes(flat[at : at + head].view(torch.uint8).tolist())))
+        end = at + head + math.prod(_shape_in(told[-1]))
+        parts.append(flat[at + head : end])
+        at = end
+    return told, parts
+
+
+def _difference(expected: list[tuple[int, ...]], received: list[tuple[int, ...]]) -> str:
+    wanted, sent = ([_shape_in(told) for told in each] for each in (expected, received))
+    counts = [math.prod(shape) for shape in wanted], [math.prod(shape) for shape in sent]
+    if counts[0] != counts[1]:
+        return f"the outputs have {counts[0]} elements, but the ranks of the group have sent {counts[1]}"
+    return f"the outputs have the shapes {wanted}, but the ranks of the group have sent {sent}"
 
 
 def _head_of(dtype: torch.dtype) -> int:
-    """How many elements the size takes."""
-    return max(1, _SIZE_BYTES // torch.empty(0, dtype=dtype, device="cpu").element_size())
+    """How many elements the shape takes."""
+    return _HEAD.size // torch.empty(0, dtype=dtype, device="cpu").element_size()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 import torch.distributed as dist
@@ -12,8 +13,10 @@ from torch._C._distributed_c10d import Store
 
 from rueda import _native
 from rueda.errors import ShutdownError
+from rueda.errors import TimeoutError as RuedaTimeoutError
+from rueda.torch.c10d.work import DEADLINE, timed_out
 
-__all__ = ["WatchedStore"]
+__all__ = ["WatchedStore", "has_passed", "is_there", "not_formed"]
 
 Answer = TypeVar("Answer")
 
@@ -26,11 +29,12 @@ _NEWS = 5.0
 
 
 class WatchedStore:
-    """Waits for keys until ``timeout``, or until a rank is lost, which raises :class:`rueda.PeerLostError`.
+    """Waits for what ``ranks``, of the world, write to the store.
 
-    A store without a nonblocking ``check()``, such as one written in Python, is only waited for until ``timeout``.
-    ``ranks``: the world ranks that write to the store. :meth:`get` raises :class:`rueda.ShutdownError` if one of them
-    leaves the world; every method does if the rank that serves the store leaves.
+    It raises :class:`rueda.TimeoutError` after ``timeout``, and :class:`rueda.PeerLostError` if a rank is lost. A store
+    without a nonblocking ``check()``, such as one written in Python, is only waited for until ``timeout``.
+    :meth:`gather` and :meth:`answer` raise :class:`rueda.ShutdownError` if one of the ranks leaves the world; every
+    method does if the rank that serves the store leaves.
     """
 
     def __init__(self, store: Store, timeout: timedelta, ranks: Sequence[int]) -> None:
@@ -43,20 +47,51 @@ class WatchedStore:
         """Like the store's ``set()``."""
         self._ask(lambda: self._store.set(key, value))
 
-    def get(self, key: str) -> bytes:
-        """Like the store's ``get()``, except for how it waits."""
-        self._wait([key], self._timeout, self._throw_if_one_has_left)
-        return self._ask(lambda: self._store.get(key))
+    def gather(self, name: str) -> list[bytes]:
+        """What the ranks have set under ``name/0``, ``name/1``, and so on."""
+        return self._get([f"{name}/{peer}" for peer in range(len(self._ranks))], name)
+
+    def answer(self, key: str, name: str) -> bytes:
+        """What the first rank sets once it has gathered ``name``."""
+        (found,) = self._get([key], name)
+        return found
+
+    def _get(self, keys: list[str], name: str) -> list[bytes]:
+        deadline = time.monotonic() + self._timeout.total_seconds()
+        for place, key in enumerate(keys):
+            if not self._wait([key], deadline, self._throw_if_one_has_left):
+                raise not_formed(self._missing(name, place), self._timeout)
+        return [self._ask(partial(self._store.get, key)) for key in keys]
+
+    def _missing(self, name: str, awaited: int) -> list[int]:
+        """The ranks that have not set ``name``; if all have, the one that has been awaited."""
+        missing = [
+            rank
+            for place, rank in enumerate(self._ranks)
+            if not is_there(self._store, f"{name}/{place}")
+        ]
+        return missing or [self._ranks[awaited]]
 
     def wait(self, keys: list[str], timeout: timedelta) -> None:
         """Like the store's ``wait()``, except for how it waits. Ignores ranks that have left the world cleanly."""
-        self._wait(keys, timeout, lambda: None)
+        if not self._wait(keys, time.monotonic() + timeout.total_seconds(), lambda: None):
+            raise RuedaTimeoutError(
+                f"{', '.join(keys)} have not been set. {timed_out(timeout.total_seconds())}",
+                reason=DEADLINE,
+            )
 
-    def _wait(self, keys: list[str], timeout: timedelta, look: Callable[[], None]) -> None:
-        if not self._can_be_asked:
-            self._store.wait(keys, timeout)
-        elif not self._look_until(keys, time.monotonic() + timeout.total_seconds(), look):
-            self._store.wait(keys, timedelta(seconds=_SHORTEST))  # raises its timeout error
+    def _wait(self, keys: list[str], deadline: float, look: Callable[[], None]) -> bool:
+        """Whether the keys exist by the deadline."""
+        if self._can_be_asked:
+            return self._look_until(keys, deadline, look)
+        rest = max(_SHORTEST, deadline - time.monotonic())
+        try:
+            self._store.wait(keys, timedelta(seconds=rest))
+        except Exception:
+            if has_passed(deadline):
+                return False
+            raise
+        return True
 
     def _look_until(self, keys: list[str], deadline: float, look: Callable[[], None]) -> bool:
         """Whether the keys exist by the deadline. ``look``: raises if they can no longer come."""
@@ -97,6 +132,36 @@ class WatchedStore:
             _native.throw_if_rank_is_lost()
             _native.throw_if_rank_has_left(list(range(_native.size())))
             time.sleep(_MAX_PAUSE)
+
+
+def has_passed(deadline: float) -> bool:
+    """Whether a store that has raised an error has waited until the deadline."""
+    return time.monotonic() > deadline - _SHORTEST
+
+
+def is_there(store: Store, key: str) -> bool:
+    """Whether a key is set now."""
+    try:
+        return store.check([key])
+    except (AttributeError, NotImplementedError, RuntimeError, dist.DistError):
+        pass  # one written in Python need not have it
+    try:
+        store.wait([key], timedelta(seconds=_SHORTEST))
+    except Exception:
+        return False
+    return True
+
+
+def not_formed(missing: Sequence[int], timeout: timedelta) -> RuedaTimeoutError:
+    """The error if these ranks have not done their part in time."""
+    several = len(missing) > 1
+    seconds = timeout.total_seconds()
+    return RuedaTimeoutError(
+        f"{'ranks' if several else 'rank'} {', '.join(map(str, missing))} {'have' if several else 'has'} not come "
+        f"to form the process group within {seconds:g} s. {timed_out(seconds)}",
+        None if several else missing[0],
+        reason=DEADLINE,
+    )
 
 
 def _can_be_asked(store: Store) -> bool:

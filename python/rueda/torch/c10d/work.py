@@ -22,6 +22,7 @@ from rueda.errors import TimeoutError as RuedaTimeoutError
 from rueda.handles import Handle
 from rueda.torch.c10d.arguments import tensors_in
 from rueda.torch.c10d.placement import ON_HOST, Placement
+from rueda.torch.c10d.shapes import show_shapes
 from rueda.torch.compiling import never_compiled
 from rueda.torch.completions import Completions
 from rueda.torch.profiling import marked
@@ -83,7 +84,8 @@ class RuedaWork(Work):
     ``what`` describes it in errors; ``timeout`` is the number of seconds it may take from now on; ``on_longer`` is
     called with the seconds if a caller is about to wait for longer; ``on_settled`` is called with the work once it is
     settled; ``on_error`` before :meth:`wait` raises an error that all ranks get; ``on_fatal`` with an error that makes
-    the group unusable, before callers see it: possibly several times, from any thread.
+    the group unusable, before callers see it: possibly several times, from any thread. ``collective``: which one it is,
+    for :func:`show_shapes`.
 
     On GPU tensors an operation is done once all its work is enqueued. The host waits only for that; streams wait for
     the results: the current stream in :meth:`wait`, and the streams of code that waits for the future.
@@ -101,6 +103,7 @@ class RuedaWork(Work):
         on_error: Callable[[], None] | None = None,
         on_fatal: Callable[[Exception], object] | None = None,
         placement: Placement = ON_HOST,
+        collective: str = "",
     ) -> None:
         super().__init__()
         self._what = what
@@ -122,6 +125,7 @@ class RuedaWork(Work):
         self._on_settled = on_settled
         self._on_error = on_error
         self._on_fatal = on_fatal
+        self._collective = collective
         self._source = -1
         self._handle: Handle[list[torch.Tensor]] = Handle(submit, finish, references)
         self._natives = self._handle._submitted()
@@ -300,6 +304,7 @@ class RuedaWork(Work):
                     self._outputs = self._handle.result()
             except Exception as error:
                 say_timed_out(error, self._timeout)
+                show_shapes(error, self._collective)
                 self._error = error
                 self._is_known_to_all = self._is_known_to_all and not isinstance(error, FATAL)
             self._settled = True
