@@ -98,6 +98,7 @@ Call read_call(const ffi::CallFrame& frame) {
   call.name = text_of(frame.attributes, "name");
   std::istringstream paths(text_of(frame.attributes, "paths"));
   for (std::string path; std::getline(paths, path);) call.paths.push_back(path);
+  call.tree = number_of(frame.attributes, "tree");
   call.op = static_cast<ReduceOp>(number_of(frame.attributes, "op"));
   call.root = number_of(frame.attributes, "root");
   call.process_set.id = number_of(frame.attributes, "process_set");

@@ -1,5 +1,6 @@
 #include "jax/collectives.h"
 
+#include <cstddef>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -10,15 +11,33 @@ namespace rueda::jax {
 
 namespace {
 
+// How many leaves of a tree an error lists; it counts the rest.
+constexpr std::size_t max_listed = 24;
+
+// Without elements. Ranks agree on shapes, and so on the trees.
+TensorView shape_of_tree(const Call& call) {
+  static constexpr std::byte nothing{};
+  return {const_cast<std::byte*>(&nothing), {0, call.tree}, DataType::uint8};
+}
+
+// What compares the ranks' trees; in an allreduce the last of its group.
+std::string name_of_tree(const Call& call) {
+  return is_compared_first(call) ? str(call.name, ".tree")
+                                 : str(call.name, ".", call.inputs.size());
+}
+
 std::vector<Handle> submit_allreduce(const Call& call) {
   AllreduceOptions options;
   options.name = call.name;
   options.op = call.op;
   options.process_set = call.process_set;
-  if (call.inputs.size() == 1) return {allreduce(call.inputs[0], call.outputs[0].data, options)};
+  if (!call.is_tree()) return {allreduce(call.inputs[0], call.outputs[0].data, options)};
+  std::vector<TensorView> inputs = call.inputs;
   std::vector<void*> outputs;
   for (const TensorView& output : call.outputs) outputs.push_back(output.data);
-  return grouped_allreduce(call.inputs, outputs, options);
+  inputs.push_back(shape_of_tree(call));
+  outputs.push_back(inputs.back().data);
+  return grouped_allreduce(inputs, outputs, options);
 }
 
 // For gather, scatter and exchange, the first dimension is the number of ranks. XLA knows the
@@ -56,11 +75,38 @@ void wait_for_end(const Handle& handle) {
   }
 }
 
+std::string name_of_tensor(const Call& call, std::size_t index) {
+  return call.is_tree() ? str(call.name, ".", index) : call.name;
+}
+
+std::string list_of(const std::vector<std::string>& paths) {
+  std::string text;
+  for (std::size_t i = 0; i < paths.size() && i < max_listed; ++i) {
+    text += str(i > 0 ? ", " : "", paths[i]);
+  }
+  if (paths.size() > max_listed) text += str(" and ", paths.size() - max_listed, " more");
+  return text;
+}
+
+// Whether ranks have different trees, or trees of different numbers of tensors.
+bool is_about_trees(const Call& call, const Error& error) {
+  if (error.code() != ErrorCode::mismatch || !call.is_tree()) return false;
+  const ErrorDetails& details = error.details();
+  return details.field == "group" || details.tensor == name_of_tree(call);
+}
+
+[[noreturn]] void throw_trees_differ(const Call& call, const Error& error) {
+  throw Error(error.code(),
+              str("'", call.name, "': the tree of rank ", error.peer(),
+                  " differs from that of other ranks; on this rank it has the leaves ",
+                  list_of(call.paths)),
+              error.peer(), {.tensor = call.name, .field = "tree"});
+}
+
 // Path in the tree of the tensor that Rueda knows as `name`; empty if there is none.
 std::string_view path_of(const Call& call, const std::string& name) {
   for (std::size_t i = 0; i < call.inputs.size(); ++i) {
-    const std::string each = call.inputs.size() == 1 ? call.name : str(call.name, ".", i);
-    if (each == name) return call.paths.at(i);
+    if (name_of_tensor(call, i) == name) return call.paths.at(i);
   }
   return {};
 }
@@ -70,6 +116,7 @@ const Output& output_of(const Call& call, const Handle& handle) {
   try {
     return handle.output();
   } catch (const Error& error) {
+    if (is_about_trees(call, error)) throw_trees_differ(call, error);
     const std::string_view path = path_of(call, error.details().tensor);
     if (path.empty()) throw;
     throw Error(error.code(), str(error.what(), " (", path, ")"), error.peer(), error.details());
@@ -78,13 +125,29 @@ const Output& output_of(const Call& call, const Handle& handle) {
 
 }  // namespace
 
+bool is_compared_first(const Call& call) {
+  return call.is_tree() && call.kind != "allreduce";
+}
+
+Handle compare_trees(const Call& call) {
+  AllreduceOptions options;
+  options.name = name_of_tree(call);
+  options.op = ReduceOp::sum;
+  options.process_set = call.process_set;
+  const TensorView tree = shape_of_tree(call);
+  return allreduce(tree, tree.data, options);
+}
+
+void require_same_tree(const Call& call, const Handle& compared) {
+  static_cast<void>(output_of(call, compared));
+}
+
 std::vector<Handle> submit(const Call& call) {
   if (call.kind == "allreduce") return submit_allreduce(call);
-  const bool is_one = call.inputs.size() == 1;
   std::vector<Handle> handles;
   try {
     for (std::size_t i = 0; i < call.inputs.size(); ++i) {
-      handles.push_back(submit_one(call, i, is_one ? call.name : str(call.name, ".", i)));
+      handles.push_back(submit_one(call, i, name_of_tensor(call, i)));
     }
   } catch (const Error&) {
     for (const Handle& handle : handles) wait_for_end(handle);
@@ -96,7 +159,7 @@ std::vector<Handle> submit(const Call& call) {
 void finish(const Call& call, const std::vector<Handle>& handles) {
   for (std::size_t i = 0; i < handles.size(); ++i) {
     const Output& output = output_of(call, handles[i]);
-    if (!output.data) continue;
+    if (i == call.outputs.size() || !output.data) continue;
     const TensorView& result = call.outputs[i];
     const TensorView given{nullptr, output.shape, result.dtype};
     Shape expected = result.shape;
@@ -105,7 +168,7 @@ void finish(const Call& call, const std::vector<Handle>& handles) {
       throw InvalidArgumentError(
           str("'", call.name, "': the function was traced for a result of shape ",
               to_string(expected), ", but it is ", to_string(given.shape),
-              ": trace it again after the ranks of a process set have changed"));
+              ": a rank has joined, or the ranks of the process set have changed since"));
     }
     std::memcpy(result.data, output.data.get(), given.bytes());
   }

@@ -7,6 +7,14 @@
 
 namespace rueda::jax {
 
+// Whether ranks compare their trees before they submit the call. The tensors of an allreduce are
+// one group, which compares them on its own.
+[[nodiscard]] bool is_compared_first(const Call& call);
+
+// Compares the ranks' trees. Once the handle is done, require_same_tree() throws if they differ.
+[[nodiscard]] Handle compare_trees(const Call& call);
+void require_same_tree(const Call& call, const Handle& compared);
+
 // Throws what Rueda's functions throw.
 [[nodiscard]] std::vector<Handle> submit(const Call& call);
 

@@ -32,8 +32,9 @@ ffi::Future* begin(const ffi::CallFrame& frame) {
     throw InternalError("XLA did not create a future");
   }
   try {
-    std::vector<Handle> handles = submit(call);
-    completions.add({frame.api, created.future, std::move(call), std::move(handles)});
+    const bool compares = is_compared_first(call);
+    std::vector<Handle> handles = compares ? std::vector{compare_trees(call)} : submit(call);
+    completions.add({frame.api, created.future, std::move(call), std::move(handles), compares});
   } catch (const Error& error) {
     fail(*frame.api, created.future, error.code(), error.what());
   }

@@ -23,8 +23,14 @@ void discard(const ffi::Api& api, ffi::Error* error) {
 
 }  // namespace
 
-void Pending::complete() const {
+void Pending::complete() && {
   try {
+    if (compares) {
+      require_same_tree(call, handles.front());
+      handles = submit(call);
+      compares = false;
+      return Completions::instance().add(std::move(*this));
+    }
     finish(call, handles);
   } catch (const Error& failure) {
     return fail(*api, future, failure.code(), failure.what());
@@ -88,11 +94,11 @@ void Completions::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
     if (!done_.empty()) {
-      const Pending next = std::move(done_.front());
+      Pending next = std::move(done_.front());
       done_.pop_front();
       let_another_go_on();
       lock.unlock();
-      next.complete();
+      std::move(next).complete();
       lock.lock();
     } else if (!listening_) {
       listening_ = true;

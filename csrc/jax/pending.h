@@ -22,10 +22,11 @@ struct Pending {
   ffi::Future* future;
   Call call;
   std::vector<Handle> handles;
+  bool compares = false;  // the handle compares the ranks' trees; the call is submitted after it
   std::size_t unfinished = 0;  // of the handles
 
-  // Call once all handles are done.
-  void complete() const;
+  // Call once all handles are done. May add the call to Completions again.
+  void complete() &&;
 };
 
 // Completes the future of a call that has nothing pending.

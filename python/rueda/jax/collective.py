@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,12 +14,17 @@ from jax.interpreters import batching, mlir
 
 import rueda
 from rueda import _native, dtypes
-from rueda.errors import InvalidArgumentError, UnsupportedError
+from rueda.adapter import Refusal
+from rueda.errors import InvalidArgumentError, MismatchError, RuedaError, UnsupportedError
 from rueda.jax.in_place import Kind, Spec, in_place_p, register_lowering
 from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet, global_process_set, identify
+from rueda.submission import part_name, refuse
 
-__all__ = ["collective_p", "run"]
+__all__ = ["collective_p", "refused", "run"]
+
+# How many leaves of a tree an error lists; it counts the rest.
+_LISTED = 24
 
 collective_p = jax.extend.core.Primitive("rueda_collective")
 collective_p.multiple_results = True
@@ -54,31 +60,104 @@ def _abstract(*avals: Any, spec: Spec) -> list[Any]:
 
 def _now(*tensors: Any, spec: Spec) -> list[Any]:
     """Outside of compiled functions: through memory that NumPy sees, at once, without compiling anything."""
-    results = _abstract(*(jax.typeof(tensor) for tensor in tensors), spec=spec)
+    try:
+        results = _abstract(*(jax.typeof(tensor) for tensor in tensors), spec=spec)
+    except (InvalidArgumentError, UnsupportedError) as error:
+        unsupported = isinstance(error, UnsupportedError)
+        raise refused(spec, len(tensors), Refusal(str(error), unsupported)) from None
     arrays = [np.asarray(tensor) for tensor in tensors]
     process_set = _set_of(spec)
-    name = spec.name or None
+    found = _tree_now if spec.is_tree else _array_now
+    return [
+        jnp.asarray(_of_shape(spec, array, result.shape))
+        for array, result in zip(found(spec, arrays, process_set), results, strict=True)
+    ]
+
+
+def _of_shape(spec: Spec, array: Any, shape: tuple[int, ...]) -> Any:
+    if array.size != math.prod(shape):
+        raise InvalidArgumentError(
+            f"'{spec.name}': {spec.kind} has a result of shape {list(shape)} under JAX, which needs the arrays of all "
+            f"{spec.size} ranks, but some have joined and sent nothing"
+        )
+    return array.reshape(shape)
+
+
+def _array_now(spec: Spec, arrays: Sequence[Any], process_set: ProcessSet) -> list[Any]:
+    (array,) = arrays
+    return [_one_now(spec, array, spec.name or None, process_set)]
+
+
+def _tree_now(spec: Spec, arrays: Sequence[Any], process_set: ProcessSet) -> list[Any]:
+    """Ranks compare shapes, and with that of an array without elements their trees."""
+    name, op = spec.name or None, ReduceOp(spec.op)
+    tree = np.empty((0, spec.tree), np.uint8)
     if spec.kind == Kind.ALLREDUCE:
-        if len(arrays) == 1:
-            found = [rueda.allreduce(arrays[0], name, ReduceOp(spec.op), process_set=process_set)]
-        else:
-            found = rueda.grouped_allreduce(
-                arrays, name, ReduceOp(spec.op), process_set=process_set
-            )
-    else:
-        parts = [name and (name if len(arrays) == 1 else f"{name}.{i}") for i in range(len(arrays))]
-        found = [
+        try:
+            group = [*arrays, tree]
+            return rueda.grouped_allreduce(group, name, op, process_set=process_set)[:-1]
+        except MismatchError as error:
+            raise _told(spec, error) from None
+    try:
+        rueda.allreduce(tree, name and f"{name}.tree", rueda.Sum, process_set=process_set)
+    except MismatchError as error:
+        raise _trees_differ(spec, error) from None
+    parts = [part_name(name, number) for number in range(len(arrays))]
+    try:
+        return [
             _one_now(spec, array, part, process_set)
             for array, part in zip(arrays, parts, strict=True)
         ]
-    return [
-        jnp.asarray(array.reshape(result.shape))
-        for array, result in zip(found, results, strict=True)
-    ]
+    except MismatchError as error:
+        raise (_told(spec, error) if name else error) from None
+
+
+def _told(spec: Spec, error: MismatchError) -> MismatchError:
+    """The error with the path of the array that it is about. The last of an allreduce's group stands for the tree."""
+    paths = spec.paths.split("\n")[:-1]
+    tensor = error.tensor or ""
+    if error.field == "group" or tensor.endswith(f".{len(paths)}"):
+        return _trees_differ(spec, error)
+    path = next((path for i, path in enumerate(paths) if tensor.endswith(f".{i}")), "")
+    return MismatchError(
+        f"{error} ({path})",
+        error.peer,
+        tensor=error.tensor,
+        field=error.field,
+        values=error.values,
+    )
+
+
+def _trees_differ(spec: Spec, error: MismatchError) -> MismatchError:
+    paths = spec.paths.split("\n")[:-1]
+    more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
+    leaves = f"the leaves {', '.join(paths[:_LISTED])}{more}" if paths else "no leaves"
+    name = spec.name or error.tensor
+    return MismatchError(
+        f"'{name}': the tree of rank {error.peer} differs from that of other ranks; on this rank it has {leaves}",
+        error.peer,
+        tensor=name,
+        field="tree",
+    )
+
+
+def refused(spec: Spec, count: int, refusal: Refusal) -> Exception:
+    """The error of a collective of ``count`` arrays in which this rank cannot take part, which all ranks get."""
+    is_group = spec.is_tree and spec.kind == Kind.ALLREDUCE
+    name = spec.name or None
+    if spec.is_tree and not is_group:
+        name = name and f"{name}.tree"
+    try:
+        refuse(name, _set_of(spec), refusal, count + 1 if is_group else 0).result()
+    except RuedaError as error:
+        return error
+    return InvalidArgumentError(str(refusal))
 
 
 def _one_now(spec: Spec, array: Any, name: str | None, process_set: ProcessSet) -> Any:
     """As it is compiled: with the number of blocks as a dimension, so that ranks compare all others."""
+    if spec.kind == Kind.ALLREDUCE:
+        return rueda.allreduce(array, name, ReduceOp(spec.op), process_set=process_set)
     if spec.kind == Kind.BROADCAST:
         return rueda.broadcast(array, spec.root, name, process_set)
     if spec.kind == Kind.ALLGATHER:

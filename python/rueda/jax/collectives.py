@@ -13,7 +13,7 @@ from rueda.adapter import Refusal
 from rueda.arguments import reduction_of, text_of
 from rueda.errors import InvalidArgumentError
 from rueda.jax import derivatives as _derivatives  # noqa: F401 - gives the primitive its derivatives
-from rueda.jax.collective import run
+from rueda.jax.collective import refused, run
 from rueda.jax.in_place import Kind, Spec
 from rueda.operations import Average, ReduceOp, Sum
 from rueda.process_sets import (
@@ -147,12 +147,19 @@ def _on_tree(
     except Refusal as refusal:
         raise InvalidArgumentError(str(refusal)) from None
     found, structure = jax.tree_util.tree_flatten_with_path(tree)
-    if not found:
-        return tree
     # Not by the leaves: arrays that a function closes over are none of its tracers.
-    if name is None and _trace_state() != _outside:
+    is_traced = _trace_state() != _outside
+    if is_traced and not found:  # there is nothing that JAX would keep in the compiled function
+        return tree
+    if name is None and is_traced:
         text = f"jax.{kind}.{next(_numbers)}"
     paths = "".join(jax.tree_util.keystr(path).replace("\n", " ") + "\n" for path, _ in found)
     spec = Spec(kind, text, paths, int(number), root, identify(process_set), size)
-    results = run(spec, [jnp.asarray(leaf) for _, leaf in found])
+    try:
+        tensors = [jnp.asarray(leaf) for _, leaf in found]
+    except (TypeError, ValueError) as error:
+        if is_traced:
+            raise
+        raise refused(spec, len(found), Refusal(str(error), unsupported=True)) from error
+    results = run(spec, tensors)
     return jax.tree_util.tree_unflatten(structure, results)

@@ -14,6 +14,8 @@ must then be free to begin them all before any of them has ended, and XLA's CPU 
 from __future__ import annotations
 
 import inspect
+import re
+import zlib
 from collections import defaultdict
 from typing import Any, NamedTuple
 
@@ -54,6 +56,16 @@ class Spec(NamedTuple):
     root: int
     process_set: int
     size: int  # of the set
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether there is more than an array by itself."""
+        return self.paths != "\n"
+
+    @property
+    def tree(self) -> int:
+        """What ranks compare: a hash of the paths, without the addresses that a key's text may have."""
+        return zlib.crc32(re.sub("0x[0-9a-f]+", "", self.paths).encode()) & 0x7FFFFFFF
 
 
 in_place_p = jax.extend.core.Primitive("rueda_in_place")
@@ -139,6 +151,7 @@ def _lower(context: Any, *operands: Any, spec: Spec) -> Any:
         kind=spec.kind,
         name=_name_in(context, spec.name),
         paths=spec.paths,
+        tree=np.int32(spec.tree),
         op=np.int32(spec.op),
         root=np.int32(spec.root),
         process_set=np.int32(spec.process_set),

@@ -138,17 +138,64 @@ def check_a_mismatch_is_told_on_every_rank():
     for _ in range(2):
         with raises(jax.errors.JaxRuntimeError, *expected, "['b']"):
             jax.block_until_ready(jax.jit(function)(jnp.ones(shape)))
-        with raises(rueda.MismatchError, *expected):
+        with raises(rueda.MismatchError, *expected, "['b']"):
             function(jnp.ones(shape))
     for collective in (rueda.jax.allgather, rueda.jax.alltoall, rueda.jax.reduce_scatter):
         with raises(jax.errors.JaxRuntimeError, "'blocks'", "shape differs between ranks"):
             call = jax.jit(lambda x, collective=collective: collective(x, name="blocks"))
             jax.block_until_ready(call(jnp.ones(2 + 2 * RANK)))
-    with raises(jax.errors.JaxRuntimeError, "'leaves", "rank 0", "rank 1"):
-        leaves = [jnp.ones(2)] * (2 + RANK)
-        jax.block_until_ready(jax.jit(lambda t: rueda.jax.allreduce(t, "leaves"))(leaves))
     still_works()
     assert jax.jit(lambda x: rueda.jax.allreduce(x, "grads"))(1.0 + RANK) == 1.5
+
+
+def check_trees_that_differ_are_told_on_every_rank():
+    x = jnp.ones(4)
+    trees = [
+        ({"enc": x, "dec": x}, {"enc": x, "head": x}),
+        ([x], [x, x]),
+        ([x, x, x], [x, x]),
+    ]
+    jaxes = rueda.jax
+    for collective in (
+        jaxes.allreduce,
+        jaxes.allgather,
+        jaxes.broadcast,
+        jaxes.reduce_scatter,
+        jaxes.alltoall,
+    ):
+
+        def call(tree, collective=collective):
+            return collective(tree, name="trees")
+
+        for tree in (of_both[RANK] for of_both in trees):
+            paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+            leaves = ", ".join(jax.tree_util.keystr(path) for path, _ in paths)
+            expected = ("'trees': the tree of rank 1 differs", f"has the leaves {leaves}")
+            with raises(rueda.MismatchError, *expected):
+                call(tree)
+            with raises(jax.errors.JaxRuntimeError, *expected):
+                jax.block_until_ready(jax.jit(call)(tree))
+        with raises(rueda.MismatchError, "'trees"):
+            call([x] if RANK else [])
+        jax.tree.map(np.testing.assert_array_equal, call([x, x]), jax.jit(call)([x, x]))
+    still_works()
+
+
+def check_what_one_rank_cannot_do_is_told_on_every_rank():
+    x = jnp.ones(4)
+    with raises(rueda.InvalidArgumentError, "rank 1 cannot take part in 'parts'", "[3]"):
+        rueda.jax.reduce_scatter(x[: 4 - RANK], "parts")
+    eights = x.astype(jnp.float8_e5m2) if RANK else x
+    for collective in (rueda.jax.allreduce, rueda.jax.allgather):
+        for tree in (eights, [eights], [x, eights]):
+            with raises(
+                rueda.UnsupportedError, "rank 1 cannot take part in 'eights", "float8_e5m2"
+            ):
+                collective(tree, name="eights")
+    without = np.zeros(4, jax.dtypes.float0) if RANK else x
+    with raises(rueda.UnsupportedError, "rank 1 cannot take part", "float0"):
+        rueda.jax.allreduce({"w": x, "n": without}, "without")
+    still_works()
 
 
 def check_what_cannot_work_is_told():
@@ -283,6 +330,19 @@ def check_ranks_with_fewer_steps_join():
     found = [float(total(jnp.float32(step + RANK))) for step in range(2 + 2 * RANK)]
     assert rueda.join() == 1
     assert found == [1.0, 3.0, 3.0, 4.0][: 2 + 2 * RANK]
+
+
+def check_what_a_joined_rank_would_have_to_send_is_told():
+    x = jnp.ones(4)
+    gather = jax.jit(lambda x: rueda.jax.allgather(x, "all"))
+    gather(x)
+    if RANK == 1:
+        with raises(rueda.InvalidArgumentError, "'all'", "joined"):
+            rueda.jax.allgather(x, "all")
+        with raises(jax.errors.JaxRuntimeError, "'all'", "a rank has joined"):
+            jax.block_until_ready(jax.jit(lambda x: rueda.jax.allgather(x, "all"))(x))
+    rueda.join()
+    np.testing.assert_array_equal(gather(x), np.ones(8))
 
 
 def check_sets_of_ranks():

@@ -220,7 +220,8 @@ def _sums_in(state: dict[str, Any]) -> dict[str, torch.Tensor]:
         if isinstance(each, int):
             sums[name] = sums[name].to_sparse(each)
         else:
+            values = each["values"]
             sums[name] = torch.sparse_coo_tensor(
-                each["indices"], each["values"], each["shape"], check_invariants=True
+                each["indices"], values, each["shape"], device=values.device, check_invariants=True
             ).coalesce()
     return sums
