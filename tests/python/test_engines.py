@@ -82,6 +82,12 @@ def test_whose_error_counts() -> None:
     own = ValueError("a bad row")
     assert failed_by_itself({0: told, 1: left, 3: KeyError("x"), 2: own}) == 2
     assert failed_by_itself({0: told, 1: left}) is None
+    echo = ShutdownError("rank 0 has shut down", 0)
+    first = ShutdownError("rank 3 has shut down", 3)  # rank 3 has returned
+    assert failed_by_itself({0: first, 1: echo}) == 0
+    assert failed_by_itself({0: ShutdownError("rank 1 has shut down", 1), 1: first}) == 1
+    assert failed_by_itself({0: left, 1: own}) == 1
+    assert failed_by_itself({}) is None
     closed = InitializationError("rank 2 has failed", reason="rendezvous_closed")
     alone = InitializationError("rank 0 left while the world was formed")
     bad = InitializationError("RUEDA_FUSION_THRESHOLD is no size")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import distributed
 
@@ -28,6 +28,7 @@ from rueda.errors import (
     PeerLostError,
     RuedaError,
     TimeoutError,
+    error_in,
 )
 
 __all__ = ["run"]
@@ -58,7 +59,8 @@ def run(
     ``num_proc``: by default the number of workers.
 
     If a worker is lost, all ranks end, and ``fn`` restarts on all, up to ``retries`` times; it can resume from a
-    checkpoint of its own. An exception of ``fn`` is raised here, with the rank as a note, and not retried. ``timeout``:
+    checkpoint of its own. An exception of ``fn`` is raised here, with the rank as a note, and not retried; so is
+    :class:`rueda.ShutdownError` of a rank that is in a collective when another returns. ``timeout``:
     how many seconds to wait for workers at the start of each attempt, and how long ranks may take to notice that
     another has failed. Concurrent calls, even from several clients, get separate workers; a call waits until enough
     are free.
@@ -108,16 +110,11 @@ def _run_once(
     ranks = [on(w, _rank, r, processes[r], size, address, *given) for r, w in enumerate(workers)]
     try:
         first, lost = _wait(client, ranks, workers, timeout, address)
-        failed = [r for r, future in enumerate(ranks) if future.status == "error"]
-        errors = {r: ranks[r].exception() for r in (*first, *failed) if r in failed}
-        own = failed_by_itself(errors)
-        if own is not None and not lost:
-            raise noted(errors[own], f"rank {own}, worker {workers[own]}")
-        if lost or failed:
-            gone = ", ".join(f"rank {r} ({workers[r]})" for r in lost or failed)
-            raise PeerLostError(
-                f"workers were lost while they ran ranks: {gone}", (lost or failed)[0]
-            )
+        if lost:
+            gone = ", ".join(f"rank {r} ({workers[r]})" for r in lost)
+            raise PeerLostError(f"workers were lost while they ran ranks: {gone}", lost[0])
+        if errors := _errors(ranks, first):
+            _raise_cause(errors, workers)
         try:
             return client.gather(ranks)  # type: ignore[no-any-return]
         except TypeError as error:  # Dask's, whose message contains a traceback of several pages
@@ -126,6 +123,25 @@ def _run_once(
     finally:
         # Otherwise Dask would rerun the task of a lost worker, alone.
         client.cancel(ranks, force=True)
+
+
+def _errors(futures: list[Any], first: list[int]) -> dict[int, BaseException]:
+    """The errors of the ranks that have failed: of ``first``, then of the others."""
+    failed = [r for r, future in enumerate(futures) if future.status == "error"]
+    return {r: futures[r].exception() for r in (*first, *failed) if r in failed}
+
+
+def _raise_cause(errors: Mapping[int, BaseException], workers: list[str]) -> NoReturn:
+    """Raises the error that caused the others; :class:`rueda.PeerLostError` if live workers have lost each other."""
+    own = failed_by_itself(errors)
+    if own is not None:
+        raise noted(errors[own], f"rank {own}, worker {workers[own]}")
+    rank, error = next(iter(errors.items()))
+    told = error_in(error)
+    raise PeerLostError(
+        f"rank {rank} ({workers[rank]}) has lost another rank, although no worker is lost: {error}",
+        told.peer if told else None,
+    ) from error
 
 
 def _answers(client: distributed.Client, futures: list[Any], workers: list[str]) -> list[Any]:
@@ -205,11 +221,14 @@ def _wait(
             return first, sorted(gone)
         if deadline is not None and time.monotonic() > deadline:
             still = [w for f, w in zip(futures, workers, strict=True) if f in running]
-            what = "a worker is lost" if gone else "a rank has failed"
+            errors = {} if gone else _errors(futures, first)
+            own = failed_by_itself(errors)
+            rank = (gone or first)[0] if own is None else own
+            what = "was lost" if gone else "has failed"
             raise TimeoutError(
-                f"{what}, and the ranks on {', '.join(still)} have not noticed within {timeout:g} s: they have begun "
-                "no collective since; raise timeout=, or restart these workers"
-            )
+                f"rank {rank} ({workers[rank]}) {what}, and the ranks on {', '.join(still)} have not noticed within "
+                f"{timeout:g} s: they have begun no collective since; raise timeout=, or restart these workers"
+            ) from errors.get(rank)
         with contextlib.suppress(distributed.TimeoutError):
             distributed.wait(running, timeout=LOOK, return_when="FIRST_COMPLETED")
 

@@ -27,6 +27,9 @@ def failed_by_itself(errors: Mapping[int, BaseException]) -> int | None:
     the one that comes first in ``errors``, which has them as they were noticed. Errors of another API count as those of
     Rueda that they are translated from.
 
+    If there is nothing but :class:`rueda.ShutdownError`, a rank has returned while others still called collectives.
+    Then it is a rank whose error names one that returned, rather than one that has left because of such an error.
+
     Example::
 
         >>> failed_by_itself({0: PeerLostError("rank 1 has failed", 1), 1: ValueError("a bad row")})
@@ -35,7 +38,13 @@ def failed_by_itself(errors: Mapping[int, BaseException]) -> int | None:
     meant = {rank: error_in(error) or error for rank, error in errors.items()}
     own = [rank for rank, error in meant.items() if not _is_echo(error)]
     formed = [rank for rank in own if not isinstance(meant[rank], InitializationError)]
-    return min(formed, default=next(iter(own), None))
+    if own:
+        return min(formed, default=own[0])
+    if not all(isinstance(error, ShutdownError) for error in meant.values()):
+        return None
+    return min(
+        errors, key=lambda rank: (getattr(meant[rank], "peer", None) in errors, rank), default=None
+    )
 
 
 def _is_echo(error: BaseException) -> bool:

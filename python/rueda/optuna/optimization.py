@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import optuna
 
 from rueda.arguments import shown
 from rueda.engines.given import function_of, positionals_of
-from rueda.errors import InvalidArgumentError
+from rueda.errors import InvalidArgumentError, RuedaError, ShutdownError
 from rueda.failures import Failure, first_cause, report
 from rueda.lifecycle import rank
 from rueda.objects import allgather_object, broadcast_object
@@ -57,7 +58,8 @@ def optimize(
     Raises :class:`rueda.InvalidArgumentError` on every rank, before any trial, if arguments are invalid or differ, or
     if the ranks do not share one study; :class:`rueda.TimeoutError` if other jobs keep starting on the study, so that
     the ranks cannot tell; :class:`rueda.PeerLostError` if a rank is lost, whose trial, if it led one, stays RUNNING in
-    storages without heartbeat. It can be called again after :func:`rueda.recover`.
+    storages without heartbeat. It can be called again after :func:`rueda.recover`. If ``KeyboardInterrupt`` or
+    ``SystemExit`` ends it on one rank, and the program goes on, the other ranks raise :class:`rueda.ShutdownError`.
     """
     # They are iterated more than once.
     catch = tuple(catch) if isinstance(catch, Iterable) else catch
@@ -65,7 +67,7 @@ def optimize(
     problem = _wrong(study, objective, catch, callbacks)
     agree_on_arguments(n_trials, timeout, ranks_per_trial, problem)
     is_copy, copies = agree_on_study(study, ranks_per_trial)
-    with open_teams(ranks_per_trial) as (members, leaders):
+    with open_teams(ranks_per_trial) as (members, leaders, everyone), _departures_told():
         team = Team(members)
         if rank() >= ranks_per_trial and team.is_leader:
             study.sampler.reseed_rng()
@@ -77,14 +79,27 @@ def optimize(
         else:
             _follow(team, objective)
         if copies:
-            new = broadcast_object(study.get_trials()[known:] if rank() == 0 else None, 0)
+            new = study.get_trials()[known:] if rank() == 0 else None
+            new = broadcast_object(new, 0, "rueda.optuna.trials", everyone)
             if is_copy:
                 study.add_trials(new)
         # All ranks reach the end before any of them gives up its process sets.
-        failures = [each for each in allgather_object(failure, "rueda.optuna.end") if each]
+        told = allgather_object(failure, "rueda.optuna.end", everyone)
+    failures = [each for each in told if each]
     if failures:
         first: Failure = first_cause(failures)
         raise failure.error if failure and failure.rank == first.rank == rank() else first.here()
+
+
+@contextmanager
+def _departures_told() -> Iterator[None]:
+    """Says in the :class:`rueda.ShutdownError` of a wait for a rank that has left early what it has left."""
+    try:
+        yield
+    except ShutdownError as error:
+        raise ShutdownError(
+            f"a rank has left rueda.optuna.optimize() before the others: {error}", error.peer
+        ) from error
 
 
 def _wrong(study: Any, objective: Any, catch: Any, callbacks: Any) -> str:
@@ -117,27 +132,49 @@ def _lead(
 
     def train(real: Any) -> Any:
         team.signal(_TRIAL)
-        return Trial(team, team.form_group(), real).run(objective)
+        team.is_training = True
+        trial = Trial(team, team.form_group(), real)
+        try:
+            return trial.run(objective)
+        finally:
+            team.is_training = not trial.has_ended
 
     # Optuna does not apply `catch` to callbacks: in a broken world, this raises and so ends the loop.
     def go_on(_: Any, __: Any) -> None:
-        if not tickets.take():
+        if team.broken or not tickets.take():
             study.stop()
 
     failure = None
+    ends = 2  # that the team still waits for
     try:
-        if tickets.take():
-            study.optimize(train, callbacks=[*callbacks, go_on], **options)
-    except Exception as error:
-        told = team.failure
-        failure = told if told and told.error is error else report(team.rank, _uncovered(error))
-    if team.broken:
-        raise team.broken
-    tickets.stop()
-    team.signal(_END)
-    tickets.wait_for_all()
-    team.signal(_END)
+        try:
+            if tickets.take():
+                study.optimize(train, callbacks=[*callbacks, go_on], **options)
+        except Exception as error:
+            told = team.failure
+            failure = told if told and told.error is error else report(team.rank, _uncovered(error))
+        if team.broken:
+            raise team.broken
+        tickets.stop()
+        ends = 1
+        team.signal(_END)
+        tickets.wait_for_all()
+        ends = 0
+        team.signal(_END)
+    except BaseException:  # also KeyboardInterrupt and sys.exit()
+        _withdraw(team, tickets, ends)
+        raise
     return failure
+
+
+def _withdraw(team: Team, tickets: Tickets, ends: int) -> None:
+    """Ends the leader's part early, so that neither its team, which waits for ``ends``, nor other leaders wait."""
+    if not team.is_training:
+        with suppress(RuedaError):
+            for _ in range(0 if team.broken else ends):
+                team.signal(_END)
+    team.leave()
+    tickets.withdraw()
 
 
 def _uncovered(error: Exception) -> Exception:

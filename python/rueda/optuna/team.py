@@ -23,26 +23,27 @@ _NO_ROOM = f"there are {_native.process_set_limit} such sets already"
 
 
 @contextmanager
-def open_teams(per_team: int) -> Iterator[tuple[ProcessSet, ProcessSet]]:
-    """The process sets of this rank's team and of all leaders, which last as long as the block. Collective to enter.
+def open_teams(per_team: int) -> Iterator[tuple[ProcessSet, ProcessSet, ProcessSet]]:
+    """The process sets of this rank's team, of all leaders and of all ranks, which last as long as the block.
 
-    Only their members know them, so each rank ends them on its own, even in a broken world: the next world has no
-    trace of them.
+    Collective to enter. Each rank ends the sets on its own, even in a broken world: the next world has no trace of
+    them. What others do in a set of a rank that has left the block fails instead of waiting.
 
     Raises :class:`rueda.UnsupportedError` on every rank if there is no room for them.
     """
     taken = {
         slot for slots in allgather_object(taken_slots(), "rueda.optuna.slots") for slot in slots
     }
-    free = [slot for slot in range(_native.process_set_limit) if slot not in taken][:2]
+    free = [slot for slot in range(_native.process_set_limit) if slot not in taken][:3]
     leads = rank() % per_team == 0
-    mine = [_number(slot) for slot in free] if leads and len(free) == 2 else []
+    mine = [_number(slot) for slot in free] if leads and len(free) == 3 else []
     told = allgather_object(mine, "rueda.optuna.numbers")
     first = rank() - rank() % per_team
     wanted = [(told[first][:1], range(first, first + per_team))]
-    wanted.append((told[0][1:], range(0, size(), per_team)))
+    wanted.append((told[0][1:2], range(0, size(), per_team)))
+    wanted.append((told[0][2:], range(size())))
     problems = [why for numbers in told for _, why in numbers if why]
-    if problems or len(free) < 2:
+    if problems or len(free) < 3:
         raise UnsupportedError(
             f"no process sets could be formed for teams: {problems[0] if problems else _NO_ROOM}"
         )
@@ -61,7 +62,7 @@ def open_teams(per_team: int) -> Iterator[tuple[ProcessSet, ProcessSet]]:
         problems = [why for why in allgather_object(failed, "rueda.optuna.formed") if why]
         if problems:
             raise UnsupportedError(f"no process sets could be formed for teams: {problems[0]}")
-        yield sets[0], sets[1]
+        yield sets[0], sets[1], sets[2]
     finally:
         for each in sets:
             leave(each)
@@ -88,6 +89,7 @@ class Team:
         self.is_leader = self.rank == self.leader
         self.broken: BaseException | None = None  # why the members can no longer communicate
         self.failure: Failure | None = None  # of the last trial in which a member failed
+        self.is_training = False  # on the leader: whether the others may be in a trial
 
     def signal(self, word: int) -> None:
         """Sends a number from the leader to all others, which may wait for it as long as the leader lives."""
@@ -119,6 +121,11 @@ class Team:
         except BaseException as error:
             self.broken = error
             raise
+
+    def leave(self) -> None:
+        """Leaves the team early: the others do not wait for this rank any more."""
+        leave(self._members)
+        self._members.process_set_id = None
 
     def form_group(self) -> ProcessSet:
         """Forms a process set of the members for one trial.

@@ -13,7 +13,7 @@ from rueda.process_sets import ProcessSet
 
 __all__ = ["Tickets"]
 
-_TAKE, _STOP, _DONE = range(3)
+_TAKE, _STOP, _DONE, _WITHDRAWN = range(4)
 _REQUESTS, _ANSWERS = 0, 1  # tags
 
 
@@ -50,6 +50,18 @@ class Tickets:
         if self._thread is not None:
             self._thread.join()
 
+    def withdraw(self) -> None:
+        """For a leader that ends early: stops the tickets, and the others do not wait for it.
+
+        The first leader serves the others until they have ended.
+        """
+        # If the world is broken or the first leader is gone, the others notice it themselves.
+        with contextlib.suppress(RuedaError):
+            self._request(_STOP)
+            self._request(_WITHDRAWN)
+            if self._thread is not None:
+                self._thread.join()
+
     def _request(self, what: int) -> None:
         send(np.array([what], np.int64), self._office, _REQUESTS, self._leaders)
 
@@ -68,16 +80,19 @@ class Tickets:
 
     def _serve(self, count: int | None) -> None:
         left = float("inf") if count is None else count
-        done = 0
+        running = set(self._leaders.ranks)
+        done = []
         word = np.zeros(1, np.int64)
-        while done < self._leaders.size():
+        while running:
             leader = recv(word, None, _REQUESTS, self._leaders)
-            if word[0] == _DONE:
-                done += 1
+            if word[0] in (_DONE, _WITHDRAWN):
+                running.remove(leader)
+                if word[0] == _DONE:
+                    done.append(leader)
             elif word[0] == _STOP:
                 left = 0
             else:
                 self._reply(leader, int(left > 0))
                 left = max(0, left - 1)
-        for leader in self._leaders.ranks:
+        for leader in done:
             self._reply(leader, 1)

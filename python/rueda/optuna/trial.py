@@ -9,7 +9,7 @@ from typing import Any
 
 import optuna
 
-from rueda.errors import MismatchError
+from rueda.errors import MismatchError, ShutdownError, error_in
 from rueda.failures import Failure, first_cause, report
 from rueda.optuna.team import Team, leave
 from rueda.process_sets import ProcessSet
@@ -17,6 +17,9 @@ from rueda.process_sets import ProcessSet
 __all__ = ["Trial"]
 
 _SHOWN = ("number", "params", "distributions", "user_attrs", "constraints", "datetime_start")
+# What ranks say that have left the trial without an error.
+_RETURNS, _PRUNES = "returns from the objective", "raises TrialPruned"
+_COLLECTIVE = "waits in a collective of trial.process_set"
 
 
 class Trial(optuna.trial.BaseTrial):  # type: ignore[misc]
@@ -36,6 +39,7 @@ class Trial(optuna.trial.BaseTrial):  # type: ignore[misc]
         self._real = real  # the leader's
         self._failure: Exception | None = None
         self._state: dict[str, Any] = {}
+        self.has_ended = False
         self._take(team.tell(self._answer(lambda: None)))
 
     @property
@@ -109,12 +113,12 @@ class Trial(optuna.trial.BaseTrial):  # type: ignore[misc]
         """
         value: Any = None
         raised: Exception | None = None
-        said: str | Failure = "returns from the objective"
+        said: str | Failure = _RETURNS
         try:
             value = None if self._failure else objective(self)
         except optuna.TrialPruned as pruned:
             raised = pruned
-            said = "raises TrialPruned"
+            said = _PRUNES
         except Exception as error:
             raised = error
             said = report(self._team.rank, error)
@@ -122,6 +126,7 @@ class Trial(optuna.trial.BaseTrial):  # type: ignore[misc]
             leave(self._process_set)
         if self._failure is None:
             self._meet(said)
+        self.has_ended = True
         # An objective that swallowed an error of this trial has failed nonetheless.
         if self._failure is not None:
             raise self._failure
@@ -174,9 +179,14 @@ class Trial(optuna.trial.BaseTrial):  # type: ignore[misc]
         """Compares what the ranks do. Sets the trial's failure if one has failed or they differ."""
         everyone = self._team.gather(said)
         failures = [each for each in everyone if isinstance(each, Failure)]
+        mine = said.error if isinstance(said, Failure) else None
+        echoes = [each for each in failures if isinstance(error_in(each.error), ShutdownError)]
+        if len(echoes) == len(failures) and any(each in (_RETURNS, _PRUNES) for each in everyone):
+            # These were in a collective of the set that the others have left.
+            everyone = [_COLLECTIVE if isinstance(each, Failure) else each for each in everyone]
+            failures = []
         if failures:
             first = first_cause(failures)
-            mine = said.error if isinstance(said, Failure) else None
             # An error that all ranks got alike from the study belongs to no rank in particular.
             alike = {(type(each.error), f"{each.error}") for each in failures}
             together = len(failures) == len(everyone) and len(alike) == 1
@@ -190,3 +200,4 @@ class Trial(optuna.trial.BaseTrial):  # type: ignore[misc]
             self._failure = MismatchError(
                 f"the ranks of trial {self.number} must call the same methods of it: {', '.join(told)}"
             )
+            self._failure.__cause__ = mine

@@ -65,6 +65,24 @@ def is_interrupted() -> None:
     rueda.allreduce(np.ones(1), "gradient")
 
 
+def calls_fewer(marks: str) -> None:
+    """Rank 1 returns while the others call another collective; counts the calls of this function."""
+    (Path(marks) / f"{rueda.rank()}-{time.monotonic_ns()}").touch()
+    for _ in range(2 if rueda.rank() == 1 else 3):
+        rueda.allreduce(np.ones(1), "gradient")
+
+
+def ends_its_world(marks: str) -> None:
+    """Rank 1 ends the world in the first attempt; no worker is lost."""
+    is_first = not (Path(marks) / "ended").exists()
+    rueda.barrier()
+    if rueda.rank() == 1 and is_first:
+        (Path(marks) / "ended").touch()
+        rueda.abort("rank 1 begins again")
+    else:
+        rueda.allreduce(np.ones(1), "gradient")
+
+
 class FatalTo:
     """Kills this process when it is unpickled there, before its rank can meet the others."""
 
@@ -191,11 +209,40 @@ def check_an_error_is_told_and_not_tried_again(client: distributed.Client, folde
         rueda.dask.run(client, threading.Lock)
 
 
+def check_a_rank_that_returns_early_is_told_and_not_tried_again(
+    client: distributed.Client, folder: Path
+) -> None:
+    told: BaseException | None = None
+    try:
+        rueda.dask.run(client, calls_fewer, [str(folder)], 3)
+    except rueda.ShutdownError as error:
+        told = error
+    assert told is not None
+    assert "rank 1 has shut down" in f"{told}"
+    assert told.peer == 1
+    assert any(f"raised on rank {rank}, worker" in f"{told.__notes__}" for rank in (0, 2))
+    assert sorted(each.name[0] for each in folder.iterdir()) == ["0", "1", "2"]
+
+
+def check_a_lost_connection_makes_all_begin_anew(client: distributed.Client, folder: Path) -> None:
+    with raises(rueda.PeerLostError, "no worker is lost", "rank 1 begins again"):
+        rueda.dask.run(client, ends_its_world, [str(folder)], 3, retries=0)
+    (folder / "ended").unlink()
+    assert rueda.dask.run(client, ends_its_world, [str(folder)], 3) == [None] * 3
+
+
 def check_a_rank_that_does_not_notice_is_named(client: distributed.Client, folder: Path) -> None:
-    for dies, what in ((False, "a rank has failed"), (True, "a worker is lost")):
+    for dies, what in ((False, ") has failed"), (True, ") was lost")):
+        told: BaseException | None = None
         # The timeout also limits how long workers may be missing at the start.
-        with raises(rueda.TimeoutError, what, "tcp://", "not noticed within 2 s", "timeout="):
-            rueda.dask.run(client, is_busy, [str(folder), dies], 3, timeout=2)
+        with raises(rueda.TimeoutError, "rank 1 (tcp://", what, "not noticed within 2 s"):
+            try:
+                rueda.dask.run(client, is_busy, [str(folder), dies], 3, timeout=2)
+            except rueda.TimeoutError as error:
+                told = error
+                raise
+        cause = told.__cause__ if told else told
+        assert repr(cause) == ("None" if dies else "ValueError('nobody notices')"), repr(cause)
         (folder / "end").touch()
         assert len(rueda.dask.run(client, total, [0], 3)) == 3
         (folder / "end").unlink()

@@ -205,6 +205,69 @@ def check_ranks_that_ask_for_different_things_are_told() -> None:
     fails("returns", leaves_early, *words, kind=rueda.MismatchError)
 
 
+def check_ranks_that_leave_while_others_are_in_a_collective_are_told() -> None:
+    for leaver in (0, 1):
+        for prunes, does in ((True, "raises TrialPruned"), (False, "returns from the objective")):
+
+            def leaves(
+                trial: rueda.optuna.Trial, leaver: int = leaver, prunes: bool = prunes
+            ) -> float:
+                team = trial.process_set
+                if team.rank() == leaver:
+                    if prunes:
+                        raise optuna.TrialPruned
+                    return 1.0
+                return float(rueda.allreduce(np.ones(1), "loss", process_set=team)[0])
+
+            words = [f"{does}", "waits in a collective of trial.process_set"]
+            name = f"rank {leaver} {does}"
+            fails(name, leaves, *words, kind=rueda.MismatchError)
+
+
+def ends_all(kind: type[BaseException], culprit: int) -> Any:
+    if rueda.rank() == culprit:
+        return raises(kind)
+    return raises(rueda.ShutdownError, "has left rueda.optuna.optimize()")
+
+
+def check_a_rank_that_is_interrupted_ends_all_teams() -> None:
+    """By what is no `Exception`, which the program catches: no rank may wait for it."""
+    for culprit in range(4):
+        for number, kind in enumerate((KeyboardInterrupt, SystemExit)):
+
+            def objective(
+                trial: rueda.optuna.Trial, culprit: int = culprit, kind: type = kind
+            ) -> float:
+                x = trial.suggest_float("x", 0, 1)
+                if rueda.rank() == culprit:
+                    raise kind
+                return float(rueda.allreduce(np.full(1, x), process_set=trial.process_set)[0])
+
+            study = shared(f"interrupts {culprit} {number}")
+            everything = (Exception,) if culprit % 2 else ()
+            began = time.monotonic()
+            with ends_all(kind, culprit):
+                rueda.optuna.optimize(study, objective, catch=everything)
+            assert time.monotonic() - began < 20  # and not only after RUEDA_SHUTDOWN_TIMEOUT
+            still_works()
+
+
+def check_an_interrupt_between_trials_ends_all_teams() -> None:
+    for culprit in (0, 2):
+
+        def interrupts(*_: Any, culprit: int = culprit) -> None:
+            if rueda.rank() == culprit:
+                raise KeyboardInterrupt
+
+        began = time.monotonic()
+        with ends_all(KeyboardInterrupt, culprit):
+            rueda.optuna.optimize(
+                shared(f"callback {culprit}"), lambda _: 1.0, callbacks=[interrupts]
+            )
+        assert time.monotonic() - began < 20
+        still_works()
+
+
 def check_an_error_that_an_objective_keeps_fails_the_trial() -> None:
     def objective(trial: rueda.optuna.Trial) -> float:
         if trial.process_set.rank() == 1:
