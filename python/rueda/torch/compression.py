@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
+from rueda.arguments import shown, whole_number
 from rueda.compression import Codec, RandomK, TopK, named_codec
-from rueda.errors import InvalidArgumentError
+from rueda.errors import InvalidArgumentError, MismatchError
 from rueda.submission import NO_WIRE
 from rueda.torch.tensors import code_of
 
@@ -19,7 +21,11 @@ __all__ = [
     "CompressionPolicy",
     "Compressor",
     "may_lie_in_buckets",
+    "options_of",
     "policy_of",
+    "require_compressor",
+    "require_no_momentum",
+    "require_same_options",
     "wire_of",
 ]
 
@@ -123,25 +129,30 @@ class CompressionPolicy:
 
     - ``rules``: shell-style patterns of parameter names, each with a codec of :mod:`rueda.compression`, its name, or
       ``None`` for no compression. The first pattern that matches applies; parameters that match none are not
-      compressed. A codec or its name instead of rules applies to all parameters.
+      compressed. A codec or its name instead of rules applies to all parameters. Codecs are for dense gradients: sparse
+      ones are sent as rows, uncompressed.
     - ``min_elements``: gradients with fewer elements are not compressed.
     - ``error_feedback``: adds what a codec loses of a gradient to the parameter's next gradient, e' = x + e - y
       (Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019, algorithm 2); sparse codecs need this. It costs 4
       bytes per element of the compressed parameters, stored in the optimizer's state_dict(). By default for sparse
       codecs only: the others lose too little.
-    - ``momentum``: m of momentum correction, in place of the optimizer's own momentum, which must be 0. Compresses
-      u' = m u + x, and sets u to 0 for elements that have been sent. Where no sparse codec with error feedback
-      compresses, u is formed after the reduction, as the optimizer would. Costs 4 bytes per element of all parameters.
+    - ``momentum``: m of momentum correction, in place of the optimizer's own momentum, or Adam's first beta, which must
+      be 0. Compresses u' = m u + x, and sets u to 0 for elements that have been sent. Where no sparse codec with error
+      feedback compresses, u is formed after the reduction, as the optimizer would. Costs 4 bytes per element of all
+      parameters.
     - ``warm_up_steps``: over this many steps, the fraction of sparse codecs decreases from 0.25 to its final value in
       four stages.
     - ``clip_norm`` c: scales each gradient that is compressed down to a norm of at most c / sqrt(ranks), before
       anything is added to it.
 
-    The last three are from Lin et al., "Deep gradient compression", ICLR 2018, sections 3.1 to 3.3, equations 4 and 5.
+    The policy must be the same on every rank, which the first step checks.
+
+    ``momentum``, ``warm_up_steps`` and ``clip_norm`` are from Lin et al., "Deep gradient compression", ICLR 2018,
+    sections 3.1 to 3.3, equations 4 and 5.
 
     Example::
 
-        >>> policy = rueda.torch.CompressionPolicy({"*.bias": None, "embedding.*": "topk:0.01", "*": "int8"})
+        >>> policy = rueda.torch.CompressionPolicy({"*.bias": None, "decoder.*": "topk:0.01", "*": "int8"})
         >>> policy.codec_for("fc.weight", 4096)
         Int8()
         >>> policy.codec_for("fc.bias", 4096) is None
@@ -165,20 +176,23 @@ class CompressionPolicy:
         clip_norm: float | None = None,
     ) -> None:
         named = _named(rules)
+        least_size = whole_number("min_elements", min_elements, 0)
+        steps = whole_number("warm_up_steps", warm_up_steps, 0)
+        factor = _number("momentum", momentum)
+        norm = None if clip_norm is None else _number("clip_norm", clip_norm)
         for option, is_right, bounds in (
-            (f"momentum={momentum!r}", 0 <= momentum < 1, "is at least 0 and below 1"),
-            (f"warm_up_steps={warm_up_steps!r}", warm_up_steps >= 0, "is at least 0"),
-            (f"clip_norm={clip_norm!r}", clip_norm is None or clip_norm > 0, "is above 0"),
+            (f"momentum={factor}", 0 <= factor < 1, "at least 0 and below 1"),
+            (f"clip_norm={norm}", norm is None or norm > 0, "above 0"),
         ):
             if not is_right:
-                raise InvalidArgumentError(f"{option} of a CompressionPolicy {bounds}")
+                raise InvalidArgumentError(f"{option} of a CompressionPolicy is not {bounds}")
         # As the class is frozen, so that it can be compared, copied and sent.
         object.__setattr__(self, "rules", named)
-        object.__setattr__(self, "min_elements", min_elements)
+        object.__setattr__(self, "min_elements", least_size)
         object.__setattr__(self, "error_feedback", error_feedback)
-        object.__setattr__(self, "momentum", float(momentum))
-        object.__setattr__(self, "warm_up_steps", int(warm_up_steps))
-        object.__setattr__(self, "clip_norm", clip_norm)
+        object.__setattr__(self, "momentum", factor)
+        object.__setattr__(self, "warm_up_steps", steps)
+        object.__setattr__(self, "clip_norm", norm)
 
     def codec_for(self, name: str, elements: int) -> Codec | None:
         """The codec for a parameter; ``None`` if its gradient is not compressed."""
@@ -225,6 +239,79 @@ def _named(rules: Rules | Codec | str) -> tuple[tuple[str, Codec | None], ...]:
         return tuple((pattern, named_codec(codec)) for pattern, codec in pairs)
     except ValueError as error:
         raise InvalidArgumentError(str(error)) from None
+
+
+def _number(option: str, value: object) -> float:
+    """A finite number. Raises InvalidArgumentError."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidArgumentError(
+            f"{option}={shown(value)} of a CompressionPolicy is not a finite number"
+        )
+    return number
+
+
+def require_no_momentum(
+    policy: CompressionPolicy | None, groups: Iterable[Mapping[str, Any]]
+) -> None:
+    """Raises InvalidArgumentError if both the policy and an optimizer with these ``param_groups`` have momentum."""
+    if policy is None or policy.momentum == 0:
+        return
+    for group in groups:
+        betas = group.get("betas")
+        own = {"momentum": group.get("momentum"), "betas[0]": betas[0] if betas else None}
+        for option, value in own.items():
+            if value:
+                raise InvalidArgumentError(
+                    f"momentum={policy.momentum} of the compression replaces the optimizer's momentum, which must be "
+                    f"0: it has {option}={value}"
+                )
+
+
+def options_of(policy: CompressionPolicy | None) -> dict[str, str]:
+    """What ranks compare of their policies: a text for each option."""
+    if policy is None:
+        return {"rules": "none"}
+    return {option.name: repr(getattr(policy, option.name)) for option in fields(policy)}
+
+
+def require_same_options(name: str, told: Sequence[tuple[int, Mapping[str, str]]]) -> None:
+    """Raises the same MismatchError on every rank if their policies for the gradients ``name`` differ.
+
+    ``told``: each rank's number and options_of().
+    """
+    for option in told[0][1]:
+        ranks: dict[str, list[int]] = {}
+        for rank, options in told:
+            ranks.setdefault(options[option], []).append(rank)
+        if len(ranks) == 1:
+            continue
+        ordered = sorted(
+            ranks, key=lambda value: -len(ranks[value])
+        )  # stable: first that of rank 0
+        words = [
+            f"{value} on rank{'s' * (len(ranks[value]) > 1)} {', '.join(map(str, ranks[value]))}"
+            for value in ordered
+        ]
+        raise MismatchError(
+            f"'{name}': {option} of the compression differs between ranks: {'; '.join(words)}",
+            ranks[ordered[-1]][0],
+            tensor=name,
+            field=option,
+            values=tuple(ordered),
+        )
+
+
+def require_compressor(compression: object) -> None:
+    """Raises InvalidArgumentError for a codec, its name and anything else that does not compress in Python."""
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise InvalidArgumentError(
+            f"compression={shown(compression)} is not a compressor: give Compression.fp16, Compression.bf16 or your "
+            "own; codecs such as 'int8' are for rueda.torch.allreduce() and DistributedOptimizer()"
+        )
 
 
 def policy_of(compression: object) -> tuple[Compressor, CompressionPolicy | None]:

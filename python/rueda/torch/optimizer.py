@@ -19,7 +19,13 @@ from rueda.process_sets import ProcessSet, global_process_set, takes_part
 from rueda.torch.agreement import PeriodicCheck
 from rueda.torch.buckets import DEFAULT_BUCKET_BYTES, GradientBuckets
 from rueda.torch.compiling import never_compiled
-from rueda.torch.compression import CompressionPolicy, Compressor, Rules, policy_of
+from rueda.torch.compression import (
+    CompressionPolicy,
+    Compressor,
+    Rules,
+    policy_of,
+    require_no_momentum,
+)
 from rueda.torch.compression_state import COMPRESSION_STATE, CompressionState
 from rueda.torch.deferred_updates import (
     DeferredUpdates,
@@ -318,7 +324,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
     - ``compression``: by default gradients are sent uncompressed. A codec of :mod:`rueda.compression` or its name
       for all gradients, a mapping from name patterns to codecs for some, such as ``{"*.bias": None, "*": "int8"}``, or
       a :class:`CompressionPolicy`, which also sets a minimum size and error feedback; the core does this compression,
-      on the CPU. Or one of :class:`Compression` or your own.
+      on the CPU, but not of sparse gradients. Or one of :class:`Compression` or your own.
     - ``backward_passes_per_step``: the gradients of this many backward passes are summed in ``.grad``, then reduced. As
       in Horovod, they are summed over passes and averaged over ranks: divide the loss by the number of passes to
       average over both.
@@ -400,7 +406,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
 
     Raises :class:`rueda.InvalidArgumentError` (a ValueError) for repeated or missing names and invalid options,
     :class:`rueda.UnsupportedError` if an option does not support sharded parameters, and :class:`rueda.MismatchError`
-    if ranks hold different parts of them.
+    if ranks hold different parts of them. The first step raises it if ranks have given different codecs or policies.
 
     Example::
 
@@ -482,10 +488,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
             process_set,
         )
     compressor, policy = policy_of(compression)
-    if policy and policy.momentum > 0 and any(g.get("momentum") for g in optimizer.param_groups):
-        raise InvalidArgumentError(
-            f"momentum={policy.momentum} of the compression replaces the optimizer's momentum, which must be 0"
-        )
+    require_no_momentum(policy, optimizer.param_groups)
 
     options = ReducerOptions(
         compressor,

@@ -28,7 +28,12 @@ from rueda.submission import (
     written_in_flight,
 )
 from rueda.torch.buckets import Slot
-from rueda.torch.compression import CompressionPolicy, Compressor
+from rueda.torch.compression import (
+    CompressionPolicy,
+    Compressor,
+    options_of,
+    require_same_options,
+)
 from rueda.torch.shards import as_placed, like, local_of
 from rueda.torch.sparse import no_rows, sparse_allreduce_async
 from rueda.torch.tensors import TorchAdapter, version_of
@@ -304,11 +309,17 @@ class SeparateGradients:
             each.in_flight = InFlight(each.name, each.parameter, refused, None, None)
 
     def frozen(self, watched: Iterable[Watched]) -> dict[int, bool]:
-        """The parameters that are frozen on some rank, by number, and whether they are on all. Collective."""
-        mine = [each.number for each in watched if not each.parameter.requires_grad]
+        """The parameters that are frozen on some rank, by number, and whether they are on all. Collective.
+
+        Raises MismatchError on every rank if their policies of compression differ.
+        """
+        numbers = [each.number for each in watched if not each.parameter.requires_grad]
+        mine = (numbers, _native.rank(), options_of(self._policy))
         process_set = self._reduction.process_set
-        told: list[list[int]] = allgather_object(mine, f"{self._prefix}/frozen", process_set)
-        on = Counter(number for numbers in told for number in numbers)
+        told: list[tuple[list[int], int, dict[str, str]]]
+        told = allgather_object(mine, f"{self._prefix}/frozen", process_set)
+        require_same_options(self._prefix, [(rank, options) for _, rank, options in told])
+        on = Counter(number for numbers, _, _ in told for number in numbers)
         return {number: count == len(told) for number, count in on.items()}
 
     def receive(

@@ -7,6 +7,7 @@ cost.
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 import torch
 
@@ -83,7 +84,7 @@ def sparse_allreduce(
     name: str | None = None,
     op: ReduceOp = Average,
     process_set: ProcessSet = global_process_set,
-    compression: Compressor = Compression.none,
+    compression: Compressor | None = Compression.none,
     *,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -93,17 +94,19 @@ def sparse_allreduce(
 
     ``tensor``: of layout ``torch.sparse_coo``, in CPU memory, with any of the 15 dtypes, coalesced or not; its number
     of values may differ between ranks, and may be 0. Shape, ``sparse_dim``, dtype and all arguments must agree.
-    ``compression`` applies to the values. ``prescale_factor`` multiplies each rank's values, ``postscale_factor`` the
+    ``compression`` applies to the values: ``rueda.torch.Compression.fp16``, ``bf16`` or a compressor of your own, not a
+    codec; ``None`` is none. ``prescale_factor`` multiplies each rank's values, ``postscale_factor`` the
     result; integers cannot be scaled. An average divides by the number of ranks that contributed, or by the size of the
     set, as for a dense tensor (``RUEDA_JOIN_AVERAGE``). ``algorithm``: ``"gather"``, ``"split"`` or ``"dense"``
     overrides :func:`choose_sparse_algorithm`.
 
     Returns a new coalesced tensor with a value wherever a rank has one. Sums of 16-bit floats are formed in float32 and
-    rounded once on each rank that adds.
+    rounded once on each rank that adds. Gradients flow through, as for :func:`allreduce`: they go through the same
+    reduction, as sparse tensors with the same ``sparse_dim``.
 
     Raises, on every rank, :class:`rueda.MismatchError` if the tensors or arguments differ,
-    :class:`rueda.InvalidArgumentError` for another op or an index outside the tensor, and
-    :class:`rueda.UnsupportedError`.
+    :class:`rueda.InvalidArgumentError` for another op, an index outside the tensor and a dense tensor for which a rank
+    has no memory, and :class:`rueda.UnsupportedError`.
 
     Example::
 
@@ -111,10 +114,11 @@ def sparse_allreduce(
         >>> rueda.torch.sparse_allreduce(gradient, name="table").to_dense()
         tensor([1., 0., 3., 0.])
     """
-    factors = prescale_factor, postscale_factor
-    return _begun(
-        tensor, name, op, process_set, compression, factors, algorithm, alone=False
-    ).result()
+    arguments = name, op, process_set, compression, (prescale_factor, postscale_factor), algorithm
+    if isinstance(tensor, torch.Tensor) and tensor.requires_grad and torch.is_grad_enabled():
+        result: torch.Tensor = _Differentiable.apply(tensor, *arguments)  # type: ignore[no-untyped-call]
+        return result
+    return _begun(tensor, *arguments, alone=False).result()
 
 
 def sparse_allreduce_async(
@@ -122,13 +126,15 @@ def sparse_allreduce_async(
     name: str | None = None,
     op: ReduceOp = Average,
     process_set: ProcessSet = global_process_set,
-    compression: Compressor = Compression.none,
+    compression: Compressor | None = Compression.none,
     *,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     algorithm: str = "auto",
 ) -> Handle[torch.Tensor]:
     """:func:`sparse_allreduce` that returns a handle immediately. ``tensor`` may be written meanwhile.
+
+    Gradients do not flow through.
 
     The handle's ``choice`` says which algorithm is used. The handle raises the operation's errors.
 
@@ -148,17 +154,49 @@ def _begun(
     name: str | None,
     op: ReduceOp,
     process_set: ProcessSet,
-    compression: Compressor,
+    compression: Compressor | None,
     factors: tuple[float, float],
     algorithm: str,
     alone: bool,
 ) -> Handle[torch.Tensor]:
     try:
         label = text_of(name) or None
-        how = SparseAllreduce(label, op, factors, process_set, compression, algorithm)
+        compressor = Compression.none if compression is None else compression
+        how = SparseAllreduce(label, op, factors, process_set, compressor, algorithm)
         return begun(how, tensor, alone)
     except Refusal as refusal:
         return refuse(name, process_set, refusal)  # type: ignore[return-value]  # never returns
+
+
+class _Differentiable(torch.autograd.Function):
+    """The gradient is reduced in the same way, see ``autograd.py``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        name: str | None,
+        op: ReduceOp,
+        process_set: ProcessSet,
+        compression: Compressor | None,
+        factors: tuple[float, float],
+        algorithm: str,
+    ) -> torch.Tensor:
+        """Reduces."""
+        arguments = op, process_set, compression, factors, algorithm
+        ctx.arguments = (None if name is None else f"{name}.gradient", *arguments)
+        ctx.sparse_dimensions = tensor.sparse_dim() if tensor.layout == torch.sparse_coo else 0
+        return _begun(tensor, name, *arguments, alone=False).result()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor | None, ...]:
+        """Reduces the gradient, which may be sparse on some ranks and dense on others."""
+        (gradient,) = gradients
+        count = ctx.sparse_dimensions
+        if gradient.layout != torch.sparse_coo or gradient.sparse_dim() != count:
+            gradient = gradient.to_dense().to_sparse(count)
+        reduced = _Differentiable.apply(gradient, *ctx.arguments)  # type: ignore[no-untyped-call]
+        return reduced, None, None, None, None, None, None
 
 
 def no_rows(like: torch.Tensor, sparse_dimensions: int) -> torch.Tensor:

@@ -22,7 +22,7 @@ from rueda.arguments import factor_of
 from rueda.errors import MismatchError, RuedaError
 from rueda.operations import Average, BitOr, ReduceOp, Sum
 from rueda.process_sets import ProcessSet
-from rueda.submission import Collectives
+from rueda.submission import Collectives, refuse
 from rueda.torch.compression import Compressor
 from rueda.torch.phases import Steps
 from rueda.torch.sparse_choice import (
@@ -207,10 +207,18 @@ class _Exchange:
     def _dense(self, name: str) -> Steps[Rows]:
         how, layout, rows = self._how, self._layout, self._rows
         computed = SIGNED.get(layout.dtype, layout.dtype)
-        dense = torch.zeros(layout.extent, layout.width, dtype=computed, device="cpu")
+        try:
+            dense = torch.zeros(layout.extent, layout.width, dtype=computed, device="cpu")
+            present = torch.zeros(layout.extent, dtype=torch.uint8, device="cpu")
+        except (RuntimeError, MemoryError):  # torch's error for too much memory is a RuntimeError
+            size = layout.extent * (layout.row_bytes + 1)
+            why = Refusal(
+                f"there is no memory for the {size} bytes of the dense tensor: algorithm='gather' or 'split' needs none"
+            )
+            yield [refuse(f"{name}/{part}", how.process_set, why) for part in ("dense", "present")]
+            raise AssertionError("refused operations do not succeed") from None
         dense.index_copy_(0, rows.keys, rows.values.view(computed))
         dense = dense.view(layout.dtype)
-        present = torch.zeros(layout.extent, dtype=torch.uint8, device="cpu")
         present[rows.keys] = 1
         yield [
             _collectives.allreduce(

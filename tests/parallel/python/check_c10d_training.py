@@ -10,9 +10,11 @@ import copy
 from collections import Counter
 from collections.abc import Callable
 
+import rueda
 import torch
 import torch.distributed as dist
 from c10d import DEVICE, run
+from parallel import raises
 from rueda.torch import Compression
 from rueda.torch.c10d import compression_hook
 from torch import nn
@@ -168,6 +170,8 @@ def check_compression_hooks() -> None:
         model.register_comm_hook(None, compression_hook(compressor))
         train(model, sgd(model.parameters()))
         assert_same(model.module, train_alone(make_model()), tolerance)
+    with raises(rueda.InvalidArgumentError, "compression='int8'", "Compression.fp16"):
+        compression_hook("int8")  # type: ignore[arg-type]
 
 
 def check_power_sgd() -> None:

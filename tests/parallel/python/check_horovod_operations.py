@@ -31,6 +31,23 @@ def check_who_is_there() -> None:
     assert hvd.cuda_built() or not hvd.nccl_built()
 
 
+def check_codecs_are_no_compressors() -> None:
+    ones = torch.ones(3)
+    optimizer = torch.optim.SGD([ones.clone().requires_grad_()], lr=0.1)
+    for call in (
+        lambda codec: hvd.allreduce(ones, compression=codec),
+        lambda codec: hvd.grouped_allreduce([ones], compression=codec),
+        lambda codec: hvd.reducescatter(ones, compression=codec),
+        lambda codec: hvd.allreduce(ones, op=hvd.Adasum, compression=codec),
+    ):
+        with parallel.raises(HorovodInvalidArgumentError, "compression='int8'", "Compression.fp16"):
+            call("int8")
+    if hvd.size() > 1:
+        with parallel.raises(HorovodInvalidArgumentError, "compression='int8'", "Compression.fp16"):
+            hvd.DistributedOptimizer(optimizer, compression="int8", op=hvd.Adasum)
+    assert torch.equal(hvd.allreduce(ones, compression=hvd.Compression.fp16), ones)
+
+
 def check_a_forked_child() -> None:
     """A data loader's worker knows its parent's rank; as it is no rank, its collectives raise."""
     questions = (

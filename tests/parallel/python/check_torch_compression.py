@@ -433,6 +433,58 @@ def check_momentum_of_sparse_gradients() -> None:
     still_works()
 
 
+def check_policies_are_compared() -> None:
+    """Once, by the first step, also for options that no single gradient reveals."""
+    if rueda.size() == 1:
+        return
+    last = rueda.rank() == rueda.size() - 1
+    usual: dict[str, Any] = {"rules": "topk:0.1", "momentum": 0.5}
+    for option, value in (
+        ("momentum", 0.9),
+        ("error_feedback", True),
+        ("clip_norm", 1.0),
+        ("min_elements", 1025),
+        ("warm_up_steps", 9),
+        ("rules", "int8"),
+    ):
+        policy = rt.CompressionPolicy(**{**usual, option: value} if last else usual)
+        network = model()
+        optimizer = rt.DistributedOptimizer(
+            torch.optim.SGD(network.parameters(), lr=0.1), network.named_parameters(), policy
+        )
+        before = [p.detach().clone() for p in network.parameters()]
+        with raises(
+            rueda.MismatchError, f"{option} of the compression", f"rank {rueda.size() - 1}"
+        ):
+            train(network, optimizer)
+        assert all(map(torch.equal, before, network.parameters()))
+        still_works()
+    for given in (None, "int8"):
+        network = nn.Linear(3, 3)  # too small to be compressed
+        optimizer = distributed(network, "fp16" if last else given)
+        with raises(rueda.MismatchError, "rules of the compression", "Float16()"):
+            network(torch.ones(3)).sum().backward()
+            optimizer.step()
+    network = model()
+    inner = torch.optim.SGD(network.parameters(), lr=0.1)
+    with raises(rueda.MismatchError, "Synchronous(codec='int8')"):
+        rt.wrap(network, inner, Synchronous(codec="int8" if last else "bf16"))
+    still_works()
+
+
+def check_momentum_in_both() -> None:
+    policy = rt.CompressionPolicy({"*": "topk"}, momentum=0.9)
+    network = model()
+    optim = torch.optim
+    for kind in (optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax):
+        inner: Any = kind(network.parameters())
+        with raises(rueda.InvalidArgumentError, "replaces the optimizer's", "betas[0]=0.9"):
+            rt.DistributedOptimizer(inner, network.named_parameters(), policy)
+    inner = optim.Adam(network.parameters(), betas=(0.0, 0.999))
+    train(network, rt.DistributedOptimizer(inner, network.named_parameters(), policy))
+    same_bits(*network.parameters())
+
+
 def check_wrong_options() -> None:
     for wrong in ("int9", {"*": "topk:3"}, 7):
         with raises(rueda.InvalidArgumentError, "compression="):
@@ -443,7 +495,19 @@ def check_wrong_options() -> None:
     with raises(rueda.InvalidArgumentError, "compression='int9'"):
         rt.CompressionPolicy("int9")
     assert rt.CompressionPolicy("topk:0.1") == rt.CompressionPolicy([("*", "topk:0.1")])
-    for option in ({"momentum": 1.0}, {"warm_up_steps": -1}, {"clip_norm": 0.0}):
+    for option in (
+        {"momentum": 1.0},
+        {"momentum": "a"},
+        {"momentum": None},
+        {"momentum": math.nan},
+        {"warm_up_steps": -1},
+        {"warm_up_steps": 2.5},
+        {"min_elements": -1},
+        {"min_elements": "q"},
+        {"clip_norm": 0.0},
+        {"clip_norm": math.inf},
+        {"clip_norm": "a"},
+    ):
         with raises(rueda.InvalidArgumentError, next(iter(option))):
             rt.CompressionPolicy({"*": "int8"}, **option)  # type: ignore[arg-type]
     with raises(rueda.InvalidArgumentError, "replaces the optimizer's momentum"):

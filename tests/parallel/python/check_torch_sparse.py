@@ -337,6 +337,56 @@ class Failing:
         return tensor
 
 
+def check_no_memory_for_a_dense_tensor() -> None:
+    far = torch.sparse_coo_tensor([[2**50]], [[1.0, 2.0]], (2**50 + 1, 2))
+    size = (2**50 + 1) * 9
+    with parallel.raises(rueda.InvalidArgumentError, "'far", f"{size} bytes", "'gather'"):
+        rt.sparse_allreduce(far, "far", algorithm="dense")
+    parallel.still_works()
+    assert torch.equal(rt.sparse_allreduce(far, "far").values(), far._values())
+
+
+def check_gradients() -> None:
+    """Like those of a dense sum or average, wherever the ranks' own tensors have values."""
+    size, me = rueda.size(), rueda.rank()
+    for op, algorithm in product((rueda.Sum, rueda.Average), ALGORITHMS):
+        for dense_loss in (True, False, me == 0):
+            values = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64, requires_grad=True)
+            tensor = torch.sparse_coo_tensor([[me, size]], values, (size + 1, 2))
+            result = rt.sparse_allreduce(
+                tensor, "with gradient", op, prescale_factor=2.0, algorithm=algorithm
+            )
+            assert result.is_coalesced()
+            flat = result.to_dense() if dense_loss else result.values()
+            (flat.square().sum() * (me + 1)).backward()
+            reduced = result.detach().to_dense()
+            factor = 2.0 * 2 * size * (size + 1) / 2 / (size if op == rueda.Average else 1)
+            wanted = factor * reduced[[me, size]]
+            torch.testing.assert_close(values.grad, wanted)
+    leaf = torch.sparse_coo_tensor([[me]], [1.0], (size,)).requires_grad_()
+    torch.sparse.sum(rt.sparse_allreduce(leaf, op=rueda.Sum)).backward()
+    assert leaf.grad is not None
+    assert leaf.grad.to_dense()[me].item() == size
+    # torch differentiates twice only from a sparse tensor on, not from its values.
+    threes = torch.sparse_coo_tensor([[0]], [3.0], (2,)).requires_grad_()
+    cubes = rt.sparse_allreduce(threes, "differentiated twice").to_dense() ** 3
+    (first,) = torch.autograd.grad(cubes.sum(), threes, create_graph=True)
+    (second,) = torch.autograd.grad(first.to_dense().sum(), threes)
+    assert first.to_dense().tolist() == [27.0, 0.0]
+    assert second.to_dense().tolist() == [18.0, 0.0]
+    with torch.no_grad():
+        assert not rt.sparse_allreduce(leaf).requires_grad
+
+
+def check_no_compression() -> None:
+    good = torch.eye(3).to_sparse(1)
+    for compression in (None, rt.Compression.fp16):
+        result = rt.sparse_allreduce(good, "plain", compression=compression)
+        assert torch.equal(result.to_dense(), torch.eye(3))
+        handle = rt.sparse_allreduce_async(good, "plain", compression=compression)
+        assert torch.equal(handle.result().to_dense(), torch.eye(3))
+
+
 def check_bad_input() -> None:
     bad = rueda.rank() == rueda.size() - 1
     who = f"rank {rueda.size() - 1}"

@@ -15,6 +15,7 @@ from rueda.horovod.exceptions import HorovodUsageError, translating
 from rueda.horovod.process_sets import ProcessSet
 from rueda.horovod.torch.adasum import adasum_async
 from rueda.process_sets import takes_part
+from rueda.torch.compression import require_compressor
 from rueda.torch.layered import laid_over, load_in_place, note_step, require_known
 from rueda.torch.optimizer import names_of
 
@@ -149,6 +150,7 @@ def distribute_by_adasum(
     """
     if passes < 1:
         raise ValueError(f"backward_passes_per_step={passes} is less than 1")
+    require_compressor(compression)
     distributed = laid_over(_Adasum, optimizer)
     distributed._adasum_names = names_of(optimizer, named_parameters)
     distributed._adasum_compression = compression

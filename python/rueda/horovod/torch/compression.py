@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rueda.torch.compression import Compression
+from rueda.torch.compression import Compression, require_compressor
 
 __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor", "compressed"]
 
@@ -17,12 +17,20 @@ __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor", "com
 def compressed(tensor: Any, compression: Any) -> tuple[Any, Any]:
     """Returns the tensor to send and the context for decompress(); a non-tensor passes through, to be refused later.
 
+    Raises :class:`rueda.InvalidArgumentError` for what is not a compressor, such as the name of a codec.
+
     Example::
 
         >>> compressed(torch.ones(2), Compression.fp16)
         (tensor([1., 1.], dtype=torch.float16), torch.float32)
     """
-    return compression.compress(tensor) if isinstance(tensor, torch.Tensor) else (tensor, None)
+    if not isinstance(tensor, torch.Tensor):
+        return tensor, None
+    try:
+        return compression.compress(tensor)  # type: ignore[no-any-return]
+    except AttributeError:
+        require_compressor(compression)
+        raise
 
 
 class Compressor:

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
-from rueda.torch.compression import Compression, Compressor
+from rueda.torch.compression import Compression, Compressor, require_compressor
 
 __all__ = ["compression_hook"]
 
@@ -19,7 +19,8 @@ def compression_hook(
 ) -> Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]:
     """Returns a hook that compresses gradients with ``compressor`` and averages them over the group.
 
-    The hook's state is the process group, ``None`` for the default one. Works with any backend.
+    The hook's state is the process group, ``None`` for the default one. Works with any backend. Raises
+    :class:`rueda.InvalidArgumentError` for what is not a compressor, such as the name of a codec.
 
     Example::
 
@@ -29,6 +30,7 @@ def compression_hook(
         >>> model(torch.ones(2, 3)).sum().backward()
         >>> dist.destroy_process_group()
     """
+    require_compressor(compressor)
 
     def hook(
         group: dist.ProcessGroup | None, bucket: GradBucket

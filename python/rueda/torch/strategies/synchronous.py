@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from rueda.compression import Codec
-from rueda.torch.compression import policy_of
+from rueda.torch.compression import policy_of, require_no_momentum
 from rueda.torch.compression_state import CompressionState
 from rueda.torch.optimizer import DistributedOptimizer, is_skipped
 from rueda.torch.strategies.replica import Replica
@@ -45,6 +45,7 @@ class Synchronous(Strategy):
         _, policy = policy_of(self.codec)
         if policy is not None:
             without_gpu(self, replica)
+            require_no_momentum(policy, replica.optimizer.param_groups)
 
     def start(self, replica: Replica) -> None:
         super().start(replica)
