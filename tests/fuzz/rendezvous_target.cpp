@@ -14,14 +14,19 @@ namespace {
 using Verb = RendezvousWords::Verb;
 const std::string secret = "the secret of this job";
 
+// libFuzzer's timer interrupts waits.
+void wait_for_news(const SocketLink& link) {
+  const Time deadline = Clock::now() + seconds(20);
+  while (!wait_readable(link.fd(), deadline)) require(Clock::now() < deadline);
+}
+
 // The next frame's words; nothing where the store has closed the connection.
 std::optional<RendezvousWords> next(SocketLink& link) {
   while (true) {
     const auto frame = link.next_frame();
     if (!frame) return std::nullopt;
     if (frame.value()) return RendezvousWords::parse(frame.value()->payload).value();
-    const Time deadline = Clock::now() + seconds(20);
-    require(wait_readable(link.fd(), deadline));
+    wait_for_news(link);
     if (!link.read().ok()) return std::nullopt;
   }
 }
@@ -69,7 +74,7 @@ void run(std::span<const std::byte> bytes) {
   link.end();
   // The store answers what it understands, and closes the connection.
   while (link.is_open()) {
-    require(wait_readable(link.fd(), Clock::now() + seconds(20)));
+    wait_for_news(link);
     const Status status = link.read();
     link.consume(link.inbox().size());
     if (!status.ok()) link.drop();
