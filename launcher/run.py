@@ -34,10 +34,10 @@ from .nodes.other import run_node
 from .option_flags import OptionFlag, environment_of, option_flags
 from .output import RankOutput
 from .placement import HostShare, identity, place
+from .ranges import MOST_SECONDS
 from .remote import run as remote
 from .resources import check_number, provide_descriptors
 from .run_flags import declare_flags
-from .seconds import MOST
 from .sink import say
 
 # Descriptors per connection to a host, in units of those for a rank that is started here.
@@ -306,8 +306,8 @@ def _start_timeout(settings: Mapping[str, str]) -> float:
         seconds = float(text)
     except ValueError:
         raise LaunchError(f"{name}='{text}' is not a number of seconds") from None
-    if not 0 <= seconds <= MOST:
-        raise LaunchError(f"{name}={text}: give from 0 to {MOST:g} seconds")
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise LaunchError(f"{name}={text}: give from 0 to {MOST_SECONDS:g} seconds")
     return seconds
 
 

@@ -12,7 +12,7 @@ from .errors import LaunchError
 from .horovod_flags import PREFIX, add_horovod_flags
 from .native import Native
 from .option_flags import OptionFlag, add_flags
-from .seconds import Seconds
+from .ranges import Seconds
 
 _HELP = """Starts COMMAND once per rank. On this host it uses mpirun or, without MPI, starts the ranks directly.
 On several hosts it uses ssh, or mpirun if you ask for MPI.

@@ -38,4 +38,17 @@ bool wait_writable(int fd, Time deadline) {
   return wait_for(fd, POLLOUT, deadline);
 }
 
+bool becomes_readable(int fd, Time deadline) {
+  while (!wait_readable(fd, deadline)) {
+    if (Clock::now() >= deadline) return false;
+  }
+  return true;
+}
+bool becomes_writable(int fd, Time deadline) {
+  while (!wait_writable(fd, deadline)) {
+    if (Clock::now() >= deadline) return false;
+  }
+  return true;
+}
+
 }  // namespace rueda

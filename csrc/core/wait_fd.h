@@ -11,4 +11,8 @@ namespace rueda {
 bool wait_readable(int fd, Time deadline);
 bool wait_writable(int fd, Time deadline);
 
+// The same, but signals do not end the sleep: false only once the deadline has passed.
+bool becomes_readable(int fd, Time deadline);
+bool becomes_writable(int fd, Time deadline);
+
 }  // namespace rueda

@@ -151,8 +151,7 @@ class PmiConversation {
     if (is_lost_) return pmi_failed("contact with the PMI process manager was lost before");
     std::string rest = line + "\n";
     while (!rest.empty()) {
-      if (!wait_writable(fd_, deadline)) {
-        if (Clock::now() < deadline) continue;  // a signal
+      if (!becomes_writable(fd_, deadline)) {
         return lose("the PMI process manager accepts no more data");
       }
       const auto written = send_quietly(fd_, rest);

@@ -243,8 +243,7 @@ Expected<std::unique_ptr<RendezvousStore>> serve(const std::string& address, int
 Expected<SocketLink> try_to_connect_to_one(const std::string& address, Time deadline) {
   auto fd = start_connecting(address);
   if (!fd) return fd.status();
-  while (!wait_writable(fd->get(), deadline)) {
-    if (Clock::now() < deadline) continue;  // a signal
+  if (!becomes_writable(fd->get(), deadline)) {
     return Status(ErrorCode::timeout, "no connection before the deadline");
   }
   if (Status status = finish_connecting(fd->get()); !status.ok()) return status;

@@ -29,8 +29,7 @@ Status say_taken(int socket) {
 
 Status hear_taken(int socket, int rank, Time deadline) {
   char heard = 0;
-  while (!wait_readable(socket, deadline)) {
-    if (Clock::now() < deadline) continue;
+  if (!becomes_readable(socket, deadline)) {
     return Status(ErrorCode::initialization,
                   str("rank ", rank, " did not accept ", what_is_shared, " before the deadline"),
                   rank);

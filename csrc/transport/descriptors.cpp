@@ -187,10 +187,8 @@ Status send_descriptors(int socket, std::span<const int> fds, Time deadline) {
 
 Expected<std::vector<UniqueFd>> receive_descriptors(int socket, std::size_t count,
                                                     const std::string& what, Time deadline) {
-  while (!wait_readable(socket, deadline)) {
-    if (Clock::now() >= deadline) {
-      return Status(ErrorCode::initialization, str(what, " was not received before the deadline"));
-    }
+  if (!becomes_readable(socket, deadline)) {
+    return Status(ErrorCode::initialization, str(what, " was not received before the deadline"));
   }
   Envelope envelope(descriptors_per_message);
   const ssize_t got = ::recvmsg(socket, &envelope.header, MSG_CMSG_CLOEXEC);

@@ -13,8 +13,7 @@ import click
 
 from ..errors import LaunchError
 from ..job import check_command
-from ..ranges import FiniteRange
-from ..seconds import Seconds
+from ..ranges import FiniteRange, Seconds
 from ..sink import say
 from ..temporary import temporary_folder
 

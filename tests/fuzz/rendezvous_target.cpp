@@ -16,8 +16,7 @@ const std::string secret = "the secret of this job";
 
 // libFuzzer's timer interrupts waits.
 void wait_for_news(const SocketLink& link) {
-  const Time deadline = Clock::now() + seconds(20);
-  while (!wait_readable(link.fd(), deadline)) require(Clock::now() < deadline);
+  require(becomes_readable(link.fd(), Clock::now() + seconds(20)));
 }
 
 // The next frame's words; nothing where the store has closed the connection.

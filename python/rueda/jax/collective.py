@@ -114,7 +114,7 @@ def _tree_now(spec: Spec, arrays: Sequence[Any], process_set: ProcessSet) -> lis
 
 def _told(spec: Spec, error: MismatchError) -> MismatchError:
     """The error with the path of the array that it is about. The last of an allreduce's group stands for the tree."""
-    paths = spec.paths.split("\n")[:-1]
+    paths = spec.leaves
     tensor = error.tensor or ""
     if error.field == "group" or tensor.endswith(f".{len(paths)}"):
         return _trees_differ(spec, error)
@@ -129,7 +129,7 @@ def _told(spec: Spec, error: MismatchError) -> MismatchError:
 
 
 def _trees_differ(spec: Spec, error: MismatchError) -> MismatchError:
-    paths = spec.paths.split("\n")[:-1]
+    paths = spec.leaves
     more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
     leaves = f"the leaves {', '.join(paths[:_LISTED])}{more}" if paths else "no leaves"
     name = spec.name or error.tensor

@@ -63,6 +63,11 @@ class Spec(NamedTuple):
         return self.paths != "\n"
 
     @property
+    def leaves(self) -> list[str]:
+        """The path of each array."""
+        return self.paths.split("\n")[:-1]
+
+    @property
     def tree(self) -> int:
         """What ranks compare: a hash of the paths, without the addresses that a key's text may have."""
         return zlib.crc32(re.sub("0x[0-9a-f]+", "", self.paths).encode()) & 0x7FFFFFFF

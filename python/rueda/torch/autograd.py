@@ -33,13 +33,15 @@ __all__ = [
     "GroupedReducescatter",
     "Reducescatter",
     "grouped_reducescatters",
+    "name_of_gradient",
 ]
 
 _collectives = Collectives(TorchAdapter(gpus=True))
 Gradient = torch.Tensor | None
 
 
-def _name(name: str | None) -> str | None:
+def name_of_gradient(name: str | None) -> str | None:
+    """The name of the operation that reduces the gradient of the one with this name."""
     return None if name is None else f"{name}.gradient"
 
 
@@ -89,7 +91,7 @@ class Allreduce(torch.autograd.Function):
         compression: Codec | str | None = None,
     ) -> torch.Tensor:
         """Reduces."""
-        ctx.arguments = (_name(name), op, prescale, postscale, process_set, compression)
+        ctx.arguments = (name_of_gradient(name), op, prescale, postscale, process_set, compression)
         return _reduced(tensor, name, op, prescale, postscale, process_set, compression)
 
     @staticmethod
@@ -115,7 +117,7 @@ class GroupedAllreduce(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """Reduces."""
-        ctx.arguments = (_name(name), op, prescale, postscale, process_set, compression)
+        ctx.arguments = (name_of_gradient(name), op, prescale, postscale, process_set, compression)
         handle = _collectives.grouped_allreduce(
             tensors, name, op, prescale, postscale, process_set, compression=compression
         )
@@ -139,7 +141,7 @@ class Allgather(torch.autograd.Function):
         """Gathers."""
         gathered = _collectives.allgather(tensor, name, process_set, blocking=True).result()
         ctx.rows = tensor.shape[0]  # safe now: a tensor that was gathered has a dimension
-        ctx.arguments = (_name(name), process_set)
+        ctx.arguments = (name_of_gradient(name), process_set)
         return gathered
 
     @staticmethod
@@ -162,7 +164,7 @@ class Broadcast(torch.autograd.Function):
         ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
     ) -> torch.Tensor:
         """Broadcasts."""
-        ctx.arguments = (root_rank, _name(name), process_set)
+        ctx.arguments = (root_rank, name_of_gradient(name), process_set)
         return _collectives.broadcast(tensor, root_rank, name, process_set, blocking=True).result()
 
     @staticmethod
@@ -190,7 +192,7 @@ class Reducescatter(torch.autograd.Function):
         process_set: ProcessSet,
     ) -> torch.Tensor:
         """Reduces and scatters."""
-        ctx.arguments = (_name(name), process_set)
+        ctx.arguments = (name_of_gradient(name), process_set)
         ctx.op = op
         ctx.factor = prescale * postscale
         return _collectives.reducescatter(
@@ -240,7 +242,7 @@ class GroupedReducescatter(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """Reduces and scatters."""
-        ctx.arguments = (_name(name), process_set)
+        ctx.arguments = (name_of_gradient(name), process_set)
         ctx.op = op
         ctx.factor = prescale * postscale
         handle = grouped_reducescatters(tensors, name, op, prescale, postscale, process_set)
@@ -278,7 +280,7 @@ class Alltoall(torch.autograd.Function):
         handle = _collectives.alltoall_with_counts(tensor, splits, name, process_set, blocking=True)
         received, counts = handle.result()
         ctx.mark_non_differentiable(counts)
-        ctx.arguments = (_name(name), process_set)
+        ctx.arguments = (name_of_gradient(name), process_set)
         ctx.counts = counts.tolist()
         return received, counts
 

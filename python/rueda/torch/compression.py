@@ -12,8 +12,9 @@ import torch
 
 from rueda.arguments import shown, whole_number
 from rueda.compression import Codec, RandomK, TopK, named_codec
-from rueda.errors import InvalidArgumentError, MismatchError
+from rueda.errors import InvalidArgumentError
 from rueda.submission import NO_WIRE
+from rueda.torch.differences import difference
 from rueda.torch.tensors import code_of
 
 __all__ = [
@@ -284,25 +285,9 @@ def require_same_options(name: str, told: Sequence[tuple[int, Mapping[str, str]]
     ``told``: each rank's number and options_of().
     """
     for option in told[0][1]:
-        ranks: dict[str, list[int]] = {}
-        for rank, options in told:
-            ranks.setdefault(options[option], []).append(rank)
-        if len(ranks) == 1:
-            continue
-        ordered = sorted(
-            ranks, key=lambda value: -len(ranks[value])
-        )  # stable: first that of rank 0
-        words = [
-            f"{value} on rank{'s' * (len(ranks[value]) > 1)} {', '.join(map(str, ranks[value]))}"
-            for value in ordered
-        ]
-        raise MismatchError(
-            f"'{name}': {option} of the compression differs between ranks: {'; '.join(words)}",
-            ranks[ordered[-1]][0],
-            tensor=name,
-            field=option,
-            values=tuple(ordered),
-        )
+        given = [(rank, options[option]) for rank, options in told]
+        if len({value for _, value in given}) > 1:
+            raise difference(name, f"'{name}': {option} of the compression", option, given)
 
 
 def require_compressor(compression: object) -> None:

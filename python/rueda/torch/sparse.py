@@ -19,6 +19,7 @@ from rueda.handles import Handle
 from rueda.operations import Average, ReduceOp
 from rueda.process_sets import ProcessSet, global_process_set, identify
 from rueda.submission import refuse
+from rueda.torch.autograd import name_of_gradient
 from rueda.torch.completions import Completions
 from rueda.torch.compression import Compression, Compressor
 from rueda.torch.phases import Phased
@@ -184,7 +185,7 @@ class _Differentiable(torch.autograd.Function):
     ) -> torch.Tensor:
         """Reduces."""
         arguments = op, process_set, compression, factors, algorithm
-        ctx.arguments = (None if name is None else f"{name}.gradient", *arguments)
+        ctx.arguments = (name_of_gradient(name), *arguments)
         ctx.sparse_dimensions = tensor.sparse_dim() if tensor.layout == torch.sparse_coo else 0
         return _begun(tensor, name, *arguments, alone=False).result()
 

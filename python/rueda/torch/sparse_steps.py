@@ -24,6 +24,7 @@ from rueda.operations import Average, BitOr, ReduceOp, Sum
 from rueda.process_sets import ProcessSet
 from rueda.submission import Collectives, refuse
 from rueda.torch.compression import Compressor
+from rueda.torch.differences import difference
 from rueda.torch.phases import Steps
 from rueda.torch.sparse_choice import (
     ALGORITHMS,
@@ -283,19 +284,9 @@ def _require_agreement(name: str | None, headers: Sequence[Header]) -> None:
     told = [header.agreed() for header in headers]
     number = next(i for i in range(len(_FIELDS)) if len({each[i] for each in told}) > 1)
     field = _FIELDS[number]
-    ranks: dict[str, list[int]] = {}
-    for header, each in zip(headers, told, strict=True):
-        ranks.setdefault(_described(field, each[number]), []).append(header.rank)
-    ordered = sorted(ranks, key=lambda value: -len(ranks[value]))  # stable: first that of rank 0
-    words = [
-        f"{value} on rank{'s' * (len(ranks[value]) > 1)} {', '.join(map(str, ranks[value]))}"
-        for value in ordered
-    ]
     what = f"'{name}'" if name else "a sparse allreduce without a name"
-    raise MismatchError(
-        f"{what}: {field} of the sparse tensors differs between ranks: {'; '.join(words)}",
-        ranks[ordered[-1]][0],
-        tensor=name,
-        field=field,
-        values=tuple(ordered),
-    )
+    given = [
+        (header.rank, _described(field, each[number]))
+        for header, each in zip(headers, told, strict=True)
+    ]
+    raise difference(name, f"{what}: {field} of the sparse tensors", field, given)

@@ -12,7 +12,7 @@ from rueda.errors import InvalidArgumentError, MismatchError, UnsupportedError
 from rueda.objects import allgather_object
 from rueda.process_sets import ProcessSet
 
-__all__ = ["agree", "by_rank", "layout_of"]
+__all__ = ["agree", "layout_of", "require_same"]
 
 T = TypeVar("T")
 
@@ -52,16 +52,10 @@ def agree(
     if any(problems):
         kind = UnsupportedError if any(each.unsupported for each in every) else InvalidArgumentError
         raise kind(
-            by_rank([(m, p) for m, p in zip(members, problems, strict=True) if p])
+            _by_rank([(m, p) for m, p in zip(members, problems, strict=True) if p])
         ) from cause
     for number, (what, _) in enumerate(every[0].settings):
-        values = [each.settings[number][1] for each in every]
-        if len(set(values)) > 1:
-            raise MismatchError(
-                f"the {what} differs between ranks: {by_rank(list(zip(members, values, strict=True)))}",
-                field=what,
-                values=tuple(sorted(set(values), key=values.count, reverse=True)),
-            )
+        require_same(what, members, [each.settings[number][1] for each in every])
     return result  # type: ignore[return-value]  # no rank has a problem
 
 
@@ -74,7 +68,19 @@ def layout_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
     }
 
 
-def by_rank(told: Sequence[tuple[int, str]]) -> str:
+def require_same(
+    what: str, members: Sequence[int], values: Sequence[str], advice: str = ""
+) -> None:
+    """Raises :class:`rueda.MismatchError` if these values, one of each member, differ. ``advice``: ends its text."""
+    if len(set(values)) > 1:
+        raise MismatchError(
+            f"the {what} differs between ranks: {_by_rank(list(zip(members, values, strict=True)))}{advice}",
+            field=what,
+            values=tuple(sorted(set(values), key=values.count, reverse=True)),
+        )
+
+
+def _by_rank(told: Sequence[tuple[int, str]]) -> str:
     """Lists each text once, with the ranks that reported it."""
     ranks: dict[str, list[int]] = {}
     for rank, text in told:

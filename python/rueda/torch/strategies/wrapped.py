@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 
 from rueda.arguments import whole_number
-from rueda.errors import InvalidArgumentError, MismatchError, UnsupportedError
+from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.process_sets import ProcessSet, global_process_set, takes_part
 from rueda.torch.compiling import never_compiled
 from rueda.torch.compression_state import COMPRESSION_STATE
@@ -22,7 +22,7 @@ from rueda.torch.reductions import allreduce
 from rueda.torch.reproducible import Reproducible
 from rueda.torch.shards import is_cut, require_same_parts
 from rueda.torch.state import broadcast_optimizer_state, broadcast_parameters
-from rueda.torch.strategies.agreed import agree, by_rank, layout_of
+from rueda.torch.strategies.agreed import agree, layout_of, require_same
 from rueda.torch.strategies.beginning import Beginning
 from rueda.torch.strategies.closed import Closed
 from rueda.torch.strategies.new_gradients import NewGradients
@@ -181,14 +181,9 @@ class Wrapped(torch.optim.Optimizer):
         if strategy.needs_equal_steps():
             # Under a name of its own, so that a rank that is still in step() is not taken for one that has come here.
             counts = [str(each) for each in self._rueda_steps_of_ranks("consolidate")]
-            if len(set(counts)) > 1:
-                members = self._rueda_replica.process_set.ranks
-                told = by_rank(list(zip(members, counts, strict=True)))
-                raise MismatchError(
-                    f"the number of steps differs between ranks: {told}; switch() goes on from the mean of the ranks",
-                    field="number of steps",
-                    values=tuple(sorted(set(counts), key=counts.count, reverse=True)),
-                )
+            members = self._rueda_replica.process_set.ranks
+            advice = "; switch() goes on from the mean of the ranks"
+            require_same("number of steps", members, counts, advice)
         strategy.consolidate()
 
     def close(self, *, drop_incomplete: bool = False) -> None:
