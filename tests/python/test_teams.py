@@ -36,11 +36,11 @@ def test_teams_that_one_rank_cannot_form_are_formed_by_none(failing: int) -> Non
                 assert "no process sets could be formed for teams: no memory is left" in str(error)
             assert taken_slots() == []
         team._native.create_group = form
-        with team.open_teams(2) as (own, leaders):
-            for group in (own, leaders):
+        with team.open_teams(2) as (own, leaders, everyone):
+            for group, size in (own, 2), (leaders, 2), (everyone, 4):
                 if group.process_set_id is not None:
                     total = rueda.allreduce(np.ones(1), op=rueda.Sum, process_set=group)[0]
-                    assert total == 2, total
+                    assert total == size, total
         assert taken_slots() == []
         """,
         4,
