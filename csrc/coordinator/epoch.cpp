@@ -178,8 +178,10 @@ bool Epoch::advance(Time now, Readable readable) {
   if (uses_transport() || readable.second) moved = world_.transport->progress() || moved;
   moved = sets_.step(now) || moved;
   if (losses_.has_failed()) return true;
-  if (sets_.is_departing() && !std::exchange(ends_in_order_, true)) {
-    world_.transport->end_in_order();
+  if (sets_.is_departing()) {
+    if (!std::exchange(ends_in_order_, true)) world_.transport->end_in_order();
+    const auto has_left = [this](int rank) { return world_.control->has_left(rank); };
+    moved = sets_.end_without(has_left) || moved;
   }
   moved = messages_.step(now) || moved;
   moved = tables_.step(now) || moved;

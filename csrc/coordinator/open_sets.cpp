@@ -130,6 +130,12 @@ Status OpenSets::departure() const {
   return departure_;
 }
 
+bool OpenSets::end_without(const std::function<bool(int rank)>& has_left) {
+  bool moved = false;
+  for (const auto& [id, set] : sets_) moved = set->end_if_left(has_left) || moved;
+  return moved;
+}
+
 void OpenSets::step_once(Time now) {
   for (const auto& [id, set] : sets_) set->step(now);
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -66,6 +67,9 @@ class OpenSets {
 
   // Advances without blocking; returns whether anything happened.
   bool step(Time now);
+  // Ends the sets that cannot go on because a member has left the world without opening them. The
+  // sets that it did open ended for all members before its good-bye. Returns whether any did.
+  bool end_without(const std::function<bool(int rank)>& has_left);
   // Steps all existing sets once, with what has arrived already.
   void step_once(Time now);
   [[nodiscard]] bool in_flight() const;

@@ -84,6 +84,9 @@ class Negotiator {
   // This rank can no longer follow the others: ranks that depend on it are told, and nobody waits
   // for it.
   void break_off(const std::string& why);
+  // A neighbour in the tree has left the world without this set, so nothing more can be agreed on.
+  void lose(int neighbour);
+  [[nodiscard]] std::vector<int> neighbours() const;
 
   // Up to the fusion threshold, the root holds back ready tensors as the load says, so that they
   // are fused.
@@ -121,6 +124,7 @@ class Negotiator {
 
   // Answers.
   void flush_root();
+  void end_with(int leaving, const Status& why);
   void send_down(ResponseList list);
   void receive_responses(Reader& reader, std::span<const std::byte> message);
   void resend(const std::vector<std::uint64_t>& ids);

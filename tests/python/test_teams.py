@@ -7,6 +7,8 @@ from launching import check
 
 pytest.importorskip("rueda._native")
 
+NO_END_BY_TIME = {"RUEDA_SHUTDOWN_TIMEOUT": "3600"}
+
 
 @pytest.mark.parametrize(
     "failing", [0, 1, 3], ids=["leads all", "is a member", "is of another team"]
@@ -44,4 +46,32 @@ def test_teams_that_one_rank_cannot_form_are_formed_by_none(failing: int) -> Non
         assert taken_slots() == []
         """,
         4,
+        extra=NO_END_BY_TIME,
+    )
+
+
+@pytest.mark.parametrize("absent", [0, 1, 6], ids=["leads it", "passes on", "is a leaf"])
+def test_a_set_that_one_rank_never_forms_ends_when_that_rank_leaves(absent: int) -> None:
+    check(
+        f"""
+        import sys
+        import numpy as np, rueda
+        from rueda import _native, groups
+        from rueda.process_sets import ProcessSet
+        rueda.init()
+        everyone = list(range(rueda.size()))
+        number = rueda.broadcast_object(groups.number_in(0) if rueda.rank() == 0 else None)
+        if rueda.rank() == {absent}:
+            sys.exit()
+        group = ProcessSet(everyone)
+        _native.create_group(number, everyone)
+        group.process_set_id = number
+        try:
+            rueda.allreduce(np.ones(1), name="x", process_set=group)
+            sys.exit("without rank {absent}")
+        except rueda.ShutdownError as error:
+            assert "rank {absent} has " in str(error), error  # shut down, or left the set
+        """,
+        7,  # more than the negotiation's root has children
+        extra=NO_END_BY_TIME,
     )
