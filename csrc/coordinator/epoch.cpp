@@ -181,7 +181,7 @@ bool Epoch::advance(Time now, Readable readable) {
   if (sets_.is_departing()) {
     if (!std::exchange(ends_in_order_, true)) world_.transport->end_in_order();
     const auto has_left = [this](int rank) { return world_.control->has_left(rank); };
-    moved = sets_.end_without(has_left) || moved;
+    moved = sets_.end_without(has_left, now) || moved;
   }
   moved = messages_.step(now) || moved;
   moved = tables_.step(now) || moved;
@@ -272,7 +272,7 @@ void Epoch::wind_up() {
         .world_end.store(losses_.has_failed() ? world_is_broken : world_is_left);
     memory->give_up();
   }
-  sets_.fail_all(reason);
+  sets_.break_off(reason);
   changes_.answer_late(reason);
   messages_.leave_all();
   if (!losses_.has_failed()) messages_.withdraw_all();

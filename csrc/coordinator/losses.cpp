@@ -12,13 +12,6 @@ namespace {
 
 constexpr int world_fanout = 4;
 
-std::vector<int> neighbours_in(const Topology& topology) {
-  const Tree tree(topology.rank, topology.size, world_fanout);
-  std::vector<int> ranks = tree.children();
-  if (!tree.is_root()) ranks.push_back(tree.parent());
-  return ranks;
-}
-
 }  // namespace
 
 Losses::Losses(const World& world, const Concerned& concerned, const EpochServices& services,
@@ -28,7 +21,7 @@ Losses::Losses(const World& world, const Concerned& concerned, const EpochServic
       services_(services),
       on_loss_(on_loss),
       minds_silence_(services.options.recovery == "on"),
-      neighbours_(neighbours_in(world.topology)),
+      neighbours_(Tree(world.topology.rank, world.topology.size, world_fanout).neighbours()),
       heartbeat_(neighbours_, minds_silence_ ? seconds(services.options.heartbeat) : Duration()) {
   handle_messages();
 }

@@ -4,7 +4,10 @@
 
 #include "core/earlier.h"
 #include "core/strings.h"
+#include "plan/farewell.h"
 #include "plan/inquiry.h"
+#include "plan/set_naming.h"
+#include "plan/tree.h"
 
 namespace rueda {
 
@@ -130,9 +133,19 @@ Status OpenSets::departure() const {
   return departure_;
 }
 
-bool OpenSets::end_without(const std::function<bool(int rank)>& has_left) {
+bool OpenSets::end_without(const std::function<bool(int rank)>& has_left, Time now) {
   bool moved = false;
-  for (const auto& [id, set] : sets_) moved = set->end_if_left(has_left) || moved;
+  for (const auto& [id, set] : sets_) {
+    const ProcessSetMembers& members = set->members();
+    const Tree tree(members.rank, members.size(), negotiation_fanout);
+    for (const int member : tree.neighbours()) {
+      const int rank = members.world_rank(member);
+      if (!set->closing().ok() || !has_left(rank) || !departed_.emplace(id, rank).second) continue;
+      const SetNaming naming(members.ranks, members.name());
+      set->receive(rank, farewell_of(member, tree, naming), now);
+      moved = true;
+    }
+  }
   return moved;
 }
 
@@ -145,6 +158,7 @@ void OpenSets::forget(int id) {
   devices_.forget(id);
   messages_.forget(id);
   std::erase_if(refused_elsewhere_, [&](const auto& refusal) { return refusal.first == id; });
+  std::erase_if(departed_, [&](const auto& member) { return member.first == id; });
   services_.commands.forget(id);
 }
 
@@ -212,13 +226,9 @@ void OpenSets::lose(int rank, const Status& reason) {
   }
 }
 
-void OpenSets::fail_all(const Status& reason) {
-  for (const auto& [id, set] : sets_) set->fail_all(reason);
-}
-
 void OpenSets::break_off(const Status& reason) {
   are_broken_ = true;
-  fail_all(reason);
+  for (const auto& [id, set] : sets_) set->fail_all(reason);
 }
 
 std::vector<std::string> OpenSets::interrupted() const {

@@ -69,7 +69,7 @@ class OpenSets {
   bool step(Time now);
   // Ends the sets that cannot go on because a member has left the world without opening them. The
   // sets that it did open ended for all members before its good-bye. Returns whether any did.
-  bool end_without(const std::function<bool(int rank)>& has_left);
+  bool end_without(const std::function<bool(int rank)>& has_left, Time now);
   // Steps all existing sets once, with what has arrived already.
   void step_once(Time now);
   [[nodiscard]] bool in_flight() const;
@@ -92,9 +92,8 @@ class OpenSets {
   [[nodiscard]] bool may_do_without(int rank) const;
   // A rank is lost: ends the sets of which it is a member. Its transfers must have been failed.
   void lose(int rank, const Status& reason);
-  // Fails all open operations. The transport must have been aborted.
-  void fail_all(const Status& reason);
-  // The same once the epoch is broken: nothing advances or is received any more.
+  // The epoch has ended: fails all open operations, and nothing advances or is received any more.
+  // The transport must have been aborted, unless nothing was in flight.
   void break_off(const Status& reason);
   [[nodiscard]] bool are_broken() const { return are_broken_; }
   // That a rank has left the world cleanly, with its number (the first rank, if several have); ok
@@ -117,6 +116,7 @@ class OpenSets {
   const EpochServices& services_;
   std::map<int, std::unique_ptr<SetCoordinator>> sets_;
   std::set<std::pair<int, std::string>> refused_elsewhere_;
+  std::set<std::pair<int, int>> departed_;  // sets and ranks, see end_without()
   bool is_leaving_ = false;
   bool are_broken_ = false;
   bool is_departing_ = false;

@@ -2,7 +2,6 @@
 // executes what the members have agreed on. Used only by the owner of the progress lock.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -70,11 +69,6 @@ class SetCoordinator {
   void retire(const Status& reason);
   // Ends the set for all members because something has gone wrong here.
   void break_off(const std::string& why) { negotiation_.break_off(why); }
-  // Ends the set if it cannot go on without a member that has left the world; returns whether it
-  // did.
-  bool end_if_left(const std::function<bool(int rank)>& has_left) {
-    return negotiation_.end_if_left(has_left);
-  }
   // Fails all open operations. The transport must have been aborted.
   void fail_all(const Status& reason);
   // The operations that failed, e.g. "allreduce of 'x'"; limited to the first ones.

@@ -208,17 +208,6 @@ void SetNegotiation::break_off(const std::string& why) {
   changed_ = true;
 }
 
-bool SetNegotiation::end_if_left(const std::function<bool(int rank)>& has_left) {
-  if (!closed().ok()) return false;
-  for (const int member : negotiator_.neighbours()) {
-    if (!has_left(members_.world_rank(member))) continue;
-    negotiator_.lose(member);
-    changed_ = true;
-    return true;
-  }
-  return false;
-}
-
 void SetNegotiation::send(int member, std::vector<std::byte> message) const {
   events_.send(members_.world_rank(member), std::move(message));
 }

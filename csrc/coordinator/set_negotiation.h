@@ -99,9 +99,6 @@ class SetNegotiation {
   void hear_whereabouts(int member, std::string text, Time now);
   // This rank can no longer follow the others.
   void break_off(const std::string& why);
-  // Ends the set if a member (world rank) that this rank sends to or hears from has left the world;
-  // returns whether it did.
-  bool end_if_left(const std::function<bool(int rank)>& has_left);
   void send(int member, std::vector<std::byte> message) const;
 
   // Whether flush() has anything to do.

@@ -236,37 +236,21 @@ void Negotiator::resend(const std::vector<std::uint64_t>& ids) {
 }
 
 void Negotiator::break_off(const std::string& why) {
-  const Status broken(ErrorCode::internal, str(naming_.describe({tree_.rank()}), ": ", why),
-                      naming_.world_rank(tree_.rank()));
-  end_with(tree_.rank(), broken);
-}
-
-void Negotiator::lose(int neighbour) {
-  end_with(neighbour,
-           Status(ErrorCode::shutdown, str(naming_.describe({neighbour}), " has shut down"),
-                  naming_.world_rank(neighbour)));
-}
-
-std::vector<int> Negotiator::neighbours() const {
-  std::vector<int> ranks = subtrees_.children();
-  if (!tree_.is_root()) ranks.push_back(tree_.parent());
-  return ranks;
-}
-
-void Negotiator::end_with(int leaving, const Status& why) {
   if (!closed_.ok()) return;
-  Response end;
-  end.kind = ResponseKind::left;
-  end.rank = leaving;
-  end.status = why;
-  for (const int child : subtrees_.children()) outgoing_.push_back({child, encode({end}, cache_)});
+  Response broken;
+  broken.kind = ResponseKind::left;
+  broken.rank = tree_.rank();
+  broken.status = Status(ErrorCode::internal, str(naming_.describe({tree_.rank()}), ": ", why),
+                         naming_.world_rank(tree_.rank()));
+  for (const int child : subtrees_.children())
+    outgoing_.push_back({child, encode({broken}, cache_)});
   if (!tree_.is_root()) {
     UpMessage farewell;
     farewell.applied = errors_.applied();
-    farewell.leaving.push_back(leaving);
+    farewell.leaving.push_back(tree_.rank());
     outgoing_.push_back({tree_.parent(), encode(farewell)});
   }
-  apply({end});
+  apply({broken});
 }
 
 void Negotiator::apply(ResponseList responses) {

@@ -39,7 +39,7 @@ struct NegotiatorOptions {
   int rank = 0;
   std::vector<int> members{0};  // world ranks, for messages; their number is the set's size
   std::string set_name;         // for messages: "" for the world, "process set 2"
-  int fanout = 4;
+  int fanout = negotiation_fanout;
   std::int64_t cache_capacity = 1024;
   std::int64_t fusion_threshold = 64 << 20;  // the root holds back fewer bytes than this
   Duration stall_warning{};                  // zero: never
@@ -84,9 +84,6 @@ class Negotiator {
   // This rank can no longer follow the others: ranks that depend on it are told, and nobody waits
   // for it.
   void break_off(const std::string& why);
-  // A neighbour in the tree has left the world without this set, so nothing more can be agreed on.
-  void lose(int neighbour);
-  [[nodiscard]] std::vector<int> neighbours() const;
 
   // Up to the fusion threshold, the root holds back ready tensors as the load says, so that they
   // are fused.
@@ -124,7 +121,6 @@ class Negotiator {
 
   // Answers.
   void flush_root();
-  void end_with(int leaving, const Status& why);
   void send_down(ResponseList list);
   void receive_responses(Reader& reader, std::span<const std::byte> message);
   void resend(const std::vector<std::uint64_t>& ids);

@@ -9,6 +9,8 @@
 
 namespace rueda {
 
+inline constexpr int negotiation_fanout = 4;
+
 class Tree {
  public:
   Tree(int rank, int size, int fanout) : rank_(rank), size_(size), fanout_(std::max(1, fanout)) {}
@@ -18,6 +20,13 @@ class Tree {
   [[nodiscard]] bool is_root() const { return rank_ == 0; }
   [[nodiscard]] int parent() const { return (rank_ - 1) / fanout_; }
   [[nodiscard]] std::vector<int> children() const { return children_of(rank_); }
+
+  // The children and the parent.
+  [[nodiscard]] std::vector<int> neighbours() const {
+    std::vector<int> ranks = children();
+    if (!is_root()) ranks.push_back(parent());
+    return ranks;
+  }
 
   // All ranks below `node` and `node` itself, sorted.
   [[nodiscard]] std::vector<int> subtree(int node) const {
