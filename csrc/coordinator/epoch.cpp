@@ -180,8 +180,7 @@ bool Epoch::advance(Time now, Readable readable) {
   if (losses_.has_failed()) return true;
   if (sets_.is_departing()) {
     if (!std::exchange(ends_in_order_, true)) world_.transport->end_in_order();
-    const auto has_left = [this](int rank) { return world_.control->has_left(rank); };
-    moved = sets_.end_without(has_left, now) || moved;
+    moved = sets_.end_without([this](int rank) { return losses_.has_left(rank); }, now) || moved;
   }
   moved = messages_.step(now) || moved;
   moved = tables_.step(now) || moved;

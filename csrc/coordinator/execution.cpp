@@ -1,6 +1,7 @@
 #include "coordinator/execution.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "core/in_quotes.h"
@@ -17,6 +18,9 @@ Status naming(const std::string& name, const Status& status) {
   details.tensor = name;
   return {status.code(), str(in_quotes(name), ": ", status.message()), status.peer(), details};
 }
+
+// The others are opened when they are first needed.
+constexpr std::array opened_at_once = {BatchOrder::negotiated, BatchOrder::replayed};
 
 std::uint64_t channel_key(int set_id, std::size_t order) {
   return (static_cast<std::uint64_t>(set_id) + 1) * batch_orders + order;
@@ -225,8 +229,9 @@ Batches::Batches(std::shared_ptr<const ProcessSetMembers> members, const HostPar
   lane_.hosts = hosts_.get();
   lane_.chunk_bytes = std::max<std::int64_t>(1, options.ring_chunk);
   if (hosts_) lane_.chunk_bytes = std::min(lane_.chunk_bytes, hosts_->chunk_bytes());
-  open_channels(orders_[static_cast<std::size_t>(BatchOrder::negotiated)]);
-  open_channels(orders_[static_cast<std::size_t>(BatchOrder::replayed)]);
+  for (const BatchOrder order : opened_at_once) {
+    open_channels(orders_[static_cast<std::size_t>(order)]);
+  }
 }
 
 std::shared_ptr<ControlRoom> Batches::reserve(const HostMembers& host, bool spans_hosts) {
@@ -236,6 +241,17 @@ std::shared_ptr<ControlRoom> Batches::reserve(const HostMembers& host, bool span
   const std::size_t slot = spans_hosts ? stage_slot_bytes : slot_bytes;
   return HostMemory::reserve(host.memory,
                              std::vector<std::size_t>(channels, ChannelMemory::bytes_for(slot)));
+}
+
+void Batches::forgo(const HostMembers& host, bool spans_hosts, int set_id) {
+  for (const BatchOrder order : opened_at_once) {
+    const auto number = static_cast<std::size_t>(order);
+    const std::size_t stages = spans_hosts ? 1 + after_channels : 0;
+    if (!spans_hosts) host.memory->retire(channel_key(set_id, number), host.ranks);
+    for (std::size_t stage = 0; stage < stages; ++stage) {
+      host.memory->retire(stage_key(set_id, number, stage), host.ranks);
+    }
+  }
 }
 
 void Batches::open_channels(Order& order) {

@@ -94,6 +94,10 @@ class Batches {
   [[nodiscard]] static std::shared_ptr<ControlRoom> reserve(const HostMembers& host,
                                                             bool spans_hosts);
 
+  // This rank will not open the set, so the other members need not wait for it before they reuse
+  // what they have published there.
+  static void forgo(const HostMembers& host, bool spans_hosts, int set_id);
+
   void start(std::vector<BatchMember> members, BatchOrder order, Time now,
              const Contributions& contributions);
   // Advances without blocking, the most urgent first; returns whether anything moved. Batches that

@@ -98,6 +98,15 @@ bool Losses::may_have_left(int peer) const {
          concerned_.sets.may_do_without(peer);
 }
 
+bool Losses::has_left(int rank) {
+  if (world_.control->has_left(rank)) return true;
+  // Only a connected rank says good-bye, and a message opens the connection.
+  if (!world_.control->was_connected(rank) && asked_.insert(rank).second) {
+    concerned_.control.send(rank, ControlMessage::question, {});
+  }
+  return false;
+}
+
 void Losses::look_for_silence(Time now, bool is_waiting) {
   const Heartbeat::Look look = heartbeat_.look(now, is_waiting);
   if (look.ask) {

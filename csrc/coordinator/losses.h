@@ -66,6 +66,8 @@ class Losses {
 
   // A connection has ended without a good-bye, or cannot be opened.
   void on_peer_lost(int peer, const Status& cause);
+  // Whether that rank has left the world. If not, its departure will be noticed from now on.
+  [[nodiscard]] bool has_left(int rank);
   // While this rank waits for anything: asks neighbours that have been silent for long whether they
   // are alive.
   void look_for_silence(Time now, bool is_waiting);
@@ -92,6 +94,7 @@ class Losses {
   const bool minds_silence_;
   const std::vector<int> neighbours_;
   Heartbeat heartbeat_;  // of the neighbours
+  std::set<int> asked_;  // by has_left()
   std::set<int> lost_;   // ranks without which the epoch goes on
   Status failure_;       // once the epoch is broken
 };

@@ -214,7 +214,7 @@ bool OpenSets::may_do_without(int rank) const {
   const SetCoordinator* const world = find(0);
   if (world == nullptr || world->closing().code() != ErrorCode::shutdown) return false;
   return !any(sets_, [rank](const SetCoordinator& set) {
-    return set.members().has(rank) && (set.closing().ok() || set.in_flight());
+    return set.members().has(rank) && set.in_flight();
   });
 }
 

@@ -87,8 +87,8 @@ class OpenSets {
   [[nodiscard]] Status failed_transfer(Time now) const;
   // Whether a collective with that rank is in flight over the transport.
   [[nodiscard]] bool use_transport_with(int rank) const;
-  // Whether the world ends cleanly and nothing open or in progress here needs that rank, which may
-  // have left, too.
+  // Whether the world ends cleanly and nothing in progress here needs that rank, which may have
+  // left, too.
   [[nodiscard]] bool may_do_without(int rank) const;
   // A rank is lost: ends the sets of which it is a member. Its transfers must have been failed.
   void lose(int rank, const Status& reason);

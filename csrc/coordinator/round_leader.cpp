@@ -14,6 +14,7 @@ RoundLeader::RoundLeader(const ReadinessTable& table, int host, int hosts, Along
       along_(std::move(along)) {}
 
 void RoundLeader::learn(ReadinessTable::Plan plan, Urgency urgency) {
+  has_learned_ = true;
   last_learned_ = plan.number;
   Known& known = plans_[plan.number] = {plan, urgency};
   if (cancelled_early_.erase(plan.number) > 0 || has_ended_) {

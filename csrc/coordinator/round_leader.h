@@ -54,9 +54,10 @@ class RoundLeader {
 
   // Whether this host waits for other hosts to be ready, too.
   [[nodiscard]] bool waits() const { return undecided_ > 0; }
-  // Whether other hosts learn of decisions through this rank, so that it may not leave yet.
+  // Whether other hosts learn of decisions through this rank, so that it may not leave yet. All
+  // hosts learn the same plans, so none waits for a decision if there has never been a plan.
   [[nodiscard]] bool is_needed() const {
-    return agreement_.has_children() && !agreement_.has_ended();
+    return has_learned_ && agreement_.has_children() && !agreement_.has_ended();
   }
   [[nodiscard]] bool is_root() const { return agreement_.is_root(); }
 
@@ -81,6 +82,7 @@ class RoundLeader {
   const Along along_;
   Plans plans_;
   std::set<std::uint64_t> cancelled_early_;  // not learned yet
+  bool has_learned_ = false;
   std::uint64_t last_learned_ = 0;
   std::uint64_t read_ = 0;  // reports
   std::size_t undecided_ = 0;

@@ -27,6 +27,11 @@ RoundMemory::~RoundMemory() {
   if (may_have_table() && parts_.own) parts_.own.memory->retire(key_, parts_.own.ranks);
 }
 
+void RoundMemory::forgo(const HostMembers& host, int set_id) {
+  if (host.ranks.size() > ReadinessTable::max_members) return;  // none has a table
+  host.memory->retire(table_key(set_id), host.ranks);
+}
+
 // Before a slot is reused, at least as many plans are made as may exist at one time, and more than
 // one list of responses makes. So by then every rank has long finished what it was doing to the
 // slot, and knows that its plan was cancelled.

@@ -23,6 +23,10 @@ class RoundMemory {
   RoundMemory(const RoundMemory&) = delete;
   RoundMemory& operator=(const RoundMemory&) = delete;
 
+  // This rank will not open the set, whose members keep plans: they need not wait for it before the
+  // table's memory is reused.
+  static void forgo(const HostMembers& host, int set_id);
+
   [[nodiscard]] const HostParts& parts() const { return parts_; }
   [[nodiscard]] bool spans_hosts() const { return parts_.leaders.size() > 1; }
   // Whether this rank is the first member on its host.

@@ -224,6 +224,11 @@ void ServedTable::finish(int rank) {
   held.own->tell_least_clock(clocks.least());
 }
 
+Status ServedTable::take_no_more(const Status& why) {
+  broken = Status(why.code(), str(why.message(), "; the table takes no more additions"));
+  return broken;
+}
+
 bool ServedTable::work_on_step() {
   Shard& shard = *held.own;
   const std::int64_t to = std::min(held.own_count, step_done + piece_elements);

@@ -110,6 +110,9 @@ class ServedTable {
   Status broken{};  // error of a failed step: it is no longer known which additions belong together
   std::int64_t step_done = 0;              // items of the sum that have been added to the shard
   std::vector<AskedOfTable> in_step = {};  // the additions in the sum
+  // A step has failed with this error, which some ranks may know and others may not have begun.
+  // Returns the error of all further additions.
+  Status take_no_more(const Status& why);
   // Adds the next piece of the sum to the shard. Returns whether that was the last.
   bool work_on_step();
 

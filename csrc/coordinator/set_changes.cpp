@@ -1,10 +1,14 @@
 #include "coordinator/set_changes.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "coordinator/set_room.h"
 #include "core/strings.h"
+#include "plan/farewell.h"
 #include "plan/inquiry.h"
+#include "plan/set_naming.h"
+#include "plan/tree.h"
 #include "plan/wire.h"
 
 namespace rueda {
@@ -27,12 +31,27 @@ void SetChanges::form(const Command& command) {
   if (!room) {
     // The others may have formed it, so the number counts as used here as well.
     means_.process_sets.give_up(command.set_id);
-    forget_early(command.set_id);
+    forgo(command.set_id, command.ranks);
     return command.handle->complete(room.status());
   }
   auto formed = means_.process_sets.form(command.set_id, command.ranks);
   if (formed) start(formed.value(), std::move(room).value());
   command.handle->complete(formed.status());
+}
+
+// To the others, this is as if this rank had formed the set and left it at once.
+void SetChanges::forgo(int set_id, std::vector<int> ranks) {
+  forget_early(set_id);
+  means_.messages.remove(set_id);
+  forgo_room(means_.world, set_id, ranks, services_.options);
+  std::sort(ranks.begin(), ranks.end());
+  const auto own = std::lower_bound(ranks.begin(), ranks.end(), means_.world.topology.rank);
+  const auto member = static_cast<int>(own - ranks.begin());
+  const SetNaming naming(ranks, str("process set ", set_id));
+  for (const int other : Tree(member, naming.size(), negotiation_fanout).neighbours()) {
+    const Tree there(other, naming.size(), negotiation_fanout);
+    send(naming.world_rank(other), set_id, farewell_of(member, there, naming));
+  }
 }
 
 void SetChanges::destroy(int set_id) {
@@ -128,11 +147,7 @@ void SetChanges::open_set(Members members, Room room) {
 SetCoordinator::Events SetChanges::events_of(int id) {
   SetCoordinator::Events events;
   events.send = [this, id](int peer, const std::vector<std::byte>& message) {
-    Writer writer;
-    writer.unsigned_integer(static_cast<std::uint64_t>(id));
-    std::vector<std::byte> framed = writer.take();
-    framed.insert(framed.end(), message.begin(), message.end());
-    means_.control.send(peer, ControlMessage::negotiation, framed);
+    send(peer, id, message);
   };
   events.apply_set_change = [this](const Response& response, Submission submission) {
     apply(response, std::move(submission));
@@ -145,6 +160,14 @@ SetCoordinator::Events SetChanges::events_of(int id) {
     means_.control.send(peer, ControlMessage::where, encode_whereabouts_question(id));
   };
   return events;
+}
+
+void SetChanges::send(int peer, int set_id, std::span<const std::byte> message) {
+  Writer writer;
+  writer.unsigned_integer(static_cast<std::uint64_t>(set_id));
+  std::vector<std::byte> framed = writer.take();
+  framed.insert(framed.end(), message.begin(), message.end());
+  means_.control.send(peer, ControlMessage::negotiation, framed);
 }
 
 bool SetChanges::receive(int peer, std::span<const std::byte> payload) {

@@ -73,8 +73,12 @@ class SetChanges {
   // Starts a new set, whether or not this rank is a member.
   void start(const Members& members, Room room);
   void open_set(Members members, Room room = nullptr);
+  // This rank cannot form the set.
+  void forgo(int set_id, std::vector<int> ranks);
   // Drops what came early for it.
   void forget_early(int set_id);
+  // A message of the negotiation within a set.
+  void send(int peer, int set_id, std::span<const std::byte> message);
   void count_dropped(std::size_t messages);
   [[nodiscard]] SetCoordinator::Events events_of(int set_id);
 

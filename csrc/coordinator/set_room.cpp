@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "coordinator/execution.h"
+#include "coordinator/round_memory.h"
 #include "core/strings.h"
 
 namespace rueda {
@@ -41,6 +42,14 @@ Expected<std::shared_ptr<ControlRoom>> reserve_room(const WorldLayout& layout,
                     " has no room for another process set in its host's shared memory: "
                     "remove sets that are no longer used"),
                 layout.topology.rank);
+}
+
+void forgo_room(const WorldLayout& layout, int set_id, std::vector<int> ranks,
+                const Options& options) {
+  const Sharers sharers = sharers_of(layout, std::move(ranks));
+  if (!sharers.members) return;
+  Batches::forgo(sharers.members, sharers.spans_hosts, set_id);
+  if (options.cache_capacity > 0) RoundMemory::forgo(sharers.members, set_id);
 }
 
 }  // namespace rueda

@@ -28,6 +28,14 @@ void TableOwner::open(HeldTable table) {
   tables_.emplace(number, std::move(table));
 }
 
+void TableOwner::close(std::uint64_t number) {
+  ServedTable* const table = find(number);
+  if (table == nullptr) return;
+  if (table->step_done > 0) table->held.own->release();
+  refuse_step(*table, closed_table());
+  tables_.erase(number);
+}
+
 ServedTable* TableOwner::find(std::uint64_t number) {
   const auto found = tables_.find(number);
   return found == tables_.end() ? nullptr : &found->second;
@@ -160,12 +168,7 @@ bool TableOwner::advance_step(ServedTable& table) {
     if (!step.is_summed()) return step.turn() != turn;
   }
   if (!table.step_error.ok()) {  // fails all; their next additions are of the next step
-    for (AskedOfTable& asked : std::exchange(table.in_step, {})) {
-      asked.job.status = table.step_error;
-      answer(asked.peer, std::move(asked.job), 0);
-    }
-    table.step_error = {};
-    step.restart();
+    refuse_step(table, std::exchange(table.step_error, {}));
     return true;
   }
   if (table.step_done == 0 && !table.held.own->acquire()) return false;

@@ -50,7 +50,8 @@ class TableOwner {
         metrics_(metrics) {}
 
   void open(HeldTable table);
-  void close(std::uint64_t number) { tables_.erase(number); }
+  // Its requests that are not answered yet are refused.
+  void close(std::uint64_t number);
   // Bytes received and not yet processed, plus answers being sent.
   [[nodiscard]] std::size_t staged() const { return staged_[0] + staged_[1]; }
 
@@ -106,7 +107,7 @@ class TableOwner {
   bool advance_step(ServedTable& table);
   bool look_at_deferred(Time now);
   bool look_at_steps(Time now);
-  void break_steps(ServedTable& table, const Status& why);
+  void refuse_step(ServedTable& table, const Status& why);
   bool finish_replicas();
   bool finish_departures();
   // Completes additions that have begun.

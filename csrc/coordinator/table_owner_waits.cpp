@@ -96,13 +96,11 @@ bool TableOwner::look_at_steps(Time now) {
   for (auto& [key, queue] : queues_) {
     ServedTable* const table = find(key.table);
     TableJob& job = queue.front();
-    if (job.is_admitted || table == nullptr || !table->waits_for_turn(key.peer, job)) {
-      continue;
-    }
+    if (job.is_admitted || table == nullptr || !table->waits_for_turn(key.peer, job)) continue;
     const int peer = key.peer;
     if (table->step.is_summed()) continue;
     const Status late = overdue(job, now, [&] { return table->tell_turn(peer); });
-    if (!late.ok()) break_steps(*table, late);
+    if (!late.ok()) refuse_step(*table, table->take_no_more(late));
     moved = moved || !late.ok();
   }
   for (auto& [number, table] : tables_) {
@@ -111,18 +109,15 @@ bool TableOwner::look_at_steps(Time now) {
     const Status late =
         overdue(first.job, now, [&, &each = table] { return each.tell_turn(first.peer); });
     if (late.ok()) continue;
-    break_steps(table, late);
+    refuse_step(table, table.take_no_more(late));
     moved = true;
   }
   return moved;
 }
 
-// Some ranks may know that the step failed, others may not have begun it: it is no longer known
-// which additions belong together.
-void TableOwner::break_steps(ServedTable& table, const Status& why) {
-  table.broken = Status(why.code(), str(why.message(), "; the table takes no more additions"));
+void TableOwner::refuse_step(ServedTable& table, const Status& why) {
   for (AskedOfTable& asked : std::exchange(table.in_step, {})) {
-    asked.job.status = table.broken;
+    asked.job.status = why;
     answer(asked.peer, std::move(asked.job), 0);
   }
   table.step.restart();

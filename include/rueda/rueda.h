@@ -179,8 +179,8 @@ inline constexpr int first_formed_set = 1 << 30;
 // Creates a set that only its members know. Only they call this, with the same ranks and a number
 // from group_number() that they have agreed on among themselves. Members need not call at the same
 // time. Throws InvalidArgumentError, also if the number was used before or its slot is taken on
-// this rank, and UnsupportedError if this rank's host has no room for it. That may happen on this
-// member only, which then has to tell the others; the number is used up all the same.
+// this rank, and UnsupportedError if this rank has no room for it. Then the set ends for the other
+// members, as after destroy_group(); the number is used up all the same.
 ProcessSet create_group(int number, const std::vector<int>& ranks);
 // This member has finished with such a set. Operations that all members have agreed on finish; what
 // others submit from now on fails with ShutdownError.

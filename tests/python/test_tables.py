@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hosts import all_checks_on_hosts
-from launching import PARALLEL, Job, find_mpirun, run
+from launching import PARALLEL, Job, check, find_mpirun, run
 from one_run import OneRun, each_check_of
 
 pytest.importorskip("rueda._native")
@@ -429,3 +429,33 @@ def two_hosts() -> OneRun:
 @each_check_of(TABLES)
 def test_two_hosts_with_two_ranks_each(two_hosts: OneRun, check: str) -> None:
     two_hosts.require(check)
+
+
+def test_an_addition_in_ring_order_is_answered_by_an_owner_that_closes_the_table() -> None:
+    check(
+        PREAMBLE
+        + """
+rueda.init()
+both = rueda.add_process_set([0, 1])
+table = Table("t", 1000, order="ring", process_set=both)
+if rueda.rank() == 0:
+    addition = table.add(np.ones(1000))  # waits at both owners for that of rank 1
+rueda.barrier()
+rueda.remove_process_set(both)
+if rueda.rank() == 1:
+    table.close()
+    rueda.recv(np.zeros(1), 0)  # stays until rank 0 has its answer
+else:
+    table.close()
+    try:
+        addition.result()
+        sys.exit("was added")
+    except (rueda.StalledError, rueda.InvalidArgumentError) as error:
+        assert "table" in str(error), error
+    rueda.send(np.zeros(1), 1)
+rueda.shutdown()
+""",
+        2,
+        extra={"RUEDA_STALL_ERROR": "1"},
+        limit=60,
+    )

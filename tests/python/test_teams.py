@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from launching import check
 
@@ -50,8 +52,22 @@ def test_teams_that_one_rank_cannot_form_are_formed_by_none(failing: int) -> Non
     )
 
 
-@pytest.mark.parametrize("absent", [0, 1, 6], ids=["leads it", "passes on", "is a leaf"])
-def test_a_set_that_one_rank_never_forms_ends_when_that_rank_leaves(absent: int) -> None:
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize(
+    ("members", "absent"),
+    [
+        (range(7), 0),
+        (range(7), 1),
+        (range(7), 6),
+        # Whose tree has edges that the world's has not, so that these ranks never were connected.
+        ([0, 5, 6], 0),
+        ([0, 5, 6], 6),
+    ],
+    ids=["its first", "one that passes on", "a leaf", "an unknown first", "an unknown leaf"],
+)
+def test_a_set_that_one_rank_never_forms_ends_when_that_rank_leaves(
+    members: Sequence[int], absent: int, transport: str
+) -> None:
     check(
         f"""
         import sys
@@ -59,12 +75,12 @@ def test_a_set_that_one_rank_never_forms_ends_when_that_rank_leaves(absent: int)
         from rueda import _native, groups
         from rueda.process_sets import ProcessSet
         rueda.init()
-        everyone = list(range(rueda.size()))
+        members = {list(members)}
         number = rueda.broadcast_object(groups.number_in(0) if rueda.rank() == 0 else None)
-        if rueda.rank() == {absent}:
+        if rueda.rank() == {absent} or rueda.rank() not in members:
             sys.exit()
-        group = ProcessSet(everyone)
-        _native.create_group(number, everyone)
+        group = ProcessSet(members)
+        _native.create_group(number, members)
         group.process_set_id = number
         try:
             rueda.allreduce(np.ones(1), name="x", process_set=group)
@@ -73,5 +89,66 @@ def test_a_set_that_one_rank_never_forms_ends_when_that_rank_leaves(absent: int)
             assert "rank {absent} has " in str(error), error  # shut down, or left the set
         """,
         7,  # more than the negotiation's root has children
+        extra=NO_END_BY_TIME | {"RUEDA_TRANSPORT": transport},
+    )
+
+
+def test_a_set_that_a_rank_has_no_room_for_ends_for_all_and_its_memory_is_used_again() -> None:
+    check(
+        """
+        import sys
+        import numpy as np, rueda
+        from rueda import _native
+        from rueda.process_sets import ProcessSet
+        rueda.init()
+
+        def form(generation):
+            number = _native.group_number(generation % 500, generation // 500)
+            _native.create_group(number, [0, 1])
+            return number
+
+        if rueda.rank() == 1:  # uses its room up, in sets that rank 0 never forms
+            try:
+                for generation in range(100_000):
+                    _native.destroy_group(form(generation))
+                sys.exit("there was room for all")
+            except rueda.UnsupportedError as error:
+                assert "rank 1 has no room" in str(error), error
+        first = rueda.allreduce(np.array([generation if rueda.rank() == 1 else 0]), op=rueda.Sum)[0]
+
+        # Rank 0 has formed the set, and waits, when rank 1 fails to.
+        group = ProcessSet([0, 1])
+        if rueda.rank() == 0:
+            group.process_set_id = form(first + 1)
+            waiting = [
+                rueda.allreduce_async(np.ones(4), name="x", process_set=group),
+                rueda.send_async(np.ones(100_000), 1, process_set=group),
+            ]
+        rueda.barrier()
+        if rueda.rank() == 1:
+            try:
+                sys.exit(f"formed {form(first + 1)}")
+            except rueda.UnsupportedError:
+                pass
+        else:
+            for handle in waiting:
+                try:
+                    sys.exit(f"completed: {handle.result()}")
+                except rueda.ShutdownError as error:
+                    assert "process set" in str(error), error
+            _native.destroy_group(group.process_set_id)
+
+        # More sets than there is room for at one time: none is left behind.
+        for generation in range(first + 2, first + 4000):
+            if rueda.rank() == 0:
+                _native.destroy_group(form(generation))
+                continue
+            try:
+                sys.exit(f"formed {form(generation)}")
+            except rueda.UnsupportedError:
+                pass
+        rueda.shutdown()
+        """,
+        2,
         extra=NO_END_BY_TIME,
     )
