@@ -6,8 +6,11 @@ from typing import IO, Any
 
 import click
 
-RAISE_PROCESS_LIMITS = "raise the limit on processes (ulimit -u, or the container's pids limit)"
-"""What helps where the system has no more processes or threads."""
+RAISE_PROCESS_LIMITS = (
+    "raise the limit on processes (ulimit -u, or the container's pids limit) or on virtual memory "
+    "(ulimit -v)"
+)
+"""What helps where the system has no more processes or threads. Virtual memory: for their stacks."""
 
 
 class LaunchError(click.ClickException):

@@ -85,6 +85,21 @@ def search_path() -> str:
     return path if folder in path.split(os.pathsep) else folder + os.pathsep + path
 
 
+def job_folder() -> str:
+    """The current folder, in which the job runs on every host, under the name by which the user entered it.
+
+    That is PWD if it names this folder, as for mpirun and Slurm: a symbolic link, such as an automounted home, may
+    lead to another place on each host. Raises OSError if the folder is gone.
+    """
+    here = os.getcwd()
+    entered = os.environ.get("PWD", "")
+    try:
+        is_same = os.path.isabs(entered) and os.path.samefile(entered, here)
+    except (OSError, ValueError):  # it is gone or may not be entered; ValueError for no valid path
+        is_same = False
+    return entered if is_same else here
+
+
 def check_command(command: Sequence[str], local: bool) -> tuple[str, ...]:
     """The command, with a program that can be found. `local`: checks that on this host. Raises LaunchError."""
     if not local:

@@ -81,17 +81,21 @@ def provide_home() -> None:
         os.environ["HOME"] = str(home)
 
 
-def inspect_mpirun(path: str) -> Mpirun:
-    """Asks an mpirun for its version. Raises LaunchError if it is not Open MPI's."""
+def inspect_mpirun(path: str, is_needed: bool = True) -> Mpirun:
+    """Asks an mpirun for its version. Raises LaunchError if it is not Open MPI's.
+
+    `is_needed`: whether the user has asked for mpirun. If not, the error names --no-mpi.
+    """
     try:
         answer = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=30, check=False
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise LaunchError(f"'{path} --version' failed: {error}") from error
+        remedy = "" if is_needed else "; use --no-mpi"
+        raise LaunchError(f"'{path} --version' failed: {error}{remedy}") from error
     text = answer.stdout + answer.stderr
     if answer.returncode != 0:
-        raise LaunchError(_why_no_version(path, answer.returncode, text))
+        raise LaunchError(_why_no_version(path, answer.returncode, text, is_needed))
     match = _VERSION.search(text)
     if match is None:
         raise LaunchError(
@@ -101,10 +105,12 @@ def inspect_mpirun(path: str) -> Mpirun:
     return Mpirun(path, int(match[1]), f"{match[1]}.{match[2]}")
 
 
-def _why_no_version(path: str, code: int, text: str) -> str:
+def _why_no_version(path: str, code: int, text: str, is_needed: bool) -> str:
     lines = [line.strip() for line in text.splitlines()]
     said = next((line for line in lines if any(map(str.isalnum, line))), "it printed nothing")
-    remedy = "; set HOME" if "home directory" in text.lower() else ""
+    remedies = ["set HOME"] if "home directory" in text.lower() else []
+    remedies += [] if is_needed else ["use --no-mpi"]
+    remedy = "; " + " or ".join(remedies) if remedies else ""
     return f"'{path} --version' failed with exit code {code}: {said}{remedy}"
 
 

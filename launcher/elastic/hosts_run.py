@@ -240,11 +240,13 @@ class ElasticHostsRun(RemoteRun):
 
     def _part(self, share: HostShare, reached_at: str) -> HostJob:
         part = super()._part(share, reached_at)
-        room = max(1, share.host.slots, share.count)
         most = self._elastic.limits.most
         if self._elastic.script is None:  # a script may give a host more slots later
-            most = min(most, room)
-        return replace(part, most=most, cores_for=room if part.cores_for else 0)
+            most = min(most, _room(share))
+        return replace(part, most=most)
+
+    def _ranks_sharing_cores(self, share: HostShare) -> int:
+        return sum(map(_room, self._on_machine_of(share)))
 
     def _identity(self, rank: int) -> dict[str, str]:
         return {**super()._identity(rank), **_ELASTIC}
@@ -305,3 +307,8 @@ class ElasticHostsRun(RemoteRun):
             task.cancel()
         for connection in list(self._ready.values()):
             self._dismiss(connection)
+
+
+def _room(share: HostShare) -> int:
+    """The number of processes for which the host has slots."""
+    return max(1, share.host.slots, share.count)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from ..errors import LaunchError
 from ..guardian import guard
-from ..job import Job
+from ..job import Job, job_folder
 from ..output import RankOutput, Stream, ended_by, ended_well
 from ..remote.address import bare
 from ..remote.channel import Channel, LauncherIsGone
@@ -215,7 +215,7 @@ def _part(job: Job, placed: dict[str, Any], address: str, grace: float, silence:
     variables = {**os.environ, **job.settings}
     return HostJob(
         command=list(job.command),
-        folder=os.getcwd(),
+        folder=job_folder(),
         settings=dict(job.settings),
         identities=identities,
         first=int(placed["first"]),

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import LaunchError
 from ..sink import Sink
 from ..version import installed_version
-from .address import ssh_connection
+from .address import machine_identity, ssh_connection
 from .frames import Frame, FrameReader, Kind, NotOurs, hello, pack_json
 from .frames import pack as pack_frame
 
@@ -52,6 +52,7 @@ class Channel:
         facts = {
             "version": installed_version(),
             "host": socket.gethostname(),
+            "machine": machine_identity(),
             "launcher_address": client,
             "own_address": server,
         }

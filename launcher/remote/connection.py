@@ -138,6 +138,11 @@ class Connection:
                 self._child.kill(signal.SIGKILL)
             self._on_lost(self)
 
+    def explain_failed_start(self) -> str:
+        """A sentence about a host that was lost before its ranks were started."""
+        # Without hello, `lost` is a predicate, otherwise a clause: see why_not_reached().
+        return f"host '{self.name}'{':' if self.is_greeted else ''} {self.lost}"
+
     def explain_loss(self) -> str:
         """A sentence about the lost host."""
         if not self.ranks:

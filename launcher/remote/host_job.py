@@ -69,6 +69,7 @@ def prepare(job: HostJob) -> Prepared:
             f"cannot enter folder '{job.folder}': {error.strerror}; the job runs in the same "
             "folder on every host"
         ) from error
+    os.environ["PWD"] = job.folder  # the shell that started this process has set its own
     os.environ.update(job.settings)
     here = max(len(job.identities), job.most)
     if job.cores_for:

@@ -13,9 +13,9 @@ from ..builtin import MOMENT, BuiltinRun, line_of, new_secret
 from ..environment import THREADS, forwarded_by_default
 from ..errors import LaunchError
 from ..failure import Failure
-from ..job import Job
+from ..job import Job, job_folder
 from ..output import RankOutput, Stream
-from ..placement import HostShare, identity, place
+from ..placement import HostShare, by_machine, identity, place
 from ..store.server import STORE_VARIABLE
 from ..supervisor import Supervisor
 from ..version import installed_version
@@ -83,6 +83,7 @@ class RemoteRun(BuiltinRun):
         self._shares = place(job.ranks, job.hosts)
         self._connections: list[Connection] = []
         self._addresses: dict[str, str | None] = {}  # of hosts, from resolve()
+        self._machines: dict[str, str] = {}  # of greeted hosts, from machine_identity()
         self._handlers: tuple[Callable[..., None], ...] = ()  # for each Connection
         self._changed = asyncio.Event()
         self._started = False
@@ -198,6 +199,7 @@ class RemoteRun(BuiltinRun):
     ) -> None:
         """Lets hosts that have said hello check whether they can run their part of the job."""
         self._check_versions(connections)
+        self._machines.update({c.name: c.facts.get("machine", "") for c in connections})
         for connection in connections:
             job = self._part(connection.share, self._address_of(connection))
             connection.send_json(Kind.JOB, job.to_json())
@@ -218,7 +220,7 @@ class RemoteRun(BuiltinRun):
                         [connection], f"host '{connection.name}': {connection.refusal}"
                     )
                 if connection.lost:
-                    raise HostsFailed([connection], f"host '{connection.name}' {connection.lost}")
+                    raise HostsFailed([connection], connection.explain_failed_start())
             late = [c for c in connections if not is_reached(c)]
             if not late:
                 return
@@ -272,7 +274,7 @@ class RemoteRun(BuiltinRun):
     def _part(self, share: HostShare, reached_at: str) -> HostJob:
         return HostJob(
             command=list(self._job.command),
-            folder=os.getcwd(),
+            folder=job_folder(),
             settings=_variables(self._job),
             identities=[self._identity(rank) for rank in share.ranks],
             first=share.first,
@@ -281,12 +283,26 @@ class RemoteRun(BuiltinRun):
             interface=self._interface,
             reached_at=reached_at,
             reads_input=not os.isatty(0),
-            cores_for=share.count if THREADS in self._job.chosen - self._job.settings.keys() else 0,
+            cores_for=self._ranks_sharing_cores(share) if self._divides_cores else 0,
         )
+
+    @property
+    def _divides_cores(self) -> bool:
+        """Whether the ranks of a machine share its cores, since the user has not set their threads."""
+        return THREADS in self._job.chosen - self._job.settings.keys()
+
+    def _on_machine_of(self, share: HostShare) -> list[HostShare]:
+        """All shares on that share's machine, which may be listed under several names."""
+        machines = by_machine(self._shares, self._machines)
+        return next((shares for shares in machines if share in shares), [share])
+
+    def _ranks_sharing_cores(self, share: HostShare) -> int:
+        """The number of ranks among which the share's machine divides its cores."""
+        return sum(each.count for each in self._on_machine_of(share))
 
     def _identity(self, rank: int) -> dict[str, str]:
         """The rank's identity variables."""
-        return self._job.told(identity(self._shares, rank))
+        return self._job.told(identity(self._shares, rank, self._machines))
 
     def _begin_input(self) -> None:
         if not os.isatty(0):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ..errors import LaunchError
 from ..failure import Failure
+from ..job import job_folder
 from .address import bare
 
 # The launcher's process on a host.
@@ -36,10 +37,15 @@ def command_there() -> str:
     words = [sys.executable, "-m", MODULE]
     path = os.environ.get("PYTHONPATH")
     if path:
-        absolute = os.pathsep.join(map(os.path.abspath, filter(None, path.split(os.pathsep))))
+        absolute = os.pathsep.join(map(_absolute, filter(None, path.split(os.pathsep))))
         words = [f"PYTHONPATH={absolute}", *words]
     # Not in a folder that may contain something called rueda.
     return "cd / && exec env " + shlex.join(words)
+
+
+def _absolute(path: str) -> str:
+    # Not normalized: `..` leads out of the folder itself, not out of a link to it.
+    return path if os.path.isabs(path) else os.path.join(job_folder(), path)
 
 
 def agent_words(agent: str) -> list[str]:
@@ -57,6 +63,7 @@ def command_line(agent: Sequence[str], host: str, timeout: float) -> list[str]:
     """The command that starts the process on another host. `timeout`: seconds for ssh to connect."""
     words = list(agent)
     if os.path.basename(words[0]) == "ssh":  # the user's options come first and take precedence
+        words.append("-T")  # a terminal, as with RequestTTY in ssh_config, would alter the bytes
         for option in (*_OPTIONS, f"ConnectTimeout={max(1, round(timeout))}"):
             words += ["-o", option]
     return [*words, bare(host), command_there()]

@@ -238,6 +238,31 @@ def test_an_mpirun_that_cannot_start_is_quoted(tmp_path: Path, line: str, remedy
 
 
 @pytest.mark.parametrize(
+    ("flags", "said", "remedy"),
+    [
+        ([], "Unable to get the user home directory", "set HOME or use --no-mpi"),
+        ([], "no libprrte.so.3", "use --no-mpi"),
+        (["--mpi"], "Unable to get the user home directory", "set HOME"),
+        (["--map-by", "core"], "Unable to get the user home directory", "set HOME"),
+    ],
+)
+def test_an_mpirun_that_is_not_asked_for_can_be_left_out(
+    fake_mpirun: dict[int, str],
+    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str],
+    said: str,
+    remedy: str,
+) -> None:
+    path = fake_mpirun[5]
+    Path(path).write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+    monkeypatch.setattr("rueda.launcher.mpirun.find_mpirun", lambda _: path)
+    result = run("-np", "1", *flags, "true")
+    assert result.exit_code == 2
+    last = result.stderr.splitlines()[-1]
+    assert last == f"rueda: '{path} --version' failed with exit code 1: {said}; {remedy}"
+
+
+@pytest.mark.parametrize(
     ("arguments", "what"),
     [
         (["-x", "RUEDA_RECOVERY=on"], "RUEDA_RECOVERY=on"),

@@ -160,3 +160,15 @@ def test_a_host_that_speaks_for_ranks_of_another_is_lost(kind: Kind) -> None:
     host.hear(pack(kind, b"0", 1))
     assert len(host.frames) == 1
     assert host.losses == 1
+
+
+def test_a_host_that_sends_garbage_before_the_start_is_explained() -> None:
+    host = Host1()
+    host.hear(hello({"version": "1"}) + b"?" * 50)
+    assert host.connection.explain_failed_start() == "host 'h1': it has sent an invalid message"
+
+
+def test_a_host_that_never_says_hello_is_explained() -> None:
+    connection = Host1().connection
+    connection.lost = connection._why_ended(255)
+    assert connection.explain_failed_start() == ("host 'h1' cannot be reached (ssh: exit code 255)")

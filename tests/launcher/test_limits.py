@@ -85,7 +85,7 @@ def test_a_launcher_without_a_thread_says_so(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(threading.Thread, "start", fail)
     writer, written = Writer(), []
     writer.put(1, lambda: written.append("word"))
-    with pytest.raises(LaunchError, match=r"cannot start a thread; .* pids limit"):
+    with pytest.raises(LaunchError, match=r"a thread; .* pids limit\) or .*\(ulimit -v\)"):
         writer.start(lambda: None)
     writer.write_here()
     assert written == ["word"]
@@ -101,7 +101,7 @@ def test_a_launcher_that_cannot_be_split_says_so(rueda: Rueda, tmp_path: Path) -
     assert ran.code == 2
     assert ran.last_line == (
         "rueda: the launcher cannot start a process: Resource temporarily unavailable; raise the "
-        "limit on processes (ulimit -u, or the container's pids limit)"
+        "limit on processes (ulimit -u, or the container's pids limit) or on virtual memory (ulimit -v)"
     )
 
 
@@ -248,9 +248,16 @@ def test_characters_that_the_users_have_not_are_no_error(rueda: Rueda, command: 
 
 
 @pytest.mark.parametrize(
-    "flags", [["-H", "localhost:1,other:1"], ["--nodes", "2", "--node-rank", "0"]], ids=str
+    "flags",
+    [["-H", "localhost:1,other:1"], ["--nodes", "2", "--node-rank", "0"], ["--mpirun"]],
+    ids=str,
 )
 def test_a_folder_that_is_gone_is_said(tmp_path: Path, flags: list[str]) -> None:
+    if "--mpirun" in flags:
+        mpirun = tmp_path / "mpirun"
+        mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n")
+        mpirun.chmod(0o755)
+        flags = [*flags, str(mpirun)]
     if "--nodes" in flags:
         flags = [*flags, "--rendezvous", "tcp:127.0.0.1:1"]
     gone = tmp_path / "gone"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -141,7 +142,7 @@ def test_a_closed_pipe_ends_the_job_quietly(
 
 
 def test_closed_standard_streams(tmp_path: Path, launch: list[str], script: Script) -> None:
-    script("print('line')")
+    script("print('line', repr(sys.stdin.read()))")
     command = [*LAUNCHER, *launch, "-np", "2", "--output-filename", "logs", "python3", "program.py"]
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command],
@@ -151,4 +152,33 @@ def test_closed_standard_streams(tmp_path: Path, launch: list[str], script: Scri
         check=False,
     )
     assert done.returncode == 0
-    assert [(tmp_path / "logs" / f"rank.{rank}").read_text() for rank in (0, 1)] == ["line\n"] * 2
+    texts = [(tmp_path / "logs" / f"rank.{rank}").read_text() for rank in (0, 1)]
+    assert texts == ["line ''\n"] * 2
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> str:
+    """A process that opens its missing streams, and starts another that inherits them."""
+    (tmp_path / "pid.0").write_text("0")  # for no_survivors
+    child = """
+import os
+with open("streams", "w") as file:
+    file.write(" ".join(os.readlink(f"/proc/self/fd/{n}") for n in range(3)))
+"""
+    return f"""
+import subprocess, sys
+from rueda.launcher.sink import open_missing_streams
+open_missing_streams()
+subprocess.run([sys.executable, "-c", {child!r}], check=True)
+"""
+
+
+def test_processes_inherit_streams_that_were_closed(tmp_path: Path, job: str) -> None:
+    subprocess.run(
+        ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", job],
+        env=launcher_environment(),
+        cwd=tmp_path,
+        timeout=60,
+        check=True,
+    )
+    assert (tmp_path / "streams").read_text().split() == [os.devnull] * 3

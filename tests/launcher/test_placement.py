@@ -41,6 +41,25 @@ def test_a_rank_is_told_its_place_among_others(ranks: int, given_hosts: list[Hos
     assert {one["RUEDA_SIZE"] for one in told} == {str(ranks)}
 
 
+@given(st.integers(1, 60), hosts, st.lists(st.sampled_from(["", "m", "n"]), min_size=6, max_size=6))
+def test_a_machine_under_several_names_counts_once(
+    ranks: int, given_hosts: list[Host], ids: list[str]
+) -> None:
+    shares = place(ranks, given_hosts)
+    names = [share.host.name for share in shares for _ in share.ranks]
+    machines = {host.name: each for host, each in zip(given_hosts, ids, strict=False) if each}
+    of = [machines.get(name, name) for name in names]
+    local = [of[:rank].count(machine) for rank, machine in enumerate(of)]
+    for rank in range(ranks):
+        told = identity(shares, rank, machines)
+        peers = [machine for machine in dict.fromkeys(of) if of.count(machine) > local[rank]]
+        assert (int(told["RUEDA_RANK"]), int(told["RUEDA_SIZE"])) == (rank, ranks)
+        assert int(told["RUEDA_LOCAL_RANK"]) == local[rank]
+        assert int(told["RUEDA_LOCAL_SIZE"]) == of.count(of[rank])
+        assert int(told["RUEDA_CROSS_RANK"]) == peers.index(of[rank])
+        assert int(told["RUEDA_CROSS_SIZE"]) == len(peers)
+
+
 def test_without_hosts_all_ranks_are_on_this_one() -> None:
     (share,) = place(3, ())
     assert (share.host.is_local, list(share.ranks)) == (True, [0, 1, 2])

@@ -14,9 +14,10 @@ import pytest
 from rueda.launcher.cli import build
 from rueda.launcher.errors import LaunchError
 from rueda.launcher.hosts import Host
-from rueda.launcher.job import Job
+from rueda.launcher.job import Job, job_folder
 from rueda.launcher.native import Native
 from rueda.launcher.nodes.first import NodesRun
+from rueda.launcher.output import RankOutput
 from rueda.launcher.placement import place
 from rueda.launcher.remote.address import (
     interface_address,
@@ -27,7 +28,7 @@ from rueda.launcher.remote.address import (
     towards,
 )
 from rueda.launcher.remote.host_job import HostJob, prepare
-from rueda.launcher.remote.run import Reach
+from rueda.launcher.remote.run import Reach, RemoteRun
 from rueda.launcher.remote.ssh import agent_words, command_line, command_there, why_not_reached
 
 FAR = ["-H", "far-away-1:1,far-away-2:1"]
@@ -54,7 +55,7 @@ def dry_run(*arguments: str) -> str:
 
 def test_several_hosts_are_reached_over_ssh(mpirun: str) -> None:
     lines = dry_run("true").splitlines()
-    assert lines[0].startswith("# far-away-1: ssh -o BatchMode=yes ")
+    assert lines[0].startswith("# far-away-1: ssh -T -o BatchMode=yes ")
     assert lines[1].startswith("env ")
     assert "RUEDA_RANK=0 RUEDA_SIZE=2" in lines[1]
     assert "SECRET" not in "".join(lines)
@@ -108,6 +109,7 @@ def test_other_nodes_are_not_told_what_they_bring_themselves() -> None:
     run = object.__new__(NodesRun)  # starts nothing
     run._job = Job(4, ("python", "t.py"), settings={"API_TOKEN": "1"})
     run._shares, run._grace, run._reach = shares, 1.0, Reach("ssh", 1.0, 1.0)
+    run._machines = {}
     first, second = (run._part(share, "") for share in shares)
     assert first.settings["API_TOKEN"] == "1"
     assert (second.command, second.folder, second.settings) == ([], "", {})
@@ -139,7 +141,7 @@ def test_another_program_may_reach_the_hosts(mpirun: str, monkeypatch: pytest.Mo
 def test_ssh_is_told_not_to_ask() -> None:
     line = command_line(["/usr/bin/ssh", "-p", "2222"], "[fe80::1]", 7.2)
     assert line[:3] == ["/usr/bin/ssh", "-p", "2222"]
-    assert {"BatchMode=yes", "ConnectTimeout=7", "ControlMaster=no"} <= set(line)
+    assert {"BatchMode=yes", "ConnectTimeout=7", "ControlMaster=no", "-T"} <= set(line)
     assert line[-2:] == ["fe80::1", command_there()]
 
 
@@ -148,6 +150,44 @@ def test_the_place_of_rueda_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(command_there())
     assert f"PYTHONPATH={Path('relative').absolute()}:/abso lute" in words
     assert words[-3] == sys.executable
+
+
+@pytest.fixture
+def entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, entered through a symbolic link, as an automounted home."""
+    (tmp_path / "disk1").mkdir()
+    link = tmp_path / "home"
+    link.symlink_to("disk1")
+    monkeypatch.chdir(link)
+    monkeypatch.setenv("PWD", str(link))
+    return link
+
+
+def test_the_folder_is_the_one_that_the_user_has_entered(
+    entered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = (Host("a", 1), Host("b", 1))
+    run = RemoteRun(Job(2, ("true",), hosts), Reach("ssh", 1, 1), RankOutput(2, None, False), 1, -1)
+    assert [run._part(share, "").folder for share in run._shares] == [str(entered)] * 2
+    monkeypatch.setenv("PYTHONPATH", f"lib{os.pathsep}../lib")
+    assert f"PYTHONPATH={entered}/lib:{entered}/../lib" in shlex.split(command_there())
+
+
+@pytest.mark.parametrize("entered_as", [None, "", "disk1", "home", "/", "/no/such/folder", "/\n"])
+def test_a_name_of_another_folder_does_not_count(
+    entered: Path, monkeypatch: pytest.MonkeyPatch, entered_as: str | None
+) -> None:
+    if entered_as is None:
+        monkeypatch.delenv("PWD")
+    else:
+        monkeypatch.setenv("PWD", entered_as)
+    assert job_folder() == str(entered.resolve())
+
+
+def test_ranks_are_told_the_folder(entered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PWD", "/")
+    job = HostJob(["true"], str(entered), {}, [{}], 1, 1, 1, "", "", False)
+    assert prepare(job).environment["PWD"] == str(entered)
 
 
 @pytest.mark.parametrize("agent", ["", "ssh '"])

@@ -104,3 +104,26 @@ def test_a_signal_ends_the_look_for_the_names_of_hosts(name_server: threading.Ev
     assert has_waited.is_set()
     assert not name_server.is_set()
     assert not run._connections
+
+
+def run_on(*hosts: Host, elastic: Elastic | None) -> RemoteRun:
+    """A job of 4 ranks that has not begun, whose ranks share the cores of their hosts."""
+    job = Job(4, ("true",), hosts, chosen=frozenset({"OMP_NUM_THREADS"}))
+    reach, output = Reach("ssh", 1.0, 1.0), RankOutput(4, None, False)
+    if elastic is None:
+        return RemoteRun(job, reach, output, 1.0, -1)
+    return ElasticHostsRun(job, elastic, reach, output, 1.0, -1)
+
+
+@pytest.mark.parametrize(
+    ("elastic", "shared"), [(None, [3, 1, 3]), (Elastic(Limits(1, 8), None, None, 1.0), [5, 1, 5])]
+)
+def test_the_ranks_of_a_machine_with_two_names_share_its_cores(
+    elastic: Elastic | None, shared: list[int]
+) -> None:
+    run = run_on(Host("a", 2), Host("b", 1), Host("also-a", 3), elastic=elastic)
+    run._machines = {"a": "m1", "b": "m2", "also-a": "m1"}
+    parts = [run._part(share, "") for share in run._shares]
+    assert [part.cores_for for part in parts] == shared
+    names = [each["RUEDA_LOCAL_RANK"] for part in parts for each in part.identities]
+    assert names == ["0", "1", "0", "2"]

@@ -85,6 +85,33 @@ def test_every_rank_knows_who_it_is(each: Launcher) -> None:
     assert all(rank["RUEDA_RENDEZVOUS_STORE"] == rank["RUEDA_RENDEZVOUS"] for rank in ranks)
 
 
+def test_a_host_under_two_names_is_one_host(lab: Lab, tmp_path: Path) -> None:
+    launcher = Launcher(lab, tmp_path, agents_of(lab, "ssh"))
+    ran = launcher.run("-H", f"h1:1,h0:2,{lab.ipv4('h1')}:2", *launcher.program(SHOWS))
+    assert ran.code == 0, ran.err
+    ranks = shown(ran.out)
+    assert [rank["host"] for rank in ranks] == ["h1", "h0", "h0", "h1", "h1"]
+    names = ["LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"]
+    assert [[int(rank[f"RUEDA_{name}"]) for name in names] for rank in ranks] == [
+        [0, 3, 0, 2],
+        [0, 2, 1, 2],
+        [1, 2, 1, 2],
+        [1, 3, 0, 2],
+        [2, 3, 0, 1],
+    ]
+    launcher.wait_until_gone()
+
+
+def test_a_terminal_that_the_user_asks_ssh_for_does_no_harm(lab: Lab, tmp_path: Path) -> None:
+    *ssh, option, config = agents_of(lab, "ssh")
+    assert option == "-F"
+    (tmp_path / "config").write_text(Path(config).read_text() + "  RequestTTY force\n")
+    launcher = Launcher(lab, tmp_path, [*ssh, option, str(tmp_path / "config")])
+    ran = launcher.run(*TWO, *launcher.program("print(rank)"))
+    assert (ran.code, ran.err) == (0, "")
+    launcher.wait_until_gone()
+
+
 def test_each_job_has_a_secret_of_its_own_that_is_on_no_command_line(launcher: Launcher) -> None:
     program = launcher.program("""
         import glob

@@ -33,8 +33,8 @@ TEST_CASE("a thread that the system refuses is an error that says which limit to
       thread.join();
       throw std::runtime_error("it was started");
     }
-    const bool tells =
-        status.to_string().find("limit of processes (ulimit -u)") != std::string::npos;
+    const bool tells = status.to_string().find("processes (ulimit -u)") != std::string::npos &&
+                       status.to_string().find("memory (ulimit -v)") != std::string::npos;
     if (status.code() != ErrorCode::initialization || !tells) {
       throw std::runtime_error(status.to_string());
     }
