@@ -26,6 +26,7 @@ TRAINING = PARALLEL / "check_c10d_training.py"
 SHARDED = PARALLEL / "check_sharded_models.py"
 BAD_INPUT = PARALLEL / "check_c10d_bad_input.py"
 COMPILE = PARALLEL / "check_c10d_compile.py"
+FUNCTIONAL = PARALLEL / "check_c10d_functional.py"
 needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
 # Launchers by name, with their options up to the number of ranks.
 TORCHRUN = ["torchrun", "--standalone", "--nproc-per-node"]
@@ -76,9 +77,15 @@ def test_bad_input(worlds: Worlds, run: Run, check: str) -> None:
     worlds.check(run, check)
 
 
+@each_check([Run(FUNCTIONAL.name, size) for size in (2, 3)])
+def test_functional_operators(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
-def test_compile() -> None:
-    check(COMPILE, 2)
+@pytest.mark.parametrize("size", [2, 3])
+def test_compile(size: int) -> None:
+    check(COMPILE, size)
 
 
 def test_rueda_as_one_of_several_backends() -> None:

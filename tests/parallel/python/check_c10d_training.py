@@ -18,6 +18,8 @@ from parallel import raises
 from rueda.torch import Compression
 from rueda.torch.c10d import compression_hook
 from torch import nn
+from torch.distributed._shard import sharded_tensor
+from torch.distributed._shard.sharding_spec import ChunkShardingSpec
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -343,6 +345,15 @@ def check_sparse_gradients() -> None:
             (alone(theirs).sum() / size).backward()
         assert table.weight.grad.is_sparse
         torch.testing.assert_close(table.weight.grad.to_dense(), alone.weight.grad.to_dense())
+
+
+def check_a_sharded_tensor_is_gathered() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    shards = ChunkShardingSpec(dim=0, placements=[f"rank:{r}/cpu" for r in range(size)])
+    tensor = sharded_tensor.full(shards, [2 * size, 3], float(7))
+    gathered = torch.zeros(2 * size, 3, device="cpu") if rank == 0 else None
+    tensor.gather(out=gathered)
+    assert gathered is None or torch.equal(gathered, torch.full_like(gathered, 7))
 
 
 def check_traces_of_the_profiler_show_collectives() -> None:

@@ -62,7 +62,7 @@ class AllToAll(Operations):
                 outputs = list(only(output_tensors)) if output_tensors else []
                 tensor = only(input_tensors)
         except Refusal as refusal:
-            return self._refused("gather", refusal, options)
+            return self._refused("gather", refusal, options, outputs=output_tensors)
         is_root = root == self.rank()
         rows = [int(rank == root) for rank in range(self.size())]
         expected = [int(is_root)] * self.size()
@@ -100,7 +100,7 @@ class AllToAll(Operations):
                 output = only(output_tensors)
                 inputs = list(only(input_tensors)) if input_tensors else []
         except Refusal as refusal:
-            return self._refused("scatter", refusal, options)
+            return self._refused("scatter", refusal, options, outputs=output_tensors)
         is_root = root == self.rank()
         rows = [int(is_root)] * self.size()
         expected = [int(rank == root) for rank in range(self.size())]
@@ -173,7 +173,7 @@ class AllToAll(Operations):
             sent = rows(input, input_split_sizes, "input")
             expected = rows(output, output_split_sizes, "output")
         except (Refusal, RuntimeError) as error:  # a nested tensor has no shape
-            return self._refused("all-to-all", as_refusal(error), options)
+            return self._refused("all-to-all", as_refusal(error), options, outputs=output)
         if self._waits_at_once(options):
             source, target = usual_memory_of(input), usual_memory_of(output)
             if source is not None and target is not None and source[2] == target[2]:
@@ -238,7 +238,7 @@ class AllToAll(Operations):
                 require_like(target, view)
             placement = placement_of(view)
         except (Refusal, ValueError, RuntimeError) as error:
-            return self._refused(what, as_refusal(error), options)
+            return self._refused(what, as_refusal(error), options, outputs=outputs)
 
         def finish(natives: Sequence[_native.Handle]) -> list[torch.Tensor]:
             self._require_rows(natives[0], expected, what)
@@ -265,6 +265,7 @@ class AllToAll(Operations):
             (source, targets),
             options,
             placement,
+            outputs=outputs,
         )
 
     def _require_rows(self, native: _native.Handle, expected: list[int], what: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, cast
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import register_rendezvous_handler
@@ -19,6 +20,7 @@ from rueda import _native, groups, lifecycle
 from rueda.errors import InitializationError, InvalidArgumentError, RuedaError, UnsupportedError
 from rueda.exchanges import barrier
 from rueda.objects import broadcast_object
+from rueda.torch.c10d.functional import implement_operators
 from rueda.torch.c10d.meeting import arranged, is_limited, stall_options, wait_for_the_others
 from rueda.torch.c10d.operations import Membership
 from rueda.torch.c10d.process_group import RuedaProcessGroup
@@ -39,10 +41,13 @@ def register() -> None:
     """Registers ``"rueda"`` with torch.distributed; further calls have no effect."""
     if "RUEDA" in dist.Backend._plugins:
         return
+    # Parts of torch move a group's data to the first of these that is not the CPU.
+    devices = ["cpu"] if torch.version.cuda is None else ["cpu", "cuda"]
     dist.Backend.register_backend(
-        "rueda", cast(Callable[..., Any], _create), extended_api=True, devices=["cpu", "cuda"]
+        "rueda", cast(Callable[..., Any], _create), extended_api=True, devices=devices
     )
     _refuse_several_backends()
+    implement_operators()
     register_rendezvous_handler("rueda", _rendezvous)  # type: ignore[no-untyped-call]
     # So that init_process_group("rueda") needs no extra arguments under mpirun and `rueda run`, as under torchrun.
     handlers = getattr(

@@ -54,7 +54,7 @@ class Exchanges(Operations):
             tensor = tensors if isinstance(tensors, torch.Tensor) else only(tensors)
             root = root_of(opts, self._size)
         except Refusal as refusal:
-            return self._refused("broadcast", refusal, options)
+            return self._refused("broadcast", refusal, options, outputs=tensors)
         world_root = self._world_rank(root)
         if self._waits_at_once(options):
             usual = usual_memory_of(tensor)
@@ -65,7 +65,7 @@ class Exchanges(Operations):
             target = target_of(tensor, keep_elements=is_root, written=not is_root)
             placement = placement_of(target.view, in_place=target.is_in_place())
         except Refusal as refusal:
-            return self._refused("broadcast", refusal, options)
+            return self._refused("broadcast", refusal, options, outputs=tensors)
         view = target.view
         set_id = self._membership.set_id
 
@@ -93,6 +93,7 @@ class Exchanges(Operations):
             target,
             options,
             placement,
+            outputs=tensor,
         )
 
     def _broadcast_usual(
@@ -130,7 +131,7 @@ class Exchanges(Operations):
         try:
             outputs, source = only(output_tensors), only(input_tensors)
         except Refusal as refusal:
-            return self._refused("all-gather", refusal, options)
+            return self._refused("all-gather", refusal, options, outputs=output_tensors)
         return self._allgather([outputs], [source], options)
 
     def all_gather_single(
@@ -198,7 +199,9 @@ class Exchanges(Operations):
         lengths = [len(tensors) for tensors in output_lists]
         if lengths.count(len(input_list)) != len(lengths):
             refusal = Refusal(f"there are lists of {lengths} outputs for {len(input_list)} inputs")
-            return self._refused("all-gather", refusal, opts, parts=len(input_list))
+            return self._refused(
+                "all-gather", refusal, opts, parts=len(input_list), outputs=output_lists
+            )
         by_tensor = [[tensors[n] for tensors in output_lists] for n in range(len(input_list))]
         return self._allgather(by_tensor, list(input_list), opts)
 
@@ -235,7 +238,8 @@ class Exchanges(Operations):
                 receivers.append(hand_out_shaped if uneven else hand_out)
             placement = placement_of(*views, in_place=all(size > 0 for _, size in memories))
         except (Refusal, ValueError, RuntimeError) as error:
-            return self._refused("all-gather", as_refusal(error), options, parts=len(inputs))
+            refusal = as_refusal(error)
+            return self._refused("all-gather", refusal, options, parts=len(inputs), outputs=outputs)
         set_id = self._membership.set_id
 
         def begin(name: str) -> list[_native.Handle]:
@@ -266,6 +270,7 @@ class Exchanges(Operations):
             (sources, targets),
             options,
             placement,
+            outputs=outputs,
         )
 
 

@@ -50,7 +50,7 @@ class Messages(Operations):
                 on_fatal=self._fatal_listener(),
                 placement=placement,
             )
-        return self._begun(work)
+        return self._begun(work, tensors)
 
     def recv(
         self,
@@ -94,7 +94,7 @@ class Messages(Operations):
                 self._fatal_listener(),
                 placement,
             )
-        return self._begun(work)
+        return self._begun(work, tensors)
 
     def _message(self, tensors: Sequence[torch.Tensor], what: str) -> tuple[torch.Tensor, View]:
         self._require_open()

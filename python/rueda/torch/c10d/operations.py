@@ -24,6 +24,7 @@ from rueda.torch.c10d.arguments import seconds_of
 from rueda.torch.c10d.coalescing import JointWork
 from rueda.torch.c10d.names import Names
 from rueda.torch.c10d.placement import ON_HOST, Placement
+from rueda.torch.c10d.registry import is_registering
 from rueda.torch.c10d.work import DoneWork, RuedaWork
 from rueda.torch.compiling import never_compiled
 from rueda.torch.profiling import marked
@@ -185,9 +186,11 @@ class Operations(dist.ProcessGroup):
         begun, self._coalesced = self._coalesced or [], None
         return JointWork(begun)
 
-    def _begun(self, work: W) -> W:
+    def _begun(self, work: W, outputs: object) -> W:
         if self._coalesced is not None:
             self._coalesced.append(work)
+        if is_registering():
+            work.register(outputs)
         return work
 
     # --- The path of all collectives
@@ -202,10 +205,12 @@ class Operations(dist.ProcessGroup):
         options: Any = None,
         placement: Placement = ON_HOST,
         make: Callable[..., RuedaWork] = RuedaWork,
+        outputs: object = (),
     ) -> Work:
         """Begins a collective under its name on all ranks; completes it too if the caller would wait immediately.
 
-        ``references``: all tensors that it touches, see :func:`tensors_in`; ``make``: creates its work.
+        ``references``: all tensors that it touches, see :func:`tensors_in`; ``make``: creates its work; ``outputs``:
+        the caller's tensors that it writes, in nested lists.
         """
         seconds, name = self._prepared(signature, options)
         submit = partial(begin, name)
@@ -213,7 +218,7 @@ class Operations(dist.ProcessGroup):
         with marked(what):
             if placement is ON_HOST and make is RuedaWork and self._waits_at_once(options):
                 return _at_once(submit, [], finish, references, seconds, work_of)
-            return self._begun(work_of(submit))
+            return self._begun(work_of(submit), outputs)
 
     def _collective_at_once(
         self,
@@ -296,11 +301,18 @@ class Operations(dist.ProcessGroup):
             self._settled.append(work)
 
     def _refused(
-        self, what: str, refusal: Refusal, options: Any = None, group: int = 0, parts: int = 1
+        self,
+        what: str,
+        refusal: Refusal,
+        options: Any = None,
+        group: int = 0,
+        parts: int = 1,
+        outputs: object = (),
     ) -> Work:
         """Takes part in a collective by failing it on every rank.
 
-        ``group``: the number of tensors of a grouped operation; ``parts``: the number of separate operations.
+        ``group``: the number of tensors of a grouped operation; ``parts``: the number of separate operations;
+        ``outputs``: see :meth:`_collective`.
         """
         set_id = self._membership.set_id
         why, unsupported = str(refusal), refusal.unsupported
@@ -314,6 +326,7 @@ class Operations(dist.ProcessGroup):
             lambda _: [],
             None,
             options,
+            outputs=outputs,
         )
 
     def _fatal_listener(self) -> Callable[[Exception], None]:

@@ -149,7 +149,7 @@ class Reductions(Operations):
             target = target_of(tensor, keep_elements=True)
             placement = placement_of(target.view, in_place=target.is_in_place())
         except Refusal as refusal:
-            return self._refused("allreduce", refusal, options)
+            return self._refused("allreduce", refusal, options, outputs=tensors)
         view = target.view
         set_id = self._membership.set_id
 
@@ -180,6 +180,7 @@ class Reductions(Operations):
             target,
             options,
             placement,
+            outputs=tensor,
         )
         _recurring.note(tensor, set_id)
         return work
@@ -217,6 +218,7 @@ class Reductions(Operations):
             tensor,
             options,
             make=partial(SparseWork, exchange),
+            outputs=tensor,
         )
 
     def _allreduce_now(
@@ -271,7 +273,7 @@ class Reductions(Operations):
             reduction, factor = reduction_of(op)
             members = _usual_members(tensors) or _members(tensors)
         except Refusal as refusal:
-            return self._refused("allreduce", refusal, options, len(tensors))
+            return self._refused("allreduce", refusal, options, len(tensors), outputs=tensors)
         set_id = self._membership.set_id
 
         def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
@@ -301,6 +303,7 @@ class Reductions(Operations):
             members.references,
             options,
             members.placement,
+            outputs=tensors,
         )
 
     @also_named(tensor="tensors", root="opts")
@@ -321,7 +324,7 @@ class Reductions(Operations):
             result, output = _adapter.write(_adapter.empty_like(source))
             placement = placement_of(view)
         except Refusal as refusal:
-            return self._refused("reduce", refusal, options)
+            return self._refused("reduce", refusal, options, outputs=tensors)
         set_id = self._membership.set_id
 
         def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
@@ -352,6 +355,7 @@ class Reductions(Operations):
             (source, result, tensor),
             options,
             placement,
+            outputs=tensor,
         )
 
     @also_named(output="output_tensors", input="input_tensors")
@@ -371,7 +375,7 @@ class Reductions(Operations):
         try:
             output, inputs = only(output_tensors), only(input_tensors)
         except Refusal as refusal:
-            return self._refused(what, refusal, options)
+            return self._refused(what, refusal, options, outputs=output_tensors)
         return self._reduce_scatter([output], [inputs], options, op, what, False)
 
     @also_named(outputTensor="output", inputTensor="input")
@@ -480,7 +484,8 @@ class Reductions(Operations):
                 memories.append(result_memory([target], view, own))
             placement = placement_of(*views, in_place=all(size > 0 for _, size in memories))
         except (Refusal, ValueError, RuntimeError) as error:
-            return self._refused(what, as_refusal(error), options, parts=len(inputs))
+            refusal = as_refusal(error)
+            return self._refused(what, refusal, options, parts=len(inputs), outputs=outputs)
         set_id = self._membership.set_id
 
         def begin(name: str) -> list[_native.Handle]:
@@ -517,6 +522,7 @@ class Reductions(Operations):
             (sources, targets),
             options,
             placement,
+            outputs=outputs,
         )
 
 

@@ -22,6 +22,7 @@ from rueda.errors import TimeoutError as RuedaTimeoutError
 from rueda.handles import Handle
 from rueda.torch.c10d.arguments import tensors_in
 from rueda.torch.c10d.placement import ON_HOST, Placement
+from rueda.torch.c10d.registry import Registration
 from rueda.torch.c10d.shapes import show_shapes
 from rueda.torch.compiling import never_compiled
 from rueda.torch.completions import Completions
@@ -127,6 +128,7 @@ class RuedaWork(Work):
         self._on_fatal = on_fatal
         self._collective = collective
         self._source = -1
+        self._registration: Registration | None = None
         self._handle: Handle[list[torch.Tensor]] = Handle(submit, finish, references)
         self._natives = self._handle._submitted()
 
@@ -145,7 +147,15 @@ class RuedaWork(Work):
                 self._on_error = None
             raise self._error
         self._placement.join()
+        registration = self._registration
+        if registration is not None:
+            self._registration = None
+            registration.end()
         return True
+
+    def register(self, outputs: object) -> None:
+        """Makes ``wait_tensor()``, for any of ``outputs``, wait for this work; see :func:`tensors_in`."""
+        self._registration = Registration(self, tensors_in(outputs))
 
     def _outlast(self, seconds: float) -> None:
         if self._settled:
