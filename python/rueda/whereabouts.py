@@ -42,7 +42,8 @@ def start_telling(worker: threading.Thread | None = None) -> None:
     except (OSError, RuntimeError) as error:  # at a limit; the world itself needs no such thread
         _log.warning(
             "if other ranks wait for this one, they will not be told which line of Python it is at: %s; raise the "
-            "limits on open files (ulimit -n) and processes (ulimit -u, or the container's pids limit)",
+            "limits on open files (ulimit -n), processes (ulimit -u, or the container's pids limit) and virtual memory "
+            "(ulimit -v)",
             error,
         )
         return

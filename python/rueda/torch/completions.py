@@ -88,7 +88,7 @@ class Completions:
                         del self._watched[token]
                         raise RuntimeError(
                             "no thread can be started to complete futures: raise the limit on processes (ulimit -u, "
-                            "or the container's pids limit)"
+                            "or the container's pids limit) or on virtual memory (ulimit -v)"
                         )
                     # Before the interpreter ends: a thread that returns to the interpreter afterwards is killed in the
                     # middle of C++ code.
