@@ -32,21 +32,22 @@ Epoch::Epoch(World world, const EpochServices& services, LossPolicy on_loss,
       backend_(algorithms_.make_backend()),
       devices_(make_device_backend(services_.options, *backend_)),
       control_(*world_.control, services_.metrics),
+      departures_(*world_.control),
       messages_(
-          world_.host, *world_.transport, *world_.control,
+          world_.host, *world_.transport, departures_,
           [this](int peer, std::span<const std::byte> message) {
             control_.send(peer, ControlMessage::point_to_point, message);
           },
           [this](int id) {
             return id > 0 && process_sets_->existed(id) && !process_sets_->find(id);
           }),
-      tables_(messages_, control_, *world_.control, services_),
+      tables_(messages_, control_, departures_, services_),
       whereabouts_(control_),
       sets_(*process_sets_, messages_, *devices_, services_),
       changes_({world_, algorithms_, *backend_, *devices_, control_, messages_, *process_sets_},
                sets_, services_),
-      losses_(world_, {control_, sets_, changes_, messages_, tables_, *devices_}, services_,
-              on_loss) {
+      losses_(world_, {control_, departures_, sets_, changes_, messages_, tables_, *devices_},
+              services_, on_loss) {
   handle_messages();
 }
 
@@ -189,6 +190,8 @@ bool Epoch::advance(Time now, Readable readable) {
     losses_.fail(status);
     return true;
   }
+  losses_.look_at_doubts(now);
+  if (losses_.has_failed()) return true;
   if (losses_.minds_silence()) {  // otherwise there is no need to ask what is in progress
     losses_.look_for_silence(now, is_active() || awaits_messages());
     if (losses_.has_failed()) return true;

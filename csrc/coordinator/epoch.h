@@ -112,6 +112,7 @@ class Epoch final : public Progress::Work {
   const std::unique_ptr<Backend> backend_;
   const std::unique_ptr<DeviceBackend> devices_;
   ActiveMessages control_;
+  Departures departures_;
   PointToPoint messages_;
   TableEndpoint tables_;
   WhereaboutsAnswers whereabouts_;

@@ -1,5 +1,8 @@
 #include "coordinator/losses.h"
 
+#include <algorithm>
+#include <map>
+
 #include "core/log.h"
 #include "core/strings.h"
 #include "onehost/process_state.h"
@@ -83,6 +86,15 @@ void Losses::on_peer_lost(int peer, const Status& cause) {
   // First, what the peer sent before its end: it may have done its part of what is in flight.
   if (!has_failed()) concerned_.sets.step_once(Clock::now());
   if (are_harmless() || may_have_left(peer)) return;
+  if (will_be_told_of(peer) && cause.details().reason != ErrorReason::unreachable) {
+    log(LogLevel::debug, world_.topology.describe(peer), " has left or died: ", cause.to_string());
+    return concerned_.departures.doubt(
+        peer, {cause, Clock::now() + seconds(services_.options.shutdown_timeout)});
+  }
+  conclude_loss(peer, cause);
+}
+
+void Losses::conclude_loss(int peer, const Status& cause) {
   const bool is_own = peer == world_.topology.rank;
   lose(peer, Status(ErrorCode::peer_lost,
                     world_.topology.describe(peer) + (is_own ? " cannot go on" : " is gone"), peer,
@@ -98,8 +110,32 @@ bool Losses::may_have_left(int peer) const {
          concerned_.sets.may_do_without(peer);
 }
 
+// Of a rank to which this one never had a connection: by one of its neighbours if it has died, and
+// otherwise when this rank learns that ranks leave.
+bool Losses::will_be_told_of(int peer) const {
+  if (peer == world_.topology.rank || world_.control->was_connected(peer)) return false;
+  const std::vector<int> tellers = Tree(peer, world_.topology.size, world_fanout).neighbours();
+  return std::any_of(tellers.begin(), tellers.end(), [this](int rank) {
+    return rank != world_.topology.rank && !lost_.contains(rank);
+  });
+}
+
+void Losses::look_at_doubts(Time now) {
+  if (concerned_.departures.doubts().empty()) return;
+  // A copy, since what is concluded of one rank may settle others.
+  const std::map<int, Departures::Doubt> doubts = concerned_.departures.doubts();
+  for (const auto& [peer, doubt] : doubts) {
+    if (has_failed()) return;
+    if (are_harmless() || may_have_left(peer)) {
+      concerned_.departures.settle(peer);
+    } else if (now >= doubt.end || !will_be_told_of(peer)) {
+      conclude_loss(peer, doubt.cause);
+    }
+  }
+}
+
 bool Losses::has_left(int rank) {
-  if (world_.control->has_left(rank)) return true;
+  if (concerned_.departures.has_left(rank)) return true;
   // Only a connected rank says good-bye, and a message opens the connection.
   if (!world_.control->was_connected(rank) && asked_.insert(rank).second) {
     concerned_.control.send(rank, ControlMessage::question, {});
@@ -143,6 +179,7 @@ void Losses::lose(int rank, const Status& reason) {
   // The collective's transfers with other ranks are in flight as well, and cannot be undone.
   if (concerned_.sets.use_transport_with(rank)) return fail(reason);
   if (!lost_.insert(rank).second) return;
+  concerned_.departures.settle(rank);
   log(LogLevel::debug, "rank ", rank, " is lost: ", reason.to_string());
   tell_neighbours(ControlMessage::loss, reason);
   // First everything that must not wait; steps that wait for other ranks to stop come after.

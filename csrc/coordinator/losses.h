@@ -17,11 +17,13 @@
 
 #include "backend/device_backend.h"
 #include "coordinator/active_messages.h"
+#include "coordinator/departures.h"
 #include "coordinator/epoch_services.h"
 #include "coordinator/open_sets.h"
 #include "coordinator/point_to_point.h"
 #include "coordinator/set_changes.h"
 #include "coordinator/table_endpoint.h"
+#include "core/earlier.h"
 #include "membership/world.h"
 #include "plan/heartbeat.h"
 
@@ -37,6 +39,7 @@ class Losses {
   // What ranks take part in; references to all of it.
   struct Concerned {
     ActiveMessages& control;
+    Departures& departures;
     OpenSets& sets;
     SetChanges& changes;
     PointToPoint& messages;
@@ -71,14 +74,20 @@ class Losses {
   // While this rank waits for anything: asks neighbours that have been silent for long whether they
   // are alive.
   void look_for_silence(Time now, bool is_waiting);
-  // When to check next; nothing while this rank does not wait.
-  [[nodiscard]] std::optional<Time> next_look() const { return heartbeat_.next_look(); }
+  // Whether it is known by now how ranks ended to which no connection could be opened.
+  void look_at_doubts(Time now);
+  // When to check either next.
+  [[nodiscard]] std::optional<Time> next_look() const {
+    return earlier(heartbeat_.next_look(), concerned_.departures.next_end());
+  }
 
   // The epoch is broken: fails everything, here and on the other ranks.
   void fail(const Status& reason);
 
  private:
   [[nodiscard]] bool may_have_left(int peer) const;
+  [[nodiscard]] bool will_be_told_of(int peer) const;
+  void conclude_loss(int peer, const Status& cause);
   void lose(int rank, const Status& reason);
   void handle_messages();
   bool receive_failure(int peer, std::span<const std::byte> payload);

@@ -136,11 +136,12 @@ Status OpenSets::departure() const {
 bool OpenSets::end_without(const std::function<bool(int rank)>& has_left, Time now) {
   bool moved = false;
   for (const auto& [id, set] : sets_) {
+    if (!set->closing().ok()) continue;
     const ProcessSetMembers& members = set->members();
     const Tree tree(members.rank, members.size(), negotiation_fanout);
     for (const int member : tree.neighbours()) {
       const int rank = members.world_rank(member);
-      if (!set->closing().ok() || !has_left(rank) || !departed_.emplace(id, rank).second) continue;
+      if (!has_left(rank) || !departed_.emplace(id, rank).second) continue;
       const SetNaming naming(members.ranks, members.name());
       set->receive(rank, farewell_of(member, tree, naming), now);
       moved = true;

@@ -60,11 +60,11 @@ Status withdrawn_status(int sender) {
 
 }  // namespace
 
-PointToPoint::PointToPoint(const HostGroup& host, Transport& transport, const ControlLane& control,
-                           Post post, WasRemoved was_removed)
+PointToPoint::PointToPoint(const HostGroup& host, Transport& transport,
+                           const Departures& departures, Post post, WasRemoved was_removed)
     : host_(host),
       transport_(transport),
-      control_(control),
+      departures_(departures),
       post_(std::move(post)),
       was_removed_(std::move(was_removed)),
       window_([this](int sender, std::size_t room) {
@@ -156,9 +156,9 @@ void PointToPoint::take_offer(int peer, Reader& reader) {
     receives_.erase(found);
     return match(std::move(request), std::move(offer));
   }
-  if (left_.contains(offer.set_id)) return refuse(offer, has_left_status(control_.rank()));
+  if (left_.contains(offer.set_id)) return refuse(offer, has_left_status(transport_.rank()));
   if (was_removed_(offer.set_id))
-    return refuse(offer, removed_status(offer.set_id, control_.rank()));
+    return refuse(offer, removed_status(offer.set_id, transport_.rank()));
   offers_.push_back(std::move(offer));
 }
 
@@ -166,9 +166,9 @@ void PointToPoint::match(MessageRequest request, Offer offer) {
   if (request.dtype != offer.dtype || request.count != offer.count) {
     const Status why(
         ErrorCode::mismatch,
-        str("the message from rank ", offer.sender, " to rank ", control_.rank(), " with tag ",
+        str("the message from rank ", offer.sender, " to rank ", transport_.rank(), " with tag ",
             offer.tag, ": rank ", offer.sender, " sends ", describe(offer.dtype, offer.count),
-            ", rank ", control_.rank(), " receives ", describe(request.dtype, request.count)),
+            ", rank ", transport_.rank(), " receives ", describe(request.dtype, request.count)),
         -1, difference(offer, request));
     refuse(offer, why);
     return request.handle->complete(why);
@@ -264,7 +264,7 @@ bool PointToPoint::advance(Arrival& arrival) {
     const std::size_t piece = std::min(piece_bytes, request.bytes() - arrival.done);
     std::byte* const target = request.data + arrival.done;
     const std::uint64_t source = offer.address + arrival.done;
-    if (offer.sender == control_.rank()) {
+    if (offer.sender == transport_.rank()) {
       if (piece > 0) std::memcpy(target, reinterpret_cast<const void*>(source), piece);
     } else {
       status = host_.memory()->read_from(arrival.host_rank, target, source, piece);
@@ -305,7 +305,7 @@ bool PointToPoint::uses_transport() const {
 bool PointToPoint::fail_sends() {
   bool moved = false;
   for (auto send = offered_.begin(); send != offered_.end();) {
-    if (!control_.has_left(send->second.peer)) {
+    if (!departures_.has_left(send->second.peer)) {
       ++send;
       continue;
     }
@@ -327,7 +327,7 @@ bool PointToPoint::fail_receives(Time now) {
     const auto closing = closed_.find(receive->set_id);
     const bool over =
         closing != closed_.end() && (now >= closing->second.receives_end ||
-                                     (receive->peer >= 0 && control_.has_left(receive->peer)));
+                                     (receive->peer >= 0 && departures_.has_left(receive->peer)));
     if (!over) {
       ++receive;
       continue;
@@ -375,11 +375,11 @@ void PointToPoint::drop_forgotten() {
 
 void PointToPoint::leave(int set_id) {
   left_.insert(set_id);
-  refuse_offers(set_id, has_left_status(control_.rank()));
+  refuse_offers(set_id, has_left_status(transport_.rank()));
 }
 
 void PointToPoint::remove(int set_id) {
-  refuse_offers(set_id, removed_status(set_id, control_.rank()));
+  refuse_offers(set_id, removed_status(set_id, transport_.rank()));
 }
 
 void PointToPoint::refuse_offers(int set_id, const Status& why) {
@@ -391,13 +391,13 @@ void PointToPoint::refuse_offers(int set_id, const Status& why) {
 }
 
 void PointToPoint::leave_all() {
-  for (const Offer& offer : offers_) refuse(offer, has_left_status(control_.rank()));
+  for (const Offer& offer : offers_) refuse(offer, has_left_status(transport_.rank()));
   offers_.clear();
 }
 
 void PointToPoint::withdraw_all() {
   for (const auto& [number, send] : offered_) {
-    if (send.peer == control_.rank()) continue;
+    if (send.peer == transport_.rank()) continue;
     Writer writer = words(Word::withdrawal);
     writer.unsigned_integer(number);
     post_(send.peer, writer.take());

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/departures.h"
 #include "coordinator/inline_window.h"
 #include "coordinator/open_handle.h"
 #include "core/clock.h"
@@ -31,7 +32,6 @@
 #include "onehost/host_group.h"
 #include "plan/wire.h"
 #include "rueda/types.h"
-#include "transport/control_lane.h"
 #include "transport/transport.h"
 
 namespace rueda {
@@ -65,7 +65,7 @@ class PointToPoint {
   // Keeps references to all arguments. `was_removed`: whether a set existed once and was removed;
   // by default none was.
   PointToPoint(
-      const HostGroup& host, Transport& transport, const ControlLane& control, Post post,
+      const HostGroup& host, Transport& transport, const Departures& departures, Post post,
       WasRemoved was_removed = [](int) { return false; });
 
   PointToPoint(const PointToPoint&) = delete;  // its window refers to it
@@ -148,7 +148,7 @@ class PointToPoint {
 
   const HostGroup& host_;
   Transport& transport_;
-  const ControlLane& control_;
+  const Departures& departures_;
   const Post post_;
   const WasRemoved was_removed_;
   std::list<MessageRequest> receives_;               // in order of submission

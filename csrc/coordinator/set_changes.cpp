@@ -45,9 +45,11 @@ void SetChanges::forgo(int set_id, std::vector<int> ranks) {
   means_.messages.remove(set_id);
   forgo_room(means_.world, set_id, ranks, services_.options);
   std::sort(ranks.begin(), ranks.end());
-  const auto own = std::lower_bound(ranks.begin(), ranks.end(), means_.world.topology.rank);
-  const auto member = static_cast<int>(own - ranks.begin());
-  const SetNaming naming(ranks, str("process set ", set_id));
+  ProcessSetMembers members;
+  members.id = set_id;
+  members.ranks = std::move(ranks);
+  const int member = members.member_of(means_.world.topology.rank).value();
+  const SetNaming naming(members.ranks, members.name());
   for (const int other : Tree(member, naming.size(), negotiation_fanout).neighbours()) {
     const Tree there(other, naming.size(), negotiation_fanout);
     send(naming.world_rank(other), set_id, farewell_of(member, there, naming));

@@ -13,21 +13,21 @@ TableTimeouts timeouts_of(const Options& options) {
 }  // namespace
 
 TableEndpoint::TableEndpoint(PointToPoint& messages, ActiveMessages& control,
-                             const ControlLane& lane, const EpochServices& services)
+                             const Departures& departures, const EpochServices& services)
     : client_(
           messages,
           [&control](int peer, std::span<const std::byte> message) {
             control.send(peer, ControlMessage::table_request, message);
           },
-          [&lane](int peer) { return lane.has_left(peer); }, timeouts_of(services.options),
-          services.metrics),
+          [&departures](int peer) { return departures.has_left(peer); },
+          timeouts_of(services.options), services.metrics),
       owner_(
           messages, client_,
           [&control](int peer, std::span<const std::byte> message) {
             control.send(peer, ControlMessage::table_answer, message);
           },
-          [&lane](int peer) { return lane.has_left(peer); }, timeouts_of(services.options),
-          services.metrics) {}
+          [&departures](int peer) { return departures.has_left(peer); },
+          timeouts_of(services.options), services.metrics) {}
 
 void TableEndpoint::carry_out(Command command) {
   if (command.kind == Command::Kind::use_table) {

@@ -8,18 +8,18 @@
 
 #include "coordinator/active_messages.h"
 #include "coordinator/command.h"
+#include "coordinator/departures.h"
 #include "coordinator/epoch_services.h"
 #include "coordinator/table_client.h"
 #include "coordinator/table_owner.h"
 #include "core/earlier.h"
-#include "transport/control_lane.h"
 
 namespace rueda {
 
 class TableEndpoint {
  public:
   // Keeps references to all arguments. `messages`: carries large payloads.
-  TableEndpoint(PointToPoint& messages, ActiveMessages& control, const ControlLane& lane,
+  TableEndpoint(PointToPoint& messages, ActiveMessages& control, const Departures& departures,
                 const EpochServices& services);
   TableEndpoint(const TableEndpoint&) = delete;
   TableEndpoint& operator=(const TableEndpoint&) = delete;

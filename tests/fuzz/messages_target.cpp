@@ -22,7 +22,8 @@ class Rank {
         other_transport_(hub_.make_transport(1)),
         control_(hub_.make_control_lane(0)),
         other_control_(hub_.make_control_lane(1)),
-        messages_(host_, *transport_, *control_,
+        departures_(*control_),
+        messages_(host_, *transport_, departures_,
                   [this](int peer, std::span<const std::byte> message) {
                     require(peer == 0 || peer == 1);
                     said_.emplace_back(message.begin(), message.end());
@@ -72,6 +73,7 @@ class Rank {
   std::unique_ptr<ControlLane> other_control_;
   std::list<Bytes> buffers_;
   std::vector<Bytes> said_;
+  Departures departures_;
   PointToPoint messages_;
 };
 

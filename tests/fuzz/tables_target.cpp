@@ -26,7 +26,8 @@ class Rank {
         other_transport_(hub_.make_transport(1)),
         control_(hub_.make_control_lane(0)),
         other_control_(hub_.make_control_lane(1)),
-        messages_(host_, *transport_, *control_, [](int, std::span<const std::byte>) {}),
+        departures_(*control_),
+        messages_(host_, *transport_, departures_, [](int, std::span<const std::byte>) {}),
         client_(
             messages_,
             [this](int peer, std::span<const std::byte> message) {
@@ -140,6 +141,7 @@ class Rank {
   std::list<Bytes> buffers_;
   std::vector<Bytes> said_;
   std::array<std::shared_ptr<TableUse>, tables> uses_;
+  Departures departures_;
   PointToPoint messages_;
   TableClient client_;
   TableOwner owner_;

@@ -167,6 +167,77 @@ def test_a_first_message_to_a_rank_that_has_left_fails_alone(
     assert "ShutdownError 2" in ended[1].output, ended
 
 
+RANK_3_ENDS_UNKNOWN_TO_RANK_5 = """
+    import os, signal, sys, threading, time, numpy as np, rueda
+    rueda.init()
+    rank = rueda.rank()
+
+    def exists(name):
+        return os.path.exists(os.path.join(sys.argv[1], name))
+
+    def wait_for(name):
+        while not exists(name):
+            time.sleep(0.01)
+
+    def say(name):
+        os.close(os.open(os.path.join(sys.argv[1], name), os.O_CREAT))
+
+    pair = rueda.add_process_set([4, 5])
+    processes = rueda.allgather_object(os.getpid())
+    rueda.barrier()
+    say(f"{rank} goes on")
+    if rank == 4:
+        wait_for("1 goes on")
+        wait_for("5 goes on")
+        os.kill(processes[1], signal.SIGSTOP)  # through which rank 5 is told of departures and losses
+        say("stopped")
+    if rank == 3:
+        wait_for("stopped")
+        if sys.argv[2] == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        rueda.shutdown()
+        say("left")
+        sys.exit()
+    if rank != 5:
+        wait_for("refused")
+    if rank == 4:
+        os.kill(processes[1], signal.SIGCONT)
+    if rank == 5:
+        if sys.argv[2] == "leaves":
+            wait_for("left")
+        else:
+            while open(f"/proc/{processes[3]}/stat").read().rpartition(")")[2].split()[0] != "Z":
+                time.sleep(0.01)
+        threading.Timer(0.5, say, ["refused"]).start()
+        try:
+            rueda.send(np.ones(400_000), 3)
+        except (rueda.ShutdownError, rueda.PeerLostError) as error:
+            print(type(error).__name__, error.peer, exists("refused"), flush=True)
+"""
+
+
+def test_a_first_message_to_a_rank_that_left_before_this_one_was_told_fails_alone(
+    tmp_path: Path,
+) -> None:
+    program = (
+        RANK_3_ENDS_UNKNOWN_TO_RANK_5
+        + """
+    if rank in (4, 5):
+        total = rueda.allreduce(np.ones(2), name="x", op=rueda.Sum, process_set=pair)
+        assert total.tolist() == [2, 2]
+    """
+    )
+    ended = check(program, 6, [str(tmp_path), "leaves"])
+    assert "ShutdownError 3 True" in ended[5].output, ended
+
+
+def test_a_first_message_to_a_rank_that_died_before_this_one_was_told_breaks_the_world(
+    tmp_path: Path,
+) -> None:
+    ended = run(RANK_3_ENDS_UNKNOWN_TO_RANK_5, 6, [str(tmp_path), "dies"], limit=60)
+    assert "PeerLostError 3 True" in ended[5].output, ended
+
+
 def test_a_rank_that_dies_after_another_has_left_is_lost(tmp_path: Path) -> None:
     """Even without an open set of which it is a member: its neighbour knows it said no goodbye."""
     program = (

@@ -74,8 +74,9 @@ class MessagesByHand {
       Rank& added = ranks_.emplace_back();
       added.transport = hub_.make_transport(rank);
       added.control = hub_.make_control_lane(rank);
+      added.departures = std::make_unique<Departures>(*added.control);
       added.messages = std::make_unique<PointToPoint>(
-          alone_, *added.transport, *added.control,
+          alone_, *added.transport, *added.departures,
           [this, rank](int peer, std::span<const std::byte> posted) {
             posted_.push_back({rank, peer, {posted.begin(), posted.end()}});
           },
@@ -118,6 +119,7 @@ class MessagesByHand {
   struct Rank {
     std::unique_ptr<Transport> transport;
     std::unique_ptr<ControlLane> control;
+    std::unique_ptr<Departures> departures;
     std::unique_ptr<PointToPoint> messages;
   };
   struct Posted {
@@ -305,9 +307,11 @@ TEST_CASE("how a message fails that is being taken tells how its sender's world 
     const HostGroup host = std::move(formed).value();
     const auto transport = hub.make_transport(rank);
     const auto control = hub.make_control_lane(rank);
-    PointToPoint messages(host, *transport, *control, [&](int, std::span<const std::byte> posted) {
-      if (rank == 0) offer.assign(posted.begin(), posted.end());
-    });
+    const Departures departures(*control);
+    PointToPoint messages(host, *transport, departures,
+                          [&](int, std::span<const std::byte> posted) {
+                            if (rank == 0) offer.assign(posted.begin(), posted.end());
+                          });
     std::vector<float> data(3 << 20, static_cast<float>(rank));  // takes more than one step
     const auto handle = std::make_shared<HandleState>();
     MessageRequest request = message(rank == 0, 1 - rank, 0, data);

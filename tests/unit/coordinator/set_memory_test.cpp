@@ -58,8 +58,8 @@ Usage usage() {
 TEST_CASE("process sets that come and go leave neither memory nor descriptors behind") {
   // The first sets fill the caches.
   constexpr int warm_up = 700;
-  constexpr int sets = 500;
-  constexpr long in_motion = 200;  // blocks of operations in progress during the count
+  constexpr int sets = 1000;
+  constexpr long in_motion = 400;  // blocks of sets that are on their way out during the count
   run_engines(
       2, {},
       [&](int rank, Runtime& engine) {
