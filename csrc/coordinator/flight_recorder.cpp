@@ -24,6 +24,7 @@ namespace {
 
 // Limits the memory for names in programs that give each operation a new name.
 constexpr std::size_t max_names = 1 << 16;
+constexpr std::size_t max_ended_sets = 1024;
 
 // Microseconds since 1970, which make the records of several hosts comparable.
 std::int64_t wall_clock(Time when) {
@@ -141,6 +142,22 @@ void FlightRecorder::begin_anew(int set) {
   if (!is_on()) return;
   const std::lock_guard lock(mutex_);
   ++generations_[set];
+  forget_names(set);
+}
+
+void FlightRecorder::forget_set(int id) {
+  if (!is_on()) return;
+  const std::lock_guard lock(mutex_);
+  ended_sets_.push_back(id);
+  if (ended_sets_.size() <= max_ended_sets) return;
+  const int oldest = ended_sets_.front();
+  ended_sets_.pop_front();
+  sets_.erase(oldest);
+  generations_.erase(oldest);
+  forget_names(oldest);
+}
+
+void FlightRecorder::forget_names(int set) {
   const auto names = counts_.find(set);
   if (names == counts_.end()) return;
   name_count_ -= names->second.size();

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
@@ -36,6 +37,9 @@ class FlightRecorder {
 
   // The members of a process set, as world ranks.
   void know_set(int id, const std::vector<int>& ranks);
+  // That set has ended, and its number is not used again. A record tells of the most recent 1,024
+  // such sets, so that a job may create and remove sets indefinitely.
+  void forget_set(int id);
 
   // All members of a set have joined: each has skipped different operations, so counting starts
   // again for what is submitted from now on.
@@ -73,6 +77,7 @@ class FlightRecorder {
 
   // Under mutex_.
   std::uint64_t count(int set, const std::string& name);
+  void forget_names(int set);
   [[nodiscard]] std::string text_of(Occasion occasion, const std::string& why, int lost) const;
   void append(std::string& text, const Operation& operation) const;
 
@@ -87,6 +92,7 @@ class FlightRecorder {
   std::vector<Operation> ended_;  // a ring buffer, once it is full
   std::uint64_t ended_count_ = 0;
   std::map<int, std::vector<int>> sets_;
+  std::deque<int> ended_sets_;
   std::map<int, int> generations_;  // by set
   // By set and name: how many were submitted in this generation, including forgotten ones.
   std::map<int, std::unordered_map<std::string, std::uint64_t>> counts_;

@@ -161,6 +161,7 @@ void OpenSets::forget(int id) {
   std::erase_if(refused_elsewhere_, [&](const auto& refusal) { return refusal.first == id; });
   std::erase_if(departed_, [&](const auto& member) { return member.first == id; });
   services_.commands.forget(id);
+  services_.recorder.forget_set(id);
 }
 
 bool OpenSets::in_flight() const {

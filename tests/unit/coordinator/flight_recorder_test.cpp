@@ -197,6 +197,31 @@ TEST_CASE("after all members of a set have joined, its operations are counted an
   CHECK(has(text, "\"generations\":{\"0\":1,\"4\":0}"));
 }
 
+TEST_CASE("a record does not grow with the sets that come and go") {
+  const Folder folder;
+  FlightRecorder recorder(folder.path(), 4, 0, 2);
+  recorder.know_set(0, {0, 1});
+  const auto size_after = [&](int first, int last) {
+    for (int set = first; set < last; ++set) {
+      recorder.know_set(set, {0, 1});
+      recorder.end(recorder.submit(set, request_of("only here"), Clock::now()), {});
+      recorder.begin_anew(set);
+      recorder.end(recorder.submit(set, request_of("only here"), Clock::now()), {});
+      recorder.forget_set(set);
+    }
+    REQUIRE(recorder.write(Occasion::request, "asked").ok());
+    return folder.read("rank0.json").size();
+  };
+  const std::size_t before = size_after(10'000, 11'100);
+  const std::size_t after = size_after(11'100, 90'000);
+  CHECK(after < before + 100);  // digits of counters
+  const std::string text = folder.read("rank0.json");
+  CHECK(has(text, "\"0\":[0,1]"));
+  CHECK(has(text, "\"89999\":[0,1]"));
+  CHECK_FALSE(has(text, "\"11099\""));
+  CHECK(count_of(text, "\"of_name\":1") == 4);  // names of ended sets do not count
+}
+
 TEST_CASE("what others have put where a record is to be written is not written to") {
   const Folder folder;
   const FlightRecorder recorder(folder.path(), 10, 0, 1);
