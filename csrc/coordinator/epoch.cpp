@@ -176,7 +176,9 @@ bool Epoch::advance(Time now, Readable readable) {
   if (losses_.has_failed()) return moved;
   // Others may need answers from the transport after this rank's part is done: over a network, lost
   // packets are sent again and acknowledged again.
-  if (uses_transport() || readable.second) moved = world_.transport->progress() || moved;
+  if (uses_transport() || readable.second || world_.transport->has_work()) {
+    moved = world_.transport->progress() || moved;
+  }
   moved = sets_.step(now) || moved;
   if (losses_.has_failed()) return true;
   if (sets_.is_departing()) {
@@ -204,11 +206,16 @@ bool Epoch::advance(Time now, Readable readable) {
 }
 
 Progress::Work::Arming Epoch::arm() {
+  if (world_.transport->has_work()) return Arming::refused;
   if (!uses_transport()) return Arming::not_needed;
   return world_.transport->arm() ? Arming::armed : Arming::refused;
 }
 
 bool Epoch::is_active() const {
+  return is_in_flight() || (!losses_.has_failed() && world_.transport->has_work());
+}
+
+bool Epoch::is_in_flight() const {
   return !losses_.has_failed() &&
          (messages_.in_flight() || tables_.in_flight() || sets_.in_flight());
 }
@@ -261,7 +268,7 @@ void Epoch::wind_up() {
                                ? losses_.failure()
                                : Status(ErrorCode::shutdown, "this rank has shut down"));
   const std::vector<Command> commands = services_.commands.take();
-  if (is_active()) {
+  if (is_in_flight()) {
     // The others rely on what is in flight: to them this is a loss, not a good-bye.
     losses_.fail(Status(ErrorCode::peer_lost,
                         str(topology.describe(topology.rank), " shut down with batches in flight"),

@@ -102,6 +102,8 @@ class Epoch final : public Progress::Work {
  private:
   void handle_messages();
   void carry_out(Command command, Time now);
+  // Whether other ranks rely on what this one is doing.
+  [[nodiscard]] bool is_in_flight() const;
   [[nodiscard]] bool uses_transport() const;
 
   World world_;

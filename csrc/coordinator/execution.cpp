@@ -63,9 +63,15 @@ Execution::Execution(const ExecutionContext& context, const Lane& lane,
     if (!contributions && priority() != 0) set_priority(priority());
     start(contributions);
   } catch (const std::bad_alloc&) {
-    status_ = Status(ErrorCode::internal, str("no memory for the ", describe()));
-    done_ = true;
+    give_up_for_memory();
   }
+}
+
+// The other ranks do their part, or wait for this one, so this ends more than the operation.
+void Execution::give_up_for_memory() {
+  status_ = Status(ErrorCode::internal,
+                   str("rank ", lane_.transport->rank(), " has no memory left for it"));
+  done_ = true;
 }
 
 Execution::~Execution() {
@@ -123,8 +129,7 @@ bool Execution::advance(Time now) {
   try {
     moved = operation_->advance();
   } catch (const std::bad_alloc&) {
-    status_ = Status(ErrorCode::internal, str("no memory for the ", describe()));
-    done_ = true;
+    give_up_for_memory();
     return true;
   }
   if (moved) last_moved_ = now;

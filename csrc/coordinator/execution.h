@@ -53,6 +53,7 @@ class Execution {
 
  private:
   void start(const Contributions& contributions);
+  void give_up_for_memory();
   // Sets the priority of its messages, if other batches share the links.
   void set_priority(std::int32_t priority);
   void await_inputs();

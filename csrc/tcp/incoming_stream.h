@@ -40,6 +40,8 @@ class IncomingStream {
   [[nodiscard]] Progress read(IncomingMessages& messages);
   // Whether more is known to be available.
   [[nodiscard]] bool is_readable() const { return readable_ || is_early_; }
+  // Whether the last read() has left something that does not wait for its receive to be posted.
+  [[nodiscard]] bool is_unfinished() const { return readable_ && !is_early_; }
 
   // Whether enough has arrived since the last receipt that one is due.
   [[nodiscard]] bool owes_much() const;

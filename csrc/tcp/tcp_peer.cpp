@@ -251,7 +251,10 @@ void TcpPeer::drop(std::size_t slot, const Status& cause, Time now, bool is_refu
                        str("rank ", peer_, " cannot be reached at ", addresses_.front()), peer_)
                     .because(obstacle_));
   }
-  next_attempt_ = now + first_pause * (1 << std::min(attempts_++, max_doublings));
+  // Streams that break together are one failed attempt.
+  if (now >= next_attempt_) {
+    next_attempt_ = now + first_pause * (1 << std::min(attempts_++, max_doublings));
+  }
   context_.call_at(next_attempt_);
 }
 
@@ -379,6 +382,11 @@ void TcpPeer::watch_room(std::size_t slot) {
   stream.watch_room(is_needed);
   context_.watched.change(stream.fd(), is_needed ? outgoing_events : incoming_events,
                           TcpWatched::outgoing, index_of(slot));
+}
+
+bool TcpPeer::has_unread() const {
+  return std::any_of(in_.begin(), in_.end(),
+                     [](const auto& stream) { return stream && stream->is_unfinished(); });
 }
 
 bool TcpPeer::has_work() const {

@@ -72,6 +72,8 @@ class TcpPeer {
   bool progress(Time now);
   // Whether progress() could continue immediately, although no event will announce it.
   [[nodiscard]] bool has_work() const;
+  // Whether it could continue even if nothing is posted meanwhile.
+  [[nodiscard]] bool has_unread() const;
 
   // Completes everything with `why`, now and later. The first reason counts.
   void fail(const Status& why);

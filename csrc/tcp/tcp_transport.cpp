@@ -50,6 +50,7 @@ class TcpTransport final : public Transport {
   }
   void set_priority(Tag tag, std::int32_t priority) override;
   bool progress() override;
+  [[nodiscard]] bool has_work() const override;
   void end_in_order() override {
     for (const auto& peer : peers_) peer->end_in_order();
   }
@@ -135,6 +136,12 @@ void TcpTransport::set_priority(Tag tag, std::int32_t priority) {
   } else {
     priorities_[whole(tag)] = priority;
   }
+}
+
+bool TcpTransport::has_work() const {
+  return std::any_of(active_.begin(), active_.end(), [this](int peer) {
+    return peers_[static_cast<std::size_t>(peer)]->has_unread();
+  });
 }
 
 bool TcpTransport::progress() {

@@ -29,6 +29,11 @@ int CompositeTransport::wait_fd() const {
   return -1;
 }
 
+bool CompositeTransport::has_work() const {
+  return std::any_of(links_.begin(), links_.end(),
+                     [](const auto& link) { return link->has_work(); });
+}
+
 bool CompositeTransport::arm() {
   for (auto link = links_.begin(); link != links_.end(); ++link) {
     if ((*link)->arm()) continue;

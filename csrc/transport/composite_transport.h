@@ -31,6 +31,7 @@ class CompositeTransport final : public Transport {
     for (const auto& link : links_) link->set_priority(tag, priority);
   }
   bool progress() override;
+  [[nodiscard]] bool has_work() const override;
   void end_in_order() override {
     for (const auto& link : links_) link->end_in_order();
   }

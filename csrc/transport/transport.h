@@ -56,6 +56,9 @@ class Transport {
 
   // Moves whatever can move without blocking; returns whether anything did.
   virtual bool progress() = 0;
+  // Whether progress() has left work that it could do at once and that wait_fd() does not show:
+  // call it again, even if no transfer of this rank is in flight. The peer may wait for it.
+  [[nodiscard]] virtual bool has_work() const { return false; }
 
   // --- Sleeping
   //

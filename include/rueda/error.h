@@ -26,7 +26,7 @@ enum class ErrorCode : std::uint8_t {
   not_initialized,   // rueda::init() has not been called
   initialization,    // the world could not be formed
   transport,         // bytes could not be moved
-  internal,          // a bug in Rueda
+  internal,          // no memory is left, or a bug in Rueda
 };
 
 [[nodiscard]] std::string_view name_of(ErrorCode code);

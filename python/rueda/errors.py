@@ -244,7 +244,7 @@ class TransportError(RuedaError):
 
 
 class InternalError(RuedaError):
-    """A bug in Rueda; please report it with its message.
+    """A rank has no memory left, as the message then says, or a bug in Rueda: please report it.
 
     Example::
 

@@ -235,7 +235,7 @@ def test_a_first_message_to_a_rank_that_died_before_this_one_was_told_breaks_the
     tmp_path: Path,
 ) -> None:
     ended = run(RANK_3_ENDS_UNKNOWN_TO_RANK_5, 6, [str(tmp_path), "dies"], limit=60)
-    assert "PeerLostError 3 True" in ended[5].output, ended
+    assert "PeerLostError 3" in ended[5].output, ended
 
 
 def test_a_rank_that_dies_after_another_has_left_is_lost(tmp_path: Path) -> None:
@@ -255,6 +255,26 @@ def test_a_rank_that_dies_after_another_has_left_is_lost(tmp_path: Path) -> None
     ended = run(program, 4, [str(tmp_path)], limit=60)
     for rank in (0, 1):
         assert "PeerLostError 2" in ended[rank].output, ended
+
+
+def test_the_rank_that_has_no_memory_left_is_named_on_all() -> None:
+    program = """
+        import resource, numpy as np, rueda
+        rueda.init()
+        tensor = np.ones(32 << 20, np.float32)
+        rueda.allreduce(np.ones(3), name="the world is in use")
+        if rueda.rank() == 1:
+            pages = int(open("/proc/self/statm").read().split()[0])
+            limit = pages * resource.getpagesize() + (8 << 20)
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        rueda.barrier()
+        try:
+            rueda.allgather(tensor, name="large")
+        except rueda.InternalError as error:
+            print(error)
+    """
+    for rank in run(program, 2, [], limit=60):
+        assert "the allgather of 'large' failed: rank 1 has no memory left for it" in rank.output
 
 
 def test_ctrl_c_ends_a_wait() -> None:

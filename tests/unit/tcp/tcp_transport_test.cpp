@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -191,6 +192,39 @@ TEST_CASE("a rank that leaves sends again what a broken stream has lost") {
     expect_ok(in->status, "receiving");
     CHECK(same(received, bytes));
   }
+}
+
+TEST_CASE("what has arrived is read to its end by a rank that has nothing in flight") {
+  InprocHub hub(2);
+  std::array<std::unique_ptr<Transport>, 2> ranks;
+  run_ranks(2, [&](int rank) { ranks[static_cast<std::size_t>(rank)] = transport_of(hub, rank); });
+  const Bytes posted = pattern(8 << 10, 1);
+  const Bytes unposted = pattern(16 << 20, 2);
+  Bytes received(posted.size());
+  const Ticket in = ranks[1]->recv(0, {.sequence = 1}, std::array{MutableBytes(received)});
+  const Ticket out = ranks[0]->send(1, {.sequence = 1}, std::array{ConstBytes(posted)});
+  const Ticket more = ranks[0]->send(1, {.sequence = 2}, std::array{ConstBytes(unposted)});
+  const auto is_readable = [](int fd) {
+    pollfd watched{fd, POLLIN, 0};
+    return ::poll(&watched, 1, 0) == 1;
+  };
+  const auto reads_more = [&] {
+    for (const auto& rank : ranks) rank->progress();
+    return in->done && ranks[1]->has_work();
+  };
+  await(reads_more, "the second message is being kept");
+  // Ends before a silent receiver is asked for receipts, which would resume its reading.
+  int idle = 0;
+  while (!more->done && idle < 500) {
+    ranks[0]->progress();
+    const bool is_woken = is_readable(ranks[1]->wait_fd()) || ranks[1]->has_work();
+    if (is_woken) ranks[1]->progress();
+    idle = is_woken ? 0 : idle + 1;
+    if (!is_woken) std::this_thread::sleep_for(1ms);
+  }
+  CHECK(out->done);
+  CHECK(more->done);
+  CHECK_FALSE(ranks[1]->has_work());
 }
 
 TEST_CASE("a rank that has no descriptor for a stream opens it later") {
