@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -14,6 +15,10 @@ with suppress(ImportError):  # Hypothesis may be absent, as on a machine with a 
     # Nothing may depend on how busy a machine is.
     settings.register_profile("no deadline", deadline=None)
     settings.load_profile("no deadline")
+
+# Who opens a store of torch looks up the name of ::1. Where that is not in /etc/hosts, and the question to the name
+# server is lost, it is repeated after 5 seconds otherwise. Also for the processes that tests start.
+os.environ.setdefault("RES_OPTIONS", "timeout:1")
 
 if TYPE_CHECKING:
     from sharing import ByFile

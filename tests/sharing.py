@@ -1,8 +1,8 @@
 """Which tests one of pytest's processes runs one after another, where several share the tests.
 
-Python's tests wait for other processes more than they compute, so two of them at a time take little longer than
-one. Tests of one file share worlds that live as long as pytest, and those of tests/package share what they build;
-neither may be in two processes at once.
+Python's tests also wait for other processes, so there may be more than there are processors. Tests of one file share
+worlds that live as long as pytest, and those of tests/package share what they build; neither may be in two processes at
+once.
 """
 
 from collections import defaultdict
@@ -36,9 +36,14 @@ _SECONDS = {
     "tests/package/": 0.2,
     "tests/bench/test_bench.py": 0.05,
     "tests/bench/test_bench_run.py": 2.0,
+    "tests/chaos/": 3.0,
     "tests/launcher/test_elastic.py": 2.0,
     "tests/launcher/test_equiv.py": 3.0,
+    "tests/python/test_elastic_background.py": 3.0,
+    "tests/python/test_horovod_scripts.py": 3.0,
     "tests/python/test_parallel.py": 0.3,
+    "tests/python/test_reproducible.py": 2.0,
+    "tests/python/test_strategies.py": 5.0,
     "tests/python/test_torchft.py": 2.0,
 }
 

@@ -7,11 +7,13 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from forked import launched
 
 from .lab import Lab, Unavailable
 from .lab.fixture import MakeLab
@@ -170,18 +172,20 @@ def launcher(make_lab: MakeLab, tmp_path: Path) -> Iterator[Launcher]:
 
 
 @contextmanager
-def running(launcher: Launcher, *flags: str) -> Iterator[Job]:
+def running(
+    launcher: Launcher, *flags: str, rank: Sequence[str] = ("python3", "train.py")
+) -> Iterator[Job]:
     """Starts a job of train.py."""
     cooldown = ["--blacklist-cooldown-range", "0.5", "2"]
-    with launcher.started(*flags, *cooldown, "python3", "train.py") as process:
+    with launcher.started(*flags, *cooldown, *rank) as process:
         yield Job(launcher, process)
 
 
 @contextmanager
-def discovering(launcher: Launcher, hosts: str, *flags: str) -> Iterator[Job]:
+def discovering(launcher: Launcher, hosts: str, *flags: str, **options: Any) -> Iterator[Job]:
     """Starts a job on the hosts that a script names."""
     name_hosts(launcher.folder, hosts)
-    with running(launcher, "--host-discovery-script", "./hosts.sh", *flags) as job:
+    with running(launcher, "--host-discovery-script", "./hosts.sh", *flags, **options) as job:
         yield job
 
 
@@ -204,7 +208,8 @@ def test_a_newcomer_takes_the_state_over_the_network_while_the_others_train(
 ) -> None:
     pytest.importorskip("torch")
     (launcher.folder / "train.py").write_text(TORCH_PROGRAM)
-    with discovering(launcher, "h0:1\nh1:1\n", "-np", "2", "--max-np", "3") as job:
+    flags, rank = ["-np", "2", "--max-np", "3"], launched(launcher.folder / "train.py")
+    with discovering(launcher, "h0:1\nh1:1\n", *flags, rank=rank) as job:
         job.wait_for("size2.0")
         job.hosts("h0:1\nh1:1\nh2:1\n")
         job.wait_for("size3.2")

@@ -60,6 +60,7 @@ class ElasticJob:
         self._ready: list[int] = []
         self._leaving: list[int] = []
         self._gone: list[int] = []
+        self._beginners = range(size)
         self.members: list[int] = []
         self.worlds: list[list[int]] = []
         self.refused: list[dict[str, Any]] = []
@@ -194,8 +195,9 @@ class ElasticJob:
                     self._lock.notify_all()
         with self._lock:
             self._sessions.pop(number, None)
-            if number in self._ready:
-                self._ready.remove(number)
+            # Also one that was refused and has said again that it waits: others may wait for it.
+            if not any(number in world for world in [[-1], self._beginners, *self.worlds]):
+                self._ready = [each for each in self._ready if each != number]
                 self._gone.append(number)
                 self._tell(joiners=self._ready, gone=self._gone)
 
