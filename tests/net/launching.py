@@ -113,7 +113,9 @@ class Launcher:
     def kill_all(self, host: str) -> None:
         """Kills a host's launcher and ranks at once, as when the machine fails.
 
-        All are stopped before the first one is killed, since none may notice, and report, the death of another.
+        All are stopped before the first one is killed, since none may notice, and report, the death of another. They
+        are killed from the oldest on, the launcher before its ranks: if a death leaves a process group orphaned, the
+        kernel lets those that are stopped in it go on.
         """
         stopped: set[int] = set()
         while new := self.processes(host).keys() - stopped:
@@ -125,7 +127,7 @@ class Launcher:
                 assert time.monotonic() < deadline, runs
                 time.sleep(0.001)
             stopped |= new
-        for process in stopped:
+        for process in sorted(stopped):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
