@@ -39,7 +39,8 @@ struct HostCosts {
 // The best algorithm by size for a single unregistered tensor.
 [[nodiscard]] AlgorithmTable table_of(const HostCosts& costs);
 
-// Collective over all ranks of `bootstrap`, which are those of `host`. Takes a few milliseconds.
+// Collective over all ranks of `bootstrap`, which are those of `host`. Takes a few milliseconds; if
+// other programs keep the processors busy, about half a second, since it then measures less often.
 [[nodiscard]] Expected<HostCosts> measure_costs(Bootstrap& bootstrap,
                                                 const std::shared_ptr<HostMemory>& host,
                                                 Time deadline);
