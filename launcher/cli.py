@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import errno
 import io
-import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from .native import Native, load_native
-from .sink import OUTPUT_LOST, open_missing_streams, say
+from .sink import OUTPUT_LOST, discard, open_missing_streams, say, unread_streams
 from .version import installed_version
 
 
@@ -72,12 +73,39 @@ _COMMANDS: dict[str, Callable[[Native], click.Command]] = {
 }
 
 
+@contextmanager
+def _exit_codes_of_signals() -> Iterator[None]:
+    """Exits with 130 after Ctrl-C and 141 if nobody reads the output, as shells report it. click exits with 1."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("ended by SIGINT")
+        sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:
+        unread = unread_streams()
+        if not unread:  # another pipe
+            raise
+        for descriptor in unread:
+            discard(descriptor)
+        sys.exit(128 + signal.SIGPIPE)
+
+
 class _Commands(click.Group):
     """Creates subcommands on demand."""
 
     def __init__(self, native: Native, **attributes: Any) -> None:
         super().__init__(**attributes)
         self._native = native
+
+    def make_context(self, *arguments: Any, **named: Any) -> click.Context:
+        """Like click's method; --help and --version are printed here."""
+        with _exit_codes_of_signals():
+            return super().make_context(*arguments, **named)
+
+    def invoke(self, context: click.Context) -> Any:
+        """Like click's method, apart from the exit codes after signals."""
+        with _exit_codes_of_signals():
+            return super().invoke(context)
 
     def list_commands(self, _: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -140,12 +168,12 @@ def main() -> None:
     if isinstance(stdout, io.TextIOWrapper) and stdout.errors == "strict":
         stdout.reconfigure(errors="replace")  # for characters that the user's encoding lacks
     try:
-        build(load_native())(prog_name="rueda")
+        with _exit_codes_of_signals():
+            build(load_native())(prog_name="rueda")
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
-        # Python flushes once more at exit. Redirect that to /dev/null, so that it does not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout.fileno())
         where = f"'{error.filename}'" if error.filename else "standard output"
         say(f"cannot write to {where}: {error.strerror}")
         sys.exit(OUTPUT_LOST)

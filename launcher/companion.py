@@ -12,9 +12,12 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from .processes import become_killable
+from .processes import become_killable, children
 
-__all__ = ["run_to_end", "signals_as_exits", "start"]
+__all__ = ["INTERRUPTED", "run_to_end", "signals_as_exits", "start"]
+
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit code after Ctrl-C."""
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
@@ -51,11 +54,21 @@ def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
 
 
 def run_to_end(arguments: Sequence[str], **options: Any) -> int:
-    """Runs `rueda run ARGUMENTS` and returns its exit code. `options`: those of Popen."""
+    """Runs `rueda run ARGUMENTS` and returns its exit code. `options`: those of Popen.
+
+    Ctrl-C interrupts the run, and 130 is returned once it has ended. A second one raises KeyboardInterrupt.
+    """
     with signals_as_exits():
         process = start(arguments, **options)
         try:
-            return process.wait()
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                # SIGINT also for its ranks; but while it only begins, Python would print a traceback.
+                has_begun = bool(children(process.pid))
+                process.send_signal(signal.SIGINT if has_begun else signal.SIGTERM)
+                process.wait()
+                return INTERRUPTED
         except BaseException:
             process.terminate()
             process.wait()

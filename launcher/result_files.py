@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -23,10 +24,14 @@ def require_file(option: str, path: Path | None) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Writes a file, which may be a pipe or a terminal. Raises LaunchError."""
+    """Writes a file, which may be a pipe or a terminal. Raises LaunchError; then no new file is left."""
+    is_new = not os.path.lexists(path)
     try:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
+        if is_new:
+            with contextlib.suppress(OSError):
+                path.unlink()
         raise LaunchError(f"cannot write '{path}': {error.strerror}") from error
 
 

@@ -64,6 +64,19 @@ def is_unread() -> bool:
     return standard_output.nobody_reads or standard_error.nobody_reads
 
 
+def unread_streams() -> list[int]:
+    """The descriptors of standard output and error that are pipes, or sockets, whose other end is closed."""
+    poll = select.poll()
+    for descriptor in (1, 2):
+        poll.register(descriptor, 0)
+    return [found for found, events in poll.poll(0) if events & (select.POLLERR | select.POLLHUP)]
+
+
+def discard(descriptor: int) -> None:
+    """From now on writes to it are lost. After an error, so that what Python flushes at exit does not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
 def say(text: str) -> None:
     """Prints a line of the launcher's own on standard error."""
     line = f"rueda: {text}\n"
@@ -76,10 +89,14 @@ def say(text: str) -> None:
 def open_missing_streams() -> None:
     """Opens /dev/null for standard streams that were closed (`>&-`), so that no other file gets their numbers.
 
-    Processes that inherit the streams get it as well.
+    Processes that inherit the streams get it as well. So do sys.stdin, sys.stdout and sys.stderr, which are None then.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8", errors="replace")  # noqa: SIM115
+            setattr(sys, name, stream)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rueda.launcher.errors import LaunchError
+from rueda.launcher.ranges import MOST_SECONDS, FiniteRange, Seconds
 
 if TYPE_CHECKING:
     from .run import Request
@@ -107,9 +108,9 @@ _FLAGS = [
                  help="Rounds at each size; each contender has a turn per round. Default 6."),
     click.option("--calls", type=click.IntRange(min=0), default=0, metavar="N",
                  help="Calls per turn. Default 0: as many as fit into --seconds, 3 to 1000."),
-    click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=0.1,
-                 metavar="S", help="Time per turn. Default 0.1."),
-    click.option("--late", type=click.FloatRange(min=0), default=0, metavar="MS",
+    click.option("--seconds", type=Seconds(min=0, min_open=True), default=0.1, metavar="S",
+                 help="Time per turn. Default 0.1."),
+    click.option("--late", type=FiniteRange(0, 1e3 * MOST_SECONDS), default=0, metavar="MS",
                  help="One rank, a different one in each call, enters this many milliseconds after "
                  "the others, as in training. Default 0."),
     click.option("--limits/--no-limits", default=True,

@@ -43,9 +43,12 @@ def check_strategies(ways: Iterable[Way]) -> None:
 
 
 def check_variables(ways: Iterable[Way]) -> None:
-    """Raises LaunchError for a value that one of Rueda's options does not have."""
-    flags = {flag.environment: flag for flag in option_flags(load_native().option_table)}
+    """Raises LaunchError for a value that one of Rueda's options does not have, and for an unknown RUEDA_ variable."""
+    native = load_native()
+    flags = {flag.environment: flag for flag in option_flags(native.option_table)}
     for way in ways:
+        for sentence in native.unknown_variables([name for name, _ in way.variables]):
+            raise LaunchError(f"--variant {way.variant}: {sentence}")
         for name, value in way.variables:
             problem = flags[name].problem_of(value) if value and name in flags else ""
             if problem:

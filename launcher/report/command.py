@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from ..companion import INTERRUPTED
 from ..equiv.plan import parse_list
 from ..errors import LaunchError
 from ..figures import require_matplotlib
@@ -58,6 +59,7 @@ _EPILOG = """
 
 \b
 Exit code: that of the run if -np starts one, otherwise 0; 2 if there is nothing to report on.
+Ctrl-C ends the run; what it recorded is reported, and the exit code is 130.
 """
 
 
@@ -191,6 +193,9 @@ def make_report_command() -> click.Command:
                 code = run_recorded(ranks, words, arguments, folder, output)
                 if code == 0 and _is_empty(folder):
                     raise LaunchError(_NO_WORLD)
+                if code == INTERRUPTED and _is_empty(folder):
+                    say("no rank has recorded anything")
+                    context.exit(code)
             try:
                 found = assemble(folder, asked)
             except LaunchError as error:

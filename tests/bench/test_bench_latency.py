@@ -50,10 +50,15 @@ def test_a_slow_run_shows_in_the_table() -> None:
 
 def test_what_does_not_exist_is_refused() -> None:
     invoke = click.testing.CliRunner().invoke
-    for arguments in (["--contenders", "rueda,nonsense"], ["--cases", "nonsense"]):
+    for arguments, word in (
+        (["--contenders", "rueda,nonsense"], "nonsense"),
+        (["--cases", "nonsense"], "nonsense"),
+        (["--seconds", "nan"], "nan is not a number of seconds"),
+        (["--seconds", "inf"], "inf is not a number of seconds"),
+    ):
         refused = invoke(make_latency_command(), arguments)
         assert refused.exit_code == 2
-        assert "nonsense" in refused.output
+        assert word in refused.output
 
 
 def test_a_small_run(tmp_path: Path) -> None:

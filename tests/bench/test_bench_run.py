@@ -69,6 +69,10 @@ def test_without_arguments_it_says_what_it_can_measure(tmp_path: Path) -> None:
         (["--json", "nowhere/report.json"], "there is no folder"),
         (["--json", "."], "--json .: that is a folder"),
         (["-np", "128", "-d", "int8", "-o", "average"], "it holds no sum of so many ranks"),
+        (["--seconds", "nan"], "nan is not a number of seconds up to 1e+09"),
+        (["--seconds", "inf"], "inf is not a number of seconds up to 1e+09"),
+        (["--late", "nan"], "nan is not a finite number"),
+        (["--late", "1e300"], "1e+300 is not in the range"),
         (["--impi", ".", "--peers", "impi"], "mpiexec.hydra"),
         (["--baseline", "."], "pip install --no-deps --target . SOURCES"),
     ],
@@ -231,6 +235,47 @@ def test_a_signal_ends_all_ranks(
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert err.rstrip().endswith(f"ended by {number.name}; all ranks are gone")
+
+
+@built
+def test_a_pipe_that_nobody_reads_ends_the_run(
+    long_run: tuple[subprocess.Popen[str], list[int]],
+) -> None:
+    process, _ = long_run
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(timeout=280) == 141
+    assert err == ""
+
+
+@pytest.mark.parametrize("what", ["latency", "train"])
+def test_ctrl_c_ends_what_it_has_started(tmp_path: Path, what: str) -> None:
+    pytest.importorskip("rueda._native")
+    flags = {"latency": ["--contenders", "rueda"], "train": ["--no-mpi"]}[what]
+    if what == "train":
+        pytest.importorskip("torch")
+    process = subprocess.Popen(
+        [*LAUNCHER, "bench", what, *flags], env=launcher_environment(), cwd=tmp_path, text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 60
+        while len(started := descendants(process.pid)) < 2:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, "it does not start"
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "rueda: ended by SIGINT\n" in err
+    deadline = time.monotonic() + 60
+    while any(map(is_alive, started)):
+        assert time.monotonic() < deadline, "something is left"
+        time.sleep(0.02)
 
 
 @built

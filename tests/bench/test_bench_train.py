@@ -211,6 +211,8 @@ def test_options_of_doors() -> None:
         (["--add", "x"], "--add belongs to --doors"),
         (["--doors", "--models", "gradients"], "gradients"),
         (["--models", "mlp"], "mlp"),
+        (["--doors", "--seconds", "nan"], "nan is not a number of seconds"),
+        (["--doors", "--seconds", "inf"], "inf is not a number of seconds"),
     ):
         refused = runner.invoke(command, arguments)
         assert refused.exit_code == 2

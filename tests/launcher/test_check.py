@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +15,7 @@ from rueda.launcher.check.report import Report, make_report
 from rueda.launcher.check.row import Row
 from rueda.launcher.cli import build
 from rueda.launcher.native import Native
+from rueda_command import LAUNCHER, launcher_environment, run_rueda
 
 from .conftest import Rueda
 
@@ -44,6 +48,47 @@ def test_the_names_are_in_the_help(rueda: Rueda) -> None:
 def test_plain_text_names_every_component_on_a_line(rueda: Rueda) -> None:
     lines = rueda("check").out.splitlines()
     assert [line.partition(":")[0] for line in lines] == NAMES
+
+
+def test_a_closed_output_is_as_one_that_is_discarded(tmp_path: Path) -> None:
+    for closed in (">&-", "2>&-", "<&- >&- 2>&-"):
+        ran = subprocess.run(
+            ["sh", "-c", f'exec "$@" {closed}', "sh", *LAUNCHER, "check"],
+            env=launcher_environment(), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert ran.returncode == run_rueda(tmp_path, ["check"], {}, 60).code
+        assert "Traceback" not in ran.stderr
+
+
+def test_a_pipe_that_nobody_reads_is_told_by_the_exit_code(tmp_path: Path) -> None:
+    for arguments in (["check"], ["check", "--help"], ["--help"], ["--version"]):
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        ran = subprocess.run(
+            [*LAUNCHER, *arguments], env=launcher_environment(), cwd=tmp_path,
+            stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        os.close(write_end)
+        assert ran.returncode == 141, arguments
+        assert ran.stderr == ""
+
+
+def test_another_pipe_that_breaks_is_none_of_those(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(_: Native) -> Report:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("rueda.launcher.check.report.make_report", breaks)
+    assert CliRunner().invoke(build(Native()), ["check"]).exit_code == 1
+
+
+def test_an_interruption_is_told_by_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_interrupted(_: Native) -> Report:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rueda.launcher.check.report.make_report", is_interrupted)
+    ran = CliRunner().invoke(build(Native()), ["check"])
+    assert ran.exit_code == 130
+    assert ran.stderr == "rueda: ended by SIGINT\n"
 
 
 def test_a_missing_extension_is_reported_and_no_world_can_be_formed() -> None:

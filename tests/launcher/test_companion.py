@@ -13,19 +13,20 @@ from rueda_command import LAUNCHER, launcher_environment
 
 from .conftest import has_ended
 
-# Marks that it runs, then waits for SIGTERM, marks that it got it, and exits.
+# Marks that it runs, then waits for SIGTERM or SIGINT, marks that it got it, and exits.
 WAITS = """
 import os, pathlib, signal, sys, time
 def end(*_):
     pathlib.Path("told").touch()
     sys.exit()
 signal.signal(signal.SIGTERM, end)
+signal.signal(signal.SIGINT, end)
 pathlib.Path("pid").write_text(str(os.getpid()))
 time.sleep(100)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("command", ["report", "equiv", "check"])
 def test_what_a_command_has_started_ends_with_it(
     tmp_path: Path, command: str, number: signal.Signals

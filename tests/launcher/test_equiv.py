@@ -169,6 +169,14 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
             "RUEDA_RING_CHUNK=much: give a number of bytes",
         ),
         (
+            ["--variant", "a:RUEDA_ALGORTIHM=ring"],
+            "--variant a: the variable RUEDA_ALGORTIHM is unknown and has no effect; did you mean RUEDA_ALGORITHM?",
+        ),
+        (
+            ["--variant", "a:A=1", "--variant", "b:RUEDA_STRATEGY="],
+            "--variant b: the variable RUEDA_STRATEGY is unknown and has no effect",
+        ),
+        (
             ["--launch=-H localhost:1"],
             "2 ranks sync: -np 2 is more than the 1 slot of the hosts",
         ),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import signal
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,7 @@ from click.testing import CliRunner, Result
 from recorded_times import MS, recording, row, two_ranks
 from rueda.launcher.report import make_report_command
 from rueda.report.recording_format import MAIN, NO_ALLREDUCE, Kind, file_of
+from rueda_command import LAUNCHER, launcher_environment
 
 from .conftest import Rueda
 
@@ -279,6 +283,76 @@ def test_of_a_program_that_does_nothing_with_rueda_that_is_told(
     notes = json.loads(ran.out)["notes"]
     assert any("no operation was recorded" in note for note in notes)
     assert not any("allreduce" in note for note in notes)
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*LAUNCHER, *arguments],
+        env=launcher_environment(),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def interrupted(folder: Path, script: str) -> tuple[int, str, str]:
+    """Reports on the script on two ranks, and interrupts that once rank 0 has printed a line to standard error."""
+    (folder / "program.py").write_text(script)
+    flags = ["-np", "2", "--launch=--no-mpi --grace 60", "--predict", "0", "--json"]
+    process = start(folder, "report", *flags, "python3", "program.py")
+    try:
+        assert process.stderr is not None
+        while "up" not in (line := process.stderr.readline()):
+            assert line, "it has ended"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def test_of_an_interrupted_run_what_was_recorded_is_reported(tmp_path: Path) -> None:
+    code, out, err = interrupted(
+        tmp_path,
+        "import sys, time, rueda\nrueda.init()\n"
+        "for _ in range(10): rueda.report.step()\n"
+        "rueda.barrier()\nif rueda.rank() == 0: print('up', file=sys.stderr)\ntime.sleep(300)\n",
+    )
+    assert code == 130, err
+    assert "rueda: ended by SIGINT; all ranks are gone" in err
+    assert [each["steps"] for each in json.loads(out)["per_rank"]] == [9, 9]
+
+
+def test_of_an_interrupted_run_without_a_recording_that_is_told(tmp_path: Path) -> None:
+    code, out, err = interrupted(
+        tmp_path,
+        "import os, sys, time\nif os.environ['RUEDA_RANK'] == '0': print('up', file=sys.stderr)\n"
+        "time.sleep(300)\n",
+    )
+    assert code == 130, err
+    assert err.endswith("rueda: no rank has recorded anything\n")
+    assert out == ""
+
+
+def test_a_report_that_nobody_reads_or_can_read(tmp_path: Path) -> None:
+    two_ranks(tmp_path)
+    for flags in ([], ["--json"]):
+        arguments = ["report", "--predict", "0", *flags, "."]
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        for stream, words, code in (
+            (write_end, [], 141),
+            (None, ["sh", "-c", 'exec "$@" >&-', "sh"], 0),
+        ):
+            ran = subprocess.run(
+                [*words, *LAUNCHER, *arguments], env=launcher_environment(), cwd=tmp_path,
+                stdout=stream, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+            )  # fmt: skip
+            assert ran.returncode == code, ran.stderr
+            assert ran.stderr == ""
+        os.close(write_end)
 
 
 @pytest.mark.parametrize("flag", ["--bandwidth", "--latency"])

@@ -28,26 +28,39 @@ FULL = """
 import resource, signal, sys
 from pathlib import Path
 from rueda.launcher.errors import LaunchError
-from rueda.launcher.result_files import replace_file
+from rueda.launcher.result_files import replace_file, write_file
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
 try:
-    replace_file(Path(sys.argv[1]), "x" * 100)
+    {"replace": replace_file, "write": write_file}[sys.argv[2]](Path(sys.argv[1]), "x" * 100)
 except LaunchError as error:
     sys.stdout.write(str(error))
 """
 
 
-def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
-    file = tmp_path / "found.json"
-    file.write_text("kept")
+def fill(file: Path, how: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", FULL, str(file)],
+        [sys.executable, "-c", FULL, str(file), how],
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert ended.stdout == f"cannot write '{file}': File too large"
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    file.write_text("kept")
+    fill(file, "replace")
     assert file.read_text() == "kept"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_full_disk_leaves_no_new_file(tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    fill(file, "write")
+    assert not list(tmp_path.iterdir())
+    file.touch()
+    fill(file, "write")
+    assert list(tmp_path.iterdir()) == [file], "what was there before is not removed"
 
 
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:

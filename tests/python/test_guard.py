@@ -146,3 +146,13 @@ def test_the_digits_are_learnt_by_guarded_windows_in_turns_and_not_without(
         torch.set_num_threads(threads)
     assert guarded.accuracy >= 93
     assert again == guarded  # fully deterministic
+
+
+def test_nothing_is_advised_once_a_training_has_diverged() -> None:
+    """Its gain is NaN then; as a factor, that would be refused by the table."""
+    guard, x = Guard(ranks=2), torch.ones(3)
+    for push in range(6):
+        delta = torch.full((3,), float("nan") if push > 2 else -2.5) * x
+        factor = guard.advise(x, delta, {1: 4 * push}, 1.0, float(push))
+        x = x + delta
+        assert 0 < factor <= 1  # not NaN

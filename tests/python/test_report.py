@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -416,6 +419,43 @@ def test_times_that_cannot_be_are_told_and_the_rest_is_read(tmp_path, damage):
     found, notes = read_folder(tmp_path)
     assert [each.header.rank for each in found] == [0]
     assert "rank1.report' is damaged: it has rows of impossible times" in notes[0]
+
+
+IMPOSSIBLE = {
+    "rank": (None, "0", -1, 2, 10**15, 1e308, [], {}, True),
+    "size": (None, "2", 0, 10**9, 1.5, []),
+    "local_size": (None, "2", 0, 3, [], {}),
+    "hosts": (None, "1", 0, 3, [], {}),
+    "host": (None, 3),
+    "pid": (None, -1, "1"),
+    "clock": (None, [], {}),
+    "run": (None, {}),
+    "began": (None, "now", math.nan),
+    "command": (None, "train.py", [1]),
+    "links": (None, -1, "x", 1e308, [["tcp", 1.0]], [["tcp", 1.0, "1"]], [[1, 1.0, 1.0]]),
+    "options": (None, -1, [], {"ring_chunk": 1}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in IMPOSSIBLE.items() for value in values]
+)
+def test_a_head_that_cannot_be_is_told_and_the_rest_is_read(tmp_path, name, value):
+    _, second = two_ranks(tmp_path)
+    described = {**json.loads(second.header.line()), name: value}
+    damaged = file_of(tmp_path, 1)
+    damaged.write_bytes(json.dumps(described).encode() + b"\n" + second.rows.tobytes())
+    found, notes = read_folder(tmp_path)
+    assert [each.header.rank for each in found] == [0]
+    assert f"rank1.report' is damaged: its head has an impossible '{name}'" in notes[0]
+
+
+def test_links_and_options_are_read_as_they_were_written(tmp_path):
+    links, options = [["tcp", 12.5, 0], ["mpi", 0.0, 25.0]], {"ring_chunk": "262144"}
+    _, second = two_ranks(tmp_path)
+    header = replace(second.header, links=links, options=options)
+    file_of(tmp_path, 1).write_bytes(header.line() + second.rows.tobytes())
+    assert [each.header for each in read_folder(tmp_path)[0]][1] == header
 
 
 def test_a_missing_rank_a_damaged_and_a_cut_file_are_told_and_the_rest_is_read(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import threading
 import time
@@ -10,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from rueda.errors import InvalidArgumentError
@@ -145,6 +147,51 @@ def test_batches_are_loaded_in_the_modes_of_who_iterates(threads: int) -> None:
     )  # alone: a thread iterates the DataLoader, which draws a seed
     with torch.inference_mode(), torch.device(device):
         assert {tuple(each) for each in loading} == {(False, True, device)}
+
+
+class Products(Dataset):
+    """Reports what autocast and NumPy do at the time of access."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> str:
+        return f"{(torch.ones(2, 2) @ torch.ones(2, 2)).dtype}, {np.geterr()['divide']}"
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_batches_are_cast_and_fail_as_where_the_loader_is_iterated_over(threads: int) -> None:
+    loading = PrefetchLoader(DataLoader(Products(), batch_size=None), threads=threads)
+    usual = f"torch.float32, {np.geterr()['divide']}"
+    assert list(loading) == [usual] * 4
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype), np.errstate(divide="call"):
+            assert list(loading) == [f"{dtype}, call"] * 4
+            with torch.autocast("cpu", enabled=False):
+                assert list(loading) == ["torch.float32, call"] * 4
+    assert list(loading) == [usual] * 4
+
+
+class Short(Numbers):
+    """Ends before its length."""
+
+    def __getitem__(self, index: int) -> int:
+        if index >= 5:
+            raise StopIteration
+        return index
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("batch_size", [2, None])
+def test_a_dataset_that_stops_ends_the_epoch_as_of_a_dataloader(batch_size, threads) -> None:
+    loader = DataLoader(Short(9), batch_size=batch_size)
+    loading = PrefetchLoader(loader, threads=threads)
+    for _ in range(2):
+        assert [torch.as_tensor(x).tolist() for x in loading] == [
+            torch.as_tensor(x).tolist() for x in loader
+        ]
+        assert loading.last is not None
+    assert prefetching() == []
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -292,8 +339,44 @@ def test_anything_can_be_prefetched_by_one_thread() -> None:
 def test_threads_need_a_loader_that_can_be_shared(loader) -> None:
     with pytest.raises(InvalidArgumentError, match="num_workers=0"):
         PrefetchLoader(loader, threads=2)
-    with pytest.raises(InvalidArgumentError, match="1 or more"):
-        PrefetchLoader(loader, depth=0)
+
+
+class Scaled(DataLoader):
+    """Yields other batches than a DataLoader, like Accelerate's."""
+
+    def __iter__(self):
+        return (batch * 100 for batch in super().__iter__())
+
+
+class Transformed(DataLoader):
+    """The same in the way of PyG's loaders."""
+
+    def _get_iterator(self):
+        return iter([batch * 100 for batch in super()._get_iterator()])
+
+
+class Named(DataLoader):
+    """Iterates like a DataLoader."""
+
+    name = "numbers"
+
+
+@pytest.mark.parametrize("kind", [Scaled, Transformed])
+def test_one_thread_alone_reads_a_loader_that_iterates_in_its_own_way(kind) -> None:
+    loader = kind(Numbers(4), batch_size=2)
+    assert [batch.tolist() for batch in PrefetchLoader(loader)] == [[0, 100], [200, 300]]
+    with pytest.raises(InvalidArgumentError, match=f"{kind.__name__} iterates in its own way"):
+        PrefetchLoader(loader, threads=2)
+    named = PrefetchLoader(Named(Numbers(4), batch_size=2), threads=2)
+    assert [batch.tolist() for batch in named] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, math.nan, math.inf, "2", None])
+@pytest.mark.parametrize("name", ["depth", "threads"])
+def test_depth_and_threads_are_whole_numbers(name, value) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"PrefetchLoader\(\): {name}="):
+        PrefetchLoader(DataLoader(Numbers(4)), **{name: value})
+    assert len(list(PrefetchLoader(DataLoader(Numbers(4)), **{name: np.int64(2)}))) == 4
 
 
 def test_a_source_that_cannot_keep_up_is_told() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from rueda.launcher.ranges import Seconds
 
 from ..options import file_option, ranks_option
 
@@ -54,7 +55,7 @@ def make_latency_command() -> click.Command:
     @click.option("--cases", default="", metavar="LIST", help="Cases to measure. Default: all.")
     @click.option(
         "--seconds",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Seconds(min=0, min_open=True),
         metavar="S",
         help="Start no further run after this time.",
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rueda.launcher.ranges import Seconds
 from rueda.launcher.result_files import require_file, write_file
 from rueda.launcher.temporary import require_temporary_files
 
@@ -75,7 +76,7 @@ def make_train_command() -> click.Command:
     @click.option("--quick", is_flag=True, help="With --doors: a trial with one step per door.")
     @click.option(
         "--seconds",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Seconds(min=0, min_open=True),
         default=60.0,
         metavar="S",
         help="With --doors: start no further round of a model after this time. Default 60.",

@@ -7,6 +7,7 @@ nanoseconds of the monotonic clock. A file that was cut short is read up to its 
 from __future__ import annotations
 
 import json
+import math
 import re
 import struct
 from collections.abc import Sequence
@@ -51,6 +52,7 @@ _TYPE = np.dtype(
         ("end", "<i8"),
     ]
 )
+_MOST_RANKS = (1 << 20) - 1  # a larger world is damage
 # Flags.
 MAIN = 1  # in the thread that trains
 EVAL = 2  # input for no training: gradients are off
@@ -139,6 +141,8 @@ def read_recording(path: Path) -> Recording:
         header = Header(**{name: value for name, value in described.items() if name in known})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RecordingError(f"'{path}' is not a recording, or its head is damaged") from error
+    if impossible := _impossible_field(header):
+        raise RecordingError(f"'{path}' is damaged: its head has an impossible '{impossible}'")
     table = np.frombuffer(rows[: len(rows) // ROW.size * ROW.size], _TYPE)
     if not np.isin(table["kind"], list(Kind)).all():
         raise RecordingError(f"'{path}' is damaged: it has rows of an unknown kind")
@@ -147,6 +151,49 @@ def read_recording(path: Path) -> Recording:
     is_whole = bool((table["kind"] == Kind.END).any())  # writing it may be told behind it
     table = _calls_in_two(table)
     return Recording(header, table, is_whole)
+
+
+def _impossible_field(header: Header) -> str:
+    """The name of a field with a value that no rank writes; "" if there is none."""
+    if not _is_integer(header.size, 1, _MOST_RANKS):
+        return "size"
+    possible = {
+        "rank": _is_integer(header.rank, 0, header.size - 1),
+        "local_size": _is_integer(header.local_size, 1, header.size),
+        "hosts": _is_integer(header.hosts, 1, header.size),
+        "host": isinstance(header.host, str),
+        "pid": _is_integer(header.pid, 1, 1 << 31),
+        "clock": isinstance(header.clock, str),
+        "run": isinstance(header.run, str),
+        "began": _is_number(header.began),
+        "command": _is_list_of_texts(header.command),
+        "links": isinstance(header.links, list) and all(map(_is_link, header.links)),
+        "options": isinstance(header.options, dict)
+        and _is_list_of_texts(list(header.options.values())),
+    }
+    return next((name for name, is_possible in possible.items() if not is_possible), "")
+
+
+def _is_integer(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is finite and not negative."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _is_list_of_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _is_link(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 3
+        and isinstance(value[0], str)
+        and all(map(_is_number, value[1:]))
+    )
 
 
 def _has_possible_times(table: Rows) -> bool:

@@ -21,6 +21,7 @@ __all__ = [
     "check",
     "data",
     "extent",
+    "factor_of",
     "flag",
     "numbers",
     "of_call",
@@ -33,13 +34,19 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_LARGEST = float(np.finfo(np.float32).max)
 Floats = npt.NDArray[np.float32]
 
 
 def open_native(
     name: str, process_set: ProcessSet, arguments: Callable[[], tuple[Any, ...]]
 ) -> _native.Table:
-    """The core's table. ``arguments``: gives those between name and process set; may raise Refusal."""
+    """The core's table. ``arguments``: gives those between name and process set; may raise Refusal.
+
+    Raises InvalidArgumentError, on this rank only, without a name: under none, it would meet no other rank.
+    """
+    if name is None or name == "":
+        raise InvalidArgumentError(f"name={name!r}: a table needs a name, the same on every rank")
     try:
         label, given = text_of(name), arguments()
     except Refusal as refusal:
@@ -86,6 +93,14 @@ def real(what: str, value: object) -> float:
         raise Refusal(f"{what}={shown(value)} is not a number") from None
 
 
+def finite(what: str, value: object) -> float:
+    """``value`` as a float that is finite as float32, too. Raises Refusal."""
+    number = real(what, value)
+    if not abs(number) <= _LARGEST:
+        raise Refusal(f"{what}={shown(value)} is not a finite float32")
+    return number
+
+
 def flag(what: str, value: object) -> bool:
     """``value`` as a bool. Raises Refusal."""
     if value is not None and not isinstance(value, int | np.bool_ | np.integer):
@@ -129,6 +144,16 @@ def check(call: str, **given: tuple[Callable[[str, object], object], object]) ->
     """
     for what, (convert, value) in given.items():
         of_call(call, convert, what, value)
+
+
+def factor_of(about: Callable[[str], str], factor: object) -> float:
+    """The factor of add(). Raises InvalidArgumentError: one that is not finite would spoil the table for all ranks.
+
+    ``about(call)``: what an error begins with.
+    """
+    if type(factor) is float and -_LARGEST <= factor <= _LARGEST:  # the usual case
+        return factor
+    return of_call(about("add"), finite, "factor", factor)
 
 
 def readable(about: Callable[[str], str], call: str, what: str, values: npt.ArrayLike) -> Floats:

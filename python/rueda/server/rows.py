@@ -20,6 +20,7 @@ from rueda.server.opening import (
     Floats,
     check,
     extent,
+    factor_of,
     flag,
     numbers,
     of_call,
@@ -211,6 +212,7 @@ class RowTable(OpenTable):
         written again immediately. ``by_staleness`` and ``ticks``: see :meth:`Table.add`.
         """
         numbers, source = self._items("add", rows, "delta", delta)
+        factor = factor_of(self.about, factor)
         distinct, places = _distinct(numbers)
         summed = source if places is None else _summed(source, places, distinct.size)
         owners = self._owners(distinct)
@@ -232,7 +234,6 @@ class RowTable(OpenTable):
         except TypeError:
             check(
                 self.about("add"),
-                factor=(real, factor),
                 by_staleness=(flag, by_staleness),
                 ticks=(flag, ticks),
             )

@@ -24,6 +24,7 @@ from rueda.server.opening import (
     check,
     data,
     extent,
+    factor_of,
     flag,
     numbers,
     of_call,
@@ -224,7 +225,8 @@ class Table(OpenTable):
     Raises, on every rank, :class:`rueda.MismatchError` if arguments differ, and
     :class:`rueda.InvalidArgumentError` for invalid ones, such as bounds that leave an element without an owner, or for
     a table that needs more memory than a host has, with the sizes. An argument of a wrong type, here or in a method, is
-    an :class:`rueda.InvalidArgumentError`, too, which names it.
+    an :class:`rueda.InvalidArgumentError`, too, which names it. A table without a name (``None`` or ``""``) raises it
+    on the rank that opens it.
 
     Example::
 
@@ -345,9 +347,11 @@ class Table(OpenTable):
 
         ``by_staleness``: each owner divides the factor by 1 + staleness, see :meth:`staleness` (Jiang et al.,
         "Heterogeneity-aware distributed parameter servers", SIGMOD 2017). ``ticks``: also reports a step as done.
-        ``delta`` must not be written before the handle has completed. Never waits for an owner's computation.
+        ``delta`` must not be written before the handle has completed. Never waits for an owner's computation. Raises
+        :class:`rueda.InvalidArgumentError`, on this rank only, for a ``factor`` that is not finite in float32.
         """
         source = readable(self.about, "add", "delta", delta)
+        factor = factor_of(self.about, factor)
         try:
             return self._begin(
                 lambda: self._native.add(
@@ -360,7 +364,6 @@ class Table(OpenTable):
             check(
                 self.about("add"),
                 begin=(whole, begin),
-                factor=(real, factor),
                 by_staleness=(flag, by_staleness),
                 ticks=(flag, ticks),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -44,8 +45,10 @@ from rueda.torch.separate_gradients import (
 from rueda.torch.shards import local_of
 
 __all__ = [
+    "ANY_NUMBER",
     "GradientReducer",
     "ReducerOptions",
+    "most_passes",
     "new_prefix",
     "prefix_counts",
     "raise_prefix_counts",
@@ -54,6 +57,16 @@ __all__ = [
 # Copying this much into a bucket goes through memory, not through the cache, and costs more than copying half of it
 # between ranks through the kernel. Where exactly that begins was not settled: docs/benchmarks.md.
 LARGE_GRADIENT_BYTES = 16 << 20
+
+# As a number of backward passes: gradients are submitted by synchronize() alone, after as many passes as there were.
+ANY_NUMBER = sys.maxsize
+
+# The error about a gradient that comes while it is being reduced.
+_TOO_OFTEN = (
+    "the gradient of '{name}' was computed more often than backward_passes_per_step={passes} before step() or "
+    "synchronize(): a larger backward_passes_per_step accumulates gradients first; if another DistributedOptimizer "
+    "takes the steps, delete this one first"
+)
 
 # The number of reducers for each process set, by its world and number.
 _reducers: defaultdict[tuple[int, int | None], int] = defaultdict(int)
@@ -151,7 +164,8 @@ class GradientReducer:
 
     A parameter's gradient is ready after ``passes`` backward passes since the last synchronize(), with their sum in
     ``.grad``. It is submitted alone immediately or, if it is in a bucket, together with the others there once all are
-    ready.
+    ready. After fewer passes, as always with ``ANY_NUMBER``, synchronize() submits it. When a rank submits a gradient
+    is its own affair: all ranks submit each gradient once per step.
 
     The first step never uses buckets. So differences between the ranks' models are reported by parameter, and the order
     in which gradients become ready is known when the ranks agree on the buckets, at the end of that step's
@@ -182,6 +196,7 @@ class GradientReducer:
         )
         self.options = options
         self.passes = passes
+        self.too_often = _TOO_OFTEN
         self.synchronized = False  # nothing has changed since synchronize()
         self.scaler_decides = False  # a GradScaler was asked for a step, which it may skip
         self._watched: list[Watched] = []
@@ -539,19 +554,16 @@ class GradientReducer:
         """
         self.before_gradients()
         if watched.passes_left <= 0 and _is_accumulated(watched.parameter):
-            raise InvalidArgumentError(
-                f"the gradient of '{watched.name}' was computed more often than "
-                f"backward_passes_per_step={self.passes} before step() or synchronize(): a larger "
-                f"backward_passes_per_step accumulates gradients first; if another DistributedOptimizer takes the "
-                f"steps, delete this one first"
-            )
+            raise InvalidArgumentError(self.too_often.format(name=watched.name, passes=self.passes))
 
     def _on_gradient(self, watched: Watched) -> None:
         """Counts a gradient, and submits it or its bucket once it is ready."""
         self.synchronized = False
         self.forget_skipped()
         watched.passes_left -= 1
-        if self._undecided and watched.passes_left == 0:
+        # After which pass a gradient counts as ready: the first one if nobody knows which is the last.
+        left = ANY_NUMBER - 1 if self.passes == ANY_NUMBER else 0
+        if self._undecided and watched.passes_left == left:
             self._order.append(watched.number)
         slot = watched.slot
         if slot is None:
@@ -579,3 +591,8 @@ class GradientReducer:
             self._leave_world()
         else:
             self._bucketed.start(bucket)
+
+
+def most_passes(reducer: GradientReducer) -> int:
+    """How many backward passes the gradient with the most has had since the last synchronize() or zero_grad()."""
+    return max((reducer.passes - each.passes_left for each in reducer._watched), default=0)

@@ -12,9 +12,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from rueda.arguments import whole_number
 from rueda.errors import InvalidArgumentError
 from rueda.read_ahead import ReadAhead
 from rueda.report.recorder import now, recorder
@@ -27,6 +29,8 @@ T = TypeVar("T")
 TOLERATED = 0.05
 # A shorter epoch, in seconds, says nothing.
 _SHORTEST = 0.5
+# What of a DataLoader several threads replace: a class that overrides any of it may yield other batches.
+_ITERATION = ("__iter__", "_get_iterator", "_index_sampler", "_auto_collation")
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,11 @@ class PrefetchLoader(Generic[T]):
     ``loader``: a ``DataLoader`` or any iterable; iterated over again for each epoch.
     ``depth``: how many batches are kept ready; memory grows accordingly.
     ``threads``: how many batches are loaded at the same time, for a disk that is faster with several requests at once.
-    More than one needs a ``DataLoader`` without workers and ``pin_memory`` over a dataset with ``__getitem__``, which
-    is then called from several threads, so its random numbers come in another order.
+    More than one needs a ``DataLoader`` without workers and ``pin_memory``, of a class that iterates as ``DataLoader``
+    does, over a dataset with ``__getitem__``, which is then called from several threads, so its random numbers come in
+    another order.
+
+    Batches are loaded in the modes of the iterating thread: gradients, inference, autocast, devices, NumPy's errors.
 
     Batches are loaded in parallel with the training, which uses the same random number generators. If a dataset or
     transform draws from the global ones of torch, NumPy or Python and the training does too (as for dropout), it gets
@@ -76,8 +83,8 @@ class PrefetchLoader(Generic[T]):
     After each epoch, :attr:`last` says how long it waited. If that is more than 5% of the epoch, a warning says how
     long a batch takes to load and to train on, and what may help when the source cannot keep up.
 
-    Raises :class:`rueda.InvalidArgumentError` for numbers below 1 and for threads that ``loader`` does not support.
-    Errors from loading are raised where the batch is requested.
+    Raises :class:`rueda.InvalidArgumentError` if ``depth`` or ``threads`` is not a whole number of at least 1, and for
+    threads that ``loader`` does not support. Errors from loading are raised where the batch is requested.
 
     Example::
 
@@ -87,14 +94,13 @@ class PrefetchLoader(Generic[T]):
     """
 
     def __init__(self, loader: Iterable[T], depth: int = 2, threads: int = 1) -> None:
-        if depth < 1 or threads < 1:
-            raise InvalidArgumentError(
-                f"PrefetchLoader(depth={depth}, threads={threads}): both must be 1 or more"
-            )
+        depth = whole_number("PrefetchLoader(): depth", depth, 1)
+        threads = whole_number("PrefetchLoader(): threads", threads, 1)
         if threads > 1 and not _can_be_shared(loader):
             raise InvalidArgumentError(
                 f"PrefetchLoader(threads={threads}) needs a DataLoader with num_workers=0 and without "
-                "pin_memory over a dataset with __getitem__; use threads=1 and the DataLoader's num_workers"
+                f"pin_memory over a dataset with __getitem__{_in_its_own_way(loader)}; use threads=1 and the "
+                "DataLoader's num_workers"
             )
         self.loader = loader
         self.depth = depth
@@ -254,14 +260,18 @@ class PrefetchLoader(Generic[T]):
                         under_way.append(pool.submit(load, indices))
                     if not under_way:
                         return
-                    yield under_way.pop(0).result()
+                    try:
+                        batch = under_way.pop(0).result()
+                    except StopIteration:  # from the dataset: ends the epoch, as a DataLoader's
+                        return
+                    yield batch
             finally:
                 for future in under_way:
                     future.cancel()
 
 
 class _Modes:
-    """torch's modes of the thread that creates this: a new thread has none of them."""
+    """torch's and NumPy's modes of the thread that creates this: a new thread has none of them."""
 
     def __init__(self) -> None:
         self._infers = torch.is_inference_mode_enabled()
@@ -270,6 +280,8 @@ class _Modes:
         self._device = default() if default is not None else torch.device("cpu")
         in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._gpu = torch.cuda.current_device() if in_use else None
+        self._casts = {kind: _cast_on(kind) for kind in ("cpu", "cuda")}
+        self._errors: Any = {**np.geterr(), "call": np.geterrcall()}
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -281,7 +293,21 @@ class _Modes:
                 modes.enter_context(self._device)
             modes.enter_context(torch.inference_mode(self._infers))
             modes.enter_context(torch.set_grad_enabled(self._has_gradients))
+            modes.enter_context(np.errstate(**self._errors))
+            for kind, dtype in self._casts.items():
+                if dtype is not None:
+                    # All threads share one cache of what was cast: it is the training's.
+                    modes.enter_context(torch.autocast(kind, dtype, cache_enabled=False))
             yield
+
+
+def _cast_on(kind: str) -> torch.dtype | None:
+    """What autocast casts to on this kind of device in this thread; ``None`` if it is off."""
+    if hasattr(torch, "get_autocast_dtype"):  # since torch 2.4
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    if kind == "cpu":
+        return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+    return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
 
 
 class _Source:
@@ -330,4 +356,15 @@ def _can_be_shared(loader: object) -> bool:
         and loader.num_workers == 0
         and not loader.pin_memory
         and not isinstance(loader.dataset, IterableDataset)
+        and not _in_its_own_way(loader)
     )
+
+
+def _in_its_own_way(loader: object) -> str:
+    """Whether a DataLoader is of a class that may yield other batches than a DataLoader, for an error's text."""
+    kind = type(loader)
+    if not isinstance(loader, DataLoader) or kind is DataLoader:
+        return ""
+    if all(getattr(kind, name, None) is getattr(DataLoader, name, None) for name in _ITERATION):
+        return ""
+    return f", and {kind.__name__} iterates in its own way"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import struct
@@ -261,6 +262,14 @@ def check_bad_input() -> None:
             Table("t", wrong)  # type: ignore[arg-type]
     with raises(rueda.InvalidArgumentError, "surrogate"):
         Table("t\udc80", 10)
+    for name in (None, ""):
+        with raises(rueda.InvalidArgumentError, f"name={name!r}: a table needs a name"):
+            Table(name, 10)  # type: ignore[arg-type]
+        with raises(rueda.InvalidArgumentError, f"name={name!r}: a table needs a name"):
+            RowTable(name, 3)  # type: ignore[arg-type]
+    if rank() == 0:  # of one rank only: it waits for nobody
+        with raises(rueda.InvalidArgumentError, "a table needs a name"):
+            Table("", 10)
     with raises(rueda.InvalidArgumentError, "initial='one'"):
         RowTable("t", 3, initial="one")  # type: ignore[arg-type]
     with raises(rueda.InvalidArgumentError, "parameters=0.1"):
@@ -308,6 +317,15 @@ def check_bad_input() -> None:
             Table("t", 10)
         with raises(rueda.InvalidArgumentError, "10 in all"):
             table.add(np.ones(4), begin=7)
+        for factor in (math.nan, math.inf, -math.inf, 1e39, np.float32(math.nan), 10**400):
+            for add in (
+                lambda factor=factor: table.add(np.ones(10), factor=factor, ticks=True),
+                lambda factor=factor: rows.add([1], np.ones(2), factor=factor, ticks=True),
+            ):
+                with raises(rueda.InvalidArgumentError, "add(): factor=", "is not a"):
+                    add()
+        assert table.clock == rows.clock == 0
+        assert not table.get().result().any()
         with raises(rueda.InvalidArgumentError, "-1 elements"):
             table.get(begin=11)
         with raises(rueda.InvalidArgumentError, "contiguous, writable array of float32"):

@@ -346,11 +346,18 @@ def check_a_backward_that_is_forgotten() -> None:
     """As with DistributedOptimizer: gradients in flight are not cleared."""
     trained, optimizer = fresh(sgd)
     wrapped = rt.wrap(trained, optimizer)
-    train(trained, wrapped, 0, 1)
+    train(trained, wrapped, 0, 2)  # one backward() each: from now on gradients are reduced at once
     x, y = batch(1)
     F.cross_entropy(trained(share(x)), share(y)).backward()
     with parallel.raises(rt.InvalidArgumentError, "zero_grad()"):
         wrapped.zero_grad()
+    with parallel.raises(
+        rt.InvalidArgumentError,
+        "more than once before step()",
+        '"accumulate:k"',
+        "was wrapped before",
+    ):
+        F.cross_entropy(trained(share(x)), share(y)).backward()
     wrapped.step()
     train(trained, wrapped, 2, 1)
     same_bits(*trained.parameters())
@@ -359,6 +366,83 @@ def check_a_backward_that_is_forgotten() -> None:
     train(trained, wrapped, 3, 1)
     wrapped.zero_grad()
     assert all(each.grad is None for each in trained.parameters())
+
+
+def check_several_backward_passes_before_a_step() -> None:
+    """Gradients that are accumulated by hand: each rank's sum, then the mean over ranks, as often as the loop likes."""
+    for passes_of_steps in ((3, 3, 3, 3), (2, 1, 3, 1, 5), (1, 2, 1, 1, 4)):
+        for make in (sgd, adam):
+            trained, optimizer = fresh(make)
+            wrapped = rt.wrap(trained, optimizer)
+            alone, single = fresh(make)
+            number = 0
+            for passes in passes_of_steps:
+                wrapped.zero_grad()
+                single.zero_grad()
+                for _ in range(passes):
+                    x, y = batch(number)
+                    number += 1
+                    for each, own_x, own_y in ((trained, share(x), share(y)), (alone, x, y)):
+                        (F.cross_entropy(each(own_x), own_y) / passes).backward()
+                wrapped.step()
+                single.step()
+            close(trained, alone)
+            same_bits(*trained.parameters())
+
+
+def check_several_backward_passes_on_some_ranks_only() -> None:
+    """How often backward() was called is each rank's own affair."""
+    passes = 1 + rueda.rank()
+    trained, optimizer = fresh(sgd)
+    wrapped = rt.wrap(trained, optimizer)
+    alone, single = fresh(sgd)
+    for step in range(4):
+        x, y = batch(step)
+        wrapped.zero_grad()
+        for _ in range(passes):
+            (F.cross_entropy(trained(share(x)), share(y)) / passes).backward()
+        wrapped.step()
+        single.zero_grad()
+        F.cross_entropy(alone(x), y).backward()
+        single.step()
+    close(trained, alone)
+    same_bits(*trained.parameters())
+
+
+def check_two_models_one_of_which_is_trained_through_the_other() -> None:
+    """As in a GAN: the generator's loss also gives the discriminator gradients, which are cleared without a step."""
+
+    def play(is_alone: bool, losses: int, clears_model: bool) -> list[nn.Module]:
+        generator, discriminator = fresh(sgd)[0], fresh(sgd, seed=2)[0]
+        generator.append(nn.Linear(3, 6).to(batch(0)[0]))
+        with torch.no_grad():
+            for each in generator[-1].parameters():
+                each.fill_(0.1)
+        of_generator, of_discriminator = (
+            sgd(list(each.parameters())) for each in (generator, discriminator)
+        )
+        if not is_alone:
+            of_generator = rt.wrap(generator, of_generator)
+            of_discriminator = rt.wrap(discriminator, of_discriminator)
+        for step in range(5):
+            x = batch(step)[0] if is_alone else share(batch(step)[0])
+            (discriminator if clears_model else of_discriminator).zero_grad()
+            made = generator(x)
+            apart = [-discriminator(x).square().mean(), discriminator(made.detach()).exp().mean()]
+            for loss in apart if losses == 2 else [apart[0] + apart[1]]:
+                loss.backward()
+            of_discriminator.step()
+            (generator if clears_model else of_generator).zero_grad()
+            (discriminator(made).square().mean() + made.square().mean()).backward()
+            of_generator.step()
+        return [generator, discriminator]
+
+    for losses in (1, 2):
+        for clears_model in (False, True):
+            together, alone = (play(each, losses, clears_model) for each in (False, True))
+            for left, right in zip(together, alone, strict=True):
+                close(left, right)
+                same_bits(*left.parameters())
 
 
 def check_lbfgs() -> None:

@@ -103,7 +103,7 @@ class Guard:
         if self._least_gain > 0 and not self._knows_delays:
             allowed = _SAFETY * constant_limit(self._ranks - 1)
             return min(1.0, allowed / ((self.gain or self._least_gain) * factor))
-        if self.gain is None or self.limit is None:
+        if self.gain is None or self.limit is None or math.isnan(self.gain):  # NaN: has diverged
             return 1.0
         pushed = self.gain * factor
         if pushed <= self.limit:

@@ -10,11 +10,22 @@ import torch
 from rueda.compression import Codec
 from rueda.torch.compression import policy_of, require_no_momentum
 from rueda.torch.compression_state import CompressionState
+from rueda.torch.gradients import ANY_NUMBER, most_passes
 from rueda.torch.optimizer import DistributedOptimizer, is_skipped
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy, without_gpu
 
 __all__ = ["Synchronous"]
+
+# So many steps show how a training computes the gradients of a step: with one backward() or with several, or with some
+# that are cleared, as those of a GAN's discriminator when its generator is trained.
+_WATCHED_STEPS = 2
+
+_TOO_OFTEN = (
+    "the gradient of '{name}' was computed more than once before step() or synchronize(), unlike in the first steps, "
+    'and is being reduced: use strategy="accumulate:k" or DistributedOptimizer(backward_passes_per_step=k) for k '
+    "calls of backward() per step; if the model was wrapped before, close() the earlier wrapped optimizer first"
+)
 
 
 @dataclass
@@ -23,8 +34,13 @@ class Synchronous(Strategy):
 
     x_{t+1} = x_t - η/P Σ_i ∇f_i(x_t), with any optimizer in place of "- η". Goyal et al., "Accurate, large minibatch
     SGD: training ImageNet in 1 hour", 2017, section 2, equation 2, with the sum over a batch split into P parts. All
-    ranks stay bitwise equal. Results equal :func:`rueda.torch.DistributedOptimizer` bitwise, and gradients are
-    reduced while backward() runs; use that function directly for its other options.
+    ranks stay bitwise equal. Results equal :func:`rueda.torch.DistributedOptimizer` bitwise; use that function directly
+    for its other options.
+
+    Gradients are reduced while backward() runs, from the third step on. If one of the first two steps takes several
+    calls of backward(), as with gradients that are accumulated by hand, or clears gradients without a step, as GANs do,
+    every step() reduces the sums instead: the training may then call backward() as often as it likes. Otherwise a later
+    step with a second backward() raises :class:`rueda.InvalidArgumentError`.
 
     ``codec``: compresses gradients, as ``compression`` does there.
 
@@ -58,15 +74,35 @@ class Synchronous(Strategy):
             torch.optim.SGD(replica.originals.values(), lr=0.0),
             replica.originals.items(),
             compression=self.codec,
+            backward_passes_per_step=ANY_NUMBER,
             process_set=replica.process_set,
         )
+        self._gradients._rueda.too_often = _TOO_OFTEN
+        self._left_to_watch = _WATCHED_STEPS
+
+    def _watch(self, usual: int, steps: int) -> None:
+        """Called where gradients have had ``usual`` backward passes in a training with one per step.
+
+        After ``steps`` more of these, and enough in all, they are reduced while backward() runs.
+        """
+        if self._left_to_watch == 0:
+            return
+        reducer = self._gradients._rueda
+        if most_passes(reducer) > usual:
+            self._left_to_watch = 0
+            return
+        self._left_to_watch -= steps
+        if self._left_to_watch == 0:
+            reducer.passes = 1  # from the next step on
 
     def before_zero_grad(self) -> None:
+        self._watch(usual=0, steps=0)
         # Checks that gradients may be cleared and resets its counts; the application's optimizer clears them.
         with self._gradients._only([]):
             self._gradients.zero_grad()
 
     def before_step(self) -> bool:
+        self._watch(usual=1, steps=1)
         self._gradients.synchronize()
         return True
 
