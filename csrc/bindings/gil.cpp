@@ -10,6 +10,14 @@ namespace {
   for (;;) ::pause();
 }
 
+bool interpreter_ends() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsInitialized() == 0 || Py_IsFinalizing() != 0;
+#else
+  return Py_IsInitialized() == 0 || _Py_IsFinalizing() != 0;
+#endif
+}
+
 }  // namespace
 
 GilReleased::~GilReleased() {
@@ -20,6 +28,12 @@ GilReleased::~GilReleased() {
     // nothing is unwound; the thread does not hold the GIL.
     sleep_for_ever();
   }
+}
+
+bool GilTaken::sleep_if_interpreter_ends() {
+  const bool is_main_thread = ::gettid() == ::getpid();
+  if (!is_main_thread && interpreter_ends()) sleep_for_ever();
+  return true;
 }
 
 }  // namespace rueda::bindings

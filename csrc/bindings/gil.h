@@ -20,6 +20,22 @@ class GilReleased {
   PyThreadState* const state_;
 };
 
+// Takes the GIL in a thread that has released it. Once the interpreter ends, a thread other than
+// the main one sleeps forever instead: what taking the GIL needs may be gone.
+class GilTaken {
+ public:
+  GilTaken() : gil_(sleep_if_interpreter_ends()) {}
+
+ private:
+  struct Acquired {
+    explicit Acquired(bool /*may_be_taken*/) {}
+    pybind11::gil_scoped_acquire gil;
+  };
+  static bool sleep_if_interpreter_ends();
+
+  Acquired gil_;
+};
+
 // Runs the handlers of pending signals and raises what they raise. The caller has the GIL.
 inline void raise_signals() {
   if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();

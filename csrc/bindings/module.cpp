@@ -73,7 +73,7 @@ py::list describe_data_types() {
 void init_interruptibly(const std::map<std::string, std::string>& overrides) {
   const GilReleased released;
   const Interruptible interruptible([] {
-    const py::gil_scoped_acquire gil;
+    const GilTaken gil;
     raise_signals();
   });
   init(overrides);
@@ -84,7 +84,7 @@ py::tuple recover_interruptibly(double timeout, bool break_whole) {
   const Recovery recovery = [&] {
     const GilReleased released;
     const Interruptible interruptible([] {
-      const py::gil_scoped_acquire gil;
+      const GilTaken gil;
       raise_signals();
     });
     return recover(timeout, break_whole);
@@ -102,7 +102,7 @@ int open_world_interruptibly(int rank, int size, const std::string& address,
                              const std::map<std::string, std::string>& overrides) {
   const GilReleased released;
   const Interruptible interruptible([] {
-    const py::gil_scoped_acquire gil;
+    const GilTaken gil;
     raise_signals();
   });
   return open_world({rank, size, address, secret, listener, overrides}).id;
@@ -118,7 +118,7 @@ py::tuple enter_world_interruptibly(int rank, int size, const std::string& addre
     const GilReleased released;
     const Interruptible interruptible([&look] {
       throw_if_rank_is_lost();
-      const py::gil_scoped_acquire gil;
+      const GilTaken gil;
       raise_signals();
       if (!look.is_none()) look();
     });

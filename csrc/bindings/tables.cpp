@@ -30,7 +30,7 @@ template <class Action>
 auto interruptibly(const Action& action) {
   const GilReleased released;
   const Interruptible interruptible([] {
-    const py::gil_scoped_acquire gil;
+    const GilTaken gil;
     raise_signals();
   });
   return action();
