@@ -30,10 +30,9 @@ GilReleased::~GilReleased() {
   }
 }
 
-bool GilTaken::sleep_if_interpreter_ends() {
+GilTaken::Interpreter::Interpreter() {
   const bool is_main_thread = ::gettid() == ::getpid();
   if (!is_main_thread && interpreter_ends()) sleep_for_ever();
-  return true;
 }
 
 }  // namespace rueda::bindings

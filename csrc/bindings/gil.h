@@ -3,6 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include "core/interruption.h"
+
 namespace rueda::bindings {
 
 // Other Python threads run while this object exists. Once the interpreter ends, a thread that tries
@@ -23,22 +25,29 @@ class GilReleased {
 // Takes the GIL in a thread that has released it. Once the interpreter ends, a thread other than
 // the main one sleeps forever instead: what taking the GIL needs may be gone.
 class GilTaken {
- public:
-  GilTaken() : gil_(sleep_if_interpreter_ends()) {}
-
  private:
-  struct Acquired {
-    explicit Acquired(bool /*may_be_taken*/) {}
-    pybind11::gil_scoped_acquire gil;
+  struct Interpreter {
+    Interpreter();  // returns if it is not ending
   };
-  static bool sleep_if_interpreter_ends();
 
-  Acquired gil_;
+  const Interpreter interpreter_;
+  const pybind11::gil_scoped_acquire gil_;
 };
 
 // Runs the handlers of pending signals and raises what they raise. The caller has the GIL.
 inline void raise_signals() {
   if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
+}
+
+// Runs without the GIL; Ctrl-C ends waits. The caller has the GIL.
+template <class Action>
+auto interruptibly(const Action& action) {
+  const GilReleased released;
+  const Interruptible interruptible([] {
+    const GilTaken gil;
+    raise_signals();
+  });
+  return action();
 }
 
 }  // namespace rueda::bindings

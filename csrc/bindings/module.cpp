@@ -71,24 +71,12 @@ py::list describe_data_types() {
 
 // Ctrl-C ends it: this rank then gives up forming the world, as if it had failed.
 void init_interruptibly(const std::map<std::string, std::string>& overrides) {
-  const GilReleased released;
-  const Interruptible interruptible([] {
-    const GilTaken gil;
-    raise_signals();
-  });
-  init(overrides);
+  interruptibly([&] { init(overrides); });
 }
 
 // Ctrl-C ends the wait; the world is formed all the same.
 py::tuple recover_interruptibly(double timeout, bool break_whole) {
-  const Recovery recovery = [&] {
-    const GilReleased released;
-    const Interruptible interruptible([] {
-      const GilTaken gil;
-      raise_signals();
-    });
-    return recover(timeout, break_whole);
-  }();
+  const Recovery recovery = interruptibly([&] { return recover(timeout, break_whole); });
   py::list lost;
   for (const Recovery::Lost& each : recovery.lost) {
     lost.append(py::make_tuple(each.rank, each.host, each.process_id, each.cause));
@@ -100,12 +88,8 @@ py::tuple recover_interruptibly(double timeout, bool break_whole) {
 int open_world_interruptibly(int rank, int size, const std::string& address,
                              const std::string& secret, int listener,
                              const std::map<std::string, std::string>& overrides) {
-  const GilReleased released;
-  const Interruptible interruptible([] {
-    const GilTaken gil;
-    raise_signals();
-  });
-  return open_world({rank, size, address, secret, listener, overrides}).id;
+  return interruptibly(
+      [&] { return open_world({rank, size, address, secret, listener, overrides}).id; });
 }
 
 // Like init_interruptibly(); an exception from `look` also ends it. Returns the number of the

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/interruption.h"
 #include "gil.h"
 #include "rueda/server.h"
 
@@ -23,17 +22,6 @@ namespace {
 template <class T>
 std::span<T> array(std::uintptr_t address, std::size_t count) {
   return {reinterpret_cast<T*>(address), count};
-}
-
-// Runs without the GIL; Ctrl-C ends waits.
-template <class Action>
-auto interruptibly(const Action& action) {
-  const GilReleased released;
-  const Interruptible interruptible([] {
-    const GilTaken gil;
-    raise_signals();
-  });
-  return action();
 }
 
 template <class T>
