@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -19,6 +20,10 @@ with suppress(ImportError):  # Hypothesis may be absent, as on a machine with a 
 # Who opens a store of torch looks up the name of ::1. Where that is not in /etc/hosts, and the question to the name
 # server is lost, it is repeated after 5 seconds otherwise. Also for the processes that tests start.
 os.environ.setdefault("RES_OPTIONS", "timeout:1")
+
+# A script's background job (`make test &`) ignores it, and would have all processes that tests start ignore it, too.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:
     from sharing import ByFile
