@@ -13,7 +13,7 @@ from typing import Any
 
 from rueda.peer_user import user_of
 
-from .strangers import BACK_OFF, Acceptor, Rejections
+from .strangers import BACK_OFF, MAX_PENDING, Acceptor, Rejections
 
 # Names the socket to which the library reports a rank's arrival; csrc/membership/launcher_notice.h.
 VARIABLE = "RUEDA_LAUNCHER"
@@ -21,8 +21,9 @@ VARIABLE = "RUEDA_LAUNCHER"
 # The queue length requested from the kernel. Each rank connects twice.
 _BACKLOG = 1 << 16
 _MAX_BACKLOG = Path("/proc/sys/net/core/somaxconn")
-# Seconds to wait for a rank's message. It sends it in one write, immediately after connecting.
-_SENTENCE = 0.2
+# Seconds to wait for a rank's message. It sends it in one write, immediately after connecting, unless it is stopped
+# or loses its processor in between. Without a session, no rank can join for the rest of the job.
+_SILENCE = 30.0
 
 
 OnSession = Callable[[socket.socket, bytes], None]
@@ -32,8 +33,8 @@ class ArrivalSocket:
     """An abstract socket on which the library of each rank reports that the rank has called init().
 
     Messages wait there while the launcher is busy with the output of the ranks. Only messages of the same user (and
-    root) count. A first byte '{' opens a session: `on_session` gets the connection and the bytes read so far. Use as
-    an asynchronous context manager.
+    root) count. A first byte '{' opens a session: `on_session` gets the connection and the bytes read so far. Those
+    who say nothing are limited in number and time. Use as an asynchronous context manager.
     """
 
     def __init__(
@@ -41,8 +42,9 @@ class ArrivalSocket:
         on_words: Callable[[bytes], None],
         say: Callable[[str], None],
         on_session: OnSession | None = None,
+        expected: int = 0,
     ) -> None:
-        """`say`: prints a line of the launcher's own."""
+        """`say`: prints a line of the launcher's own. `expected`: how many ranks may come at once."""
         self._on_words = on_words
         self._on_session = on_session
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -50,7 +52,9 @@ class ArrivalSocket:
         self._socket.bind(self.address.replace("@", "\0", 1))
         self._socket.listen(_BACKLOG)
         self._rejections = Rejections("the launcher's socket", say)
-        self._acceptor = Acceptor(self._socket, self._take, self._rejections)
+        self._most = MAX_PENDING + expected
+        self._pending: dict[socket.socket, asyncio.TimerHandle] = {}  # silent so far, oldest first
+        self._acceptor = Acceptor(self._socket, self._take, self._rejections, self._drop_oldest)
 
     async def __aenter__(self) -> ArrivalSocket:
         """Starts to listen."""
@@ -60,32 +64,73 @@ class ArrivalSocket:
     async def __aexit__(self, *_: object) -> None:
         """Stops."""
         self._acceptor.close()
+        for connection in list(self._pending):
+            self._forget(connection)
+            connection.close()
 
     def catch_up(self) -> bool:
         """Handles all messages sent so far, at most as many as the kernel queues.
 
         Returns False if the system lacks the resources to accept them.
         """
+        for connection in list(self._pending):
+            self._hear(connection)
         return self._acceptor.accept(_most_waiting())
 
     def _take(self, connection: socket.socket, _: Any) -> None:
-        with contextlib.ExitStack() as closing, contextlib.suppress(OSError):
-            closing.enter_context(connection)
+        try:
             user = user_of(connection)
-            if user not in (os.geteuid(), 0):
-                self._rejections.of_user(user)
-                return
-            connection.settimeout(_SENTENCE)
-            try:
-                words = connection.recv(256)
-            except TimeoutError:
-                self._rejections.of_one_that("said nothing")
-                return
-            if self._on_session is not None and words.startswith(b"{"):
-                closing.pop_all()
-                self._on_session(connection, words)
-            else:
-                self._on_words(words)
+        except OSError:
+            connection.close()
+            return
+        if user not in (os.geteuid(), 0):
+            self._rejections.of_user(user)
+            connection.close()
+            return
+        connection.setblocking(False)
+        loop = asyncio.get_running_loop()
+        self._pending[connection] = loop.call_later(
+            _SILENCE, self._reject, connection, "said nothing for too long"
+        )
+        loop.add_reader(connection, self._hear, connection)
+        self._hear(connection)
+        if len(self._pending) > self._most:
+            self._drop_oldest()
+
+    def _hear(self, connection: socket.socket) -> None:
+        """Handles what a pending connection has said, if anything."""
+        if connection not in self._pending:
+            return
+        try:
+            words = connection.recv(256)
+        except BlockingIOError:
+            return
+        except OSError:
+            words = b""
+        self._forget(connection)
+        if self._on_session is not None and words.startswith(b"{"):
+            self._on_session(connection, words)
+            return
+        connection.close()
+        if words:
+            self._on_words(words)
+
+    def _drop_oldest(self) -> None:
+        oldest = next(iter(self._pending), None)
+        if oldest is not None:
+            self._hear(oldest)  # it may just have said something
+            self._reject(oldest, "had to make room for others")
+
+    def _reject(self, connection: socket.socket, why: str) -> None:
+        """Drops a connection that is still pending."""
+        if connection in self._pending:
+            self._forget(connection)
+            self._rejections.of_one_that(why)
+            connection.close()
+
+    def _forget(self, connection: socket.socket) -> None:
+        self._pending.pop(connection).cancel()
+        asyncio.get_running_loop().remove_reader(connection)
 
 
 def _most_waiting() -> int:
@@ -160,7 +205,7 @@ class LocalArrivals(Arrivals):
     ) -> None:
         """`say`: prints a line of the launcher's own."""
         super().__init__(ranks, on_absence)
-        self._socket = ArrivalSocket(self.take, say, on_session)
+        self._socket = ArrivalSocket(self.take, say, on_session, ranks)
         self._asks_again: dict[int, asyncio.TimerHandle] = {}  # timers, by rank that has exited
 
     @property

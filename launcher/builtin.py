@@ -162,7 +162,7 @@ class BuiltinRun(SupervisedRun):
         """Starts one of `wanted` ranks. Raises LaunchError if the system refuses."""
 
         def on_exit(status: int) -> None:
-            how = Failure(rank, status, socket.gethostname())
+            how = Failure(rank, status, socket.gethostname(), cause=child.cause)
             self._endings.note(child.process.pid, how)
             self._rank_has_ended(supervisor, come, how)
             if status != 0 and not (self._failures or supervisor.ending):  # the job goes on

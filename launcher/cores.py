@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Collection
 from pathlib import Path
+
+from .control_groups import folders_of
 
 
 def usable_cpus() -> int:
     """Hardware threads in this process's affinity mask."""
-    return len(os.sched_getaffinity(0))
+    return len(_usable())
 
 
 def usable_cores(topology: Path = Path("/sys/devices/system/cpu")) -> int:
     """Physical cores in this process's affinity mask, which mpirun counts as slots."""
     cores = set()
-    for cpu in os.sched_getaffinity(0):
+    for cpu in _usable():
         siblings = topology / f"cpu{cpu}" / "topology" / "thread_siblings_list"
         try:
             cores.add(siblings.read_text())
@@ -29,22 +31,10 @@ def cpu_quota(
     groups: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")
 ) -> float | None:
     """The CPU limit of this process's control group (of a container, say) in CPUs, such as 2.5. None: no limit."""
-    try:
-        lines = groups.read_text().splitlines()
-    except (OSError, ValueError):
-        return None
     quotas = []
-    for line in lines:  # number:controllers:/path
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if not controllers:
-            quotas += [_read_quota(folder / "cpu.max") for folder in _upwards(mount, path)]
-        elif "cpu" in controllers.split(","):
-            for name in ("cpu", "cpu,cpuacct"):
-                for folder in _upwards(mount / name, path):
-                    quotas.append(
-                        _read_quota(folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us")
-                    )
+    for folder in folders_of("cpu", groups, mount):
+        quotas.append(_read_quota(folder / "cpu.max"))
+        quotas.append(_read_quota(folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us"))
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
@@ -56,11 +46,12 @@ def cores_within_quota() -> tuple[int, float | None]:
     return math.ceil(quota), quota
 
 
-def _upwards(mount: Path, path: str) -> Iterator[Path]:
-    """The folders of a group and its ancestors. A container's own group may be mounted as if it were the root."""
-    parts = [part for part in path.split("/") if part]
-    for count in range(len(parts), -1, -1):
-        yield mount.joinpath(*parts[:count])
+def _usable() -> Collection[int]:
+    """The hardware threads in this process's affinity mask; all of the machine's if the system does not tell."""
+    try:
+        return os.sched_getaffinity(0)
+    except OSError:  # a filter of system calls forbids it
+        return range(os.cpu_count() or 1)
 
 
 def _read_quota(*files: Path) -> float | None:

@@ -14,6 +14,12 @@ _CONSEQUENCE = re.compile(
     # The same errors under other libraries' names.
     r"[\w.]+: (Horovod has been shut down\b|.*\bcannot complete: rank \d+ )"
 )
+# Exceptions of rueda.init() that another rank's failure explains, if that rank has failed too.
+_ECHO = re.compile(
+    r"(?:[\w.]+\.)?InitializationError: (?:rank (?P<told>\d+): |.*?(?:"
+    r"\bcannot reach rank (?P<unreached>\d+): .*(?:refused|reset by peer|[Bb]roken)|"
+    r"\brank (?P<ended>\d+) ended before the world was formed))"
+)
 # Where such an exception names the rank that caused it.
 _BLAME = re.compile(
     r"rank (\d+)(?: \(([^,()]+), pid \d+\))? (has shut down|is gone\b.*|failed: .*)"
@@ -28,6 +34,7 @@ class Failure:
     status: int
     host: str = ""
     manner: str = ""  # in words, if the status does not say everything
+    cause: str = ""  # what is known of why it was killed
 
     @property
     def exit_code(self) -> int:
@@ -36,8 +43,10 @@ class Failure:
 
     def describe_status(self) -> str:
         """For example "exit code 3" or "killed by SIGSEGV (Segmentation fault)"."""
-        if self.manner:
-            return self.manner
+        manner = self.manner or self._describe_number()
+        return f"{manner}: {self.cause}" if self.cause else manner
+
+    def _describe_number(self) -> str:
         if self.status >= 0:
             return f"exit code {self.status}"
         try:
@@ -76,6 +85,12 @@ class _RankErrors:
         texts = [*self._traceback.exceptions, *self._traceback.members]
         return next(filter(None, map(_BLAME.search, texts)), None)
 
+    @property
+    def echoes(self) -> int | None:
+        """The rank whose failure, if it has failed too, explains the exception."""
+        match = next(filter(None, map(_ECHO.match, self._traceback.exceptions)), None)
+        return None if match is None else int(next(filter(None, match.groups())))
+
     def see(self, line: str) -> bool:
         """Reads one line. Returns whether it completes an exception."""
         if line.strip():
@@ -104,8 +119,17 @@ class FailureWatch:
 
     def first_cause(self, failures: list[Failure]) -> Failure:
         """The first of `failures` (in order of time) that is not a consequence of another."""
-        own = [failure for failure in failures if not self.is_consequence(failure.rank)]
+        failed = {failure.rank for failure in failures}
+        own = [f for f in failures if not self._is_explained_by(failed - {f.rank}, f)]
         return (own or failures)[0]
+
+    def _is_explained_by(self, failed: set[int], failure: Failure) -> bool:
+        """Whether a rank ended because another did, one of those that have failed or one that is not known."""
+        errors = self._ranks.get(failure.rank)
+        if errors is None:
+            return False
+        # A killed process did not end because of the exception that it printed before.
+        return errors.is_consequence or (failure.status > 0 and errors.echoes in failed)
 
     def raised_on_its_own(self) -> int | None:
         """The rank that first printed a traceback that is not a consequence of another rank's end."""

@@ -56,7 +56,7 @@ class MpirunRun(SupervisedRun):
             return ended_by(supervisor.interrupted_by)
         if self._absence and not self._streams.failures:
             return 1, self._absence
-        return self._outcome()
+        return self._outcome(supervisor)
 
     async def _run_ranks(self, supervisor: Supervisor) -> None:
         async with self._arrivals(self._ranks, supervisor) as come:
@@ -91,7 +91,7 @@ class MpirunRun(SupervisedRun):
         for stream, text in own:
             self._output.show(stream, text.encode())
 
-    def _outcome(self) -> tuple[int, str]:
+    def _outcome(self, supervisor: Supervisor) -> tuple[int, str]:
         code = 128 - self._status if self._status < 0 else self._status
         if code == 0:
             return ended_well(self._output)
@@ -107,4 +107,6 @@ class MpirunRun(SupervisedRun):
         failure = first_failure(self._streams.failures, watch, code)
         if not failure.host:
             failure = replace(failure, host=self._only_host)
+        if self._only_host and failure.status == -signal.SIGKILL:
+            failure = replace(failure, cause=supervisor.oom_kills.explain())
         return code, watch.explain(failure)

@@ -81,8 +81,18 @@ def children(parent: int) -> set[int]:
 
 
 def members_of(group: int, ancestor: int) -> set[int]:
-    """Processes of a process group that are descendants of `ancestor`, including adopted ones."""
+    """Processes of a process group that are descendants of `ancestor`, including adopted ones.
+
+    Cheap if the group is empty, as when a process without children has ended: other processes then need the processor
+    to go on without it, and a host may have thousands of processes to look at.
+    """
     members: set[int] = set()
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return members
+    except PermissionError:
+        pass  # somebody else's processes
     for process in descendants(ancestor):
         with contextlib.suppress(ProcessLookupError):
             if os.getpgid(process) == group:

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from .control_groups import OomKills
 from .errors import LaunchError
 from .interruptions import RELAYED, Interruptions, Way, hold_relayed_signals, relayed_signals
 from .orphans import AdoptedZombies
@@ -51,6 +52,8 @@ class Child:
     open_pipes: int = 2
     exited: bool = False
     ended: bool = False
+    was_killed: bool = False  # by the launcher
+    cause: str = ""  # why somebody else has killed it, if known; set before `on_exit` is called
 
     def send_signal(self, number: signal.Signals) -> None:
         """Sends a signal to the process and its group, or lets `on_signal` pass it on."""
@@ -88,6 +91,7 @@ class Child:
     def kill(self, number: signal.Signals) -> None:
         """Sends a signal to the process and its group."""
         if not self.exited:
+            self.was_killed = self.was_killed or number == signal.SIGKILL
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
 
@@ -123,6 +127,7 @@ class Supervisor:
         self._changed = asyncio.Event()  # something that _until() may be waiting for
         self._loop = asyncio.get_running_loop()
         self._timers: list[asyncio.TimerHandle] = []
+        self.oom_kills = OomKills()  # tells why children were killed
         self.interrupted_by: signal.Signals | None = None
         self.ending = False  # children that exit from now on were told to
 
@@ -367,6 +372,8 @@ class Supervisor:
             if child.exited or child.process.poll() is None:
                 continue
             child.exited = True
+            if child.process.returncode == -signal.SIGKILL and not child.was_killed:
+                child.cause = self.oom_kills.explain()
             child.on_exit(child.process.returncode)
             if child.open_pipes == 0:
                 self._finish(child)

@@ -8,6 +8,12 @@ std::string value_of(const Environment& environment, std::string_view variable) 
   return environment(variable).value_or("");
 }
 
+std::string master_of(const Environment& environment) {
+  std::string host = value_of(environment, "MASTER_ADDR");
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  return host;
+}
+
 Key with_values(const Key& key, const Environment& environment,
                 std::initializer_list<std::string_view> variables) {
   Key derived = key;
@@ -29,7 +35,7 @@ Expected<std::vector<std::string>> nodes_of_plain_step(const Launch& launch,
 }
 
 bool is_loopback_name(std::string_view host) {
-  return host == "localhost" || host.starts_with("127.") || host == "::1" || host == "[::1]";
+  return host == "localhost" || host.starts_with("127.") || host == "::1";
 }
 
 }  // namespace rueda

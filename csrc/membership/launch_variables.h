@@ -16,6 +16,9 @@ namespace rueda {
 // Empty if not set.
 [[nodiscard]] std::string value_of(const Environment& environment, std::string_view variable);
 
+// MASTER_ADDR, without the brackets that may surround an IPv6 address. Empty if not set.
+[[nodiscard]] std::string master_of(const Environment& environment);
+
 // A key that can be derived only by processes that know `key` and see the same values in these
 // variables.
 [[nodiscard]] Key with_values(const Key& key, const Environment& environment,

@@ -42,7 +42,7 @@ Launch meet_on_one_host(Launch launch, const Environment& environment) {
         {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"});
   }
   const bool tells_master = launch.launcher == "torchrun" || launch.launcher == "the launcher";
-  if (tells_master && is_loopback_name(value_of(environment, "MASTER_ADDR"))) {
+  if (tells_master && is_loopback_name(master_of(environment))) {
     // torchrun's agents count restarts differently, see several_hosts_launch.h.
     return meet(std::move(launch), environment, {"MASTER_PORT", "TORCHELASTIC_RUN_ID"});
   }

@@ -76,7 +76,7 @@ Key job_key(const Launch& launch, const Environment& environment,
 
 Launch meet_across_hosts(Launch launch, const Environment& environment) {
   if (launch.size < 2 || !launch.is_consistent) return launch;
-  const std::string given = value_of(environment, "MASTER_ADDR");
+  const std::string given = master_of(environment);
   if (const auto nodes = nodes_of_plain_step(launch, environment); nodes.ok()) {
     const bool is_given = !given.empty() && !is_loopback_name(given);
     const Master master{

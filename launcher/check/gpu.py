@@ -14,20 +14,20 @@ from .row import Row, missing
 from .shared_object import ldconfig, probe
 
 _ASK_NCCL = """
-import ctypes, json, sys
+import ctypes, sys
 version = ctypes.c_int()
 ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(version))
-print(json.dumps(version.value))
+answer(version.value)
 """
 
 _ASK_CUDA = """
-import ctypes, json, sys
+import ctypes, sys
 cuda, version, devices = ctypes.CDLL(sys.argv[1]), ctypes.c_int(), ctypes.c_int()
 cuda.cuDriverGetVersion(ctypes.byref(version))
 error = cuda.cuInit(0)
 if error == 0:
     cuda.cuDeviceGetCount(ctypes.byref(devices))
-print(json.dumps([version.value, error, devices.value]))
+answer([version.value, error, devices.value])
 """
 
 

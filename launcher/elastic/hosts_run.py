@@ -15,6 +15,7 @@ from ..hosts import Host, total_slots
 from ..job import Job
 from ..output import RankOutput
 from ..placement import HostShare, place
+from ..remote.address import is_loopback
 from ..remote.connection import Connection
 from ..remote.frames import Frame, Kind
 from ..remote.host_job import HostJob
@@ -233,8 +234,10 @@ class ElasticHostsRun(RemoteRun):
         self._end_when_all_are_gone()
 
     def _address_of(self, connection: Connection) -> str:
-        """A host's address. If no other host has seen it yet, uses the name that the user gave it."""
-        return super()._address_of(connection) or self._addresses.get(connection.name) or ""
+        """A host's address. A loopback address is of no use if other hosts may join."""
+        found = super()._address_of(connection)
+        may_join = any(host.name not in self._machines for host in self._job.hosts)
+        return "" if may_join and is_loopback(found) else found
 
     # --- Processes
 

@@ -20,6 +20,7 @@ from ..lines import LineAssembler
 from ..output import RankOutput
 from ..placement import HostShare, place
 from ..remote import ssh
+from ..remote.address import address_in
 from ..remote.connection import Connection
 from ..remote.frames import Frame, Kind, pack_json
 from ..remote.host_job import HostJob
@@ -103,7 +104,7 @@ class OnNodes(RemoteRun):
         """The address at which the others reached this node. Another node's address is known only to itself."""
         if connection is not self._connections[0]:
             return ""
-        return str(self._others[1].link.getsockname()[0]).removeprefix("::ffff:")
+        return address_in(self._others[1].link.getsockname())
 
     def _meeting_for(self, connection: Connection, meeting: dict[str, str]) -> dict[str, str]:
         """Other nodes get only a word, from which they derive the ranks' secret with the job's."""

@@ -157,8 +157,10 @@ def _number(
 
 
 def _where(given: str | None, variables: Mapping[str, str]) -> tuple[str, int]:
-    master = variables.get("PET_MASTER_ADDR"), variables.get("PET_MASTER_PORT")
-    text = given or (f"tcp:{master[0]}:{master[1]}" if all(master) else "")
+    host, port = variables.get("PET_MASTER_ADDR", ""), variables.get("PET_MASTER_PORT")
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    text = given or (f"tcp:{host}:{port}" if host and port else "")
     if not text:
         raise LaunchError(
             "say where the nodes meet: --rendezvous tcp:HOST:PORT, with node 0's host and a free port there"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import LaunchError
-from ..remote.address import bare, is_own, resolve
+from ..remote.address import bare, endpoint_of, is_own, resolve
 from ..strangers import MAX_PENDING
 from ..version import installed_version
 from .doorkeeper import Doorkeeper
@@ -136,7 +136,7 @@ def _listen(nodes: Nodes) -> socket.socket:
         if address:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             listener = socket.create_server(
-                (address, nodes.port), family=family, backlog=MAX_PENDING
+                endpoint_of(address, nodes.port), family=family, backlog=MAX_PENDING
             )
         elif socket.has_dualstack_ipv6():
             listener = socket.create_server(

@@ -15,7 +15,7 @@ from ..errors import LaunchError
 from ..guardian import guard
 from ..job import Job, job_folder
 from ..output import RankOutput, Stream, ended_by, ended_well
-from ..remote.address import bare
+from ..remote.address import address_in, bare
 from ..remote.channel import Channel, LauncherIsGone
 from ..remote.frames import Frame, Kind
 from ..remote.host import HostRun
@@ -144,7 +144,7 @@ def run_node(nodes: Nodes, job: Job, output: RankOutput, grace: float, silence: 
     """
     _end_on_signals()
     link = find_first(nodes, job.ranks)
-    own_address = str(link.getsockname()[0]).removeprefix("::ffff:")
+    own_address = address_in(link.getsockname())
     channel = NodeChannel(link, nodes.timeout + _START)
     try:
         channel.greet()

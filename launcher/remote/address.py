@@ -14,12 +14,15 @@ import struct
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..errors import LaunchError
 
 _SIOCGIFADDR = 0x8915
 # Any port will do: asking the kernel for the route to an address sends nothing.
 _PORT = 9
+# Scopes of addresses in /proc/net/if_inet6.
+_GLOBAL, _LINK_LOCAL = "00", "20"
 # Names looked up concurrently.
 _AT_ONCE = 16
 
@@ -27,6 +30,27 @@ _AT_ONCE = 16
 def bare(host: str) -> str:
     """A host's name, without the brackets of an IPv6 address."""
     return host[1:-1] if host.startswith("[") else host
+
+
+def endpoint_of(address: str, port: int) -> tuple[Any, ...]:
+    """What sockets take for a numeric address. Raises OSError.
+
+    A pair of address and port will not do for a link-local address: Python then drops the interface.
+    """
+    numeric = socket.AI_NUMERICHOST
+    return socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=numeric)[0][4]
+
+
+def address_in(endpoint: Sequence[Any]) -> str:
+    """The address in what sockets report, if it is link-local with the interface's name: `fe80::1%eth0`."""
+    address = str(endpoint[0]).removeprefix("::ffff:")  # IPv4, at a socket for both
+    if len(endpoint) < 4 or not endpoint[3]:
+        return address
+    try:
+        name = socket.if_indextoname(endpoint[3])
+    except OSError:  # it is gone
+        name = str(endpoint[3])
+    return f"{address.partition('%')[0]}%{name}"
 
 
 def machine_identity() -> str:
@@ -48,8 +72,8 @@ def resolve(host: str) -> str | None:
         found = socket.getaddrinfo(bare(host), None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):  # UnicodeError for an invalid name
         return None
-    addresses = [str(entry[4][0]) for entry in found]
-    return next((address for address in addresses if not _is_loopback(address)), None)
+    addresses = [address_in(entry[4]) for entry in found]
+    return next((address for address in addresses if not is_loopback(address)), None)
 
 
 async def resolve_all(hosts: Iterable[str]) -> dict[str, str | None]:
@@ -84,15 +108,17 @@ async def resolve_all(hosts: Iterable[str]) -> dict[str, str | None]:
 
 
 def ssh_connection() -> Sequence[str]:
-    """The two addresses of the ssh connection that started this process: the launcher's and this host's."""
+    """The two addresses of the ssh connection that started this process: the launcher's and this host's; or ""."""
     words = os.environ.get("SSH_CONNECTION", "").split()
-    return (words[0], words[2]) if len(words) == 4 else ("", "")
+    if len(words) != 4 or "UNKNOWN" in words:  # from a daemon whose own streams are pipes
+        return "", ""
+    return words[0], words[2]
 
 
 def towards(address: str) -> str | None:
     """This host's own address on the route to another address."""
     own = _source_towards(address)
-    return None if own is None or _is_loopback(own) else own
+    return None if own is None or is_loopback(own) else own
 
 
 def interface_address(interface: str) -> str:
@@ -104,7 +130,7 @@ def interface_address(interface: str) -> str:
         return found
     try:
         for entry in socket.getaddrinfo(bare(interface), None, type=socket.SOCK_STREAM):
-            address = str(entry[4][0])
+            address = address_in(entry[4])
             if is_own(address):
                 return address
     except OSError:
@@ -125,7 +151,7 @@ def listen(address: str) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         try:
-            listener.bind((address, 0))
+            listener.bind(endpoint_of(address, 0))
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
@@ -146,14 +172,18 @@ def _source_towards(address: str) -> str | None:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, _PORT))
-            return str(probe.getsockname()[0])
+            probe.connect(endpoint_of(address, _PORT))
+            return address_in(probe.getsockname())
     except OSError:
         return None
 
 
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+def is_loopback(address: str) -> bool:
+    """Whether this is an address that means, on every host, the host itself."""
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:  # "", or what another host has called its address
+        return False
 
 
 def _ipv4_of(interface: str) -> str | None:
@@ -167,13 +197,15 @@ def _ipv4_of(interface: str) -> str | None:
 
 
 def _ipv6_of(interface: str) -> str | None:
-    """Skips link-local addresses, which other hosts cannot use without an interface name."""
+    """A link-local address only if there is no other: other hosts can use it only through an interface of that name."""
     try:
         lines = Path("/proc/net/if_inet6").read_text().splitlines()
     except OSError:
         return None
+    found: dict[str, str] = {}
     for line in lines:
         digits, _, _, scope, _, name = line.split()
-        if name == interface and scope == "00":
-            return str(ipaddress.IPv6Address(int(digits, 16)))
-    return None
+        if name == interface:
+            found.setdefault(scope, str(ipaddress.IPv6Address(int(digits, 16))))
+    link_local = f"{found[_LINK_LOCAL]}%{interface}" if _LINK_LOCAL in found else None
+    return found.get(_GLOBAL, link_local)

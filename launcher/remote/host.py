@@ -86,7 +86,8 @@ class HostRun:
         self._beat(supervisor)
         on_session = self._sessions.accept if self._job.most else self._endings.accept
         say = supervisor.until_ending(self._say)
-        async with arrivals.ArrivalSocket(self._tell_arrival, say, on_session) as socket:
+        most = max(len(self._job.identities), self._job.most)
+        async with arrivals.ArrivalSocket(self._tell_arrival, say, on_session, most) as socket:
             with contextlib.ExitStack() as closing:
                 if self._prepared.listener is not None:
                     self._store = self._open_store(self._prepared.listener, say)
@@ -153,8 +154,9 @@ class HostRun:
             socket.catch_up()  # it may have reported something just before
             child = self._children.pop(rank)
             process_id = child.process.pid
-            self._endings.note(process_id, Failure(rank, status, gethostname()))
-            self._tell(Kind.EXIT, f"{status} {process_id}".encode(), rank)
+            how = Failure(rank, status, gethostname(), cause=child.cause)
+            self._endings.note(process_id, how)
+            self._tell(Kind.EXIT, f"{status} {process_id} {child.cause}".encode(), rank)
             if status != 0 and self._recovers and not supervisor.ending:
                 child.end_rest(self._job.grace)  # now, since the job may go on
 

@@ -25,6 +25,7 @@ from .frames import Frame, Kind
 from .host import BEATS_IN_SILENCE
 from .host_job import HostJob
 from .rank_input import PipedInput
+from .reached_at import address_of
 from .session_relay import EndingsForHost
 
 _STREAMS: dict[Kind, Stream] = {Kind.OUT: "stdout", Kind.ERR: "stderr"}
@@ -246,25 +247,8 @@ class RemoteRun(BuiltinRun):
                 )
 
     def _address_of(self, connection: Connection) -> str:
-        """The address at which other hosts reach a host, if known."""
-        if not connection.share.host.is_local:
-            return self._addresses.get(connection.name) or connection.facts.get("own_address", "")
-        others = (other for other in self._connections if other is not connection)
-        return next(filter(None, map(self._as_seen_by, others)), "") or self._on_the_way()
-
-    def _on_the_way(self) -> str:
-        """This host's address on the route to a host that may join."""
-        for host in self._job.hosts:
-            found = None if host.is_local else self._addresses.get(host.name)
-            if own := address.towards(found) if found else None:
-                return own
-        return ""
-
-    def _as_seen_by(self, connection: Connection) -> str | None:
-        """This host's address on the route to another host."""
-        found = self._addresses.get(connection.name)
-        own = address.towards(found) if found else None
-        return own or connection.facts.get("launcher_address")
+        """The address at which other hosts reach a host, if known; a loopback address if there is no other host."""
+        return address_of(connection, self._connections, self._job.hosts, self._addresses)
 
     @property
     def _interface(self) -> str:
@@ -333,9 +317,10 @@ class RemoteRun(BuiltinRun):
             self._output.write(frame.rank, _STREAMS[frame.kind], frame.payload)
         elif frame.kind == Kind.EXIT:
             host = connection.facts.get("host", connection.name)
-            status, process_id = map(int, frame.payload.split())
-            how = Failure(frame.rank, status, host)
-            self._endings.note(process_id, how)
+            status, process_id, cause = frame.payload.split(b" ", 2)
+            words = cause.decode(errors="replace")
+            how = Failure(frame.rank, int(status), host, cause=words)
+            self._endings.note(int(process_id), how)
             self._rank_has_ended(supervisor, come, how)
             self._tell_store(how)
             self._note_gone(frame.rank)

@@ -33,7 +33,10 @@ def listen(interface: str = "") -> tuple[socket.socket, str]:
     Raises ``OSError`` or :class:`rueda.InitializationError` if this host has no interface to listen on.
     """
     host = _native.own_address(interface or os.environ.get("RUEDA_INTERFACE", ""))
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, 0), family=family, backlog=socket.SOMAXCONN)
+    # Not (host, 0), with which Python drops the interface of a link-local address.
+    family, _, _, _, where = socket.getaddrinfo(
+        host, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+    )[0]
+    listener = socket.create_server(where, family=family, backlog=socket.SOMAXCONN)
     port = listener.getsockname()[1]
     return listener, f"tcp:[{host}]:{port}" if family == socket.AF_INET6 else f"tcp:{host}:{port}"

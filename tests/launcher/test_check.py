@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from rueda.launcher.check.report import Report, make_report
 from rueda.launcher.check.row import Row
+from rueda.launcher.check.shared_object import probe
 from rueda.launcher.cli import build
 from rueda.launcher.native import Native
 from rueda_command import LAUNCHER, launcher_environment, run_rueda
@@ -158,3 +160,35 @@ def test_flags_that_mean_nothing_together(rueda: Rueda, flags: list[str], words:
     ran = rueda("check", *flags)
     assert ran.code == 2
     assert words in ran.err
+
+
+def test_what_a_loaded_library_prints_is_no_part_of_the_answer() -> None:
+    chatter = "import os; os.write(1, b'[1700] UCX WARN \\xff\\n'); os.write(2, b'\\xff\\n')\n"
+    assert probe(f"{chatter}answer([5, 'a'])\nprint('bye')") == [5, "a"]
+    with pytest.raises(OSError, match=r"^the last line$"):
+        probe(f"{chatter}raise SystemExit('the last line')")
+
+
+def test_a_library_that_ends_the_process_gives_no_answer() -> None:
+    with pytest.raises(OSError, match=r"^loading it ended the process early$"):
+        probe("os._exit(0)")
+
+
+def test_a_process_that_a_loaded_library_leaves_behind_is_not_waited_for(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    # It keeps the pipe of the answer, as a fork without exec does, and none of the standard streams.
+    script = f"""
+import signal
+if os.fork() == 0:
+    os.closerange(0, 3)
+    with open({str(left)!r}, "w") as file:
+        file.write(str(os.getpid()))
+    signal.pause()
+while not os.path.exists({str(left)!r}) or not open({str(left)!r}).read():
+    pass
+answer(1)
+"""
+    try:
+        assert probe(script) == 1
+    finally:
+        os.kill(int(left.read_text()), signal.SIGKILL)

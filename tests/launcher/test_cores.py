@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,18 @@ def test_a_quota_counts_where_it_is_less(
     monkeypatch.setattr(cores, "usable_cores", lambda: 96)
     monkeypatch.setattr(cores, "cpu_quota", lambda: quota)
     assert cores_within_quota() == expected
+
+
+def test_without_an_answer_about_affinity_all_processors_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forbidden(_: int) -> set[int]:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_getaffinity", forbidden)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert cores.usable_cpus() == 6
+    assert cores.usable_cores(Path("/no/such/folder")) == 6
 
 
 def test_ranks_share_the_quota_of_their_container(

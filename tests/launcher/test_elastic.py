@@ -66,6 +66,19 @@ def elastic(rueda: Rueda, tmp_path: Path) -> Iterator[Elastic]:
         assert has_ended(int(file.read_text())), file.name
 
 
+# For programs: the process loses its processor for a while, just after it has connected to the launcher.
+SLOW_TO_SAY_HELLO = """
+import socket
+connect = socket.socket.connect
+def slow(end, address):
+    connect(end, address)
+    if str(address).startswith("\\0rueda-launcher-"):
+        time.sleep(0.6)
+if number in WHO:
+    socket.socket.connect = slow
+"""
+
+
 DISCOVERING = ("--host-discovery-script", "./hosts.sh")
 
 
@@ -88,6 +101,23 @@ def discover_slots(folder: Path, count: str) -> None:
     """Writes a script that names as many slots of this host as file `slots`, first ``count``."""
     discover(folder, "echo localhost:$(cat slots)\n")
     (folder / "slots").write_text(count)
+
+
+@pytest.mark.parametrize("who", [{0}, {2}])
+def test_a_process_that_says_hello_late_takes_part(elastic: Elastic, who: set[int]) -> None:
+    ran = elastic(
+        SLOW_TO_SAY_HELLO.replace("WHO", str(who))
+        + """
+def in_step(step):
+    if number == 1 and step == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+def is_enough(sizes): return sizes[-2:] == [1, 2]
+""",
+        "-np", "2", "--min-np", "1", "--max-np", "2", "--blacklist-cooldown-range", "0", "1",
+    )  # fmt: skip
+    assert ran.code == 0, ran.out + ran.err
+    assert "rejected" not in ran.err, ran.err
+    assert re.search(r"\[2\]<stdout>: was of 2$", ran.out, re.M), ran.out + ran.err
 
 
 def test_a_lost_rank_is_replaced(elastic: Elastic) -> None:

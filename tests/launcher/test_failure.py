@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from rueda.launcher.failure import Failure, FailureWatch
 
 TRACEBACK = [
@@ -94,6 +95,53 @@ def test_who_lost_its_peer_is_not_blamed() -> None:
 def test_where_all_are_consequences_the_first_is_named() -> None:
     seen = watch(rank1=[*TRACEBACK, "rueda.PeerLostError: rank 2 is gone"])
     assert seen.first_cause([Failure(1, 1)]).rank == 1
+
+
+REFUSED = "cannot connect to unix:@rueda-fa3e: Connection refused"
+THREADS = "cannot start a thread: Resource temporarily unavailable"
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        f"cannot reach rank 1: {REFUSED}",
+        "cannot reach rank 1: connection broken: Connection reset by peer",
+        f"rank 1: {THREADS}",
+        "rank 1 ended before the world was formed: exit code 1",
+        "rank 0 on vm: rank 1 ended before the world was formed: exit code 1",
+    ],
+)
+def test_who_met_no_rank_because_it_failed_is_not_blamed(echo: str) -> None:
+    echoed = [*TRACEBACK, f"rueda.errors.InitializationError: {echo}"]
+    own = [*TRACEBACK, f"rueda.errors.InitializationError: {THREADS}"]
+    seen = watch(rank0=echoed, rank1=own)
+    assert seen.first_cause([Failure(0, 1), Failure(1, 1)]).rank == 1
+    # As long as rank 1 has not failed, nothing else is known.
+    assert seen.first_cause([Failure(0, 1)]).rank == 0
+    assert not seen.is_consequence(0)
+    # It need not print anything.
+    assert watch(rank0=echoed).first_cause([Failure(0, 1), Failure(1, -9)]).rank == 1
+    # What was printed before does not explain why rank 0 was killed.
+    assert seen.first_cause([Failure(0, -9), Failure(1, 1)]).rank == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "rueda.errors.InitializationError: cannot reach rank 1: No route to host",
+        "rueda.errors.InitializationError: rank 0: cannot start a thread",
+        "ValueError: rank 1: bad batch",
+    ],
+)
+def test_other_errors_that_name_a_rank_are_causes(error: str) -> None:
+    seen = watch(rank0=[*TRACEBACK, error])
+    assert seen.first_cause([Failure(0, 1), Failure(1, 1)]).rank == 0
+
+
+def test_where_two_ranks_name_each_other_the_first_to_fail_is_named() -> None:
+    told = "rueda.errors.InitializationError: cannot reach rank {}: " + REFUSED
+    seen = watch(rank0=[*TRACEBACK, told.format(1)], rank1=[*TRACEBACK, told.format(0)])
+    assert seen.first_cause([Failure(1, 1), Failure(0, 1)]).rank == 1
 
 
 LOST = "rueda.errors.PeerLostError: 'x' cannot complete: rank 1 (vm, pid 7) failed: sys.exit(3)"

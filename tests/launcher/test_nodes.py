@@ -68,6 +68,10 @@ def test_a_trainjob_tells_where_to_meet() -> None:
     nodes = nodes_of({**NOTHING, "nodes": 2}, {**SECRET, **pet})
     assert nodes is not None
     assert nodes.where == "tcp:a-0.a:29400"
+    for address in ("fd00::1", "[fd00::1]"):
+        nodes = nodes_of({**NOTHING, "nodes": 2}, {**SECRET, **pet, "PET_MASTER_ADDR": address})
+        assert nodes is not None
+        assert nodes.where == "tcp:[fd00::1]:29400"
 
 
 def test_variables_alone_make_no_job_of_several_nodes() -> None:

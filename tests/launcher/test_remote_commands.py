@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -21,15 +22,18 @@ from rueda.launcher.output import RankOutput
 from rueda.launcher.placement import place
 from rueda.launcher.remote.address import (
     interface_address,
+    is_loopback,
     is_own,
     listen,
     rendezvous_at,
     resolve,
+    ssh_connection,
     towards,
 )
 from rueda.launcher.remote.host_job import HostJob, prepare
 from rueda.launcher.remote.run import Reach, RemoteRun
 from rueda.launcher.remote.ssh import agent_words, command_line, command_there, why_not_reached
+from rueda_command import launcher_environment
 
 FAR = ["-H", "far-away-1:1,far-away-2:1"]
 
@@ -224,6 +228,29 @@ def test_addresses_of_this_host() -> None:
             interface_address(name)
 
 
+@pytest.mark.parametrize(
+    ("told", "addresses"),
+    [
+        ("10.0.0.1 5 10.0.0.2 22", ("10.0.0.1", "10.0.0.2")),
+        ("UNKNOWN 65535 UNKNOWN 65535", ("", "")),
+        ("", ("", "")),
+    ],
+)
+def test_the_addresses_of_an_ssh_connection(
+    monkeypatch: pytest.MonkeyPatch, told: str, addresses: tuple[str, str]
+) -> None:
+    monkeypatch.setenv("SSH_CONNECTION", told)
+    assert ssh_connection() == addresses
+
+
+@pytest.mark.parametrize(
+    ("address", "means_itself"),
+    [("127.0.1.1", True), ("::1", True), ("10.0.0.1", False), ("", False), ("gateway", False)],
+)
+def test_which_addresses_mean_each_host_itself(address: str, means_itself: bool) -> None:
+    assert is_loopback(address) is means_itself
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "203.0.113.1"])
 def test_a_listener_is_open_at_once(address: str) -> None:
     with listen(address) as listener:
@@ -231,3 +258,52 @@ def test_a_listener_is_open_at_once(address: str) -> None:
         own = address if address != "203.0.113.1" else "127.0.0.1"  # else all addresses
         socket.create_connection((own, port), timeout=5).close()
         assert rendezvous_at(address, port) in (f"tcp:{address}:{port}", f"tcp:[{address}]:{port}")
+
+
+# On a host whose only interface, apart from the loopback, has no other address.
+LINK_LOCAL = """
+import socket
+from rueda.launcher.errors import LaunchError
+from rueda.launcher.remote.address import (
+    address_in, interface_address, is_own, listen, rendezvous_at, resolve, towards
+)
+own = "fe80::1:2%short"
+assert interface_address("short") == own
+assert interface_address(own) == own
+assert resolve(f"[{own}]") == own
+assert towards("fe80::7%short") == own
+assert is_own(own) and not is_own("fe80::7%short") and not is_own("fe80::1:2%none")
+with listen(own) as listener:
+    port = listener.getsockname()[1]
+    with socket.create_connection((own, port), timeout=5) as link:
+        assert address_in(link.getsockname()) == own
+assert rendezvous_at(own, port) == f"tcp:[{own}]:{port}"
+try:
+    listen("fe80::1:2%none")
+except LaunchError as error:
+    assert str(error).startswith("cannot listen at fe80::1:2%none: "), error
+else:
+    raise AssertionError
+"""
+
+
+def test_a_link_local_address_has_the_name_of_its_interface() -> None:
+    made = (
+        "mount -t sysfs sysfs /sys && ip link set lo up && "
+        "ip link add short type veth peer name other && ip link set other up && "
+        "ip link set short addrgenmode none up && ip -6 addr add fe80::1:2/64 dev short nodad"
+    )
+    alone = ["unshare", "--net", "--mount", "sh", "-c"]
+    try:
+        ran = subprocess.run(
+            [*alone, made], capture_output=True, text=True, timeout=60, check=False
+        )
+    except OSError as error:
+        pytest.skip(f"no interface can be made: {error}")
+    if ran.returncode != 0:
+        pytest.skip(f"no interface can be made: {ran.stderr}")
+    ran = subprocess.run(
+        [*alone, f'{made} && exec "$@"', "sh", sys.executable, "-c", LINK_LOCAL],
+        env=launcher_environment(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr

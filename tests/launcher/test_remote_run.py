@@ -17,6 +17,9 @@ from rueda.launcher.failure import Failure
 from rueda.launcher.hosts import Host
 from rueda.launcher.job import Job
 from rueda.launcher.output import RankOutput
+from rueda.launcher.remote.address import machine_identity
+from rueda.launcher.remote.connection import Connection
+from rueda.launcher.remote.reached_at import address_of
 from rueda.launcher.remote.run import Reach, RemoteRun
 
 
@@ -127,3 +130,62 @@ def test_the_ranks_of_a_machine_with_two_names_share_its_cores(
     assert [part.cores_for for part in parts] == shared
     names = [each["RUEDA_LOCAL_RANK"] for part in parts for each in part.identities]
     assert names == ["0", "1", "0", "2"]
+
+
+HERE = {"machine": machine_identity()}
+THERE = {"machine": "another"}
+SSH_TO_ITSELF = {"launcher_address": "127.0.0.1", "own_address": "127.0.1.1"}
+SSH_TO_B = {"launcher_address": "10.0.0.1", "own_address": "10.0.0.2"}
+# The user has logged in to the launcher's host from elsewhere.
+LOGIN = {"launcher_address": "192.0.2.1", "own_address": "192.0.2.2"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "named", "addresses"),
+    [
+        ({"a": HERE | SSH_TO_ITSELF, "b": THERE | SSH_TO_B}, {}, ["10.0.0.1", "10.0.0.2"]),
+        ({"b": THERE | SSH_TO_B, "a": HERE | SSH_TO_ITSELF}, {}, ["10.0.0.2", "10.0.0.1"]),
+        ({"localhost": HERE | LOGIN, "b": THERE | SSH_TO_B}, {}, ["10.0.0.1", "10.0.0.2"]),
+        (
+            {"localhost": HERE | LOGIN, "a": HERE | SSH_TO_ITSELF, "b": THERE | SSH_TO_B},
+            {},
+            ["10.0.0.1", "10.0.0.1", "10.0.0.2"],
+        ),
+        # The user's choice of a name comes first.
+        (
+            {"a": HERE | SSH_TO_ITSELF, "b": THERE | SSH_TO_B},
+            {"a": "10.1.0.1", "b": None},
+            ["10.1.0.1", "10.0.0.2"],
+        ),
+        # Another host whose daemon sees a connection from its own host, as behind a gateway.
+        ({"localhost": HERE, "b": THERE | SSH_TO_ITSELF}, {}, ["", ""]),
+        # No other host.
+        ({"a": HERE | SSH_TO_ITSELF}, {}, ["127.0.1.1"]),
+        ({"b": THERE | SSH_TO_ITSELF}, {}, ["127.0.1.1"]),
+        ({"b": SSH_TO_ITSELF}, {}, ["127.0.1.1"]),
+        ({"localhost": HERE | LOGIN, "a": HERE | SSH_TO_ITSELF}, {}, ["127.0.0.1", "127.0.1.1"]),
+        # What cannot be known is not taken for the same.
+        ({"a": SSH_TO_ITSELF, "b": SSH_TO_ITSELF}, {}, ["", ""]),
+    ],
+)
+def test_the_address_at_which_the_others_reach_a_host(
+    facts: dict[str, dict[str, str]], named: dict[str, str | None], addresses: list[str]
+) -> None:
+    hosts = [Host(name, 1) for name in facts]
+    connections = [connection_to(host, facts[host.name]) for host in hosts]
+    assert [address_of(each, connections, hosts, named) for each in connections] == addresses
+
+
+def connection_to(host: Host, facts: dict[str, str]) -> Connection:
+    share = SimpleNamespace(host=host)
+    return cast(Connection, SimpleNamespace(name=host.name, share=share, facts=facts))
+
+
+@pytest.mark.parametrize(("later", "address"), [([], "127.0.1.1"), ([Host("b", 1)], "")])
+def test_hosts_that_may_join_need_another_address_than_the_loopback(
+    later: list[Host], address: str
+) -> None:
+    run = run_on(Host("a", 4), *later, elastic=Elastic(Limits(1, 8), None, None, 1.0))
+    run._connections = [connection_to(Host("a", 4), HERE | SSH_TO_ITSELF)]
+    run._machines = {"a": HERE["machine"]}
+    assert run._address_of(run._connections[0]) == address

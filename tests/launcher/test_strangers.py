@@ -16,7 +16,7 @@ from rueda.launcher.arrivals import ArrivalSocket, LocalArrivals
 from rueda.launcher.builtin import new_rendezvous
 from rueda.launcher.store import server
 from rueda.launcher.store.server import Store, open_local
-from rueda.launcher.strangers import MAX_ACCEPTED_AT_ONCE, LimitedSay
+from rueda.launcher.strangers import MAX_ACCEPTED_AT_ONCE, MAX_PENDING, LimitedSay
 
 # Long enough for a loaded machine; only guards against hangs.
 WITHIN = 60.0
@@ -186,13 +186,125 @@ def test_those_of_other_users_are_counted(
     asyncio.run(scene())
 
 
-def test_who_says_nothing_to_the_launcher_is_said() -> None:
+class Rank:
+    """A rank that has connected to the launcher, and may say something later."""
+
+    def __init__(self, callers: contextlib.ExitStack, address: str) -> None:
+        self._end = callers.enter_context(socket.socket(socket.AF_UNIX))
+        self._end.connect(address.replace("@", "\0", 1))
+        self._end.setblocking(False)
+
+    def say(self, words: bytes) -> None:
+        self._end.sendall(words)
+
+    @property
+    def is_rejected(self) -> bool:
+        try:
+            return self._end.recv(1) == b""
+        except BlockingIOError:
+            return False
+
+
+async def until_heard(heard: list[bytes], callers: contextlib.ExitStack, address: str) -> None:
+    """Returns once the launcher has listened to all who came before."""
+    heard.clear()
+    call(callers, address, b"others")
+    await until(lambda: heard == [b"others"])
+
+
+def test_who_says_nothing_for_long_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "_SILENCE", 0.01)
+
     async def scene() -> None:
-        with at_arrivals() as door:
-            silent = door.callers.enter_context(socket.socket(socket.AF_UNIX))
-            silent.connect(door.address.replace("@", "\0", 1))
-            await until(lambda: bool(door.said))
-            assert door.said == ["the launcher's socket: rejected a connection that said nothing"]
+        said: list[str] = []
+        with contextlib.ExitStack() as callers:
+            async with ArrivalSocket(lambda _: None, said.append) as door:
+                silent = Rank(callers, door.address)
+                await until(lambda: silent.is_rejected)
+        assert said == [
+            "the launcher's socket: rejected a connection that said nothing for too long"
+        ]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("words", [b"waiting 0 2", b'{"hello": 0}\n'])
+def test_a_rank_that_speaks_late_is_heard_and_keeps_nobody_waiting(words: bytes) -> None:
+    async def scene() -> None:
+        heard: list[bytes] = []
+        said: list[str] = []
+        sessions = contextlib.ExitStack()
+
+        def on_session(connection: socket.socket, begin: bytes) -> None:
+            sessions.enter_context(connection)
+            heard.append(begin)
+
+        with contextlib.ExitStack() as callers, sessions:
+            async with ArrivalSocket(heard.append, said.append, on_session) as door:
+                late = Rank(callers, door.address)
+                await until_heard(heard, callers, door.address)
+                late.say(words)
+                await until(lambda: heard == [b"others", words])
+        assert said == []
+
+    asyncio.run(scene())
+
+
+def test_who_ends_before_it_says_something_is_not_said() -> None:
+    async def scene() -> None:
+        said: list[str] = []
+        heard: list[bytes] = []
+        with contextlib.ExitStack() as callers:
+            async with ArrivalSocket(heard.append, said.append) as door:
+                with contextlib.ExitStack() as brief:
+                    Rank(brief, door.address)
+                    await until_heard(heard, callers, door.address)
+                await until(lambda: not door._pending)
+        assert (heard, said) == ([b"others"], [])
+
+    asyncio.run(scene())
+
+
+def test_the_oldest_of_too_many_who_say_nothing_makes_room() -> None:
+    expected = 2
+
+    async def scene() -> None:
+        said: list[str] = []
+        heard: list[bytes] = []
+        with contextlib.ExitStack() as callers:
+            async with ArrivalSocket(heard.append, said.append, expected=expected) as door:
+                ranks = [Rank(callers, door.address) for _ in range(MAX_PENDING + expected + 1)]
+                await until_heard(heard, callers, door.address)
+                assert said == [
+                    "the launcher's socket: rejected a connection that had to make room for others"
+                ]
+                first, second, *others = ranks
+                assert first.is_rejected
+                assert not any(rank.is_rejected for rank in (second, *others))
+                second.say(b"late")
+                others.append(Rank(callers, door.address))
+                door._acceptor.accept()  # before the loop notices what the second has said
+                assert heard == [b"others", b"late"]
+                assert not any(rank.is_rejected for rank in others)
+            assert all(rank.is_rejected for rank in others)  # the launcher has ended
+
+    asyncio.run(scene())
+
+
+def test_one_who_says_nothing_makes_room_if_descriptors_are_short(
+    accepting: Accepting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "BACK_OFF", 0.01)
+
+    async def scene() -> None:
+        heard: list[bytes] = []
+        with contextlib.ExitStack() as callers:
+            async with ArrivalSocket(heard.append, lambda _: None) as door:
+                silent = Rank(callers, door.address)
+                await until_heard(heard, callers, door.address)
+                accepting.refusals = 1
+                await until_heard(heard, callers, door.address)
+                assert silent.is_rejected
 
     asyncio.run(scene())
 
@@ -210,6 +322,22 @@ def test_what_a_rank_has_said_before_it_ended_counts_behind_however_many_strange
                 come.leave(0)
         assert told == []
         assert come.has_come(0)
+
+    asyncio.run(scene())
+
+
+def test_what_a_rank_has_said_late_counts_when_it_ends() -> None:
+    async def scene() -> None:
+        told: list[str] = []
+        come = LocalArrivals(2, told.append, lambda _: None)
+        with contextlib.ExitStack() as callers:
+            async with come:
+                late = Rank(callers, come.address)
+                assert come._socket.catch_up()
+                come.take(b"waiting 1 2")
+                late.say(b"met 0 2")
+                come.leave(0)
+        assert told == []
 
     asyncio.run(scene())
 

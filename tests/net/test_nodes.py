@@ -6,10 +6,12 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from rueda_command import launcher_environment
 
 from .pods import PORT, Pods, Process
 
@@ -171,3 +173,55 @@ def test_a_port_that_is_taken(pods: Pods) -> None:
         stranger.kill()
         stranger.communicate()
     assert f"port {PORT}: Address already in use; name another port" in err
+
+
+def link_local(pods: Pods, host: str) -> str:
+    """Its address on the first link that only hosts on that link can use."""
+    asked = ["ip", "-6", "-j", "addr", "show", "dev", "eth0"]
+    deadline = time.monotonic() + 30
+    while True:
+        for entry in json.loads(pods.lab.run(host, *asked).stdout)[0]["addr_info"]:
+            if entry["scope"] == "link" and not entry.get("tentative"):  # else it is not usable yet
+                return f"{entry['local']}%eth0"
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_nodes_meet_at_a_link_local_address(pods: Pods) -> None:
+    link_local(pods, "h1")
+    where = f"tcp:[{link_local(pods, 'h0')}]:{PORT}"
+    written = end(pods.all(2, "--rendezvous", where), 0)
+    assert [err for _, err in written] == ["", ""]
+    assert [len(out.splitlines()) for out, _ in written] == [2, 2]
+
+
+def test_ranks_meet_at_a_link_local_address_that_they_are_told(pods: Pods, tmp_path: Path) -> None:
+    program = """
+import os, pathlib, sys, time, rueda
+rank, file = int(sys.argv[1]), pathlib.Path("address")
+if rank == 0:
+    part = file.with_suffix(".part")
+    part.write_text(rueda.rendezvous.open(2, sys.argv[2]))
+    part.rename(file)
+deadline = time.monotonic() + 60
+while not file.exists():
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+with rueda.world(rank, 2, file.read_text()):
+    assert rueda.cross_size() == 2
+    rueda.barrier()
+"""
+    own = link_local(pods, "h0")
+    link_local(pods, "h1")
+    started = [
+        pods.lab.start(
+            f"h{rank}", sys.executable, "-c", program, str(rank), own, env=launcher_environment(),
+            cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        end(started, 0)
+    finally:
+        for process in started:
+            process.kill()

@@ -115,7 +115,9 @@ def _come_again(here: Attendance, offers: _Offers) -> None:
             return
         time.sleep(_LOOK)
     if here.reconnection is None:
-        raise InitializationError("the launcher has ended before this process could join")
+        raise InitializationError(
+            "the launcher has ended, or has closed its connection to this process, before it could join"
+        )
     raise InitializationError(
         "the reception could not be reached again, or refused this process, before it could join"
     )

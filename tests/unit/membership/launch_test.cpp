@@ -442,12 +442,16 @@ TEST_CASE("ranks on several hosts without a secret are refused, with how to give
 TEST_CASE("MASTER_ADDR leads the tasks of a step where the first node's name does not") {
   CHECK(meeting_across(with(step_of_nodes(), "MASTER_ADDR", "10.0.0.7"))
             .address.starts_with("tcp:10.0.0.7:"));
+  for (const char* host : {"fd13::1", "[fd13::1]"}) {
+    CHECK(meeting_across(with(step_of_nodes(), "MASTER_ADDR", host))
+              .address.starts_with("tcp:[fd13::1]:"));
+  }
   CHECK(meeting_across(with(step_of_nodes(), "MASTER_ADDR", "localhost"))
             .address.starts_with("tcp:h0:"));
 }
 
 TEST_CASE("ranks whose master is a loopback are on one host") {
-  for (const char* host : {"localhost", "127.0.0.1", "::1"}) {
+  for (const char* host : {"localhost", "127.0.0.1", "::1", "[::1]"}) {
     for (const Variables& variables : {agents(), bare()}) {
       const Launch launch =
           meeting_across(with(with(variables, "MASTER_ADDR", host), "RUEDA_SECRET", ""));

@@ -41,12 +41,13 @@ class Desk:
     """The caller's side, a context manager: listens on a free port of ``address`` within its block."""
 
     def __init__(self, address: str, content: bytes) -> None:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._key = secrets.token_bytes(32)
         self._content = content
         self._outcomes: dict[int, bytes] = {}
         try:
-            self._listener = socket.create_server((address, 0), family=family, backlog=512)
+            # Not (address, 0), with which Python drops the interface of a link-local address.
+            family, _, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+            self._listener = socket.create_server(where, family=family, backlog=512)
         except OSError as error:
             raise InitializationError(
                 f"horovod.run() cannot listen at {address}: {error.strerror}"
