@@ -20,6 +20,7 @@
 #include "api/start_runtime.h"
 #include "api/succession.h"
 #include "coordinator/inherited_sets.h"
+#include "core/deferred_release.h"
 #include "core/interruption.h"
 #include "core/log.h"
 #include "core/strings.h"
@@ -44,6 +45,7 @@ struct Process {
   std::shared_ptr<Runtime> runtime;
   // Under `life`.
   std::unique_ptr<Succession> succession;        // with recovery
+  DeferredRelease left;                          // the world that recover() has left
   std::uint64_t epoch = 0;                       // of the world; higher than that of any before
   std::map<std::string, std::string> overrides;  // what init() was given
   std::string folder;                            // what relative paths in options are relative to
@@ -134,6 +136,7 @@ T value_or_throw(Expected<T> expected) {
 void end_succession() {
   process().watched_succession = nullptr;
   process().succession.reset();
+  process().left.finish();
 }
 
 // Empty if it has been removed: relative paths then remain relative.
@@ -340,7 +343,7 @@ Recovery recover(double timeout, bool break_whole) {
   Process& state = process();
   if (state.forked) throw_forked();
   const Life life;
-  const auto broken = current_runtime();
+  auto broken = current_runtime();
   if (!state.succession) {
     throw UnsupportedError(
         "recover() needs a world of several ranks that was formed with the option recovery=on");
@@ -375,6 +378,7 @@ Recovery recover(double timeout, bool break_whole) {
     if (lost.rank == cause.peer()) lost.cause = cause.to_string();
   }
   next.recovery.interrupted = broken->epoch().sets().interrupted();
+  state.left.take(std::move(broken));
   return std::move(next.recovery);
 }
 

@@ -1,7 +1,8 @@
 """How processes of the job ended, as reported by the launcher.
 
 Only the parent of a process learns its exit code or the signal that ended it. ``rueda run`` reports it to any rank on
-any host that asks; ranks ask once they have lost a rank. What the launcher has not noticed yet, it reports later.
+any host that asks. Ranks of a job that may recover ask in ``init()``, others once they have lost a rank. What the
+launcher has not noticed yet, it reports later.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Endings:
         self._known: dict[tuple[str, int], Ending] = {}
 
     def ask(self) -> None:
-        """Asks the launcher, if there is one on this host; does not wait for the answer."""
+        """Asks the launcher, if there is one on this host; does not wait for the answer. Once is enough."""
+        self._listen()  # a launcher that had much to tell meanwhile has closed a session that nobody read
         if self._process == os.getpid() and (self._session is None or self._session.is_open):
             return
         self._process = os.getpid()

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from rueda import _native, attendance, rendezvous
 from rueda.arguments import RANK_BITS, fits, shown
+from rueda.endings import endings
 from rueda.errors import InvalidArgumentError, PeerLostError, ShutdownError
 from rueda.handles import release_completed
 from rueda.process_sets import (
@@ -112,6 +113,8 @@ def init(
         _native.init(given)
     if is_new and _native.size() > 1:
         start_telling()
+        if _native.options()["recovery"] == "on":
+            endings.ask()  # now: once a rank is lost, its survivors need the processor
     _worlds += is_new
     _first = _worlds if is_new else _first
     _owner = os.getpid()

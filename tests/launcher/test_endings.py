@@ -15,6 +15,7 @@ pytest.importorskip("rueda._native")
 PROGRAM = """
 import numpy as np
 import rueda
+from rueda.endings import endings
 
 def told(lost):
     # The launcher hears of it a moment later than the others do, at times.
@@ -41,11 +42,14 @@ def go_on():
     return rueda.recover()
 
 rueda.init()
+asked = endings._session  # now, since survivors have more urgent things to do
+assert asked is not None and asked.is_open
 total = rueda.allreduce(np.ones(3), op=rueda.Sum, name="first")
 if rank == 1:
     wait_for("open", 3)  # for all of them to have something to be interrupted in
     os.kill(os.getpid(), signal.SIGKILL)
 recovery = go_on()
+assert endings._session is asked
 lost = told(recovery.details[1])
 assert lost.rank == 1 and lost.cause == recovery.lost[1]
 assert lost.host in lost.cause and str(lost.process_id) in lost.cause

@@ -53,6 +53,24 @@ def test_what_is_told_sooner_and_later_is_known(launcher: socket.socket) -> None
     assert endings.of("host", 7) is not None  # after the launcher has gone
 
 
+def test_who_has_not_listened_for_long_asks_again(launcher: socket.socket) -> None:
+    """The launcher closes the session of a rank that does not read what it is told."""
+    endings = Endings()
+    endings.ask()
+    connection, _ = launcher.accept()
+    with connection:
+        told = {"host": "host", "pid": 7, "status": 3, "how": "exit code 3"}
+        connection.sendall(json.dumps({"ended": [told]}).encode() + b"\n")
+    endings.ask()
+    again, _ = launcher.accept()
+    with again:
+        assert json.loads(again.recv(1000)) == {"endings": True}
+        assert endings.of("host", 7) == Ending(3, "exit code 3")
+        told = {"host": "host", "pid": 8, "status": 4, "how": "exit code 4"}
+        again.sendall(json.dumps({"ended": [told]}).encode() + b"\n")
+        assert awaited(endings, 8) == Ending(4, "exit code 4")
+
+
 def test_nobody_waits_for_a_launcher_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUEDA_LAUNCHER", f"@rueda-test-{os.getpid()}-nobody")
     endings = Endings()
