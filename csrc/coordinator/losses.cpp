@@ -159,10 +159,8 @@ void Losses::look_for_silence(Time now, bool is_waiting) {
 // A rank of this host that is runnable but gets no processor is alive. An idle rank has answered by
 // now, but this rank may not have read the answer, since it may have had no processor either.
 bool Losses::is_excused(int peer, Time now) {
-  const auto member = world_.host.rank_of(peer);
-  const auto& memory = world_.host.memory();
-  if (member && memory && is_runnable(memory->process_of(*member)) &&
-      heartbeat_.excuse(peer, now)) {
+  const int process = world_.process_of(peer);
+  if (process >= 0 && is_runnable(process) && heartbeat_.excuse(peer, now)) {
     log(LogLevel::debug, world_.topology.describe(peer),
         " does not answer, but is waiting for a processor");
     return true;

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -103,6 +104,13 @@ ssize_t send_quietly(int fd, std::string_view text) {
   return ::write(fd, text.data(), text.size());
 }
 
+// A child may have inherited the variable that tells the number, but not the descriptor, whose
+// number then stands for something else, such as a file that must not be written to.
+bool may_lead_to_manager(int fd) {
+  struct stat is{};
+  return ::fstat(fd, &is) == 0 && (S_ISSOCK(is.st_mode) || S_ISFIFO(is.st_mode));
+}
+
 // The process's conversation with its process manager, which allows only one per process: it begins
 // with the first world and ends with the process.
 class PmiConversation {
@@ -125,6 +133,12 @@ class PmiConversation {
   Status begin(int fd, Time deadline) {
     ++worlds_;
     if (process_ == ::getpid()) return {};
+    if (!may_lead_to_manager(fd)) {
+      return pmi_failed(str("PMI_FD=", fd,
+                            " is not a connection to a process manager: this process was started "
+                            "by one of its ranks, which passed on the variable but not the "
+                            "connection; start it without PMI_FD"));
+    }
     fd_ = fd;
     const auto hello = ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init", deadline);
     if (!hello) return hello.status();

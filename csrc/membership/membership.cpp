@@ -43,11 +43,10 @@ std::string join(const std::vector<int>& numbers) {
   return text;
 }
 
-std::map<int, int> identifiers_of(const HostGroup& host) {
+std::map<int, int> identifiers_of(const World& world) {
   std::map<int, int> identifiers;
-  const auto& memory = host.memory();
-  for (int member = 0; memory && member < memory->size(); ++member) {
-    identifiers[memory->world_rank(member)] = memory->process_of(member);
+  for (int rank = 0; rank < world.topology.size; ++rank) {
+    if (const int process = world.process_of(rank); process >= 0) identifiers[rank] = process;
   }
   return identifiers;
 }
@@ -66,7 +65,7 @@ Membership::Membership(Connections::Settings settings, const World& first, const
       costs_{first.host.costs(), first.link_costs},
       secret_(std::move(secret)),
       enter_(std::move(enter)),
-      identifiers_(identifiers_of(first.host)),
+      identifiers_(identifiers_of(first)),
       connections_(
           std::move(settings),
           {[this](int process, std::span<const std::byte> message) { receive(process, message); },

@@ -165,6 +165,8 @@ Expected<OpenedBootstrap> open_bootstrap(const Options& options, const Environme
   if (options.bootstrap == "rendezvous") return open_rendezvous(std::move(launch), deadline);
   if (launch.kind == LaunchKind::rendezvous) return open_rendezvous(std::move(launch), deadline);
   if (!mpi_is_running() && offers_pmi(launch, environment)) {
+    // A world of one in any case, and without a conversation that others may begin as well.
+    if (launch.size == 1 && options.bootstrap == "auto") return open_solo(std::move(launch));
     auto bootstrap = open_pmi(launch, environment, deadline);
     if (!bootstrap) return bootstrap.status();
     return OpenedBootstrap{std::move(launch), *std::move(bootstrap), nullptr,

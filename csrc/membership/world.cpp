@@ -121,6 +121,15 @@ std::string Topology::describe(int peer, int later) const {
   return str("rank ", later, " (", host_names[index], ", pid ", process_ids[index], ")");
 }
 
+int WorldLayout::process_of(int peer) const {
+  if (const auto member = host.rank_of(peer)) return host.memory()->process_of(*member);
+  const auto index = static_cast<std::size_t>(peer);
+  const auto own = static_cast<std::size_t>(topology.rank);
+  const bool is_here = topology.host_of[index] == topology.host_of[own];
+  const bool is_own = topology.process_ids[index] == topology.process_ids[own];
+  return is_here && !is_own ? topology.process_ids[index] : -1;
+}
+
 Expected<std::unique_ptr<Transport>> join_host(const HostGroup& host,
                                                std::unique_ptr<Transport> between) {
   if (!host.memory()) return between;

@@ -44,6 +44,10 @@ struct WorldLayout {
   LinkCosts link_costs;                // between hosts; same on all ranks
   std::vector<TriedLink> links_tried;  // between hosts; the one in use comes first
 
+  // The id under which this process sees that of `peer`; -1 if it does not, if `peer` is on another
+  // host, or if it is this process. If the ranks of the host share no memory, it is the id that
+  // `peer` sees, which means another process if `peer` is in a PID namespace of its own.
+  [[nodiscard]] int process_of(int peer) const;
   // Whether collectives of a set with these parts use each host's memory where they can.
   [[nodiscard]] bool spans_hosts(const HostParts& parts) const {
     return host.knows_hosts() && parts.leaders.size() > 1;

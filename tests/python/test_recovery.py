@@ -298,7 +298,8 @@ for thread in threads:
 """
 
 
-def test_a_rank_that_runs_but_does_not_get_to_answer_is_not_lost() -> None:
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_runs_but_does_not_get_to_answer_is_not_lost(transport: str) -> None:
     # Twice the heartbeat. A rank that sleeps or is stopped that long is lost, and killed.
     ended = run(
         PREAMBLE
@@ -315,7 +316,7 @@ if rueda.rank() == 1:
 whole(2)
 """,
         2,
-        extra={**ON, "RUEDA_HEARTBEAT": "1"},
+        extra={**ON, "RUEDA_HEARTBEAT": "1", "RUEDA_TRANSPORT": transport},
     )
     if "traced with 77" in ended[1].output:
         pytest.skip("a process may not trace another one here")

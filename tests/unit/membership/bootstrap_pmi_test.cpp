@@ -72,4 +72,23 @@ TEST_CASE("a process manager that is gone does not end its ranks by a signal") {
   }
 }
 
+TEST_CASE("nothing is written to what is no process manager") {
+  std::FILE* file = std::tmpfile();
+  REQUIRE(file != nullptr);
+  Launch launch;
+  launch.kind = LaunchKind::mpi;
+  launch.launcher = "srun";
+  launch.size = 2;
+  for (const int fd : {::fileno(file), 12345}) {
+    const auto opened =
+        open_pmi(launch, with_descriptor(fd), Clock::now() + std::chrono::seconds(30));
+    REQUIRE_FALSE(opened.ok());
+    CHECK(opened.status().to_string().find("is not a connection to a process manager") !=
+          std::string::npos);
+  }
+  CHECK(std::fseek(file, 0, SEEK_END) == 0);
+  CHECK(std::ftell(file) == 0);
+  std::fclose(file);
+}
+
 }  // namespace rueda::test::bootstrap_pmi_test

@@ -74,6 +74,14 @@ TEST_CASE("local and cross ranks are those of Horovod") {
   CHECK(topology_of(1, ranks_on({"a", "b"})).homogeneous);
 }
 
+TEST_CASE("ranks of a host without shared memory know each other's processes") {
+  auto ranks = ranks_on({"a", "b", "a", "a"});
+  ranks[3].process_id = ranks[0].process_id;  // a thread
+  const WorldLayout layout{topology_of(0, ranks), {}, {}, {}};
+  CHECK(layout.process_of(2) == 102);
+  for (const int none : {0, 1, 3}) CHECK(layout.process_of(none) == -1);
+}
+
 TEST_CASE("facts survive the journey, and nonsense does not") {
   auto facts = ranks_on({"a"}).front();
   facts.mpi_obstacle = "none of your business";
