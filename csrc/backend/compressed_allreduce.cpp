@@ -14,7 +14,7 @@ namespace {
 
 // Whole blocks, so that only the end of a rank's part of a tensor has an incomplete block.
 std::int64_t chunk_elements(const Lane& lane) {
-  const std::int64_t elements = lane.chunk_bytes / static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t elements = lane.codec_chunk_bytes / static_cast<std::int64_t>(sizeof(float));
   return std::clamp(elements / block_elements * block_elements, block_elements, max_run);
 }
 

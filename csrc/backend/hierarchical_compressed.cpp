@@ -162,7 +162,8 @@ class CompressedHierarchy {
     for (const Piece& piece : pieces) counts.push_back(piece.count);
     const auto units = [&](std::int64_t count) {
       const std::int64_t shares = std::int64_t{slices_} * lane_.hosts->hosts();
-      return parts_of(lane_.chunk_bytes, count * static_cast<std::int64_t>(sizeof(float)), shares);
+      return parts_of(lane_.codec_chunk_bytes, count * static_cast<std::int64_t>(sizeof(float)),
+                      shares);
     };
     const auto part = static_cast<std::int64_t>(min_part / sizeof(float));
     return {counts, units, slices_, pieces.size() == 1 ? 1 : part};

@@ -232,7 +232,8 @@ Batches::Batches(std::shared_ptr<const ProcessSetMembers> members, const HostPar
   lane_.rank = members_->rank;
   lane_.set_id = members_->id;
   lane_.hosts = hosts_.get();
-  lane_.chunk_bytes = std::max<std::int64_t>(1, options.ring_chunk);
+  lane_.codec_chunk_bytes = std::max<std::int64_t>(1, options.ring_chunk);
+  lane_.chunk_bytes = lane_.codec_chunk_bytes;
   if (hosts_) lane_.chunk_bytes = std::min(lane_.chunk_bytes, hosts_->chunk_bytes());
   for (const BatchOrder order : opened_at_once) {
     open_channels(orders_[static_cast<std::size_t>(order)]);

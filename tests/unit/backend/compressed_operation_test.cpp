@@ -21,9 +21,10 @@ float input(int rank, std::size_t i) {
 
 // One operation on two tensors.
 CompressedRanks ranks_of(Network& network, std::int64_t count, std::int64_t chunk,
-                         const Reduction& reduction) {
+                         const Reduction& reduction, std::int64_t link_chunk_bytes = 256 << 10) {
   return {network, count, input, [=](Lane lane, std::byte* begin) {
-            lane.chunk_bytes = chunk * static_cast<std::int64_t>(sizeof(float));
+            lane.chunk_bytes = link_chunk_bytes;
+            lane.codec_chunk_bytes = chunk * static_cast<std::int64_t>(sizeof(float));
             const std::int64_t first = count / 3;
             std::byte* const second = begin + static_cast<std::size_t>(first) * sizeof(float);
             return std::make_unique<CompressedAllreduce>(
@@ -66,6 +67,21 @@ TEST_CASE("a compressed allreduce ends with the same bits everywhere, whatever c
       REQUIRE(std::fabs(allreduce.data(0)[i] - exact) <= bound);
     }
   }
+}
+
+TEST_CASE("which elements a codec chooses does not depend on the chunks of the links") {
+  const auto codec = GENERATE(CodecKind::top_k, CodecKind::random_k);
+  std::vector<std::vector<float>> results;
+  for (const std::int64_t link_chunk_bytes : {256 << 10, 60 << 10, 512}) {
+    Network network(3, 1);
+    CompressedRanks allreduce =
+        ranks_of(network, 50'000, 1 << 14, sum_by(codec, 3), link_chunk_bytes);
+    allreduce.run(3, turns);
+    REQUIRE(allreduce.operation(0).done());
+    results.push_back(allreduce.data(0));
+  }
+  CHECK(results[0] == results[1]);
+  CHECK(results[0] == results[2]);
 }
 
 TEST_CASE("a receive or a send that fails is the compressed allreduce's failure on that rank") {
