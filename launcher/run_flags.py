@@ -161,9 +161,9 @@ _FLAGS = [
     ),
     click.option(
         "--host-discovery-script", metavar="PATH",
-        help="A program, run every second, that prints a line 'HOST:SLOTS' per host: the number of ranks that "
-        "may run there now. Other hosts are reached like those of -H. Without it the limit is --max-np, or on "
-        "several hosts what -H says.",
+        help="A program or shell command, run every second, that prints a line 'HOST:SLOTS' per host: the number of "
+        "ranks that may run there now. Other hosts are reached like those of -H. Without it the limit is --max-np, or "
+        "on several hosts what -H says.",
     ),
     click.option(
         "--slots-per-host", type=click.IntRange(min=1), metavar="N",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from .comparison import compare
 from .records import RecordsError, read_folder
-from .report import as_json, lines_of
+from .report import json_text_of, lines_of
 
 _EPILOG = """
 \b
@@ -21,13 +20,15 @@ _EPILOG = """
     ranks            by number: host, pid, why, occasion ("request",
                      "stall", "failure" or null), submitted,
                      lateness_ms, last_done, last_failed, open
-    without_record   ranks that left no record
+    without_record   ranks that left no record, not even a damaged one
     left             ranks that had shut down, by the records of others
     outdated         ranks whose records are too old, by what other records
                      show, for example if one was killed after a stall
     damaged          by file: why it cannot be read
     divergences      kind ("missing" or "mismatch"), operation, ranks,
-                     missing, fields (by name: for each value, its ranks)
+                     missing, late (by rank: seconds after others had given
+                     it up), fields (by name: for each value, its ranks),
+                     error (of a mismatch, or null)
     cut_short        like divergences, but the world failed because
                      another rank was lost before those in "missing" got there
     not_compared     operations that had not ended, and whose names could
@@ -67,7 +68,7 @@ def make_analyze_command() -> click.Command:
         except RecordsError as error:
             raise click.UsageError(str(error), context) from error
         if prints_json:
-            click.echo(json.dumps(as_json(analyses), indent=2, ensure_ascii=False))
+            click.echo(json_text_of(analyses))
         else:
             for line in lines_of(analyses):
                 click.echo(line)

@@ -2,7 +2,9 @@
 
 Like Rueda, this matches operations by process set and name, in any order: the third allreduce of 'w' in set 0 on one
 rank matches the third on all others. A rank diverges if it has not submitted an operation that others wait for, or has
-submitted a different one under that name. So does a rank that shut down, as other records say, while the others wait.
+submitted a different one under that name. So does a rank that shut down, as other records say, while the others wait,
+and one that submitted an operation only after others had given it up. If an operation stalled though all ranks with a
+record had submitted it, those without one are to blame.
 
 A record proves that its rank had not submitted an operation only up to the time of writing. A record that a rank wrote
 at an earlier stall, before it was killed, says nothing about what came later. And if the loss of another rank ended
@@ -12,7 +14,7 @@ the world, a rank that was merely behind the others is not to blame.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median
@@ -31,12 +33,15 @@ WAITED_IN_VAIN = ("stalled", "timeout")
 class Divergence:
     """An operation on which the ranks of its process set disagree."""
 
-    kind: str  # "missing": some ranks never submitted it; "mismatch": `fields` differ
-    operation: Operation  # as the lowest rank that has it submitted it
-    ranks: tuple[int, ...]  # that submitted it
-    missing: tuple[int, ...] = ()  # that left a record or shut down, but did not submit it
+    kind: str  # "missing": some ranks did not submit it in time; "mismatch": it was not the same
+    operation: Operation  # as the lowest of `ranks` submitted it
+    ranks: tuple[int, ...]  # that submitted it, and were not too late
+    missing: tuple[int, ...] = ()  # that did not submit it, or too late
+    late: Mapping[int, int] = field(default_factory=dict)
+    # By rank of `missing`: how long after others had given it up, in microseconds.
     fields: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
     # By field name: each value, and the ranks that had it.
+    error: str | None = None  # for "mismatch": what the ranks were told, if they were
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Analysis:
 
     world: WorldRecords
     summaries: tuple[RankSummary, ...]
-    without_record: tuple[int, ...]
+    without_record: tuple[int, ...]  # not even a damaged one
     left: tuple[int, ...]  # ranks that had shut down, by the records of others
     divergences: tuple[Divergence, ...]  # the first one first
     cut_short: tuple[Divergence, ...]  # "missing", but only because the world failed first
@@ -172,11 +177,29 @@ class _Missing:
         self.left = {record.left for record in records.values() if record.left is not None}
         self._records = records
         self._matched = matched
-        self._ahead: dict[tuple[int, int], int] = {}
+        self._ahead: dict[tuple[int, int], Sequence[int]] = {}
         self._passed: dict[tuple[int, int, int], float] = {}
 
+    def late(self, by_rank: Mapping[int, Operation]) -> dict[int, int]:
+        """The ranks that submitted an operation after others had given it up: by how much, in microseconds."""
+        given_up = {
+            rank: operation.ended
+            for rank, operation in by_rank.items()
+            if operation.code in WAITED_IN_VAIN and operation.ended is not None
+        }
+        late: dict[int, int] = {}
+        for rank, operation in by_rank.items():
+            for other, ended in given_up.items():
+                if operation.submitted > ended + self._at_most_ahead(rank, other):
+                    after = operation.submitted - ended - self._by_how_much_ahead(rank, other)
+                    late[rank] = max(after, late.get(rank, 0))
+        return late if len(late) < len(by_rank) else {}
+
     def of(self, by_rank: Mapping[int, Operation]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Returns the ranks that others wait for in vain, and those that were cut short."""
+        """Returns the ranks that others wait for in vain, and those that were cut short.
+
+        Ranks that were late are neither.
+        """
         missing: list[int] = []
         cut_short: list[int] = []
         has_it, operation = next(iter(by_rank.items()))
@@ -198,6 +221,21 @@ class _Missing:
             else:
                 missing.append(rank)
         return tuple(missing), tuple(cut_short)
+
+    def without_record(self, by_rank: Mapping[int, Operation]) -> tuple[int, ...]:
+        """The ranks that others can only have waited for in vain if all ranks with a record had submitted it."""
+        was_stalled = any(each.code in WAITED_IN_VAIN for each in by_rank.values())
+        if not was_stalled or _has_begun(by_rank):
+            return ()
+        operation = next(iter(by_rank.values()))
+        members = _members(self._records, operation.set)
+        for rank in members:
+            record = self._records.get(rank)
+            if record is None or rank in by_rank or _has_joined(record, operation.set):
+                continue
+            if record.has_submitted(operation) is not True:
+                return ()
+        return tuple(rank for rank in members if rank not in self._records)
 
     def _is_older(self, rank: int, by_rank: Mapping[int, Operation]) -> bool:
         """Whether a rank's record is older than all submissions of an operation, and so says nothing about it."""
@@ -233,9 +271,20 @@ class _Missing:
         """How far the clock of `rank`'s host is ahead, from operations that ended on both at about the same time."""
         if self._records[rank].host == self._records[other].host:
             return 0
+        apart = self._apart(rank, other)
+        return int(median(apart)) if apart else 0
+
+    def _at_most_ahead(self, rank: int, other: int) -> float:
+        """The most that the clock of `rank`'s host can be ahead; infinity if nothing shows how the clocks differ."""
+        if self._records[rank].host == self._records[other].host:
+            return 0
+        return max(self._apart(rank, other), default=inf)
+
+    def _apart(self, rank: int, other: int) -> Sequence[int]:
+        """How much later operations ended on `rank` than on `other`, by the clocks of their hosts."""
         key = (rank, other)
         if key not in self._ahead:
-            apart = [
+            self._ahead[key] = [
                 here.ended - there.ended
                 for by_rank in self._matched.values()
                 if (here := by_rank.get(rank)) is not None
@@ -244,7 +293,6 @@ class _Missing:
                 and here.ended is not None
                 and there.ended is not None
             ]
-            self._ahead[key] = int(median(apart)) if apart else 0
         return self._ahead[key]
 
 
@@ -254,21 +302,33 @@ def _divergences(
     """Returns the divergences, and those that are none because the world failed first."""
     found: list[Divergence] = []
     cut_short: list[Divergence] = []
+    told: dict[str, tuple[int, str]] = {}  # by error of a mismatch: the set and name it is told of
     # By number, not by time: ranks of one program count alike, whatever their clocks say.
     for by_rank in sorted(matched.values(), key=_number):
         first = next(iter(by_rank.values()))
-        ranks = tuple(by_rank)
-        if fields := _differences(by_rank):
-            found.append(Divergence("mismatch", first, ranks, fields=fields))
+        refused = next((each for each in by_rank.values() if each.code == "mismatch"), None)
+        error = refused.error if refused is not None else None
+        # All operations of a group fail with the error of one of them, even those that some ranks do not have.
+        place = (first.set, first.name)
+        is_told = error is not None and told.setdefault(error, place) != place
+        fields = _differences(by_rank)
+        if fields or (refused is not None and not is_told):
+            ranks = tuple(by_rank)
+            found.append(Divergence("mismatch", first, ranks, fields=fields, error=error))
+        if fields or refused is not None:
             continue
         # If an operation is done anywhere, all have agreed on it, if only by having joined.
         if any(operation.stage == "done" for operation in by_rank.values()):
             continue
-        missing, late = absent.of(by_rank)
+        late = absent.late(by_rank)
+        in_time = {rank: each for rank, each in by_rank.items() if rank not in late}
+        first, ranks = next(iter(in_time.values())), tuple(in_time)
+        missing, cut = absent.of(by_rank)
+        missing = tuple(sorted({*missing, *late})) or absent.without_record(in_time)
         if missing:
-            found.append(Divergence("missing", first, ranks, missing))
-        elif late:
-            cut_short.append(Divergence("missing", first, ranks, late))
+            found.append(Divergence("missing", first, ranks, missing, late))
+        elif cut:
+            cut_short.append(Divergence("missing", first, ranks, cut))
     return tuple(found), tuple(cut_short)
 
 
@@ -340,7 +400,11 @@ def compare(world: WorldRecords) -> Analysis:
         summaries=tuple(
             _summary(record, lateness.get(rank)) for rank, record in sorted(world.records.items())
         ),
-        without_record=tuple(rank for rank in range(world.size) if rank not in world.records),
+        without_record=tuple(
+            rank
+            for rank in range(world.size)
+            if rank not in world.records and rank not in world.damaged_ranks
+        ),
         left=tuple(sorted(absent.left)),
         divergences=divergences,
         cut_short=cut_short,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +18,9 @@ from typing import Any
 FORMAT = 1
 STAGES = ("submitted", "running", "done", "failed")
 OCCASIONS = ("request", "stall", "failure")
+
+# The name of a rank's file.
+_FILE = re.compile(r"rank(\d+)\.json")
 
 # Limits against damaged files, which could cause too many lines or invalid dates.
 _MAX_RANKS = 1 << 20
@@ -153,6 +157,12 @@ class WorldRecords:
         """The number of ranks of the world."""
         return max(record.size for record in self.records.values())
 
+    @property
+    def damaged_ranks(self) -> frozenset[int]:
+        """The ranks that left a file, of which none could be read."""
+        names = (_FILE.fullmatch(Path(path).name) for path in self.damaged)
+        return frozenset(int(name[1]) for name in names if name is not None) - self.records.keys()
+
 
 def _check(entry: Mapping[str, Any], numbers: str, texts: str, optional: str) -> None:
     """Checks the types of the fields. Raises ValueError, or KeyError if one is missing."""
@@ -217,6 +227,9 @@ def _record(content: dict[str, Any]) -> Record:
 
 def read_record(path: Path) -> Record:
     """Reads one file. Raises OSError, and ValueError with a sentence if it is damaged or not a record of Rueda."""
+    # Others, such as a pipe, could make the reader wait.
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError("not a regular file")
     try:
         content = json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except (json.JSONDecodeError, RecursionError) as error:
@@ -235,7 +248,7 @@ def _read_world(folder: Path, epoch: int) -> WorldRecords | None:
     records: dict[int, Record] = {}
     damaged: dict[str, str] = {}
     for path in sorted(folder.iterdir()):
-        if not re.fullmatch(r"rank\d+\.json", path.name):
+        if not _FILE.fullmatch(path.name):
             continue
         try:
             record = read_record(path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
@@ -12,6 +14,14 @@ from .records import Operation, Record
 # How many divergences are described in full.
 MAX_DIVERGENCES = 5
 MAX_OPEN = 3
+
+
+def escaped(line: str) -> str:
+    """`line` without characters of a record that a terminal would obey or that cannot be encoded."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in line
+    )
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -27,23 +37,44 @@ def _of_set(operation: Operation) -> str:
 def _divergence_lines(analysis: Analysis, divergence: Divergence) -> Iterator[str]:
     operation = divergence.operation
     if divergence.kind == "mismatch":
-        yield f"{operation}{_of_set(operation)} is not the same on all ranks:"
+        is_told = divergence.fields or divergence.error
+        yield f"{operation}{_of_set(operation)} is not the same on all ranks{':' if is_told else '.'}"
+        if not divergence.fields and divergence.error:
+            yield f"  {divergence.error}"
         for name, values in divergence.fields.items():
             told = ", ".join(
                 f"{value or 'scalar'} on {_ranks(ranks)}" for value, ranks in values.items()
             )
             yield f"  {name}: {told}"
         return
-    verb = "was" if len(divergence.missing) == 1 else "were"
     yield f"{operation}{_of_set(operation)} was submitted by {_ranks(divergence.ranks)};"
+    records = analysis.world.records
+    if not any(rank in records or rank in analysis.left for rank in divergence.missing):
+        yield f"  {_without_record(analysis, divergence.missing)}"
+        return
+    verb = "was" if len(divergence.missing) == 1 else "were"
     yield f"  {_ranks(divergence.missing)} {verb} missing:"
     for rank in divergence.missing:
-        if rank not in analysis.world.records:
+        if rank not in records:
             yield f"  rank {rank} had shut down: its program ended, or left Rueda, before this operation"
             continue
-        later = (analysis.world.records[rank].written - operation.submitted) / 1e6
+        place = _place_of(_summary_of(analysis, rank))
+        if rank in divergence.late:
+            after = f"{divergence.late[rank] / 1e6:.3f} s after others had given it up"
+            yield f"  rank {rank} submitted it {after}; {place}"
+            continue
+        later = (records[rank].written - operation.submitted) / 1e6
         when = f"{later:.3f} s later" if later >= 0 else f"{-later:.3f} s before"
-        yield f"  rank {rank} wrote its record {when}; {_place_of(_summary_of(analysis, rank))}"
+        yield f"  rank {rank} wrote its record {when}; {place}"
+
+
+def _without_record(analysis: Analysis, ranks: Sequence[int]) -> str:
+    if len(ranks) > 1:
+        return f"{_ranks(ranks)} left no record that can be read; the others waited in vain for at least one of them."
+    left = (
+        "a record that cannot be read" if ranks[0] in analysis.world.damaged_ranks else "no record"
+    )
+    return f"rank {ranks[0]} left {left}; the others waited for it in vain."
 
 
 def _summary_of(analysis: Analysis, rank: int) -> RankSummary:
@@ -62,9 +93,9 @@ def _place_of(summary: RankSummary) -> str:
         if failed.code in WAITED_IN_VAIN:
             return f"it had waited in vain for {failed}"
         code = "" if failed.code is None else f" ({failed.code})"
-        return f"it waited for nothing; its last operation was {failed}, which failed{code}"
+        return f"it waited for no collective; its last operation was {failed}, which failed{code}"
     if done is not None:
-        return f"it waited for nothing; its last operation was {done}"
+        return f"it waited for no collective; its last operation was {done}"
     return "it had completed no operation"
 
 
@@ -105,7 +136,9 @@ def _world_lines(analysis: Analysis) -> Iterator[str]:
     if world.epoch:
         yield f"The world of epoch {world.epoch}:"
     written = datetime.fromtimestamp(min(record.written for record in world.records.values()) / 1e6)
-    yield f"{len(world.records)} of {world.size} ranks left a record, the first at {written:%Y-%m-%d %H:%M:%S}."
+    readable = " that can be read" if world.damaged_ranks else ""
+    left = f"{len(world.records)} of {world.size} ranks left a record{readable}"
+    yield f"{left}, the first at {written:%Y-%m-%d %H:%M:%S}."
     for path, why in world.damaged.items():
         yield f"'{path}' cannot be read: {why}"
     for reason in dict.fromkeys(record.why for _, record in sorted(world.records.items())):
@@ -169,7 +202,7 @@ def lines_of(analyses: Sequence[Analysis]) -> Iterator[str]:
     for count, analysis in enumerate(analyses):
         if count:
             yield ""
-        yield from _world_lines(analysis)
+        yield from map(escaped, _world_lines(analysis))
 
 
 def _operation_json(operation: Operation | None) -> dict[str, object] | None:
@@ -182,7 +215,9 @@ def _divergence_json(divergence: Divergence) -> dict[str, object]:
         "operation": _operation_json(divergence.operation),
         "ranks": divergence.ranks,
         "missing": divergence.missing,
+        "late": {str(rank): after / 1e6 for rank, after in divergence.late.items()},
         "fields": divergence.fields,
+        "error": divergence.error,
     }
 
 
@@ -228,3 +263,9 @@ def as_json(analyses: Sequence[Analysis]) -> dict[str, object]:
         "diverged": any(analysis.divergences for analysis in analyses),
         "worlds": [_world_json(analysis) for analysis in analyses],
     }
+
+
+def json_text_of(analyses: Sequence[Analysis]) -> str:
+    """The JSON text of `as_json`. What cannot be encoded, or a terminal would obey, is escaped."""
+    text = json.dumps(as_json(analyses), indent=2, ensure_ascii=False)
+    return re.sub("[\x7f-\x9f\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import errno
 import os
+import shlex
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -29,6 +31,9 @@ _SHOWN = 300
 _MAX_OUTPUT = 1 << 20
 # Reasons why the system did not start the script that may be gone at the next try.
 _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
+# Exit codes with which a shell says that it cannot run a command.
+_NOT_RUN = (126, 127)
+_SHELL = "/bin/sh"
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,8 @@ class Elastic:
 
 class Discovery:
     """Runs `--host-discovery-script`, which prints a line `host:slots` or `host` per host to standard output.
+
+    The script is a file, or any other command for the shell, such as a file with arguments.
 
     If a script fails, hangs, prints something else or no host at all, this is reported once, and its previous answer
     stays valid: a cluster whose list is empty for a moment has not lost its hosts. `localhost:0` means no slots. Use
@@ -68,6 +75,7 @@ class Discovery:
         self.never_starts = False  # before the job: the script cannot be run, so it will not start
         self._may_never_start = at_start
         self._reported = ""
+        self._process: asyncio.subprocess.Process | None = None  # the latest
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Discovery:
@@ -97,33 +105,50 @@ class Discovery:
             await asyncio.sleep(_PAUSE)
 
     async def _run(self) -> str:
+        is_first = self._may_never_start
         try:
-            process = await asyncio.create_subprocess_exec(
-                self._script,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-            )
+            process = await self._start()
         except OSError as error:
-            self.never_starts = self._may_never_start and error.errno not in _PASSING
+            self.never_starts = is_first and error.errno not in _PASSING
             raise LaunchError(f"cannot run '{self._script}': {error.strerror}") from error
+        self._process = process
         self._may_never_start = False
         try:
             output, complaints = await asyncio.wait_for(self._read(process), _SCRIPT_TIMEOUT)
         except asyncio.TimeoutError:
-            raise LaunchError(
-                f"'{self._script}' has not ended within {_SCRIPT_TIMEOUT:g} s"
-            ) from None
+            raise LaunchError(f"{self.awaited()} within {_SCRIPT_TIMEOUT:g} s") from None
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(asyncio.TimeoutError):  # its output so far, if it was killed
-                await asyncio.wait_for(process.communicate(), _LOOK)
+            await _end(process)
         if process.returncode != 0:
             told = (output + complaints).decode(errors="replace").strip()[-_SHOWN:]
+            if process.returncode in _NOT_RUN and _is_of_nothing(self._script):
+                self.never_starts = is_first
+                raise LaunchError(f"cannot run '{self._script}': {told}")
             raise LaunchError(f"'{self._script}' exited with code {process.returncode}: {told}")
         return output.decode(errors="replace")
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        """Starts the script, in a process group of its own; raises OSError."""
+        file = _file_of(self._script)
+        # The system's words are better than the shell's for the name of a file that does not exist.
+        is_name = not self._script.strip() or shlex.quote(self._script) == self._script
+        if file is None and not is_name:
+            return await _start(_SHELL, "-c", self._script)
+        try:
+            return await _start(self._script)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC or file is None or not _is_text(file):
+                raise
+        return await _start(_SHELL, file)
+
+    def awaited(self) -> str:
+        """What the latest run has not done yet."""
+        if self._process is None or self._process.returncode is None:
+            return f"'{self._script}' has not ended"
+        return (
+            f"'{self._script}' has ended, but something that it started still holds its output (as a daemon does "
+            "without '>/dev/null 2>&1') and has not ended"
+        )
 
     async def _read(self, process: asyncio.subprocess.Process) -> list[bytes]:
         """Reads its standard output and standard error to the end."""
@@ -169,6 +194,55 @@ class Discovery:
             self._say(f"--host-discovery-script: {problem}")
 
 
+async def _start(*command: str) -> asyncio.subprocess.Process:
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except (
+        asyncio.CancelledError
+    ):  # passed on, it would end the process, but not what that has started
+        with contextlib.suppress(OSError):
+            await _end(await starting)
+        raise
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Ends it, and everything that it has started in its process group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(asyncio.TimeoutError):  # its output so far, if it was killed
+        await asyncio.wait_for(process.communicate(), _LOOK)
+
+
+def _file_of(script: str) -> str | None:
+    """The file that a script without arguments names, by its path or as a program; `None` if there is none."""
+    if os.sep in script:
+        return script if os.path.exists(script) else None
+    return shutil.which(script)
+
+
+def _is_text(file: str) -> bool:
+    """Whether a shell may run it: what the system cannot run may be a program for another processor."""
+    with open(file, "rb") as content:
+        return b"\0" not in content.read(_SHOWN)
+
+
+def _is_of_nothing(script: str) -> bool:
+    """Whether there is no program of the name with which a command for the shell begins."""
+    if _file_of(script) is not None:
+        return False
+    first = script.split()[:1]
+    return all(shlex.quote(each) == each and shutil.which(each) is None for each in first)
+
+
 def hosts_at_start(elastic: Elastic, ranks: int) -> tuple[Host, ...]:
     """The script's first answer with slots for all ranks. Called before anything else starts.
 
@@ -189,7 +263,7 @@ def hosts_at_start(elastic: Elastic, ranks: int) -> tuple[Host, ...]:
             loop.add_signal_handler(number, stop, number)
         assert elastic.script is not None
         async with Discovery(elastic.script, elastic.slots_per_host, at_start=True) as discovery:
-            return await _enough(discovery, elastic.script, ranks, elastic.start_timeout)
+            return await _enough(discovery, ranks, elastic.start_timeout)
 
     try:
         return asyncio.run(ask())
@@ -199,9 +273,7 @@ def hosts_at_start(elastic: Elastic, ranks: int) -> tuple[Host, ...]:
         raise SystemExit(code) from None
 
 
-async def _enough(
-    discovery: Discovery, script: str, ranks: int, timeout: float
-) -> tuple[Host, ...]:
+async def _enough(discovery: Discovery, ranks: int, timeout: float) -> tuple[Host, ...]:
     deadline = time.monotonic() + timeout
     while total_slots(discovery.hosts or ()) < ranks:
         if discovery.never_starts:
@@ -209,7 +281,7 @@ async def _enough(
         if time.monotonic() > deadline:
             why = f": {discovery.problem}" if discovery.problem else ""
             if discovery.hosts is None and not why:
-                why = f": '{script}' has not ended yet"
+                why = f": {discovery.awaited()} yet"
             raise LaunchError(
                 f"--host-discovery-script: only {total_slots(discovery.hosts or ())} of {ranks} slots were available "
                 f"within {timeout:g} s (--elastic-timeout){why}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from rueda.launcher.analyze.records import (
     read_folder,
     read_record,
 )
-from rueda.launcher.analyze.report import as_json, lines_of
+from rueda.launcher.analyze.report import as_json, json_text_of, lines_of
 
 from .conftest import Rueda
 
@@ -38,13 +39,14 @@ class Rank:
     def do(self, name: str, stage: str = "done", set: int = 0, **fields: Any) -> None:
         names = self.counts.setdefault(set, {})
         names[name] = names.get(name, 0) + 1
+        number = len(self.operations) + 1
         values = {
             "collective": "allreduce",
             "dtype": "float32",
             "shape": (4,),
             "op": "sum",
+            "submitted": number * SECOND,
         } | fields
-        number = len(self.operations) + 1
         self.operations.append(
             Operation(
                 number=number,
@@ -53,7 +55,6 @@ class Rank:
                 generation=self.generations.get(set, 0),
                 of_name=names[name],
                 stage=stage,
-                submitted=number * SECOND,
                 **values,
             )
         )
@@ -121,7 +122,7 @@ def test_the_first_operation_that_a_rank_has_not_submitted() -> None:
     assert second.operation.name == "c"
     text = text_of(analyse(ranks))
     assert "First divergence: allreduce 'b' was submitted by ranks 0 and 2;" in text
-    assert "rank 1 wrote its record 98.000 s later; it waited for nothing" in text
+    assert "rank 1 wrote its record 98.000 s later; it waited for no collective" in text
     assert "its last operation was allreduce 'a'" in text
 
 
@@ -131,10 +132,10 @@ def test_the_first_operation_that_a_rank_has_not_submitted() -> None:
         ("stalled", "it had waited in vain for allreduce 'c'"),
         ("timeout", "it had waited in vain for allreduce 'c'"),
         (
-            "mismatch",
-            "it waited for nothing; its last operation was allreduce 'c', which failed (mismatch)",
+            "peer lost",
+            "it waited for no collective; its last operation was allreduce 'c', which failed (peer lost)",
         ),
-        (None, "it waited for nothing; its last operation was allreduce 'c', which failed"),
+        (None, "it waited for no collective; its last operation was allreduce 'c', which failed"),
     ],
 )
 def test_a_last_operation_that_failed_is_told(code: str | None, said: str) -> None:
@@ -305,6 +306,119 @@ def test_who_was_waited_for_in_vain_is_to_blame_whoever_ended_the_world_then() -
 def test_who_ended_the_world_is_to_blame_for_what_it_had_not_come_to() -> None:
     (divergence,) = analyse_records(failed(broken_world(), lost=3)).divergences
     assert (divergence.operation.name, divergence.missing) == ("b", (3,))
+
+
+def given_up(late_by: int, stage: str = "submitted") -> list[Rank]:
+    """Ranks 1 and 2 gave 'b' up 5 s after 1970; rank 0 submitted it later by `late_by` microseconds."""
+    ranks = ranks_of(3)
+    for rank in ranks:
+        rank.do("a", ended=SECOND + 10)
+    ranks[0].do("b", stage, submitted=5 * SECOND + late_by)
+    for rank in ranks[1:]:
+        rank.do("b", "failed", code="stalled", ended=5 * SECOND)
+    return ranks
+
+
+def test_who_came_after_the_others_had_given_up_is_to_blame() -> None:
+    analysis = analyse(given_up(27 * SECOND))
+    (divergence,) = analysis.divergences
+    assert (divergence.kind, divergence.ranks, divergence.missing) == ("missing", (1, 2), (0,))
+    text = text_of(analysis)
+    assert "First divergence: allreduce 'b' was submitted by ranks 1 and 2;" in text
+    assert "rank 0 submitted it 27.000 s after others had given it up; it waited for" in text
+    world = json.loads(json_text_of([analysis]))["worlds"][0]
+    assert world["divergences"][0]["late"] == {"0": 27.0}
+    # Also if it then gave up itself.
+    (divergence,) = analyse(given_up(SECOND, "failed")).divergences
+    assert divergence.missing == (0,)
+
+
+def test_who_came_before_the_others_had_given_up_is_not_to_blame() -> None:
+    assert analyse(given_up(-1)).divergences == ()
+
+
+@pytest.mark.parametrize(
+    ("ahead", "late_by", "is_late"),
+    [(100, 101, True), (100, 100, False), (0, 27, True), (None, 27, False)],
+)
+def test_clocks_of_hosts_that_differ_do_not_make_a_rank_late(
+    ahead: int | None, late_by: int, is_late: bool
+) -> None:
+    """`ahead`: by how many seconds the end of a common operation shows it; None: there is none."""
+    ranks = given_up(late_by * SECOND)
+    for rank in ranks:
+        (end,) = (o.ended for o in rank.operations if o.name == "a")
+        assert end is not None
+        if rank.rank == 0:
+            end = None if ahead is None else end + ahead * SECOND
+        rank.operations[0] = replace(rank.operations[0], ended=end)
+    records = [rank.record() for rank in ranks]
+    analysis = analyse_records([replace(records[0], host="there"), *records[1:]])
+    assert [d.missing for d in analysis.divergences] == ([(0,)] if is_late else [])
+
+
+def refused(rank: Rank, names: str, error: str) -> None:
+    for name in names.split():
+        rank.do(name, "failed", code="mismatch", error=error)
+
+
+def test_what_was_refused_for_a_difference_that_is_not_recorded() -> None:
+    ranks = ranks_of(3)
+    error = "'s': compression differs between ranks: none on ranks 0 and 2, int8 on rank 1"
+    for rank in ranks:
+        rank.do("a")
+        refused(rank, "s s", error)
+    analysis = analyse(ranks)
+    first, second = analysis.divergences
+    assert (first.kind, first.operation.name, first.error) == ("mismatch", "s", error)
+    assert second.operation.of_name == 2
+    assert f"First divergence: allreduce 's' is not the same on all ranks:\n  {error}\n" in text_of(
+        analysis
+    )
+
+
+def test_groups_that_differ_are_one_difference() -> None:
+    ranks = ranks_of(3)
+    error = "'g.0': group differs between ranks: g of 3 on ranks 0 and 2, g of 2 on rank 1"
+    for rank in ranks:
+        refused(rank, "g.0 g.1" if rank.rank == 1 else "g.0 g.1 g.2", error)
+    (divergence,) = analyse(ranks).divergences
+    assert (divergence.kind, divergence.operation.name) == ("mismatch", "g.0")
+    assert "missing" not in text_of(analyse(ranks))
+
+
+def without_record(*gone: int, **fields: Any) -> list[Rank]:
+    """Four ranks of which `gone` left no record, and 'b' stalled."""
+    ranks = [rank for rank in ranks_of(4) if rank.rank not in gone]
+    for rank in ranks:
+        rank.do("a")
+        rank.do("b", "failed", **{"code": "stalled"} | fields)
+    return ranks
+
+
+def test_who_left_no_record_is_to_blame_if_the_others_waited_in_vain() -> None:
+    analysis = analyse(without_record(1))
+    (divergence,) = analysis.divergences
+    assert (divergence.ranks, divergence.missing) == ((0, 2, 3), (1,))
+    text = text_of(analysis)
+    assert "First divergence: allreduce 'b' was submitted by ranks 0, 2 and 3;" in text
+    assert "  rank 1 left no record; the others waited for it in vain." in text
+    text = text_of(analyse(without_record(1, 3)))
+    assert "ranks 1 and 3 left no record that can be read; the others waited in vain for" in text
+
+
+def test_who_left_no_record_is_not_to_blame_if_others_may_be() -> None:
+    assert analyse(without_record(1, code="peer lost")).divergences == ()
+    assert analyse(without_record(1, started=3 * SECOND)).divergences == ()
+    ranks = without_record(1)
+    ranks[1].operations.pop()
+    ranks[1].counts[0].pop("b")
+    (divergence,) = analyse(ranks).divergences
+    assert divergence.missing == (2,)
+    records = [rank.record() for rank in ranks]
+    records[1] = ranks[1].record(written=SECOND, occasion="stall")  # too old to tell
+    analysis = analyse_records(records)
+    assert (analysis.divergences, analysis.outdated) == ((), (2,))
 
 
 def left_early(stage: str, why: str = "rank 0 has shut down", **fields: Any) -> Analysis:
@@ -557,6 +671,43 @@ def test_files_that_are_none(rueda: Rueda, tmp_path: Path, content: str, why: st
     assert ran.code == 0, ran
     assert "rank0.json' cannot be read: " in ran.out
     assert "1 of 2 ranks left a record" in ran.out
+
+
+def test_a_damaged_record_is_not_called_missing(tmp_path: Path) -> None:
+    for rank in without_record(1):
+        write(tmp_path, rank)
+    (tmp_path / "rank1.json").write_text('{"rueda_flight_record": 1')
+    (world,) = read_folder(tmp_path)
+    analysis = compare(world)
+    assert analysis.without_record == ()
+    text = text_of(analysis)
+    assert "3 of 4 ranks left a record that can be read, the first" in text
+    assert "rank 1: no record" not in text
+    assert "rank 1 left a record that cannot be read; the others waited for it in vain." in text
+
+
+def test_files_that_would_make_the_reader_wait(rueda: Rueda, tmp_path: Path) -> None:
+    rank = Rank(0, 2)
+    rank.do("a")
+    os.mkfifo(write(tmp_path / "dump", rank).with_name("rank1.json"))
+    ran = rueda("analyze", "dump")
+    assert ran.code == 0, ran
+    assert "rank1.json' cannot be read: not a regular file" in ran.out
+
+
+def test_characters_that_cannot_be_printed(rueda: Rueda, tmp_path: Path) -> None:
+    rank = Rank(0, 1)
+    rank.do("\x1b[2J\ud800\x9b é")
+    write(tmp_path / "dump", rank, why="of\ntwo lines")
+    ran = rueda("analyze", "dump")
+    assert ran.code == 0, ran
+    assert "its last operation was allreduce '\\x1b[2J\\ud800\\x9b é'" in ran.out
+    assert "Reason given by rank 0: of\\ntwo lines\n" in ran.out
+    ran = rueda("analyze", "dump", "--json")
+    assert ran.code == 0, ran
+    assert "\x9b" not in ran.out
+    last = json.loads(ran.out)["worlds"][0]["ranks"]["0"]["last_done"]
+    assert last["name"] == rank.operations[0].name
 
 
 @pytest.mark.parametrize(("folder", "why"), [("none", "No such file"), (".", "has no records")])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 from rueda.launcher.elastic import discovery
 from rueda.launcher.elastic.discovery import Discovery
+from rueda.launcher.errors import LaunchError
 from rueda.launcher.hosts import Host
 
 
@@ -128,3 +130,82 @@ def test_asking_ends_also_where_a_cancellation_is_lost() -> None:
             await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(ask(), 30))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "./hosts.sh 2",
+        "./hosts.sh 1 | tr 1 2",
+        "echo a:2",
+        "N=2; echo a:$N",
+        "./with space.sh",
+        "./two",
+    ],
+)
+def test_a_script_is_a_file_or_a_command_for_the_shell(
+    folder: Path, lines: list[str], script: str
+) -> None:
+    (folder / "hosts.sh").write_text('#!/bin/sh\necho "a:$1"\n')
+    (folder / "with space.sh").write_text("#!/bin/sh\necho a:2\n")
+    (folder / "two").write_text("echo a:2\n")  # that only a shell can run
+    for file in folder.iterdir():
+        file.chmod(0o755)
+
+    async def ask() -> tuple[Host, ...] | None:
+        async with Discovery(script, None) as asked:
+            deadline = asyncio.get_running_loop().time() + 60
+            while asked.hosts is None and not lines:
+                assert asyncio.get_running_loop().time() < deadline
+                await asyncio.sleep(0.01)
+            return asked.hosts
+
+    assert asyncio.run(ask()) == (Host("a", 2),)
+    assert lines == []
+
+
+LEAVES_ONE = "sleep 600 & echo $! >left; echo a:2"
+
+
+def test_what_holds_the_output_of_a_script_at_the_start_is_told() -> None:
+    async def ask() -> None:
+        async with Discovery(LEAVES_ONE, None) as asked:
+            deadline = asyncio.get_running_loop().time() + 60
+            while "has ended, but" not in asked.awaited():
+                assert asyncio.get_running_loop().time() < deadline
+                await asyncio.sleep(0.01)
+            told = "has ended, but something that it started still holds its output .* yet$"
+            with pytest.raises(LaunchError, match=told):
+                await discovery._enough(asked, 2, 0.0)
+
+    asyncio.run(ask())
+
+
+def test_what_a_script_has_started_is_ended_with_it(
+    folder: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "_SCRIPT_TIMEOUT", 1.0)
+
+    async def ask() -> str:
+        async with Discovery(LEAVES_ONE, None):
+            deadline = asyncio.get_running_loop().time() + 60
+            while True:
+                assert asyncio.get_running_loop().time() < deadline
+                for line in lines:
+                    if "has ended, but something that it started still holds its output" in line:
+                        return line
+                await asyncio.sleep(0.01)
+
+    assert asyncio.run(ask()).endswith("has not ended within 1 s")
+    left = Path("/proc", (folder / "left").read_text().strip(), "cmdline")
+    deadline = time.monotonic() + 60
+    while is_there(left):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_there(left: Path) -> bool:
+    try:
+        return b"sleep" in left.read_bytes()
+    except OSError:
+        return False

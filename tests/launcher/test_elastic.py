@@ -271,7 +271,7 @@ def test_too_few_slots_at_the_start(elastic: Elastic, tmp_path: Path) -> None:
     assert "only 1 of 2 slots were available within 1 s (--elastic-timeout)" in ran.err, ran.err
 
 
-@pytest.mark.parametrize("kind", ["missing", "not executable", "folder", "without interpreter"])
+@pytest.mark.parametrize("kind", ["missing", "not executable", "folder", "of another processor"])
 def test_a_discovery_script_that_cannot_be_run_ends_the_start(
     rueda: Rueda, tmp_path: Path, kind: str
 ) -> None:
@@ -279,16 +279,35 @@ def test_a_discovery_script_that_cannot_be_run_ends_the_start(
     if kind == "folder":
         script.mkdir()
     elif kind != "missing":
-        script.write_text("echo localhost:2\n")
-        script.chmod(0o755 if kind == "without interpreter" else 0o644)
+        is_binary = kind == "of another processor"
+        script.write_text("\0elf" if is_binary else "echo localhost:2\n")
+        script.chmod(0o755 if is_binary else 0o644)
     ran = rueda("run", "-np", "2", "--max-np", "2", *DISCOVERING, "true")
     assert ran.code == 2, ran.out + ran.err
-    reasons = {"missing": "No such file or directory", "without interpreter": "Exec format error"}
+    reasons = {"missing": "No such file or directory", "of another processor": "Exec format error"}
     assert ran.last_line == (
         "rueda: --host-discovery-script: cannot run './hosts.sh': "
         + reasons.get(kind, "Permission denied")
     )
     assert ran.err.count("cannot run") == 1, ran.err
+
+
+@pytest.mark.parametrize("executable", [False, True])
+def test_a_discovery_command_whose_program_cannot_be_run_ends_the_start(
+    rueda: Rueda, tmp_path: Path, executable: bool
+) -> None:
+    if executable:  # what the script calls may come later, so this is asked again
+        discover(tmp_path, "[ -e asked ] && echo localhost:2 && exit; touch asked; no-such-program")
+    command = ("--host-discovery-script", "./hosts.sh 2")
+    ran = rueda("run", "-np", "2", "--max-np", "2", *command, "true")
+    if executable:
+        assert ran.code == 0, ran.out + ran.err
+        assert "'./hosts.sh 2' exited with code 127: " in ran.err, ran.err
+    else:
+        assert ran.code == 2, ran.out + ran.err
+        told = "rueda: --host-discovery-script: cannot run './hosts.sh 2': "
+        assert ran.last_line.startswith(told), ran.err
+        assert ran.err.count("cannot run") == 1, ran.err
 
 
 def test_a_discovery_script_that_hangs_at_the_start_is_named(rueda: Rueda, tmp_path: Path) -> None:

@@ -249,6 +249,68 @@ def test_without_leaves_all_that_are_left_have_the_same_parameters() -> None:
         assert "has not happened" not in job.outputs()
 
 
+# Rank 1 is lost in step 3. The others wait in step 6 for one that is to join, and end three steps after it has.
+LOW_PRECISION = """
+import os, signal, time
+import rueda, rueda.elastic, rueda.torch, torch
+
+rueda.init()
+number = int(os.environ.get("RUEDA_JOINER") or os.environ["RUEDA_RANK"])
+model = torch.nn.Linear(4, 2).to(torch.bfloat16)
+# Such that mu_product does not become 0 soon.
+optimizer = torch.optim.NAdam(
+    model.parameters(), lr=0.01, betas=(0.9999, 0.999), momentum_decay=1
+)
+how = os.environ["OPTIMIZER"]
+if how == "distributed":
+    optimizer = rueda.torch.DistributedOptimizer(optimizer, model.named_parameters())
+until = 100000
+for step in rueda.elastic.steps(until, model, optimizer, background_bytes=int(os.environ["BACKGROUND"])):
+    with step:
+        if 3 in rueda.attendance.attendance().members:
+            until = min(until, step.number + 3)
+        if number == 1 and step.number == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.zero_grad()
+        model(torch.ones(2, 4, dtype=torch.bfloat16)).square().sum().backward()
+        if how == "plain":
+            for parameter in model.parameters():
+                rueda.torch.allreduce_(parameter.grad)
+        optimizer.step()
+        kept = optimizer.state_dict()["state"][0]["mu_product"]
+        print("kept", step.number, kept.dtype, kept.item(), flush=True)
+    while step.number == 6 and not os.path.exists(os.environ["GATE"]):
+        time.sleep(0.01)
+    if step.number >= until:
+        break
+"""
+
+
+@pytest.mark.parametrize("background", [0, 1 << 20])
+@pytest.mark.parametrize("optimizer", ["distributed", "plain"])
+def test_what_an_optimizer_keeps_in_float32_for_bfloat16_stays_so(
+    optimizer: str, background: int, tmp_path: Path
+) -> None:
+    """On those that are left and on one that joins."""
+    gate = tmp_path / "gate"
+    variables = {"OPTIMIZER": optimizer, "BACKGROUND": str(background), "GATE": str(gate)}
+    with ElasticJob(LOW_PRECISION, 3, **variables) as job:
+        while job.outputs().count("kept 6 ") < 2:
+            time.sleep(0.01)
+        joiner = job.start_joiner()
+        job.await_ready(joiner)
+        gate.touch()
+        ended = job.ended()
+        alive = (0, 2, joiner)
+        assert [ended[n].returncode for n in alive] == [0] * 3, job.outputs()
+    kept = {n: set(re.findall(r"^kept (\d+) (.*)$", ended[n].output, re.M)) for n in alive}
+    assert all(kept.values()), job.outputs()
+    # One may lack a step that it got from another when rank 1 was lost.
+    every = set.union(*kept.values())
+    assert all(what.startswith("torch.float32 ") for _, what in every), kept
+    assert len({step for step, _ in every}) == len(every), kept
+
+
 def test_what_no_rank_has_done_behind_the_optimizers_step_is_told() -> None:
     with ElasticJob(PROGRAM, 3, STEPS=str(STEPS), KILL="1:7:stepped", CUT="0:7 2:7") as job:
         ended = job.ended()

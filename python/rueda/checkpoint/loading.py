@@ -120,10 +120,12 @@ def load(folder: str | os.PathLike[str], *, step: int | None = None, **state: An
     chosen, reading = found
     what = _not_loaded(chosen)
     _raise_refusals(reading.differences, what)
+    from rueda.torch.optimizer_state import load_as_given  # imports torch
+
     refusals: list[str] = []
     for name, part in state.items():
         try:
-            part.load_state_dict(reading.states[name])
+            load_as_given(part, reading.states[name])
         except Exception as error:  # every rank is told
             refusals.append(f"{name}: {type(error).__name__}: {error}")
             break

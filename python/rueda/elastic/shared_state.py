@@ -45,8 +45,9 @@ class SharedState:
         self._modules = [part for part in parts if _is_module(part)]
         # Whether the optimizer is one of DistributedOptimizer(reproducible=True).
         self.has_leaves = hasattr(self._optimizer, "divide_anew")
-        reducer = getattr(self._optimizer, "_rueda", None)
-        if reducer is not None and reducer.options.overlap_forward:
+        # Of DistributedOptimizer() without leaves.
+        self._reducer: Any = getattr(self._optimizer, "_rueda", None)
+        if self._reducer is not None and self._reducer.options.overlap_forward:
             raise InvalidArgumentError(
                 "overlap_forward=True: a step may be taken in part when a rank is lost"
             )
@@ -75,8 +76,13 @@ class SharedState:
         optimizer = self._optimizer
         if self.has_leaves:
             optimizer.give_up_step()
-        elif optimizer is not None:
-            optimizer.load_state_dict(optimizer.state_dict())
+        elif self._reducer is not None:
+            self._reducer.forget_skipped()
+            self._reducer.give_up()
+        elif optimizer is not None:  # for others, loading a state is what makes a step begin anew
+            from rueda.torch.optimizer_state import load_as_given
+
+            load_as_given(optimizer, optimizer.state_dict())
 
     def take_world(self) -> None:
         """Called when the world has changed: leaves are divided anew, and so are, by loading their state, samples."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +137,7 @@ class State:
         for name in self._names:
             content = copy.deepcopy(self._saved[name])
             if _has_state_dict(getattr(self, name)):
-                getattr(self, name).load_state_dict(content)
+                _load(getattr(self, name), content)
             else:
                 setattr(self, name, content)
         for parameter, saved in zip(self._strays(), self._saved_strays, strict=False):
@@ -222,6 +223,15 @@ def _sources_of(every: list[tuple[list[str], bool, int, bool]]) -> list[int]:
             "all ranks that had the training's state were lost before the remaining ranks received it"
         )
     return sources
+
+
+def _load(part: Any, content: Any) -> None:
+    if "torch" in sys.modules:  # else it is no optimizer of torch
+        from rueda.torch.optimizer_state import load_as_given
+
+        load_as_given(part, content)
+    else:
+        part.load_state_dict(content)
 
 
 def _has_state_dict(value: Any) -> bool:

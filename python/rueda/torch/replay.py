@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from rueda.torch.optimizer import Distributed
+from rueda.torch.optimizer_state import load_as_given
 from rueda.torch.reproducible import Reproducible
 from rueda.torch.state import filled
 from rueda.torch.state_pieces import TensorState
@@ -151,7 +152,7 @@ class Shadow:
             }
             module.load_state_dict(values, strict=False)  # non-tensors come with the rest
         own = self._optimizer.state_dict()
-        optimizer.load_state_dict({**optimizer.state_dict(), **own})
+        load_as_given(optimizer, {**optimizer.state_dict(), **own})
         return True
 
 

@@ -16,6 +16,7 @@ from rueda.objects import allgather_object, broadcast_object
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.submission import Collectives, refuse
 from rueda.torch.compression_state import COMPRESSION_STATE, shared_by_ranks
+from rueda.torch.optimizer_state import load_as_given
 from rueda.torch.shards import is_cut, like, local_of
 from rueda.torch.tensors import TorchAdapter
 
@@ -91,7 +92,7 @@ def broadcast_optimizer_state(
     problem = None
     if not is_root:
         try:
-            optimizer.load_state_dict(filled(outline, _cut_again(outline, tensors, optimizer)))
+            load_as_given(optimizer, filled(outline, _cut_again(outline, tensors, optimizer)))
         except Exception as error:  # every rank is told below
             problem = f"rank {rank()}: {type(error).__name__}: {error}"
     problems = [p for p in allgather_object(problem, "optimizer_state", process_set) if p]

@@ -19,6 +19,7 @@ from rueda.objects import allgather_object, broadcast_object
 from rueda.process_sets import global_process_set
 from rueda.submission import Collectives
 from rueda.torch.fingerprints import bits_of
+from rueda.torch.optimizer_state import load_as_given
 from rueda.torch.state import allocated, filled
 from rueda.torch.state_pieces import Piece, TensorState, cut, deal, digest
 from rueda.torch.tensors import TorchAdapter
@@ -219,7 +220,7 @@ class _Plan:
         # A source has it all; the outline lacks what belongs to each rank, such as what its gradients have lost.
         if self.is_receiver and self._optimizer is not None and self._outline is not None:
             of_optimizer = tensors[self._state.of_models() :]
-            self._optimizer.load_state_dict(filled(self._outline, of_optimizer))
+            load_as_given(self._optimizer, filled(self._outline, of_optimizer))
 
 
 def _kind(tensor: torch.Tensor) -> tuple[object, ...]:

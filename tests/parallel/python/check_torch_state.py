@@ -6,6 +6,7 @@ import copy
 
 import parallel
 import rueda
+import rueda.elastic
 import rueda.torch as rt
 import torch
 from torch import nn
@@ -115,6 +116,53 @@ def check_every_optimizer() -> None:
             reference = rueda.broadcast_object(after, root_rank=root)
             assert same(reference, after), (name, reference, after)
             take_steps(module, optimizer, 1)  # received state is usable
+
+
+def check_state_of_other_dtypes_than_the_parameters() -> None:
+    """The load_state_dict() of torch would cast it, such as the float32 that NAdam keeps for bfloat16."""
+    root = rueda.size() - 1
+    is_root = rueda.rank() == root
+    for name in ("NAdam", "ASGD"):
+        module = nn.Linear(4, 3).to(torch.bfloat16)
+        optimizer = getattr(torch.optim, name)(module.parameters(), lr=0.01)
+        for _ in range(3 if is_root else 1):
+            module(torch.ones(2, 4, dtype=torch.bfloat16)).sum().backward()
+            optimizer.step()
+        kept = optimizer.state[module.weight]
+        kept["own"] = {"master": [torch.full((2,), 1 / 3 if is_root else 1.0)]}
+        seen = []
+        hooks = (
+            optimizer.register_load_state_dict_pre_hook(lambda _, s: {**s, "seen": True}),
+            optimizer.register_load_state_dict_post_hook(
+                lambda o, seen=seen: seen.append(next(iter(o.state.values()))["own"]["master"][0])
+            ),
+        )
+        rt.broadcast_optimizer_state(optimizer, root_rank=root)
+        after = optimizer.state_dict()
+        assert after["state"][0]["own"]["master"][0].dtype == torch.float32
+        reference = rueda.broadcast_object(after, root_rank=root)
+        assert same(reference, after), (name, reference, after)
+        assert [each.dtype for each in seen] == [torch.float32] * (not is_root)
+        for hook in hooks:
+            hook.remove()
+        assert not optimizer._optimizer_load_state_dict_pre_hooks
+        assert not optimizer._optimizer_load_state_dict_post_hooks
+
+
+def check_a_restored_state_has_the_dtypes_that_were_saved() -> None:
+    module = nn.Linear(4, 3).to(torch.bfloat16)
+    optimizer = torch.optim.NAdam(module.parameters(), lr=0.01)
+    inputs = torch.ones(2, 4, dtype=torch.bfloat16)
+    state = rueda.elastic.State(module=module, optimizer=optimizer)
+    for _ in range(3):
+        module(inputs).sum().backward()
+        optimizer.step()
+    state.save()
+    saved = copy.deepcopy(optimizer.state_dict())
+    assert saved["state"][0]["mu_product"].dtype == torch.float32
+    optimizer.step()
+    state.restore()
+    assert same(saved, optimizer.state_dict())
 
 
 def check_distributed_optimizer() -> None:
