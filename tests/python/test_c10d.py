@@ -161,6 +161,55 @@ def test_life_under_torchrun(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("first", ["all have met", "one ends before"])
+def test_torchrun_restarts_all_over_the_same_store(first: str, tmp_path: Path) -> None:
+    """What the ranks of the attempt before have left in the agent's store misleads nobody."""
+    output = launch(
+        ["torchrun", "--standalone", "--max-restarts", "1", "--nproc-per-node"],
+        2,
+        f"""
+        import os, sys, time, torch, torch.distributed as dist, rueda.torch.c10d
+        rank, attempt = (int(os.environ[name]) for name in ("RANK", "TORCHELASTIC_RESTART_COUNT"))
+        if attempt == 0 and {first == "one ends before"} and rank == 1:
+            sys.exit(1)
+        if attempt == 1 and rank == 0:
+            time.sleep(1)  # the other one shall find what there was before
+        dist.init_process_group("rueda")
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor)
+        assert tensor.tolist() == [2.0] * 3
+        if attempt == 0:
+            sys.exit(1)
+        print("went on", flush=True)
+        dist.destroy_process_group()
+        """,
+        tmp_path,
+        as_users_do=True,
+    )
+    assert output.count("went on") == 2
+
+
+def test_ranks_with_different_pasts_meet_over_a_new_store(tmp_path: Path) -> None:
+    launch(
+        TORCHRUN,
+        3,
+        f"""
+        import os, torch, torch.distributed as dist, rueda.torch.c10d
+        rank = int(os.environ["RANK"])
+        for size in (2, 3):
+            if rank < size:
+                store = dist.FileStore(f"{tmp_path}/store{{size}}", size)
+                dist.init_process_group("rueda", store=store, rank=rank, world_size=size)
+                tensor = torch.ones(3)
+                dist.all_reduce(tensor)
+                assert tensor.tolist() == [float(size)] * 3
+                dist.barrier()
+                dist.destroy_process_group()
+        """,
+        tmp_path,
+    )
+
+
 @pytest.mark.parametrize("size", [3, 4])
 def test_groups_of_some_ranks_leave_the_numbers_of_sets_alone(size: int) -> None:
     """Only members know a group, but a set has one number on all ranks, and room counts alike."""

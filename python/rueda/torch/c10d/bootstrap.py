@@ -35,6 +35,8 @@ LAUNCHER_VARIABLES = ("RUEDA_RENDEZVOUS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "P
 TORCH_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # Timeout for connecting to a store that is already listening.
 _REACHED = timedelta(seconds=60)
+# Limits of the time in which ranks that have met at the store form a world; seconds.
+_LEAST_INIT, _MOST_INIT = 10.0, 120.0
 
 
 def register() -> None:
@@ -99,7 +101,7 @@ def _rendezvous(
     url: str, timeout: timedelta = timedelta(minutes=30), **_: object
 ) -> Iterator[tuple[Store, int, int]]:
     """``rueda://``: the ranks meet as in :func:`rueda.init`, and rank 0 serves a store for torch.distributed."""
-    global _generation, _met
+    global _met
     if not lifecycle.is_initialized():
         lifecycle.init((), **stall_options(timeout))
     rank, size = lifecycle.rank(), lifecycle.size()
@@ -110,8 +112,7 @@ def _rendezvous(
         host = "127.0.0.1" if one_host else socket.gethostname()
         store = _serve_store(host, size, timeout, one_host)
         address = (host, store.port)
-    # Newcomers have created fewer groups than the other ranks; rank 0 is no newcomer.
-    (host, port), _generation = broadcast_object((address, _generation), 0, name="c10d.store")
+    host, port = broadcast_object(address, 0, name="c10d.store")
     if store is None:
         store = _reach_store(host, port, size, timeout)
     barrier(name="c10d.store")  # once all ranks are connected, rank 0 may end the store
@@ -164,7 +165,7 @@ def _create(options: Any, given: object) -> RuedaProcessGroup:
     ranks = list(options.global_ranks_in_group)
     owns_world = False
     if is_world:
-        _begin_generation(is_met)
+        _begin_generation(store, rank, is_met)
     store = PrefixStore(_prefix, store)
     if is_world:
         ranks = list(range(size))
@@ -179,8 +180,6 @@ def _create(options: Any, given: object) -> RuedaProcessGroup:
     return RuedaProcessGroup(store, rank, size, options.timeout, membership)
 
 
-# How many default groups this process has created over stores that may outlive them.
-_generation = 0
 # Prefix of the store keys of the current default group and its subgroups.
 _prefix = ""
 # Whether the user has chosen the world's stall_error, which the groups' timeouts then do not raise.
@@ -198,14 +197,27 @@ def _take_met(store: Store) -> bool:
     return met is not None and met() is store
 
 
-def _begin_generation(is_met: bool) -> None:
+def _begin_generation(store: Store, rank: int, is_met: bool) -> None:
     """Gives a default group a key prefix of its own, as the store may still hold keys of an earlier group.
 
-    A store from ``rueda://`` serves only one default group.
+    That group may have been one of processes that torchrun has replaced. So the store counts how often each rank has
+    begun a group over it, not the process. A store from ``rueda://`` serves only one default group.
     """
-    global _generation, _prefix
-    _generation += not is_met
-    _prefix = "rueda/met/" if is_met else f"rueda/{_generation}/"
+    global _prefix
+    if is_met:
+        _prefix = "rueda/met/"
+        return
+    attempt = f"rueda/{_restarts()}"
+    _prefix = f"{attempt}/{store.add(f'{attempt}/begun/{rank}', 1)}/"
+
+
+def _restarts() -> str:
+    """How often torchrun has restarted the ranks, if they are all on this host: agents of several count differently.
+
+    Not all ranks of an attempt need have begun a group before it failed.
+    """
+    is_one_host = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if is_one_host else "0"
 
 
 def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool:
@@ -223,8 +235,15 @@ def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool
             variables["RUEDA_RENDEZVOUS_LISTENER"] = str(meeting.listener)
         # Unset afterwards: processes started later are not ranks of this world.
         with set_variables(variables):
-            lifecycle.init((), bootstrap="rendezvous", **meeting.options)
+            lifecycle.init((), bootstrap="rendezvous", **_init_limit(timeout), **meeting.options)
     return True
+
+
+def _init_limit(timeout: timedelta) -> dict[str, Any]:
+    """How long to wait for ranks that are known to have come: the group's timeout within limits, or the variable's."""
+    if "RUEDA_INIT_TIMEOUT" in os.environ:
+        return {}
+    return {"init_timeout": min(max(timeout.total_seconds(), _LEAST_INIT), _MOST_INIT)}
 
 
 def _require_world(store: WatchedStore, is_world: bool, ranks: list[int], rank: int) -> None:
