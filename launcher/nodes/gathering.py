@@ -9,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rueda.endpoints import endpoint_of
+
 from ..errors import LaunchError
-from ..remote.address import bare, endpoint_of, is_own, resolve
+from ..remote.address import bare, is_own, resolve
 from ..strangers import MAX_PENDING
 from ..version import installed_version
 from .doorkeeper import Doorkeeper
@@ -134,10 +136,8 @@ def _listen(nodes: Nodes) -> socket.socket:
         address = ""
     try:
         if address:
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            listener = socket.create_server(
-                endpoint_of(address, nodes.port), family=family, backlog=MAX_PENDING
-            )
+            family, where = endpoint_of(address, nodes.port, socket.AI_NUMERICHOST)
+            listener = socket.create_server(where, family=family, backlog=MAX_PENDING)
         elif socket.has_dualstack_ipv6():
             listener = socket.create_server(
                 ("", nodes.port), family=socket.AF_INET6, backlog=MAX_PENDING, dualstack_ipv6=True

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rueda.endpoints import endpoint_of
+
 from ..errors import LaunchError
 
 _SIOCGIFADDR = 0x8915
@@ -30,15 +32,6 @@ _AT_ONCE = 16
 def bare(host: str) -> str:
     """A host's name, without the brackets of an IPv6 address."""
     return host[1:-1] if host.startswith("[") else host
-
-
-def endpoint_of(address: str, port: int) -> tuple[Any, ...]:
-    """What sockets take for a numeric address. Raises OSError.
-
-    A pair of address and port will not do for a link-local address: Python then drops the interface.
-    """
-    numeric = socket.AI_NUMERICHOST
-    return socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=numeric)[0][4]
 
 
 def address_in(endpoint: Sequence[Any]) -> str:
@@ -151,7 +144,7 @@ def listen(address: str) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         try:
-            listener.bind(endpoint_of(address, 0))
+            listener.bind(endpoint_of(address, 0, socket.AI_NUMERICHOST)[1])
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
@@ -169,10 +162,10 @@ def rendezvous_at(address: str, port: int) -> str:
 
 
 def _source_towards(address: str) -> str | None:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
+        family, where = endpoint_of(address, _PORT, socket.AI_NUMERICHOST)
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(endpoint_of(address, _PORT))
+            probe.connect(where)
             return address_in(probe.getsockname())
     except OSError:
         return None

@@ -7,6 +7,7 @@ import secrets
 import socket
 
 from rueda import _native
+from rueda.endpoints import endpoint_of
 
 __all__ = ["listen", "meeting_place"]
 
@@ -33,10 +34,7 @@ def listen(interface: str = "") -> tuple[socket.socket, str]:
     Raises ``OSError`` or :class:`rueda.InitializationError` if this host has no interface to listen on.
     """
     host = _native.own_address(interface or os.environ.get("RUEDA_INTERFACE", ""))
-    # Not (host, 0), with which Python drops the interface of a link-local address.
-    family, _, _, _, where = socket.getaddrinfo(
-        host, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
-    )[0]
+    family, where = endpoint_of(host, 0, socket.AI_NUMERICHOST)
     listener = socket.create_server(where, family=family, backlog=socket.SOMAXCONN)
     port = listener.getsockname()[1]
     return listener, f"tcp:[{host}]:{port}" if family == socket.AF_INET6 else f"tcp:{host}:{port}"

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from types import TracebackType
 from typing import Any
 
+from rueda.endpoints import endpoint_of
 from rueda.errors import InitializationError, RuedaError
 from rueda.failures import report
 
@@ -45,8 +46,7 @@ class Desk:
         self._content = content
         self._outcomes: dict[int, bytes] = {}
         try:
-            # Not (address, 0), with which Python drops the interface of a link-local address.
-            family, _, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+            family, where = endpoint_of(address, 0)
             self._listener = socket.create_server(where, family=family, backlog=512)
         except OSError as error:
             raise InitializationError(
