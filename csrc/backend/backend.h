@@ -42,14 +42,14 @@ struct Lane {
   Transport* transport = nullptr;
   const std::vector<int>* members = nullptr;  // world ranks
   int rank = 0;                               // within the set
-  Tag tag = {};                               // of the operation's first part
+  int set_id = 0;
+  Tag tag = {};  // of the operation's first part
   std::int64_t chunk_bytes = 256 << 10;
   // Of float32 that are encoded together. Unlike the above it does not depend on measured links:
   // sparse codecs choose elements per chunk, and a repeated run must choose the same ones.
   std::int64_t codec_chunk_bytes = 256 << 10;
   TransferCounters* counters = nullptr;
   HostChannel* channel = nullptr;  // set if all ranks of the set are on one host and share memory
-  int set_id = 0;
   // For a set that spans hosts: who is where, and the channels in which this host's members meet
   // before and after the links. The channels are null if this host has only one member.
   const SetHosts* hosts = nullptr;

@@ -119,7 +119,11 @@ TEST_CASE("an operation over a lost host ends on ranks whose neighbour has not h
     const Status& status = handle.state()->status;
     expect(status.code() == ErrorCode::peer_lost && status.peer() == 2, status.to_string());
   };
-  run_engines(size, {}, body, &hub, Sharing::memory, {0, 0, 1}, LossPolicy::keep_others, prepare);
+  Options options;
+  options.shutdown_timeout =
+      1;  // rank 2's engine does not know that it is dead, and waits for this
+  run_engines(size, options, body, &hub, Sharing::memory, {0, 0, 1}, LossPolicy::keep_others,
+              prepare);
   // If rank 1 did not say so, rank 0 would wait for it until a deadline, and report it.
   CHECK(log.lines("error", "has not stopped") == 0);
 }

@@ -163,6 +163,11 @@ TEST_CASE("something new cancels all rounds that have been joined, however many"
     if (gpu.rank() == 0) {
       all(tensors);
       tensors.submit("new", 5);
+      // The other rank must not complete what this one may still have to submit.
+      const Time limit = soon();
+      while (count(gpu, "plans_cancelled") == off && Clock::now() < limit) {
+        std::this_thread::yield();
+      }
       joined.arrive_and_wait();
     } else {
       joined.arrive_and_wait();
