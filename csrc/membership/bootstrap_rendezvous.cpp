@@ -49,6 +49,9 @@ class RendezvousBootstrap final : public Bootstrap {
         secret_(std::move(secret)),
         key_(RendezvousHello::key_of(secret_)),
         hello_{static_cast<std::uint32_t>(rank), static_cast<std::uint32_t>(size), {}, {}} {}
+  ~RendezvousBootstrap() override {
+    if (store_ && !is_answered_) store_->hurry();
+  }
 
   std::string_view name() const override { return "rendezvous"; }
   int rank() const override { return rank_; }
@@ -79,6 +82,7 @@ class RendezvousBootstrap final : public Bootstrap {
       return answer ? learn(missing.value()) : answer.status();
     }
     link_.drop();  // the others must no longer rely on this rank's answers
+    is_answered_ = false;
     return failed(str("waited for ", missing.value().value, " until the deadline"));
   }
 
@@ -87,7 +91,10 @@ class RendezvousBootstrap final : public Bootstrap {
   Expected<RendezvousWords> ask(const RendezvousWords& question, Time deadline) {
     if (!link_.is_open()) return lost(Status(ErrorCode::transport, "the connection is closed"));
     link_.enqueue(question.to_frame());
-    return next_answer(deadline);
+    is_answered_ = false;
+    auto answer = next_answer(deadline);
+    is_answered_ = answer.ok();
+    return answer;
   }
 
   // Checks that the answer comes from a store that knows the secret; if not,
@@ -156,6 +163,7 @@ class RendezvousBootstrap final : public Bootstrap {
   std::string server_ = "rank 0";
   std::map<std::string, std::string> known_;  // what was put before the last barrier
   bool is_in_ = false;                        // both sides have proved that they know the secret
+  bool is_answered_ = true;                   // the last question, and not by an error
 };
 
 Status RendezvousBootstrap::greet(Time deadline) {

@@ -80,6 +80,8 @@ class RendezvousStore {
   RendezvousStore(std::vector<Listener> listeners, int size, const std::string& secret);
   // Admits no newcomers, and waits until the present clients have left, a few seconds at most.
   ~RendezvousStore();
+  // Shortens that wait to a moment: the world was not formed, and a rank may be why.
+  void hurry() { is_hurried_ = true; }
   RendezvousStore(const RendezvousStore&) = delete;
   RendezvousStore& operator=(const RendezvousStore&) = delete;
 
@@ -120,6 +122,7 @@ class RendezvousStore {
   std::vector<int> departed_;  // ranks that have left
   UniqueFd stop_;
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> is_hurried_{false};
   std::thread thread_;
 };
 

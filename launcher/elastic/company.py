@@ -10,6 +10,7 @@ from ..endings import Endings
 from ..failure import Failure
 from ..sessions import Talk
 from ..sink import say as say_at_once
+from .attention import Attention
 from .growth import Growth
 
 
@@ -34,6 +35,7 @@ class Company:
         self._talks: list[Talk] = []
         self._told: dict[str, list[int]] = {}
         self._unwanted: set[int] = set()
+        self._attention = Attention()
 
     def __len__(self) -> int:
         """The number of open sessions."""
@@ -71,6 +73,9 @@ class Company:
             self._tell_endings(talk)
         if "ready" in message:
             growth.is_ready(int(message["ready"]))
+            self._attention.heard(int(message["ready"]))
+        if "waits" in message:
+            self._attention.heard(int(message["waits"]))
         if "follow" in message:
             self._show("follow", message["follow"])
         if "door" in message:
@@ -153,6 +158,11 @@ class Company:
 
     # --- Messages to processes
 
+    def look(self) -> None:
+        """Call it periodically: notices which waiting processes do not answer any more."""
+        self._attention.look(self._growth.ready)
+        self.tell()
+
     def tell(self) -> None:
         """Sends processes what has changed, and nothing else."""
         now = self._news()
@@ -165,4 +175,10 @@ class Company:
     def _news(self) -> dict[str, list[int]]:
         """What ranks need to know about processes that come and go."""
         growth = self._growth
-        return {"joiners": growth.ready, "leaving": growth.leaving, "gone": growth.gone}
+        silent = self._attention.silent
+        return {
+            "joiners": [number for number in growth.ready if number not in silent],
+            "leaving": growth.leaving,
+            "gone": growth.gone,
+            "silent": silent,
+        }

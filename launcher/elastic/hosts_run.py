@@ -138,7 +138,7 @@ class ElasticHostsRun(RemoteRun):
             return
         if discovery is not None and discovery.hosts is not None:
             self._growth.set_slots({host.name: host.slots for host in discovery.hosts})
-        self._company.tell()
+        self._company.look()
         self._company.end_unwanted()
         for name, connection in list(self._ready.items()):
             if connection.is_over:  # it has ended for another reason

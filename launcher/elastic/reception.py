@@ -13,6 +13,7 @@ from ..nodes.doorkeeper import Doorkeeper, Facts
 from ..sessions import Session
 from ..version import installed_version
 from .company import Company
+from .run import LOOK
 from .waiting_room import WaitingRoom
 
 _log = logging.getLogger("rueda")
@@ -30,10 +31,13 @@ class Desk:
         self._is_open = True
         self._door = Doorkeeper(listener, key, self._refusal, self._take, _warn)
         self._door.open()
+        self._loop = asyncio.get_running_loop()
+        self._next_look = self._loop.call_later(LOOK, self._look_regularly)
 
     def close(self) -> None:
         """Closes all sessions. The ranks go on."""
         self._is_open = False
+        self._next_look.cancel()
         self._door.close()
         for session in list(self._sessions.values()):
             session.close()
@@ -78,6 +82,8 @@ class Desk:
             said["ready"] = number
             tried = said.pop("after", None)
             self._room.is_outside(number, None if tried is None else str(tried))
+        if "waits" in said:
+            said["waits"] = number
         if "formed" in said and not self._room.knows(number):
             del said["formed"]  # it was expelled, and knows only the previous world
         if isinstance(door := said.get("door"), dict):
@@ -96,10 +102,14 @@ class Desk:
         self._room.ended(number, number in self._done, time.monotonic())
         if self._is_open:
             self._company.tell()
-            asyncio.get_running_loop().call_soon(self._look)
+            self._loop.call_soon(self._look)
+
+    def _look_regularly(self) -> None:
+        self._company.look()
+        self._next_look = self._loop.call_later(LOOK, self._look_regularly)
 
     def _look(self) -> None:
-        """Does the periodic work."""
+        """Does what has become due."""
         if not self._is_open:
             return
         first = self._room.begin()

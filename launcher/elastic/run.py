@@ -99,7 +99,7 @@ class ElasticRun(BuiltinRun):
         if discovery is not None and discovery.hosts is not None:
             slots = total_slots(host for host in discovery.hosts if host.is_local)
             self._growth.set_slots({_HERE: slots})
-        self._company.tell()
+        self._company.look()
         self._company.end_unwanted()
         for host in () if self._has_failed() else self._growth.missing(time.monotonic()):
             number = self._growth.start(host)

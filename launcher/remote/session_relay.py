@@ -69,7 +69,9 @@ class SessionRelay:
 
 def speaks_for_others(message: dict[str, Any], ranks: Collection[int]) -> bool:
     """Whether a process claims a number that is not among the `ranks` of its host."""
-    return any(name in message and message[name] not in ranks for name in ("hello", "ready"))
+    return any(
+        name in message and message[name] not in ranks for name in ("hello", "ready", "waits")
+    )
 
 
 class RelayedSession:

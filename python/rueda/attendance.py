@@ -30,9 +30,11 @@ class Attendance:
     secret: str = ""
     reconnection: Reconnection | None = None
     process: int = field(default_factory=os.getpid)  # a forked child must not use this
-    # From the other side: processes that wait to join, that ended before that, and that are to leave.
+    # From the other side: processes that wait to join, that ended before that, that do not answer while they wait, and
+    # that are to leave.
     joiners: list[int] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
+    silent: list[int] = field(default_factory=list)
     leaving: list[int] = field(default_factory=list)
     # Each rank's process number; empty until known.
     members: list[int] = field(default_factory=list)
@@ -52,6 +54,7 @@ class Attendance:
         for message in self.session.receive():
             self.joiners = _numbers(message.get("joiners"), self.joiners)
             self.gone = _numbers(message.get("gone"), self.gone)
+            self.silent = _numbers(message.get("silent"), self.silent)
             self.leaving = _numbers(message.get("leaving"), self.leaving)
 
     @property
@@ -82,10 +85,10 @@ class Attendance:
         if self.members and _native.rank() == 0:
             self.tell_formed()  # the earlier report may have been lost
 
-    def gone_of(self, joiners: Iterable[int]) -> list[int]:
-        """Which of ``joiners`` have ended, as far as has been reported."""
+    def absent_of(self, joiners: Iterable[int]) -> list[int]:
+        """Which of ``joiners`` have ended or do not answer, as far as has been reported."""
         self.listen()
-        return [number for number in joiners if number in self.gone]
+        return [number for number in joiners if number in self.gone or number in self.silent]
 
 
 def _numbers(told: Any, before: list[int]) -> list[int]:

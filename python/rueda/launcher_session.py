@@ -64,6 +64,14 @@ class Session:
         except OSError:
             self.close()
 
+    def has_room(self) -> bool:
+        """Whether a message can be sent now. Not if the launcher does not read, as while it is stopped."""
+        room = select.poll()
+        with contextlib.suppress(ValueError, OSError):  # another thread may close the connection
+            room.register(self._socket, select.POLLOUT)
+            return any(events & select.POLLOUT for _, events in room.poll(0))
+        return False
+
     def receive(self) -> list[dict[str, Any]]:
         """The messages that have arrived since the last call.
 

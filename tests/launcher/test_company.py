@@ -75,6 +75,7 @@ def test_what_may_yet_end_the_job_is_not_said_to_be_borne() -> None:
     [
         {"hello": float("inf")},
         {"ready": float("-inf")},
+        {"waits": float("inf")},
         {"ready": float("nan")},
         {"hello": None},
         {"formed": {"members": [1e999]}},
@@ -89,3 +90,28 @@ def test_nonsense_ends_a_session_and_nothing_else(message: dict[str, Any]) -> No
     of_job, talk = of_hosts(Limits(1, 4)), Said()
     of_job.hear(talk, message)
     assert talk.is_closed
+
+
+def test_a_waiting_process_that_does_not_answer_is_not_waited_for() -> None:
+    of_job, member, joiner = of_hosts(Limits(1, 5)), Said(), Said()
+    growth = of_job._growth
+    number = growth.start("a")
+    of_job.hear(member, {"hello": 0})
+    of_job.hear(joiner, {"hello": number, "ready": number})
+
+    def told() -> tuple[list[int], list[int]]:
+        return member.messages[-1]["joiners"], member.messages[-1]["silent"]
+
+    def look(times: int) -> None:
+        for _ in range(times):
+            of_job.look()
+
+    for _ in range(3):
+        look(14)
+        assert told() == ([number], [])
+        look(1)
+        assert told() == ([], [number])
+        of_job.hear(joiner, {"waits": number})
+    growth.formed([0, 1, 2, 3, number])
+    look(100)
+    assert told() == ([], [])

@@ -357,3 +357,43 @@ def test_what_makes_no_sense_is_refused(rueda: Rueda, flags: list[str], why: str
     ran = rueda("run", "-np", "2", *flags, "true")
     assert ran.code == 2, ran.out + ran.err
     assert why in ran.err, ran.err
+
+
+# For programs: process 2 stops where it waits to join. Once the others have taken steps and know of that, it goes on.
+STOPPED = """
+import rueda.attendance, rueda.elastic.joining
+of = WHERE
+if number == 2:
+    begin = getattr(of, "WHAT")
+    def stop_first(*arguments):
+        setattr(of, "WHAT", begin)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return begin(*arguments)
+    setattr(of, "WHAT", stop_first)
+known = 0
+def in_step(step):
+    global known
+    known += rueda.attendance.attendance().silent == [2]
+    if rueda.rank() == 0 and known == 20:
+        print("continues it", flush=True)
+        os.kill(int(pathlib.Path("pid.2").read_text()), signal.SIGCONT)
+def is_enough(sizes): return 3 in sizes
+"""
+
+
+@pytest.mark.parametrize(
+    "where",
+    [("rueda.elastic.joining._Offers", "take_entrance"), ("rueda._native", "enter_world")],
+    ids=["it waits", "it is let in"],
+)
+def test_a_process_that_stops_while_it_joins_holds_nobody_up(
+    elastic: Elastic, where: tuple[str, str]
+) -> None:
+    special = STOPPED.replace("WHERE", where[0]).replace("WHAT", where[1])
+    ran = elastic(special, "-np", "2", "--max-np", "3")
+    assert ran.code == 0, ran.out + ran.err
+    assert "continues it" in ran.out
+    assert len(re.findall(r"was of 2 3$", ran.out, re.M)) == 2, ran.out + ran.err
+    assert "process 3" not in ran.err, ran.err  # it has not been given up
+    if where[1] == "enter_world":
+        assert "process 2 does not answer any more, as if it were stopped" in ran.err, ran.err

@@ -22,7 +22,7 @@ from rueda.operations import Max
 from rueda.recovery import on_recovery
 from rueda.reductions import allreduce
 
-__all__ = ["Change", "Door", "change", "have_gone", "open_door", "part_with", "update", "wanted"]
+__all__ = ["Change", "Door", "are_absent", "change", "open_door", "part_with", "update", "wanted"]
 
 _log = logging.getLogger("rueda")
 
@@ -78,9 +78,9 @@ def wanted() -> tuple[bool, bool]:
     return joins, any(number in here.leaving for number in members)
 
 
-def have_gone(joiners: Iterable[int]) -> bool:
-    """Whether the launcher has reported that one of these ended before it could join; does not wait."""
-    return bool(attendance().gone_of(joiners))
+def are_absent(joiners: Iterable[int]) -> bool:
+    """Whether the launcher has reported that one of these has ended or does not answer; does not wait."""
+    return bool(attendance().absent_of(joiners))
 
 
 def update() -> Change | None:
@@ -237,9 +237,9 @@ def _known_to_any(here: Attendance) -> tuple[list[int], set[int], list[bool]]:
     Ranks may receive such news at different times.
     """
     here.listen()
-    told = allgather_object((here.joiners, here.leaving, here.gone, here.is_heard), "elastic.plan")
-    gone = {number for _, _, its_gone, _ in told for number in its_gone}
-    out = gone.union(here.members)
+    absent = here.gone + here.silent
+    told = allgather_object((here.joiners, here.leaving, absent, here.is_heard), "elastic.plan")
+    out = {number for _, _, its_absent, _ in told for number in its_absent}.union(here.members)
     joiners = dict.fromkeys(number for its_joiners, *_ in told for number in its_joiners)
     leaving = {number for _, its_leaving, *_ in told for number in its_leaving}
     is_heard = [each for *_, each in told]
@@ -257,31 +257,39 @@ def _are_left_by(staying: Sequence[int]) -> bool:
 
 
 def _look_after(joiners: list[int]) -> None:
-    """Called while processes are admitted: raises :class:`rueda.InitializationError` if one of them has ended."""
-    gone = attendance().gone_of(joiners)
-    if gone:
-        raise InitializationError(f"process {gone[0]} ended before it could join")
+    """Called while processes are admitted.
+
+    Raises :class:`rueda.InitializationError` if one of them has ended or does not answer.
+    """
+    here = attendance()
+    for number in here.absent_of(joiners):
+        if number in here.gone:
+            raise InitializationError(f"process {number} ended before it could join")
+        raise InitializationError(
+            f"process {number} does not answer any more, as if it were stopped"
+        )
 
 
 def _settle_failure(error: RuedaError, joiners: list[int], speaks: bool) -> None:
     """Keeps the world after all ranks failed to enter another.
 
-    If a waiting process has ended, the others keep waiting; otherwise the joiners do not fit and are refused.
+    If a waiting process has ended or does not answer, the others keep waiting; otherwise the joiners do not fit and are
+    refused.
     ``speaks``: whether this rank reports that.
     """
     here = attendance()
-    told = np.array([bool(here.gone_of(joiners))], np.int32)
-    is_gone = bool(allreduce(told, "elastic.outcome", Max)[0])
-    if speaks and here.session is not None and not is_gone:
+    told = np.array([bool(here.absent_of(joiners))], np.int32)
+    is_absent = bool(allreduce(told, "elastic.outcome", Max)[0])
+    if speaks and here.session is not None and not is_absent:
         # The closed sockets of an ended process may be noticed before the launcher reports its end.
         deadline = time.monotonic() + _NEWS
-        while not (is_gone := bool(here.gone_of(joiners))) and time.monotonic() < deadline:
+        while not (is_absent := bool(here.absent_of(joiners))) and time.monotonic() < deadline:
             here.session.wait(_NEWS / 10)
     _log.warning("no world was formed with the processes that wait to join: %s", error)
-    if is_gone:
-        joiners = here.gone_of(joiners)
+    if is_absent:
+        joiners = here.absent_of(joiners)
     here.joiners = [number for number in here.joiners if number not in joiners]
-    if speaks and here.session is not None and not is_gone:
+    if speaks and here.session is not None and not is_absent:
         here.session.send(refused={"joiners": joiners, "why": str(error)})
 
 

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from rueda.elastic.changes import Door, have_gone, open_door
+from rueda.elastic.changes import Door, are_absent, open_door
 from rueda.elastic.shared_state import SharedState
 from rueda.lifecycle import rank, size
 
@@ -41,10 +41,10 @@ class Guidance:
         return self._door is not None
 
     def has_failed(self) -> bool:
-        """Whether this member's part has failed, or a newcomer has ended before it could follow."""
+        """Whether this member's part has failed, or a newcomer has ended or does not answer."""
         if self._feed is None or self._door is None:
             return False
-        return bool(self._feed.failure) or have_gone(self._door.joiners)
+        return bool(self._feed.failure) or are_absent(self._door.joiners)
 
     def is_far(self) -> bool:
         """Whether the newcomers have not come near, as far as this member knows."""

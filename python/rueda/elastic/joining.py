@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rueda import _native
 from rueda.attendance import Attendance, attendance, secret, tell_formed
 from rueda.door import listen
+from rueda.elastic.still_waiting import still_waiting
 from rueda.errors import InitializationError, RuedaError
 from rueda.launcher_session import Session
 from rueda.whereabouts import start_telling
@@ -53,8 +54,13 @@ def join(options: Mapping[str, str]) -> None:
         from rueda.torch.state_follower import warm_up
 
         warm_up()
-    here.session.send(ready=here.number)
-    offers = _Offers(here.session)
+    with still_waiting(here):
+        here.session.send(ready=here.number)
+        _wait(here, options, _Offers(here.session))
+
+
+def _wait(here: Attendance, options: Mapping[str, str], offers: _Offers) -> None:
+    """The rest of join(): returns once this process is in a world."""
     first_failure: RuedaError | None = None
     failure: RuedaError | None = None
     deadline = 0.0
@@ -77,7 +83,7 @@ def join(options: Mapping[str, str]) -> None:
                     deadline = now + _OPENING_AGAIN
                 failure = error
                 first_failure = first_failure or error
-                here.session.send(ready=here.number, after=offers.last_address)
+                offers.session.send(ready=here.number, after=offers.last_address)
                 continue
             # By now the others' last step has arrived, or nearly so.
             follower = offers.follower
@@ -87,12 +93,12 @@ def join(options: Mapping[str, str]) -> None:
         if offers.over:
             kind = JobHasEnded if offers.over.get("done") is True else InitializationError
             raise kind(str(offers.over.get("why"))) from failure
-        if not here.session.is_open:
+        if not offers.session.is_open:
             _come_again(here, offers)
             continue
         if failure is not None and time.monotonic() > deadline:
             raise _told_with(first_failure, failure)
-        here.session.wait(1.0)
+        offers.session.wait(1.0)
 
 
 def _told_with(first: RuedaError | None, last: RuedaError) -> RuedaError:
