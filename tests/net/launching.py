@@ -113,9 +113,9 @@ class Launcher:
     def kill_all(self, host: str) -> None:
         """Kills a host's launcher and ranks at once, as when the machine fails.
 
-        All are stopped before the first one is killed, since none may notice, and report, the death of another. They
-        are killed from the oldest on, the launcher before its ranks: if a death leaves a process group orphaned, the
-        kernel lets those that are stopped in it go on.
+        All are stopped before the first one is killed, since none may notice, and report, the death of another. The
+        launcher's processes are killed first, each before the one that started it: if a death leaves a process group
+        orphaned, the kernel lets those that are stopped in it go on.
         """
         stopped: set[int] = set()
         while new := self.processes(host).keys() - stopped:
@@ -127,13 +127,20 @@ class Launcher:
                 assert time.monotonic() < deadline, runs
                 time.sleep(0.001)
             stopped |= new
-        for process in sorted(stopped):
+        parents = {process: int(_stat(process)[1]) for process in stopped}
+        starters = stopped & set(parents.values())
+
+        def depth(process: int) -> int:
+            return 1 + depth(parents[process]) if process in parents else 0
+
+        for process in [*sorted(starters, key=depth, reverse=True), *(stopped - starters)]:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
     def find(self, host: str, program: str) -> list[int]:
         """Returns a host's processes whose command line begins with `program`, oldest first."""
-        return sorted(p for p, line in self.processes(host).items() if line.startswith(program))
+        found = [p for p, line in self.processes(host).items() if line.startswith(program)]
+        return sorted(found, key=_begin)
 
     def wait_until_gone(self) -> None:
         """Waits until nothing runs on any host."""
@@ -145,11 +152,20 @@ class Launcher:
 
 def _is_stopped(process: int) -> bool:
     """Whether a process is stopped or has ended."""
+    return _stat(process)[0] in "TZX"
+
+
+def _begin(process: int) -> tuple[int, int]:
+    """Orders processes by when they were started. Numbers alone do not: they begin again at some time."""
+    return int(_stat(process)[19]), process
+
+
+def _stat(process: int) -> list[str]:
+    """What the kernel tells of a process, from its state on; of one that is gone, that it has ended."""
     try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return True
-    return state in "TZX"
+        return ["X", *["0"] * 49]
 
 
 def job_environment() -> dict[str, str]:
