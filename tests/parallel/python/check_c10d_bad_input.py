@@ -550,8 +550,11 @@ def check_timeouts() -> None:
             size = dist.get_world_size()
             dist.all_gather_into_tensor(torch.ones(4 * size), torch.ones(4), group=group)
         assert time.monotonic() - begun < 30
-        with raises(rueda.TimeoutError, "receive", "from rank 1", "tag 4", "0.3 s", told):
+        awaited = f"{told} for the message to be sent"
+        with raises(rueda.TimeoutError, "receive", "from rank 1", "tag 4", "0.3 s", awaited):
             dist.recv(torch.ones(4), 1, group=group, tag=4)
+        with raises(rueda.TimeoutError, "send", "to rank 1", f"{told} for the message to be rec"):
+            dist.send(torch.ones(100_000), 1, group=group, tag=4)
         with raises(rueda.TimeoutError, "barrier", "has not completed within 0.3 s", told):
             dist.barrier(group)
         future = dist.barrier(group, async_op=True).get_future()

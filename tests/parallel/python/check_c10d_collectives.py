@@ -639,6 +639,13 @@ def check_messages() -> None:
                 assert torch.equal(into, of(left + tag, shape, dtype))
             for send in sends:
                 send.wait()
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        for arrange in (torch.clone, transposed):
+            send = dist.isend(arrange(of(rank).to(dtype)), right)
+            into = arrange(torch.zeros(5, 3, dtype=dtype))
+            dist.recv(into, left)
+            assert torch.equal(into.float(), arrange(of(left).to(dtype)).float())
+            send.wait()
     into = transposed(torch.empty(5, 3))
     operations = [
         dist.P2POp(dist.isend, transposed(of(rank)), right),

@@ -12,7 +12,7 @@ from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.torch.c10d.arguments import overwrite, read, target_of
 from rueda.torch.c10d.operations import Operations
 from rueda.torch.c10d.placement import ON_HOST, OnGpu, placement_of
-from rueda.torch.c10d.work import MessageWork, RuedaWork
+from rueda.torch.c10d.work import ReceiveWork, RuedaWork, SendWork
 from rueda.torch.compiling import never_compiled
 from rueda.torch.profiling import marked
 
@@ -41,7 +41,7 @@ class Messages(Operations):
         target = self._world_rank(dstRank)
         set_id = self._membership.set_id
         with marked("send"):
-            work = RuedaWork(
+            work = SendWork(
                 f"the send of {list(tensor.shape)} to rank {dstRank} with tag {tag}",
                 lambda: [_native.send(view.pointer, view.shape, view.dtype, target, tag, set_id)],
                 lambda _: [tensors[0]],
@@ -69,7 +69,7 @@ class Messages(Operations):
         self, tensors: Sequence[torch.Tensor], source: int, whom: str, tag: int
     ) -> RuedaWork:
         self._message(tensors, "recv")
-        target = target_of(tensors[0])
+        target = target_of(_as_sent(tensors[0]))
         view, received = target.view, target.memory
         placement = ON_HOST
         if view.device >= 0:
@@ -84,7 +84,7 @@ class Messages(Operations):
             return [tensors[0]]
 
         with marked("recv"):
-            work = MessageWork(
+            work = ReceiveWork(
                 f"the receive of {list(view.shape)} from {whom} with tag {tag}",
                 lambda: [_native.recv(view.pointer, view.shape, view.dtype, source, tag, set_id)],
                 finish,
@@ -101,9 +101,15 @@ class Messages(Operations):
         if len(tensors) != 1:
             raise InvalidArgumentError(f"{what} takes one tensor, not {len(tensors)}")
         try:
-            tensor, view = read(tensors[0])
+            tensor, view = read(_as_sent(tensors[0]))
         except Refusal as refusal:
             # The peer cannot be told: the message is never sent or matched.
             kind = UnsupportedError if refusal.unsupported else InvalidArgumentError
             raise kind(f"{what}: {refusal}") from None
         return tensor, view
+
+
+def _as_sent(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory in a dtype that messages have: floating-point numbers of 8 bits are sent as bytes."""
+    dtype = tensor.dtype
+    return tensor.view(torch.uint8) if dtype.is_floating_point and dtype.itemsize == 1 else tensor

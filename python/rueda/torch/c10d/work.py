@@ -32,8 +32,9 @@ __all__ = [
     "DEADLINE",
     "FATAL",
     "DoneWork",
-    "MessageWork",
+    "ReceiveWork",
     "RuedaWork",
+    "SendWork",
     "say_timed_out",
     "timed_out",
 ]
@@ -91,6 +92,8 @@ class RuedaWork(Work):
     On GPU tensors an operation is done once all its work is enqueued. The host waits only for that; streams wait for
     the results: the current stream in :meth:`wait`, and the streams of code that waits for the future.
     """
+
+    _LACKING = "for all ranks: some rank has not taken part"  # after a timeout
 
     def __init__(
         self,
@@ -338,8 +341,7 @@ class RuedaWork(Work):
 
     def _late(self, seconds: float) -> RuedaTimeoutError:
         return RuedaTimeoutError(
-            f"{self._what} has not completed within {seconds:g} s. {timed_out(seconds)} "
-            f"for all ranks: some rank has not taken part",
+            f"{self._what} has not completed within {seconds:g} s. {timed_out(seconds)} {self._LACKING}",
             reason=DEADLINE,
         )
 
@@ -378,8 +380,16 @@ class DoneWork(Work):
         return future
 
 
-class MessageWork(RuedaWork):
+class SendWork(RuedaWork):
+    """A send."""
+
+    _LACKING = "for the message to be received"
+
+
+class ReceiveWork(RuedaWork):
     """A receive, which then knows its source. ``group_rank`` converts a world rank to a group rank."""
+
+    _LACKING = "for the message to be sent"
 
     def __init__(
         self,
