@@ -144,12 +144,19 @@ class Arrivals:
     """Which ranks have arrived, that is, called `rueda.init()`.
 
     If a rank exits with 0 before it has arrived, the ranks that have arrived wait in vain. `on_absence` is then
-    called once, with a sentence.
+    called once, with a sentence. `on_silent`: called with the host name and the process ID of a rank that did not
+    answer, and without which the others have gone on; by several of them.
     """
 
-    def __init__(self, ranks: int, on_absence: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        ranks: int,
+        on_absence: Callable[[str], None],
+        on_silent: Callable[[str, int], None] | None = None,
+    ) -> None:
         self._ranks = ranks
         self._on_absence = on_absence
+        self._on_silent = on_silent
         self._come: set[int] = set()
         self._left: set[int] = set()  # exited with 0 before they arrived
         self._told = False
@@ -172,7 +179,12 @@ class Arrivals:
     def take(self, text: bytes) -> None:
         """Handles a message from the library of a rank."""
         words = text.split()
-        if len(words) != 3 or words[0] not in (b"waiting", b"met"):
+        if len(words) != 3:
+            return
+        if words[0] == b"silent" and self._on_silent is not None:
+            with contextlib.suppress(ValueError):
+                self._on_silent(words[1].decode(), int(words[2]))
+        if words[0] not in (b"waiting", b"met"):
             return
         with contextlib.suppress(ValueError):
             rank, size = int(words[1]), int(words[2])
@@ -202,9 +214,10 @@ class LocalArrivals(Arrivals):
         on_absence: Callable[[str], None],
         say: Callable[[str], None],
         on_session: OnSession | None = None,
+        on_silent: Callable[[str, int], None] | None = None,
     ) -> None:
         """`say`: prints a line of the launcher's own."""
-        super().__init__(ranks, on_absence)
+        super().__init__(ranks, on_absence, on_silent)
         self._socket = ArrivalSocket(self.take, say, on_session, ranks)
         self._asks_again: dict[int, asyncio.TimerHandle] = {}  # timers, by rank that has exited
 

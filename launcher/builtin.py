@@ -67,6 +67,9 @@ class BuiltinRun(SupervisedRun):
         self._endings = Endings()
         self._store: Store | None = None
         self._borne: dict[int, Failure] = {}  # lost ranks without which the job goes on
+        self._silent: set[tuple[str, int]] = (
+            set()
+        )  # host and process ID of ranks that do not answer
 
     def _has_failed(self) -> bool:
         return bool(self._failures)
@@ -82,7 +85,7 @@ class BuiltinRun(SupervisedRun):
         return ended_well(self._output)
 
     async def _run_ranks(self, supervisor: Supervisor) -> None:
-        async with self._arrivals(self._job.ranks, supervisor, self._endings.accept) as come:
+        async with self._arrivals_of_ranks(supervisor, self._endings.accept) as come:
             base = {**without_identity(os.environ), **self._job.settings}
             rendezvous = new_rendezvous()
             with self._serve(supervisor, rendezvous) as meeting:
@@ -143,6 +146,32 @@ class BuiltinRun(SupervisedRun):
     def _ended_well(self, how: Failure) -> bool:
         """Whether the process has completed its work."""
         return how.status == 0
+
+    def _arrivals_of_ranks(
+        self, supervisor: Supervisor, on_session: arrivals.OnSession
+    ) -> arrivals.LocalArrivals:
+        def on_silent(host: str, process_id: int) -> None:
+            self._end_silent(supervisor, host, process_id)
+
+        return self._arrivals(self._job.ranks, supervisor, on_session, on_silent)
+
+    def _end_silent(self, supervisor: Supervisor, host: str, process_id: int) -> None:
+        """Ends a rank that did not answer: the others have gone on without it. Several of them report it."""
+        if supervisor.ending or (host, process_id) in self._silent:
+            return
+        self._silent.add((host, process_id))
+        if self._end_process(supervisor, host, process_id):
+            self._output.say(
+                f"process {process_id} on {host} does not answer; the others have gone on without it, and it is ended "
+                f"if it does not end within {self._grace:g} s"
+            )
+
+    def _end_process(self, supervisor: Supervisor, host: str, process_id: int) -> bool:
+        """Ends a process of this job if it does not end soon. False if it has ended, or is unknown."""
+        child = supervisor.find(process_id) if host == socket.gethostname() else None
+        if child is not None:
+            child.end_later(self._grace)
+        return child is not None
 
     def _bears(self, how: Failure) -> bool:
         """Whether the job goes on without a failed rank. If so, prints that."""

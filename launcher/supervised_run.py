@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from .arrivals import LocalArrivals, OnSession
 from .output import RankOutput
@@ -49,12 +50,17 @@ class SupervisedRun(ABC):
             supervisor.end_after(0)
 
     def _arrivals(
-        self, ranks: int, supervisor: Supervisor, on_session: OnSession | None = None
+        self,
+        ranks: int,
+        supervisor: Supervisor,
+        on_session: OnSession | None = None,
+        on_silent: Callable[[str, int], None] | None = None,
     ) -> LocalArrivals:
-        """Listens for arrivals of this host's ranks. `on_session`: as for ArrivalSocket."""
+        """Listens for arrivals of this host's ranks. `on_session`: as for ArrivalSocket; `on_silent`: for Arrivals."""
         return LocalArrivals(
             ranks,
             lambda sentence: self._notice_absence(supervisor, sentence),
             supervisor.until_ending(self._output.say),
             on_session,
+            on_silent,
         )

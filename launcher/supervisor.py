@@ -79,6 +79,10 @@ class Child:
         self.send_signal(signal.SIGTERM)
         asyncio.get_running_loop().call_later(grace, self.send_signal, signal.SIGKILL)
 
+    def end_later(self, grace: float) -> None:
+        """Like end(), but gives it `grace` seconds to end by itself first."""
+        asyncio.get_running_loop().call_later(grace, self.end, grace)
+
     def end_rest(self, grace: float) -> None:
         """Like end(), for processes that it has left in its group. Call once it has exited."""
 
@@ -198,6 +202,11 @@ class Supervisor:
         self._loop.add_reader(process.stdout, self._read, child, "stdout", process.stdout.fileno())
         self._loop.add_reader(process.stderr, self._read, child, "stderr", process.stderr.fileno())
         return child
+
+    def find(self, process_id: int) -> Child | None:
+        """The child with this process ID, unless it has exited."""
+        found = (child for child in self._children if child.process.pid == process_id)
+        return next((child for child in found if not child.exited), None)
 
     def every(self, seconds: float, act: Callable[[], None]) -> None:
         """Calls `act` periodically until the children have exited."""

@@ -375,7 +375,13 @@ Recovery recover(double timeout, bool break_whole) {
     lost.host = topology.host_names[rank];
     lost.process_id = topology.process_ids[rank];
     if (lost.rank == departure.peer()) lost.cause = departure.to_string();
-    if (lost.rank == cause.peer()) lost.cause = cause.to_string();
+    if (lost.rank == cause.peer()) {
+      lost.cause = cause.to_string();
+      lost.reason = cause.details().reason;
+    }
+    if (lost.reason == ErrorReason::unreachable) {
+      report_silent(process_environment(), lost.host, lost.process_id);
+    }
   }
   next.recovery.interrupted = broken->epoch().sets().interrupted();
   state.left.take(std::move(broken));

@@ -93,7 +93,7 @@ Expected<Succession::Next> Succession::take_next(Time deadline) {
   }
   for (const auto& [process, cause] : change->lost) {
     const int rank = rank_of(process);
-    if (rank >= 0) next.recovery.lost.push_back({rank, cause.to_string()});
+    if (rank >= 0) next.recovery.lost.push_back({rank, cause.to_string(), cause.details().reason});
   }
   taken_epoch_ = change->epoch;
   taken_members_ = change->members;

@@ -79,7 +79,8 @@ py::tuple recover_interruptibly(double timeout, bool break_whole) {
   const Recovery recovery = interruptibly([&] { return recover(timeout, break_whole); });
   py::list lost;
   for (const Recovery::Lost& each : recovery.lost) {
-    lost.append(py::make_tuple(each.rank, each.host, each.process_id, each.cause));
+    lost.append(py::make_tuple(each.rank, each.host, each.process_id, each.cause,
+                               std::string(name_of(each.reason))));
   }
   return py::make_tuple(recovery.epoch, recovery.previous_ranks, lost, recovery.interrupted);
 }

@@ -31,17 +31,24 @@ UniqueFd connect_to(const std::string& name) {
   return {};
 }
 
-}  // namespace
-
-void notify_launcher(const Environment& environment, const Launch& launch, Arrival arrival) {
+void tell(const Environment& environment, const std::string& text) {
   const auto name = environment("RUEDA_LAUNCHER");
   if (!name || name->empty()) return;
   const UniqueFd socket = connect_to(*name);
   if (!socket) return;
-  const std::string text =
-      str(arrival == Arrival::met ? "met " : "waiting ", launch.rank, " ", launch.size);
   // It always fits, and waits there until the launcher reads it.
   [[maybe_unused]] const auto sent = ::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
+}
+
+}  // namespace
+
+void notify_launcher(const Environment& environment, const Launch& launch, Arrival arrival) {
+  tell(environment,
+       str(arrival == Arrival::met ? "met " : "waiting ", launch.rank, " ", launch.size));
+}
+
+void report_silent(const Environment& environment, const std::string& host, int process_id) {
+  tell(environment, str("silent ", host, " ", process_id));
 }
 
 }  // namespace rueda

@@ -158,7 +158,7 @@ void SurvivorAgreement::advance(Time now) {
         member, Status(ErrorCode::peer_lost,
                        str("rank ", known_.own_rank(), " has not heard from rank ", rank, " for ",
                            to_seconds(silence), " s"),
-                       rank));
+                       rank, {.reason = ErrorReason::unreachable}));
   }
   update(nullptr, now);
   if (is_over() || now < signs_.next_beat()) return;

@@ -144,7 +144,12 @@ std::vector<std::pair<int, Status>> SurvivorKnowledge::lost(
     const std::vector<int>& all, const std::vector<int>& survivors) const {
   std::vector<std::pair<int, Status>> lost;
   for (const int member : without(all, survivors)) {
-    if (member != rank_) lost.emplace_back(member, cause_of(member, survivors));
+    if (member == rank_) continue;
+    // That a member did not answer is known to those only who have waited for it.
+    const auto own = view_.broken.find(BrokenLink{rank_, member});
+    const bool is_silent = own != view_.broken.end() && !has_ended(member) &&
+                           own->second.details().reason == ErrorReason::unreachable;
+    lost.emplace_back(member, is_silent ? own->second : cause_of(member, survivors));
   }
   return lost;
 }

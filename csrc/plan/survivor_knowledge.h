@@ -62,7 +62,8 @@ class SurvivorKnowledge {
   // Why the member is lost: according to one of `survivors`, or else to itself.
   [[nodiscard]] Status cause_of(int member, const std::vector<int>& survivors) const;
 
-  // Those of `all` (sorted) that are not in `survivors`, and why; excludes this process.
+  // Those of `all` (sorted) that are not in `survivors`, and why; excludes this process. The reason
+  // is `unreachable` for those that did not answer this process.
   [[nodiscard]] std::vector<std::pair<int, Status>> lost(const std::vector<int>& all,
                                                          const std::vector<int>& survivors) const;
 

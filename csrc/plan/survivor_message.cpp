@@ -180,7 +180,7 @@ Status shortened(const Status& cause) {
     text.resize(length);
     text += "...";
   }
-  return {cause.code(), std::move(text), cause.peer()};
+  return {cause.code(), std::move(text), cause.peer(), {.reason = cause.details().reason}};
 }
 
 std::string describe_survivor_message(std::span<const std::byte> bytes) {

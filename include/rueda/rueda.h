@@ -110,6 +110,9 @@ struct Recovery {
   struct Lost {
     int rank = 0;  // in the world that broke
     std::string cause;
+    // unreachable: this rank got no answer from it, but it may still be alive, on its host or
+    // behind a broken link. `rueda run` then ends it, since the others have continued without it.
+    ErrorReason reason = ErrorReason::unspecified;
     std::string host = {};
     int process_id = 0;
   };

@@ -57,12 +57,7 @@ class ElasticRun(BuiltinRun):
                     )
                 )
             come = await stack.enter_async_context(
-                arrivals.LocalArrivals(
-                    self._job.ranks,
-                    lambda sentence: self._notice_absence(supervisor, sentence),
-                    supervisor.until_ending(self._output.say),
-                    self._accept,
-                )
+                self._arrivals_of_ranks(supervisor, self._accept)
             )
             self._base = {
                 **without_identity(os.environ),

@@ -34,7 +34,7 @@ class Kind(Enum):
     OVER = b"y"  # all ranks of the job are gone; to the first host
     INPUT = b"i"  # bytes for rank 0's standard input; empty at its end
     JOINER = b"n"  # JSON: variables of a process to start; its number is in the rank field
-    STOP = b"q"  # a process should end, and is killed if it does not
+    STOP = b"q"  # a process should end: that of the rank; or the one whose ID is told, if it does not do so by itself
     # From the host
     PREPARED = b"p"  # JSON: where the ranks will meet, on the first host
     REFUSED = b"f"  # why the job cannot start there

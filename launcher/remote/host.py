@@ -250,14 +250,22 @@ class HostRun:
             self._store.lose(frame.rank, frame.payload.decode(errors="replace"))
         elif frame.kind == Kind.JOINER:
             self._start_joiner(supervisor, frame.rank, frame.json())
-        elif frame.kind == Kind.STOP and frame.rank in self._children:
-            self._children[frame.rank].end(self._job.grace)
+        elif frame.kind == Kind.STOP:
+            self._stop(supervisor, frame)
         elif frame.kind == Kind.SESSION:
             self._sessions.take(frame)
         elif frame.kind == Kind.ENDINGS:
             self._endings.learn(frame.json()["ended"])
         elif frame.kind == Kind.INPUT and self._input is not None:
             self._input.give(frame.payload)
+
+    def _stop(self, supervisor: Supervisor, frame: Frame) -> None:
+        """Ends a process of this host; one whose process ID is told may do so by itself first."""
+        if frame.payload:
+            if (child := supervisor.find(int(frame.payload))) is not None:
+                child.end_later(self._job.grace)
+        elif frame.rank in self._children:
+            self._children[frame.rank].end(self._job.grace)
 
     def _lose_launcher(self, supervisor: Supervisor) -> None:
         asyncio.get_running_loop().remove_reader(self._channel.input)

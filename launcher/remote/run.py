@@ -119,7 +119,9 @@ class RemoteRun(BuiltinRun):
     async def _run_ranks(self, supervisor: Supervisor) -> None:
         supervisor.start_writer(self._output.writer)  # because lines are printed before ranks exist
         come = self._come = Arrivals(
-            self._job.ranks, lambda sentence: self._notice_absence(supervisor, sentence)
+            self._job.ranks,
+            lambda sentence: self._notice_absence(supervisor, sentence),
+            lambda host, process_id: self._end_silent(supervisor, host, process_id),
         )
 
         def on_frame(connection: Connection, frame: Frame) -> None:
@@ -335,6 +337,13 @@ class RemoteRun(BuiltinRun):
         elif frame.kind == Kind.REFUSED and self._started and not self._has_failed():
             self._refusal = f"host '{connection.name}': {connection.refusal}"
             supervisor.end_after(0)
+
+    def _end_process(self, supervisor: Supervisor, host: str, process_id: int) -> bool:
+        there = [each for each in self._connections if each.facts.get("host", each.name) == host]
+        if len(there) != 1 or there[0].is_over:  # hosts with one name have processes of the same ID
+            return False
+        there[0].send(Kind.STOP, str(process_id).encode())
+        return True
 
     def _lose(self, supervisor: Supervisor, connection: Connection) -> None:
         if not self._started:

@@ -29,7 +29,8 @@ class Lost:
     """A rank that is gone.
 
     ``rank``: in the world that broke. ``host``, ``process_id``: where it ran. ``cause``: how the others noticed; if it
-    raised an exception, the exception's text and its lines.
+    raised an exception, the exception's text and its lines. ``reason``: ``"unreachable"`` if this rank got no answer
+    from it, so that it may still be alive; ``rueda run`` then ends it. ``"ended"`` if its process has certainly ended.
 
     Example::
 
@@ -42,6 +43,7 @@ class Lost:
     host: str
     process_id: int
     cause: str
+    reason: str = ""
 
     @property
     def exit_status(self) -> int | None:
@@ -140,7 +142,8 @@ def recover(timeout: float = 60.0, *, break_whole: bool = False) -> Recovery:
     for listener in _listeners:
         listener(list(previous_ranks))
     details = {
-        rank: Lost(rank, host, process, cause) for rank, host, process, cause in sorted(lost)
+        rank: Lost(rank, host, process, cause, reason)
+        for rank, host, process, cause, reason in sorted(lost)
     }
     causes = {rank: each.cause for rank, each in details.items()}
     return Recovery(epoch, list(previous_ranks), causes, details, list(interrupted))

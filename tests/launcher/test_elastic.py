@@ -397,3 +397,21 @@ def test_a_process_that_stops_while_it_joins_holds_nobody_up(
     assert "process 3" not in ran.err, ran.err  # it has not been given up
     if where[1] == "enter_world":
         assert "process 2 does not answer any more, as if it were stopped" in ran.err, ran.err
+
+
+def test_a_rank_that_does_not_answer_is_ended_and_replaced(elastic: Elastic) -> None:
+    ran = elastic(
+        """
+def in_step(step):
+    if number == 1 and step == 5:
+        os.kill(os.getpid(), signal.SIGSTOP)
+def is_enough(sizes): return sizes[-2:] == [2, 3]
+""",
+        # Ranks that share no memory leave it to the launcher.
+        "-np", "3", "--min-np", "1", "--max-np", "3", "--transport", "tcp",
+        "--blacklist-cooldown-range", "0", "1", "--grace", "1",
+    )  # fmt: skip
+    assert ran.code == 0, ran.out + ran.err
+    assert len(re.findall("does not answer; the others have gone on without it", ran.err)) == 1
+    assert "process 1 is lost, killed by SIGKILL" in ran.err, ran.err
+    assert re.search(r"\[3\]<stdout>: was of 3$", ran.out, re.M), ran.out + ran.err

@@ -107,3 +107,32 @@ def test_two_halves_never_both_go_on(make_lab: MakeLab, tmp_path: Path, answer: 
         assert one["left"] == [0, 1], one  # the half with the lowest number
     for one in told(tmp_path, [2, 3]):
         assert "cannot reach the surviving" in one["stopped"] or "majority" in one["stopped"], one
+
+
+FREEZING = """
+    import numpy as np
+    import rueda
+    rueda.init()
+    process = rank
+    for step in range(30):
+        if process == 2 and step == 10:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        try:
+            rueda.allreduce(np.ones(1000), name="x")
+        except rueda.RuedaError:
+            recovery = rueda.recover(timeout=30)
+            print("lost", recovery.lost, recovery.details[2].reason, flush=True)
+"""
+
+
+def test_a_rank_that_stops_alone_on_its_host_is_ended_with_the_job(
+    make_lab: MakeLab, tmp_path: Path
+) -> None:
+    lab = make_lab(2, rate="1gbit")
+    launcher = Launcher(lab, tmp_path, [str(lab.agent)])
+    program = launcher.program(FREEZING)
+    ran = launcher.run("-H", "h0:2,h1:1", "--min-np", "1", "--grace", "1", *program)
+    assert ran.code == 0, ran.out + ran.err
+    assert ran.out.count("unreachable") == 2, ran.out + ran.err
+    assert "on h1 does not answer; the others have gone on without it" in ran.err, ran.err
+    assert "rank 2 on h1 is lost, killed by SIGKILL (Killed)" in ran.err, ran.err

@@ -31,6 +31,28 @@ TEST_CASE("who knows the same comes to the same outcome, whoever told whom") {
   REQUIRE(first.lost({0, 1, 2, 3}, {0, 1}).size() == 2);
 }
 
+TEST_CASE("that a member was silent is known to those that have waited for it") {
+  const Status silent(ErrorCode::peer_lost, "silent", 2, {.reason = ErrorReason::unreachable});
+  SurvivorKnowledge first(0, {0, 1, 2, 3}, 5);
+  SurvivorKnowledge second(1, {0, 1, 2, 3}, 5);
+  first.add_unreachable(2, closed(2));
+  second.add_unreachable(2, silent);
+  second.add_unreachable(3, silent);
+  second.add_ended(3, closed(3));
+  first.merge(second.view(), false);
+  second.merge(first.view(), false);
+  const auto reasons = [](const SurvivorKnowledge& knowledge) {
+    std::vector<ErrorReason> found;
+    for (const auto& [member, cause] : knowledge.lost({0, 1, 2, 3}, {0, 1})) {
+      found.push_back(cause.details().reason);
+    }
+    return found;
+  };
+  using enum ErrorReason;
+  REQUIRE(reasons(first) == std::vector{unspecified, unspecified});
+  REQUIRE(reasons(second) == std::vector{unreachable, unspecified});
+}
+
 TEST_CASE("who reaches whom is told by ranks in the world that broke, not by process numbers") {
   SurvivorKnowledge own(6, {2, 5, 6}, 5);
   REQUIRE(own.rank_of(2) == 0);
