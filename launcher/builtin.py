@@ -157,21 +157,15 @@ class BuiltinRun(SupervisedRun):
 
     def _end_silent(self, supervisor: Supervisor, host: str, process_id: int) -> None:
         """Ends a rank that did not answer: the others have gone on without it. Several of them report it."""
-        if supervisor.ending or (host, process_id) in self._silent:
-            return
-        self._silent.add((host, process_id))
-        if self._end_process(supervisor, host, process_id):
-            self._output.say(
-                f"process {process_id} on {host} does not answer; the others have gone on without it, and it is ended "
-                f"if it does not end within {self._grace:g} s"
-            )
+        if not supervisor.ending and (host, process_id) not in self._silent:
+            self._silent.add((host, process_id))
+            self._end_process(supervisor, host, process_id)
 
-    def _end_process(self, supervisor: Supervisor, host: str, process_id: int) -> bool:
-        """Ends a process of this job if it does not end soon. False if it has ended, or is unknown."""
+    def _end_process(self, supervisor: Supervisor, host: str, process_id: int) -> None:
+        """Ends a process of this job if it does not end soon."""
         child = supervisor.find(process_id) if host == socket.gethostname() else None
         if child is not None:
-            child.end_later(self._grace)
-        return child is not None
+            child.end_silent(self._grace, self._output.say)
 
     def _bears(self, how: Failure) -> bool:
         """Whether the job goes on without a failed rank. If so, prints that."""

@@ -79,9 +79,17 @@ class Child:
         self.send_signal(signal.SIGTERM)
         asyncio.get_running_loop().call_later(grace, self.send_signal, signal.SIGKILL)
 
-    def end_later(self, grace: float) -> None:
-        """Like end(), but gives it `grace` seconds to end by itself first."""
-        asyncio.get_running_loop().call_later(grace, self.end, grace)
+    def end_silent(self, grace: float, say: Callable[[str], None]) -> None:
+        """Like end(), for a rank that did not answer the others; it may notice that and end in `grace` seconds."""
+
+        def end() -> None:
+            if not self.exited:
+                say(
+                    f"process {self.process.pid} did not answer, and the others have gone on without it: it is ended"
+                )
+                self.end(grace)
+
+        asyncio.get_running_loop().call_later(grace, end)
 
     def end_rest(self, grace: float) -> None:
         """Like end(), for processes that it has left in its group. Call once it has exited."""

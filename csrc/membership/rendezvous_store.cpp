@@ -23,7 +23,7 @@ namespace {
 using Verb = RendezvousWords::Verb;
 
 constexpr auto parting_timeout = std::chrono::seconds(5);
-constexpr auto hurried_parting_timeout = std::chrono::milliseconds(300);
+constexpr auto hurried_parting_timeout = std::chrono::seconds(1);
 constexpr auto key_purpose = "rueda rendezvous 2";
 
 LimitedLog& warnings() {
@@ -130,8 +130,7 @@ void RendezvousStore::serve() {
   listeners_.clear();
   // There is no need to wait for clients that are not ranks by now.
   std::erase_if(clients_, [](const auto& client) { return client->rank < 0; });
-  const Time deadline =
-      Clock::now() + (is_hurried_ ? Duration(hurried_parting_timeout) : Duration(parting_timeout));
+  const Time deadline = Clock::now() + (is_hurried_ ? hurried_parting_timeout : parting_timeout);
   while (!clients_.empty() && Clock::now() < deadline) {
     sleep();
     take_turns();

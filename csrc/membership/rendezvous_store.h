@@ -80,7 +80,7 @@ class RendezvousStore {
   RendezvousStore(std::vector<Listener> listeners, int size, const std::string& secret);
   // Admits no newcomers, and waits until the present clients have left, a few seconds at most.
   ~RendezvousStore();
-  // Shortens that wait to a moment: the world was not formed, and a rank may be why.
+  // Shortens that wait to a second: the world was not formed, and a rank may be why.
   void hurry() { is_hurried_ = true; }
   RendezvousStore(const RendezvousStore&) = delete;
   RendezvousStore& operator=(const RendezvousStore&) = delete;

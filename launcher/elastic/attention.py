@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+# Seconds between looks.
+LOOK = 0.2
 # Looks without a message after which a process counts as silent. A waiting process sends two messages a second.
 _LOOKS = 15
 

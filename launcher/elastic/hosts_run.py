@@ -23,10 +23,10 @@ from ..remote.run import HostsFailed, Reach, RemoteRun
 from ..remote.session_relay import RelayedSession, speaks_for_others
 from ..remote.ssh import agent_words
 from ..supervisor import Supervisor
+from .attention import LOOK
 from .company import Company
 from .discovery import Discovery, Elastic
 from .growth import Growth
-from .run import LOOK
 
 # Set for ranks that others may join.
 _ELASTIC = {"RUEDA_ELASTIC": "1"}

@@ -12,8 +12,8 @@ from ..nodes.admission import notice_silence
 from ..nodes.doorkeeper import Doorkeeper, Facts
 from ..sessions import Session
 from ..version import installed_version
+from .attention import LOOK
 from .company import Company
-from .run import LOOK
 from .waiting_room import WaitingRoom
 
 _log = logging.getLogger("rueda")

@@ -17,12 +17,11 @@ from ..job import Job
 from ..output import RankOutput
 from ..sessions import Session
 from ..supervisor import Child, Supervisor
+from .attention import LOOK
 from .company import Company
 from .discovery import Discovery, Elastic
 from .growth import Growth
 
-# Seconds between checks whether to start processes.
-LOOK = 0.2
 # The only host's name for counting slots.
 _HERE = "localhost"
 

@@ -263,7 +263,7 @@ class HostRun:
         """Ends a process of this host; one whose process ID is told may do so by itself first."""
         if frame.payload:
             if (child := supervisor.find(int(frame.payload))) is not None:
-                child.end_later(self._job.grace)
+                child.end_silent(self._job.grace, supervisor.until_ending(self._say))
         elif frame.rank in self._children:
             self._children[frame.rank].end(self._job.grace)
 

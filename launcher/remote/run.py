@@ -338,12 +338,10 @@ class RemoteRun(BuiltinRun):
             self._refusal = f"host '{connection.name}': {connection.refusal}"
             supervisor.end_after(0)
 
-    def _end_process(self, supervisor: Supervisor, host: str, process_id: int) -> bool:
+    def _end_process(self, supervisor: Supervisor, host: str, process_id: int) -> None:
         there = [each for each in self._connections if each.facts.get("host", each.name) == host]
-        if len(there) != 1 or there[0].is_over:  # hosts with one name have processes of the same ID
-            return False
-        there[0].send(Kind.STOP, str(process_id).encode())
-        return True
+        if len(there) == 1:  # hosts of one name may have processes of one ID
+            there[0].send(Kind.STOP, str(process_id).encode())
 
     def _lose(self, supervisor: Supervisor, connection: Connection) -> None:
         if not self._started:
