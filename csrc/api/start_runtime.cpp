@@ -12,11 +12,9 @@ std::shared_ptr<Runtime> start_runtime(World world, Bootstrap& bootstrap, const 
   const Time deadline = Clock::now() + seconds(options.init_timeout);
   bootstrap.begin_last();
   const Status all = bootstrap.agree("connected", started.status(), deadline);
-  started.status().throw_if_error();
-  std::shared_ptr<Runtime> runtime = std::move(started).value();
-  if (!all.ok()) runtime->abort(all.to_string());
+  if (!all.ok() && started) (*started)->abort(all.to_string());
   all.throw_if_error();
-  return runtime;
+  return std::move(started).value();
 }
 
 }  // namespace rueda

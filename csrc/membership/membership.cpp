@@ -27,6 +27,11 @@ using namespace std::chrono_literals;
 constexpr Duration forming_timeout = 10s;
 constexpr Duration between_interruptions = 100ms;
 constexpr Duration between_looks = 5ms;
+// Pauses after attempts to form a world in which nobody was lost. They double.
+constexpr Duration first_pause = 1ms;
+constexpr Duration longest_pause = 200ms;
+// How long a rank that cannot enter a world tries, in heartbeats. The others then go on without it.
+constexpr double patience = 10;
 
 double milliseconds(Duration duration) {
   return 1e3 * to_seconds(duration);
@@ -94,7 +99,7 @@ Expected<std::unique_ptr<Membership>> Membership::open(Bootstrap& bootstrap, con
         [&](int rank, PeerEnd end) { membership->connections_.watch_end(rank, std::move(end)); });
   }
   const Status all = bootstrap.agree("membership/open", opened, deadline);
-  if (!opened.ok() || !all.ok()) return opened.ok() ? all : opened;
+  if (!all.ok()) return all;
   const SignalsBlocked blocked;
   const auto run = [self = membership.get()] { self->run(); };
   if (Status started = start_thread(membership->thread_, run); !started.ok()) return started;
@@ -129,7 +134,8 @@ Expected<Membership::Change> Membership::await_newer(std::uint64_t epoch, Time d
   while (!is_there()) {
     const Time now = Clock::now();
     if (now >= deadline) {
-      return Status(ErrorCode::timeout, "no other world was formed before the deadline");
+      return Status(ErrorCode::timeout, "no other world was formed before the deadline")
+          .because(unformed_);
     }
     changed_.wait_until(lock, std::min(deadline, now + between_interruptions));
     lock.unlock();
@@ -271,6 +277,7 @@ void Membership::form() {
   const Status formed = form_world_of(decision);
   if (!formed.ok()) {
     log(LogLevel::debug, "epoch ", decision.epoch, " was not formed: ", formed.to_string());
+    if (stands(decision.epoch).ok()) pause_after(formed, decision.members);
     agreement_->not_formed(decision.epoch, Clock::now());
     lose_gone(Clock::now());
     flush();
@@ -279,6 +286,8 @@ void Membership::form() {
   log(LogLevel::info, "epoch ", decision.epoch, " of processes ", join(decision.members),
       ": agreed on within ", milliseconds(began - broken_at_), ", formed within ",
       milliseconds(Clock::now() - began), " ms");
+  pause_ = {};
+  fails_since_.reset();
   agreement_->formed(Clock::now());
   was_stopped_ = agreement_->was_stopped();
   flush();
@@ -288,6 +297,28 @@ void Membership::form() {
   present_.lost.insert(present_.lost.end(), decision.lost.begin(), decision.lost.end());
   early_.erase(early_.begin(), early_.upper_bound(decision.epoch));
   conclude(present_);
+}
+
+// Where a rank lacks memory, threads or the like, another attempt would fail in the same way.
+void Membership::pause_after(const Status& formed, const std::vector<int>& members) {
+  const Time now = Clock::now();
+  {
+    const std::lock_guard lock(mutex_);
+    unformed_ = formed;
+  }
+  const bool is_own = formed.peer() < 0 || formed.peer() == rank_among(members, process_);
+  if (!is_own) {
+    fails_since_.reset();
+  } else if (!fails_since_) {
+    fails_since_ = now;
+  } else if (now - *fails_since_ > seconds(patience * options_.heartbeat)) {
+    obstacle_ =
+        Status(ErrorCode::initialization, "this process cannot enter a world with the others")
+            .because(formed);
+    return;
+  }
+  pause_ = std::clamp(2 * pause_, first_pause, longest_pause);
+  while (Clock::now() < now + pause_ && pump(now + pause_)) continue;
 }
 
 Status Membership::stands(std::uint64_t epoch) const {

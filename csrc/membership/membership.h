@@ -76,6 +76,8 @@ class Membership {
   void begin_agreement(Time now);
   void form();
   Status form_world_of(const SurvivorAgreement::Decision& decision);
+  // After an attempt in which no member was lost. Finds out if this process is why it failed.
+  void pause_after(const Status& formed, const std::vector<int>& members);
   // Whether the decision still stands.
   [[nodiscard]] Status stands(std::uint64_t epoch) const;
   Status wait_for_members(std::uint64_t epoch, Time deadline);
@@ -114,6 +116,8 @@ class Membership {
   Time broken_at_{};                              // the current world
   bool pumping_ = false;                          // waiting for messages
   bool was_stopped_ = false;                      // while it formed the current world
+  Duration pause_{};                              // after the last attempt
+  std::optional<Time> fails_since_;               // because of this process
   std::unique_ptr<SurvivorAgreement> agreement_;  // since the current world broke
   std::unique_ptr<SurvivorAgreement> last_;       // answers latecomers
   struct Forming {
@@ -140,6 +144,7 @@ class Membership {
   };
   std::optional<Report> reported_;  // an epoch that has broken
   std::optional<Expected<Change>> outcome_;
+  Status unformed_;  // why the last attempt failed
   bool stopping_ = false;
 
   std::thread thread_;

@@ -22,8 +22,9 @@ namespace rueda {
 
 namespace {
 
-Status not_formed() {
-  return Status(ErrorCode::initialization, "the world could not be formed");
+Status not_formed(const Status& cause) {
+  return Status(ErrorCode::initialization, "the world could not be formed", cause.peer())
+      .because(cause);
 }
 
 RankFacts own_facts(const Options& options, const MpiCapability& mpi,
@@ -110,8 +111,7 @@ Expected<std::unique_ptr<Transport>> open_links(Links links, const MpiCapability
 // If the ranks of a host do not answer each other, the other hosts cannot go on either.
 Status measure_host(Bootstrap& bootstrap, HostGroup& host, Time deadline) {
   const Status own = host.ranks().empty() ? Status() : host.measure(bootstrap, deadline);
-  const Status all = bootstrap.agree("measured", own, deadline);
-  return own.ok() ? all : own;
+  return bootstrap.agree("measured", own, deadline);
 }
 
 }  // namespace
@@ -155,40 +155,39 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
   const Time deadline = Clock::now() + seconds(options.init_timeout);
   const auto beacon = light_beacon(bootstrap.rank());
   auto facts = exchange_facts(bootstrap, own_facts(options, mpi, beacon), deadline);
-  if (!facts) return not_formed().because(facts.status());
-  if (Status agreed = check_options_agree(facts.value()); !agreed.ok())
-    return not_formed().because(agreed);
+  if (!facts) return not_formed(facts.status());
+  if (Status agreed = check_options_agree(facts.value()); !agreed.ok()) return not_formed(agreed);
   if (Status confirmed = confirm_hosts(bootstrap, facts.value(), deadline); !confirmed.ok())
-    return not_formed().because(confirmed);
+    return not_formed(confirmed);
   World world;
   world.topology = topology_of(bootstrap.rank(), facts.value());
   const int local_size = world.topology.local_size;
-  if (Status room = provide_descriptors(local_size); !room.ok()) return not_formed().because(room);
+  if (Status room = provide_descriptors(local_size); !room.ok()) return not_formed(room);
   provide_remote_descriptors(local_size, world.topology.size - local_size,
                              interfaces_of(options.interface).size());
 
   // All of these are collective, so each is joined even if an earlier one failed.
   auto host = form_host(bootstrap, options, world.topology, deadline);
   const auto obstacles = agree_on_memory(bootstrap, host, deadline);
-  if (!obstacles) return not_formed().because(obstacles.status());
+  if (!obstacles) return not_formed(obstacles.status());
   world.host = std::move(host).value();
   const auto links = choose_links(options.transport, world.topology, facts.value(), *obstacles);
-  if (!links) return not_formed().because(links.status());
+  if (!links) return not_formed(links.status());
   auto control = open_control_socket(bootstrap, world.topology.host_of, options.interface, deadline,
                                      network_timeout(options));
   auto transport = open_links(*links, mpi, world.host, bootstrap, options.interface, deadline);
   const Status own = control.ok() ? transport.status() : control.status();
   const Status ready = bootstrap.agree("ready", own, deadline);
-  if (!own.ok() || !ready.ok()) return not_formed().because(own.ok() ? ready : own);
+  if (!ready.ok()) return not_formed(ready);
   if (known) {
     world.host.take_costs(known->host);
   } else if (Status measured = measure_host(bootstrap, world.host, deadline); !measured.ok()) {
-    return not_formed().because(measured);
+    return not_formed(measured);
   }
   auto chosen = known ? HostLinks{std::move(transport).value(), known->links, {}}
                       : choose_between(bootstrap, options, *links, std::move(transport).value(),
                                        world.topology.host_of, deadline);
-  if (!chosen) return not_formed().because(chosen.status());
+  if (!chosen) return not_formed(chosen.status());
   world.link_costs = chosen->costs;
   world.links_tried = std::move(chosen->tried);
   if (*links == Links::memory) {
@@ -197,9 +196,7 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
     transport = join_host(world.host, std::move(chosen->transport));
   }
   const Status joined = bootstrap.agree("joined", transport.status(), deadline);
-  if (!transport || !joined.ok()) {
-    return not_formed().because(transport ? joined : transport.status());
-  }
+  if (!joined.ok()) return not_formed(joined);
   world.control = std::move(control).value();
   world.host.for_each_end(
       [&](int rank, PeerEnd end) { world.control->watch_end(rank, std::move(end)); });

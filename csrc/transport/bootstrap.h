@@ -30,13 +30,15 @@ class Bootstrap {
   virtual Status barrier(Time deadline) = 0;
 
   // Collective: the value of each rank, by rank. If `own` is an error on any rank, every rank gets
-  // an error that names the first such rank, so that all take the same path and none waits. Use
-  // each `key` once. Also fails if the ranks do not meet by the deadline.
+  // an error that names the first such rank, so that all take the same path and none waits. A rank
+  // whose error names another rank (`peer`) counts only if all that failed are such. Use each `key`
+  // once. Also fails if the ranks do not meet by the deadline.
   [[nodiscard]] Expected<std::vector<std::string>> allgather(const std::string& key,
                                                              const Expected<std::string>& own,
                                                              Time deadline);
 
-  // Collective: ok if `own` is ok on all ranks; otherwise an error as above.
+  // Collective: ok if `own` is ok on all ranks; otherwise `own` if it names no other rank, or an
+  // error as above.
   Status agree(const std::string& key, const Status& own, Time deadline);
 
   // Every rank calls this right before its last collective step. What the others wait for from then

@@ -540,6 +540,44 @@ assert rueda.size() == 7, rueda.size()
         )
 
 
+def test_a_rank_that_lacks_what_another_world_needs_stops_and_the_others_go_on() -> None:
+    lose(
+        """
+import resource, sys
+rueda.init()
+rank = rueda.rank()
+whole(4)
+if rank == 1:  # no thread can be started
+    pages = int(open("/proc/self/statm").read().split()[0])
+    room = pages * resource.getpagesize() + (1 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
+rueda.barrier()
+if rank == 3:
+    die_at_work()
+until_broken()
+try:
+    sys.exit(f"went on: {rueda.recover(timeout=0.5)}")
+except rueda.TimeoutError as error:
+    assert "no other world was formed before the deadline: " in str(error), error
+    assert "cannot start a thread" in str(error), error
+    assert rank == 1 or "rank 1: " in str(error), error
+if rank == 1:
+    try:
+        sys.exit(f"went on: {rueda.recover()}")
+    except rueda.InitializationError as error:
+        assert "cannot enter a world with the others" in str(error), error
+        assert "cannot start a thread" in str(error), error
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+else:
+    assert rueda.recover().previous_ranks == [0, 2]
+    whole(2)
+""",
+        4,
+        {3},
+        RUEDA_HEARTBEAT="0.3",
+    )
+
+
 def test_forked_children_do_not_keep_a_lost_rank_alive(tmp_path: Path) -> None:
     lose(
         """
