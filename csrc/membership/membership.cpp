@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <exception>
 #include <numeric>
 
 #include "core/interruption.h"
@@ -149,6 +150,15 @@ Expected<Membership::Change> Membership::await_newer(std::uint64_t epoch, Time d
 
 void Membership::run() {
   pthread_setname_np(pthread_self(), "rueda-members");
+  try {
+    work();
+  } catch (const std::exception& error) {  // no memory, for example
+    conclude(Status(ErrorCode::initialization,
+                    str("this process cannot enter a world with the others: ", error.what())));
+  }
+}
+
+void Membership::work() {
   while (pump(std::nullopt)) {
     if (!obstacle_.ok()) {
       conclude(obstacle_);
@@ -359,6 +369,8 @@ Status Membership::form_world_of(const SurvivorAgreement::Decision& decision) {
     formed = world ? enter_(std::move(world).value(), bootstrap, epoch) : world.status();
   } catch (const Error& error) {
     formed = Status(error.code(), error.what(), error.peer());
+  } catch (const std::exception& error) {  // no memory, for example
+    formed = Status(ErrorCode::initialization, error.what());
   }
   forming_ = {};
   return formed.ok() ? stands(epoch) : formed;

@@ -70,6 +70,7 @@ class Membership {
              std::string secret, std::uint64_t epoch, Enter enter);
 
   void run();
+  void work();
   // Processes events until there is a decision, a report, or nothing more to do.
   bool pump(std::optional<Time> until);
   void flush();
