@@ -57,6 +57,11 @@ std::map<int, int> identifiers_of(const World& world) {
   return identifiers;
 }
 
+Status cannot_enter(const Status& cause) {
+  return Status(ErrorCode::initialization, "this process cannot enter a world with the others")
+      .because(cause);
+}
+
 // Kinds of messages. The epoch that is being formed, or that has broken, follows the kind.
 constexpr std::uint8_t agreement_message = 1;
 constexpr std::uint8_t bootstrap_message = 2;
@@ -153,8 +158,7 @@ void Membership::run() {
   try {
     work();
   } catch (const std::exception& error) {  // no memory, for example
-    conclude(Status(ErrorCode::initialization,
-                    str("this process cannot enter a world with the others: ", error.what())));
+    conclude(cannot_enter(Status(ErrorCode::initialization, error.what())));
   }
 }
 
@@ -251,8 +255,14 @@ void Membership::flush() {
   }
 }
 
+// A rank without descriptors would reach some members and not others, who then would have to choose
+// between it and those.
 void Membership::begin_agreement(Time now) {
   broken_at_ = now;
+  if (Status room = provide_descriptors(first_.local_size); !room.ok()) {
+    obstacle_ = cannot_enter(room);
+    return;
+  }
   agreement_ = std::make_unique<SurvivorAgreement>(
       SurvivorAgreement::Settings{.rank = process_,
                                   .members = present_.members,
@@ -322,9 +332,7 @@ void Membership::pause_after(const Status& formed, const std::vector<int>& membe
   } else if (!fails_since_) {
     fails_since_ = now;
   } else if (now - *fails_since_ > seconds(patience * options_.heartbeat)) {
-    obstacle_ =
-        Status(ErrorCode::initialization, "this process cannot enter a world with the others")
-            .because(formed);
+    obstacle_ = cannot_enter(formed);
     return;
   }
   pause_ = std::clamp(2 * pause_, first_pause, longest_pause);

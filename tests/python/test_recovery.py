@@ -578,6 +578,36 @@ else:
     )
 
 
+@pytest.mark.parametrize("most", ["4096", "soft"], ids=["soft", "hard"])
+def test_a_rank_without_descriptors_raises_its_limit_or_stops(most: str) -> None:
+    lose(
+        f"""
+import resource, sys
+rueda.init()
+rank = rueda.rank()
+whole(4)
+if rank == 1:
+    soft = max(int(number) for number in os.listdir("/proc/self/fd")) + 3
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, {most}))
+rueda.barrier()
+if rank == 3:
+    die_at_work()
+until_broken()
+if rank == 1 and {not most.isdigit()}:
+    try:
+        sys.exit(f"went on: {{rueda.recover()}}")
+    except rueda.InitializationError as error:
+        assert "ranks on this host need" in str(error) and "ulimit -Hn" in str(error), error
+else:
+    left = [0, 1, 2] if {most.isdigit()} else [0, 2]
+    assert rueda.recover().previous_ranks == left
+    whole(len(left))
+""",
+        4,
+        {3},
+    )
+
+
 def test_forked_children_do_not_keep_a_lost_rank_alive(tmp_path: Path) -> None:
     lose(
         """
