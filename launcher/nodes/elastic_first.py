@@ -7,7 +7,7 @@ import asyncio
 from ..elastic.company import Company
 from ..elastic.discovery import Elastic
 from ..elastic.hosts_run import ElasticHostsRun
-from ..elastic.run import LOOK
+from ..elastic.attention import LOOK
 from ..job import Job
 from ..output import RankOutput
 from ..remote.connection import Connection

@@ -22,12 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rueda import _native
+from rueda.adapter import unusable
 from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
 from rueda.numpy_arrays import Array, NumpyAdapter
 from rueda.operations import Average, ReduceOp
 from rueda.process_sets import ProcessSet, global_process_set, identify
-from rueda.submission import Collectives
+from rueda.submission import Collectives, refuse
 
 __all__ = [
     "LeafBatch",
@@ -203,9 +204,13 @@ def allreduce_leaves_async(
         array([0.5, 0.5])
     """
     given = np.asarray(partials)
+    try:
+        target = np.empty(given.shape[1:], given.dtype) if output is None else output
+    except MemoryError as error:  # every rank is told
+        return refuse(name, leaves.process_set, unusable(given, error))  # type: ignore[return-value]
     return _collectives.allreduce_leaves(
         given,
-        np.empty(given.shape[1:], given.dtype) if output is None else output,
+        target,
         leaves.ranks,
         len(leaves.partials),
         name,

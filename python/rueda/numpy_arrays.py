@@ -74,7 +74,10 @@ class NumpyAdapter:
         return None if _native.address_of(array) == view.pointer else "was given other memory"
 
     def empty_like(self, array: Array) -> Array:
-        return np.empty(array.shape, array.dtype)
+        try:
+            return np.empty(array.shape, array.dtype)
+        except Exception as error:  # such as too little memory
+            raise unusable(array, error) from None
 
     def copy(self, array: object) -> Array:
         try:

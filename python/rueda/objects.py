@@ -34,8 +34,9 @@ def broadcast_object(
     """Returns the ``obj`` of rank ``root_rank`` (a world rank) on every rank of the set; ignores the others'.
 
     ``obj`` is anything that pickle can handle, or cloudpickle if it is installed; if both refuse it, every rank raises
-    :class:`rueda.InvalidArgumentError` with the reason. A rank without the cloudpickle that the object needs raises
-    :class:`rueda.UnsupportedError`, on that rank only. Raises as :func:`rueda.broadcast` otherwise.
+    :class:`rueda.InvalidArgumentError` with the reason, also if a rank has no memory to receive it. A rank without the
+    cloudpickle that the object needs raises :class:`rueda.UnsupportedError`, on that rank only. Raises as
+    :func:`rueda.broadcast` otherwise.
 
     Example::
 
@@ -49,7 +50,11 @@ def broadcast_object(
     size = np.array([content.size], np.int64)
     broadcast_(size, root_rank, f"{label}.size", process_set)
     if rank() != root_rank:
-        content = np.empty(int(size[0]), np.uint8)
+        try:
+            content = np.empty(int(size[0]), np.uint8)
+        except MemoryError as error:
+            why = f"there is no memory for the object: {type(error).__name__}: {error}"
+            _fail_everywhere(f"{label}.content", process_set, why, error)
     broadcast_(content, root_rank, f"{label}.content", process_set)
     return obj if rank() == root_rank else _unpickled(io.BytesIO(content.tobytes()))
 
@@ -81,24 +86,26 @@ def allgather_object(
 
 def _pickled(obj: Any, name: str, process_set: ProcessSet) -> Any:
     try:
-        content = dumps(obj)
+        content = bytearray(dumps(obj))
+    except MemoryError as error:
+        _fail_everywhere(name, process_set, _unpicklable(error), error)
     except Exception as error:  # whatever the object's own __reduce__ raises
         content = _pickled_by_cloudpickle(obj, name, process_set, error)
-    return np.frombuffer(bytearray(content), np.uint8)
+    return np.frombuffer(content, np.uint8)
 
 
 def _pickled_by_cloudpickle(
     obj: Any, name: str, process_set: ProcessSet, refusal: Exception
-) -> bytes:
+) -> bytearray:
     try:
         import cloudpickle  # noqa: F401
     except ImportError:
         hint = "; cloudpickle takes more, lambdas and local classes too: pip install cloudpickle"
-        _fail_everywhere(name, process_set, refusal, hint)
+        _fail_everywhere(name, process_set, _unpicklable(refusal) + hint, refusal)
     try:
-        return dumps_by_cloudpickle(obj)
+        return bytearray(dumps_by_cloudpickle(obj))
     except Exception as error:
-        _fail_everywhere(name, process_set, error)
+        _fail_everywhere(name, process_set, _unpicklable(error), error)
 
 
 def _unpickled(stream: io.BytesIO) -> Any:
@@ -113,9 +120,10 @@ def _unpickled(stream: io.BytesIO) -> Any:
         ) from error
 
 
-def _fail_everywhere(
-    name: str, process_set: ProcessSet, error: Exception, hint: str = ""
-) -> NoReturn:
-    why = f"the object cannot be pickled: {type(error).__name__}: {error}{hint}"
+def _unpicklable(error: Exception) -> str:
+    return f"the object cannot be pickled: {type(error).__name__}: {error}"
+
+
+def _fail_everywhere(name: str, process_set: ProcessSet, why: str, error: Exception) -> NoReturn:
     synchronize(refuse(name, process_set, Refusal(why)))
     raise AssertionError("a refused operation completed") from error

@@ -18,12 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rueda import _native
+from rueda.adapter import unusable
 from rueda.compression import Codec
 from rueda.handles import Handle
 from rueda.numpy_arrays import Array, NumpyAdapter
 from rueda.operations import Average, ReduceOp
 from rueda.process_sets import ProcessSet, global_process_set, require_process_set
-from rueda.submission import Collectives
+from rueda.submission import Collectives, refuse
 
 __all__ = [
     "allreduce",
@@ -64,6 +65,7 @@ def allreduce(
 
     Raises :class:`rueda.MismatchError` if ranks differ in dtype, shape, op, factors or compression,
     :class:`rueda.UnsupportedError` for an unsupported dtype or an op that is undefined for it,
+    :class:`rueda.InvalidArgumentError` on every rank if one rank has no memory for the result,
     :class:`rueda.DuplicateNameError`, :class:`rueda.StalledError`, :class:`rueda.PeerLostError` and
     :class:`rueda.ShutdownError`.
 
@@ -73,7 +75,10 @@ def allreduce(
         array([1., 2.])
     """
     if type(array) is np.ndarray:
-        output = np.empty(array.shape, array.dtype)
+        try:
+            output = np.empty(array.shape, array.dtype)
+        except MemoryError as error:  # every rank is told
+            return refuse(name, process_set, unusable(array, error)).result()  # type: ignore[return-value]
         try:
             if compression is None and _native.allreduce_arrays(
                 array,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import sysconfig
 import threading
@@ -25,6 +26,17 @@ _log = logging.getLogger("rueda")
 
 # What the engine says after "rank 2 is" if this thread does not answer.
 _EXCUSE = "in code that has not let go of Python's GIL"
+
+# What a thread's own instructions cause. Blocked, these would end the process without a call of their handlers, such as
+# faulthandler's.
+_FAULTS = {
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGTRAP,
+    signal.SIGSYS,
+}
 
 # The process whose engine gets the answers, and its thread that entered the world.
 _process: int | None = None
@@ -65,8 +77,10 @@ def _start_thread() -> int:
 
 
 def _tell_whenever_asked(event: int) -> None:
+    # Signals of the application are for its own threads. A handler in Python would run in the main thread in any case.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
     while True:
-        os.eventfd_read(event)
+        os.read(event, 8)  # again after a signal, unlike os.eventfd_read()
         question = _native.newest_whereabouts_question()
         try:
             text = _place_of_the_worker()

@@ -277,6 +277,48 @@ def test_the_rank_that_has_no_memory_left_is_named_on_all() -> None:
         assert "the allgather of 'large' failed: rank 1 has no memory left for it" in rank.output
 
 
+def test_a_rank_without_memory_for_a_result_is_named_on_all_at_once_and_the_world_goes_on() -> None:
+    program = """
+        import resource, numpy as np, rueda
+        MEBIBYTE = 1 << 20
+        rueda.init()
+        large = np.ones(64 * MEBIBYTE, np.uint8)
+        thing = large.tobytes()
+        leaves = rueda.Leaves(2)
+        def allow(more):
+            if rueda.rank() == 1:
+                used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+                limit = -1 if more is None else used + more * MEBIBYTE
+                resource.setrlimit(resource.RLIMIT_AS, (limit, -1))
+        cases = {  # with the MiB that rank 1 has left
+            "allreduce": (16, lambda: rueda.allreduce(large, "x", rueda.Max)),
+            "later": (16, lambda: rueda.allreduce_async(large, "x", rueda.Max).result()),
+            "group": (16, lambda: rueda.grouped_allreduce([large], "x", rueda.Max)),
+            "leaves": (16, lambda: rueda.allreduce_leaves(large[None], leaves, "x", rueda.Sum)),
+            "received": (16, lambda: rueda.broadcast_object(thing, 0, "x")),
+            # There is room for the pickle, but not for a copy of it.
+            "sent": (112, lambda: rueda.broadcast_object(thing, 1, "x")),
+            "gathered": (112, lambda: rueda.allgather_object(thing, "x")),
+        }
+        for case, (room, begin) in cases.items():
+            allow(room)
+            rueda.barrier()
+            try:
+                begin()
+            except rueda.InvalidArgumentError as error:
+                print(case, "fails:", error)
+            allow(None)
+            assert rueda.allreduce(np.ones(3), "after", rueda.Sum).tolist() == [2.0] * 3
+    """
+    names = {"group": "x.0", "received": "x.content", "sent": "x.size", "gathered": "x.gathered"}
+    for rank in check(program, 2, limit=60):
+        for case in ("allreduce", "later", "group", "leaves", "received", "sent", "gathered"):
+            told = f"{case} fails: rank 1 cannot take part in '{names.get(case, 'x')}': "
+            lines = [each for each in rank.output.splitlines() if each.startswith(told)]
+            assert len(lines) == 1, rank.output
+            assert "MemoryError" in lines[0], lines
+
+
 def test_ctrl_c_ends_a_wait() -> None:
     program = """
         import rueda

@@ -94,6 +94,34 @@ def test_a_stall_names_the_line_of_each_missing_rank(tmp_path: Path) -> None:
         assert not missing, f"{missing}\n{job.report()}"
 
 
+def test_signals_do_not_keep_a_rank_from_telling_where_it_is() -> None:
+    """Those that the application handles, such as a profiler's timer, may arrive in any thread."""
+    program = """
+        import signal, threading, time
+        import numpy as np, rueda
+        signal.signal(signal.SIGALRM, lambda *_: None)
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        rueda.init()
+        if rueda.rank() == 1:
+            (telling,) = [each for each in threading.enumerate() if each.name == "rueda-where"]
+            for number in range(200):
+                if telling.is_alive():
+                    kind = signal.SIGALRM if number % 2 else signal.SIGUSR1
+                    signal.pthread_kill(telling.ident, kind)
+                    time.sleep(0.001)
+            assert telling.is_alive()
+            threading.Event().wait()
+        while True:
+            try:
+                rueda.allreduce(np.ones(3), name="gradient")
+            except rueda.StalledError as error:
+                print("told:", error, flush=True)
+    """
+    with Job(program, 2, extra={"RUEDA_STALL_WARNING": "1", "RUEDA_STALL_ERROR": "2"}) as job:
+        # On a busy machine a rank may answer too late for one report, and in time for the next.
+        job.wait_for_output(0, "rank 1 is at <string>:", 120)
+
+
 def test_the_applications_line_is_told_before_those_of_libraries() -> None:
     waiting: queue.Queue[None] = queue.Queue()
 

@@ -133,6 +133,20 @@ def check_tensors_that_one_rank_cannot_write() -> None:
             if asynchronous:
                 work.wait()
         still_works()
+        # Only the root of a reduce is written.
+        mine = expanded if rank == 0 else torch.full((4,), 2.0)
+        with raises(rueda.InvalidArgumentError, "rank 0", "share memory"):
+            work = dist.reduce(mine, 0, async_op=asynchronous)
+            if asynchronous:
+                work.wait()
+        assert mine.tolist() == [1.0 if rank == 0 else 2.0] * 4
+        still_works()
+        mine = expanded if rank == 0 else torch.full((4,), 2.0)
+        work = dist.reduce(mine, 1, async_op=asynchronous)
+        if asynchronous:
+            work.wait()
+        total = 1.0 + 2.0 * (dist.get_world_size() - 1)
+        assert mine.tolist() == [1.0 if rank == 0 else total if rank == 1 else 2.0] * 4
     # The root of a broadcast only reads.
     given = torch.full((1,), 7.0).expand(3) if rank == 0 else torch.zeros(3)
     dist.broadcast(given, 0)
@@ -392,6 +406,25 @@ def check_messages_that_differ() -> None:
         with raises(rueda.InvalidArgumentError, f"no rank {size}"):
             dist.group.WORLD.recv([torch.ones(3)], size, 0)
     still_works()
+
+
+def check_messages_to_tensors_that_cannot_hold_them() -> None:
+    """The receiver gets the error, and its next tensor the message."""
+    rank = dist.get_rank()
+    for kind in (torch.float32, torch.float8_e4m3fn):
+        if rank == 1:
+            dist.send(torch.full((4, 3), 2.0).to(kind), 0)
+        if rank == 0:
+            for asynchronous in (False, True):
+                with raises(rueda.InvalidArgumentError, "recv: ", "[4, 3] share memory"):
+                    expanded = torch.ones(1, 3).to(kind).expand(4, 3)
+                    _ = dist.irecv(expanded, 1) if asynchronous else dist.recv(expanded, 1)
+            with raises(rueda.InvalidArgumentError, "recv: ", "[4, 3] share memory"):
+                dist.recv(expanded)  # from any rank
+            received = torch.zeros(4, 3).to(kind)
+            dist.recv(received, 1)
+            assert received.float().tolist() == [[2.0] * 3] * 4
+        still_works()
 
 
 def check_use_after_destroy() -> None:

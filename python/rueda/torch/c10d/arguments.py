@@ -32,6 +32,7 @@ __all__ = [
     "read_rows",
     "reduction_of",
     "require_like",
+    "require_own_elements",
     "reshaped",
     "result_memory",
     "root_of",
@@ -120,11 +121,7 @@ class Target:
         if not written:
             self.memory, self.view = read(self.tensor)
             return
-        if _shares_elements(self.tensor):
-            raise Refusal(
-                f"several elements of the tensor of shape {list(tensor.shape)} share memory (strides "
-                f"{list(tensor.stride())}), so it cannot hold a result: use .contiguous()"
-            )
+        require_own_elements(self.tensor)
         if self.tensor.is_contiguous() and not self.tensor.is_conj() and not self.tensor.is_neg():
             self.memory, self.view = _adapter.write(self.tensor)
         elif keep_elements:
@@ -166,12 +163,16 @@ def target_of(tensor: torch.Tensor, keep_elements: bool = False, written: bool =
         raise unusable(tensor, error) from None
 
 
-def _shares_elements(tensor: torch.Tensor) -> bool:
-    """Whether the tensor has expanded dimensions, as from ``expand()``; torch refuses to copy into it."""
-    return any(
+def require_own_elements(tensor: torch.Tensor) -> None:
+    """Raises Refusal if a dense tensor has expanded dimensions, as from ``expand()``: torch refuses to copy into it."""
+    if any(
         stride == 0 and extent > 1
         for stride, extent in zip(tensor.stride(), tensor.shape, strict=True)
-    )
+    ):
+        raise Refusal(
+            f"several elements of the tensor of shape {list(tensor.shape)} share memory (strides "
+            f"{list(tensor.stride())}), so it cannot hold a result: use .contiguous()"
+        )
 
 
 def _flat(parts: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 
 from rueda import _native
 from rueda.adapter import Refusal, View
-from rueda.errors import InvalidArgumentError, UnsupportedError
+from rueda.errors import InvalidArgumentError, RuedaError, UnsupportedError
 from rueda.torch.c10d.arguments import overwrite, read, target_of
 from rueda.torch.c10d.operations import Operations
 from rueda.torch.c10d.placement import ON_HOST, OnGpu, placement_of
@@ -69,7 +69,10 @@ class Messages(Operations):
         self, tensors: Sequence[torch.Tensor], source: int, whom: str, tag: int
     ) -> RuedaWork:
         self._message(tensors, "recv")
-        target = target_of(_as_sent(tensors[0]))
+        try:
+            target = target_of(_as_sent(tensors[0]))
+        except Refusal as refusal:
+            raise _error_for("recv", refusal) from None
         view, received = target.view, target.memory
         placement = ON_HOST
         if view.device >= 0:
@@ -103,10 +106,14 @@ class Messages(Operations):
         try:
             tensor, view = read(_as_sent(tensors[0]))
         except Refusal as refusal:
-            # The peer cannot be told: the message is never sent or matched.
-            kind = UnsupportedError if refusal.unsupported else InvalidArgumentError
-            raise kind(f"{what}: {refusal}") from None
+            raise _error_for(what, refusal) from None
         return tensor, view
+
+
+def _error_for(what: str, refusal: Refusal) -> RuedaError:
+    """On this rank only. The peer cannot be told: the message is never sent or matched."""
+    kind = UnsupportedError if refusal.unsupported else InvalidArgumentError
+    return kind(f"{what}: {refusal}")
 
 
 def _as_sent(tensor: torch.Tensor) -> torch.Tensor:

@@ -31,6 +31,7 @@ from rueda.torch.c10d.arguments import (
     read_rows,
     reduction_of,
     require_like,
+    require_own_elements,
     result_memory,
     root_of,
     seconds_of,
@@ -321,6 +322,8 @@ class Reductions(Operations):
             is_root = root_of(opts, self._size) == self._rank
             reduction, factor = reduction_of(op)
             source, view = read(tensor)
+            if is_root:
+                require_own_elements(tensor)
             result, output = _adapter.write(_adapter.empty_like(source))
             placement = placement_of(view)
         except Refusal as refusal:
