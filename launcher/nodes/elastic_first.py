@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from ..elastic.attention import LOOK
 from ..elastic.company import Company
 from ..elastic.discovery import Elastic
 from ..elastic.hosts_run import ElasticHostsRun
-from ..elastic.attention import LOOK
 from ..job import Job
 from ..output import RankOutput
 from ..remote.connection import Connection
