@@ -119,6 +119,13 @@ def waited_for_processor(process: int) -> float:
         return 0.0
 
 
+def is_stopped(process: int) -> bool:
+    """Whether a process is stopped by a signal such as SIGSTOP."""
+    with contextlib.suppress(OSError), open(f"/proc/{process}/stat", "rb") as stat:
+        return stat.read().rpartition(b")")[2].split()[0] == b"T"
+    return False
+
+
 def is_alive(process: int) -> bool:
     """Whether the process exists and has not ended yet."""
     try:

@@ -19,6 +19,7 @@ from .processes import (
     adopt_orphans,
     become_killable,
     descendants,
+    is_stopped,
     kill_all,
     members_of,
     reap,
@@ -38,6 +39,10 @@ _LOOK = 0.02
 _UNREAD = 1.0
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+# Seconds for a rank to end by itself once the others have gone on without it.
+_CUT_OFF = 30.0
 
 
 @dataclass(eq=False)
@@ -80,16 +85,21 @@ class Child:
         asyncio.get_running_loop().call_later(grace, self.send_signal, signal.SIGKILL)
 
     def end_silent(self, grace: float, say: Callable[[str], None]) -> None:
-        """Like end(), for a rank that did not answer the others; it may notice that and end in `grace` seconds."""
+        """Like end(), for a rank that did not answer the others.
+
+        Unless it is stopped, it gets time to notice that itself: it may only be cut off.
+        """
 
         def end() -> None:
             if not self.exited:
+                number = self.process.pid
                 say(
-                    f"process {self.process.pid} did not answer, and the others have gone on without it: it is ended"
+                    f"process {number} did not answer, and the others have gone on without it: it is ended"
                 )
                 self.end(grace)
 
-        asyncio.get_running_loop().call_later(grace, end)
+        pause = 0.0 if is_stopped(self.process.pid) else _CUT_OFF
+        asyncio.get_running_loop().call_later(pause, end)
 
     def end_rest(self, grace: float) -> None:
         """Like end(), for processes that it has left in its group. Call once it has exited."""

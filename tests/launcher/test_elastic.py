@@ -120,14 +120,23 @@ def is_enough(sizes): return sizes[-2:] == [1, 2]
     assert re.search(r"\[2\]<stdout>: was of 2$", ran.out, re.M), ran.out + ran.err
 
 
-def test_a_lost_rank_is_replaced(elastic: Elastic) -> None:
-    ran = elastic(
-        """
+# For programs: a rank is replaced only once the others have done a step without it.
+REPLACED = """
+def before_init():
+    while number == 3 and not pathlib.Path("without").exists():
+        time.sleep(0.01)
 def in_step(step):
     if number == 1 and step == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.HOW)
+    if rueda.size() == 2:
+        pathlib.Path("without").touch()
 def is_enough(sizes): return sizes[-2:] == [2, 3]
-""",
+"""
+
+
+def test_a_lost_rank_is_replaced(elastic: Elastic) -> None:
+    ran = elastic(
+        REPLACED.replace("HOW", "SIGKILL"),
         "-np", "3", "--min-np", "1", "--max-np", "3", "--blacklist-cooldown-range", "0", "1",
     )  # fmt: skip
     assert ran.code == 0, ran.out + ran.err
@@ -401,12 +410,7 @@ def test_a_process_that_stops_while_it_joins_holds_nobody_up(
 
 def test_a_rank_that_does_not_answer_is_ended_and_replaced(elastic: Elastic) -> None:
     ran = elastic(
-        """
-def in_step(step):
-    if number == 1 and step == 5:
-        os.kill(os.getpid(), signal.SIGSTOP)
-def is_enough(sizes): return sizes[-2:] == [2, 3]
-""",
+        REPLACED.replace("HOW", "SIGSTOP"),
         # Ranks that share no memory leave it to the launcher.
         "-np", "3", "--min-np", "1", "--max-np", "3", "--transport", "tcp",
         "--blacklist-cooldown-range", "0", "1", "--grace", "1",
