@@ -67,9 +67,8 @@ class BuiltinRun(SupervisedRun):
         self._endings = Endings()
         self._store: Store | None = None
         self._borne: dict[int, Failure] = {}  # lost ranks without which the job goes on
-        self._silent: set[tuple[str, int]] = (
-            set()
-        )  # host and process ID of ranks that do not answer
+        # By host and process ID: ranks that do not answer.
+        self._silent: set[tuple[str, int]] = set()
 
     def _has_failed(self) -> bool:
         return bool(self._failures)

@@ -121,18 +121,21 @@ def waited_for_processor(process: int) -> float:
 
 def is_stopped(process: int) -> bool:
     """Whether a process is stopped by a signal such as SIGSTOP."""
-    with contextlib.suppress(OSError), open(f"/proc/{process}/stat", "rb") as stat:
-        return stat.read().rpartition(b")")[2].split()[0] == b"T"
-    return False
+    return _state_of(process) == b"T"
 
 
 def is_alive(process: int) -> bool:
     """Whether the process exists and has not ended yet."""
+    return _state_of(process) not in (b"", b"Z", b"X")
+
+
+def _state_of(process: int) -> bytes:
+    """The kernel's letter for a process's state; empty if there is no such process."""
     try:
         with open(f"/proc/{process}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+            return stat.read().rpartition(b")")[2].split()[0]
     except OSError:
-        return False
+        return b""
 
 
 def kill_all(processes: Iterable[int], number: signal.Signals) -> None:

@@ -1,7 +1,6 @@
 #include "api/succession.h"
 
 #include <algorithm>
-#include <exception>
 #include <numeric>
 #include <utility>
 
@@ -68,8 +67,6 @@ Status Succession::enter(World world, Bootstrap& bootstrap, std::uint64_t epoch)
     if (skipped) skipped->abort("another world was formed");
   } catch (const Error& error) {
     return Status(error.code(), error.what(), error.peer());
-  } catch (const std::exception& error) {  // no memory, for example
-    return Status(ErrorCode::initialization, error.what());
   }
   return {};
 }

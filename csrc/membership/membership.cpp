@@ -308,6 +308,10 @@ void Membership::form() {
       milliseconds(Clock::now() - began), " ms");
   pause_ = {};
   fails_since_.reset();
+  {
+    const std::lock_guard lock(mutex_);
+    unformed_ = {};
+  }
   agreement_->formed(Clock::now());
   was_stopped_ = agreement_->was_stopped();
   flush();

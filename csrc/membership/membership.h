@@ -145,7 +145,7 @@ class Membership {
   };
   std::optional<Report> reported_;  // an epoch that has broken
   std::optional<Expected<Change>> outcome_;
-  Status unformed_;  // why the last attempt failed
+  Status unformed_;  // why the last attempt failed, if it did
   bool stopping_ = false;
 
   std::thread thread_;
