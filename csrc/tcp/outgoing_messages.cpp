@@ -8,6 +8,19 @@
 
 namespace rueda {
 
+namespace {
+
+// Whether a message goes before one that was to be sent before it.
+bool overtakes(const OutgoingMessages::Message& later, const OutgoingMessages::Message& earlier) {
+  if (later.priority != earlier.priority) return later.priority > earlier.priority;
+  const Tag& one = later.tag;
+  const Tag& other = earlier.tag;
+  return one.group >= 0 && one.group == other.group && one.stream == other.stream &&
+         one.sequence < other.sequence;
+}
+
+}  // namespace
+
 ChunkHeader OutgoingMessages::Chunk::header() const {
   return {message->number, message->previous, message->length,
           offset,          message->tag,      static_cast<std::uint32_t>(bytes)};
@@ -43,7 +56,7 @@ Ticket OutgoingMessages::send(Tag tag, std::span<const ConstBytes> spans, std::i
   open_.emplace(message->number, message);
   Ticket ticket = message->ticket;
   const auto place = std::find_if(waiting_.rbegin(), waiting_.rend(), [&](const auto& earlier) {
-    return earlier->priority >= priority;
+    return !overtakes(*message, *earlier);
   });
   waiting_.insert(place.base(), std::move(message));
   return ticket;

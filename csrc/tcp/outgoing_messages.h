@@ -55,7 +55,9 @@ class OutgoingMessages {
   };
 
   // Messages of higher priority are sent first, chunk by chunk, even before the rest of a message
-  // that has begun.
+  // that has begun. So are those of operations that a process set has begun earlier: if all went in
+  // the order of their calls, rings that run at once would all end late, since each waits in every
+  // step for the steps of the others.
   Ticket send(Tag tag, std::span<const ConstBytes> spans, std::int32_t priority = 0);
 
   // Whether there is anything to take.

@@ -287,6 +287,51 @@ TEST_CASE("a stream is opened by who knows the key, and only once") {
   CHECK_FALSE(calling.is_confirmation({}));
 }
 
+TEST_CASE("operations of a process set are handed out in their order") {
+  OutgoingMessages out(1);
+  const Content content = content_of(50 << 10, 1);
+  const auto send = [&](const Tag& tag, std::int32_t priority = 0) {
+    const ConstBytes span(content);
+    std::ignore = out.send(tag, {&span, 1}, priority);
+  };
+  const auto taken = [&] {
+    std::vector<Tag> tags;
+    while (const auto chunk = out.take(40 << 10)) tags.push_back(chunk->message->tag);
+    return tags;
+  };
+  const auto twice = [](const std::vector<Tag>& tags) {
+    std::vector<Tag> each;
+    for (const Tag& tag : tags) each.insert(each.end(), 2, tag);
+    return each;
+  };
+  const Tag second{.group = 3, .sequence = 2};
+  const Tag third{.group = 3, .sequence = 3};
+  SECTION("whatever the order of the calls") {
+    const Tag second_later{.group = 3, .sequence = 2, .part = 1};
+    for (const Tag& tag : {second, third, second_later}) send(tag);
+    CHECK(taken() == twice({second, second_later, third}));
+  }
+  SECTION("unless something else waits between") {
+    const Tag other_set{.group = 4, .sequence = 1};
+    const Tag other_order{.group = 3, .stream = 1, .sequence = 1};
+    const Tag between = GENERATE_COPY(other_set, other_order);
+    for (const Tag& tag : {third, between, second}) send(tag);
+    CHECK(taken() == twice({third, between, second}));
+  }
+  SECTION("not if they are between two ranks") {
+    const Tag one{.group = messages_group, .sequence = 1};
+    const Tag two{.group = messages_group, .sequence = 2};
+    for (const Tag& tag : {two, one}) send(tag);
+    CHECK(taken() == twice({two, one}));
+  }
+  SECTION("unless a later one is more urgent") {
+    send(second);
+    send(third, 1);
+    send(second, 0);
+    CHECK(taken() == twice({third, second, second}));
+  }
+}
+
 TEST_CASE("what is more urgent is handed out before the rest of what was begun") {
   OutgoingMessages out(1);
   const Content large = content_of(300 << 10, 1);
