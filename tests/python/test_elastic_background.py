@@ -29,7 +29,7 @@ reproducible = "REPRODUCIBLE" in os.environ
 optimizer = rueda.torch.DistributedOptimizer(
     kind(model.parameters(), lr=0.01),
     model.named_parameters(),
-    **dict(reproducible=True, leaves=8, named_buffers=model.named_buffers()) if reproducible else {}
+    **dict(reproducible=True, leaves=8, named_buffers=model.named_buffers()) if reproducible else dict(bucket_bytes=256)
 )
 scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
 
@@ -50,7 +50,7 @@ for step in rueda.elastic.steps(100000, model, optimizer, scheduler, background_
         else:
             optimizer.zero_grad()
             loss(step.number, rueda.rank()).backward()
-        optimizer.step()
+        STEP
         scheduler.step()
         AFTER
     if step.number + 1 >= until:
@@ -62,8 +62,8 @@ print("ended", step.number + 1, hashlib.sha256(bits).hexdigest()[:16], flush=Tru
 """
 
 
-def program(before: str = "", after: str = "") -> str:
-    return PROGRAM.replace("BEFORE", before).replace("AFTER", after)
+def program(before: str = "", after: str = "", step: str = "optimizer.step()") -> str:
+    return PROGRAM.replace("BEFORE", before).replace("AFTER", after).replace("STEP\n", f"{step}\n")
 
 
 def ends_of(job: ElasticJob, *lost: int) -> tuple[int, str]:
@@ -106,6 +106,54 @@ def test_what_the_optimizer_has_not_done_comes_in_the_end() -> None:
         newcomer = job.start_joiner()
         ends_of(job)
         assert 6 * 20 * 4 <= late_bytes(job, newcomer) < 1500, job.outputs()
+
+
+# Sends the state in parts and gradients ahead however small they are. Prints how many messages were sent ahead in each
+# step, and whether more will be.
+AHEAD = """
+rueda.torch.state_feed._PART_BYTES = 500
+rueda.torch.state_feed._AHEAD_BYTES = 300
+send_rest = rueda.torch.state_feed.Feed._send_rest
+def tell(self, *given):
+    sent = len(self._sent)
+    send_rest(self, *given)
+    print("ahead", sent, self._sends_ahead, flush=True)
+rueda.torch.state_feed.Feed._send_rest = tell
+"""
+
+
+@pytest.mark.parametrize("changes", ["none", "all", "one"])
+def test_gradients_sent_ahead_are_those_of_the_step(changes: str) -> None:
+    change = {
+        "none": "",
+        "all": "for p in model.parameters(): p.grad.mul_(0.5)",
+        "one": "model[2].bias.grad = None",
+    }
+    step = f"optimizer.synchronize()\n        {change[changes]}\n        "
+    step += "optimizer.step()"
+    with ElasticJob(program(AHEAD, step=step), 3, LAST="3", PAUSE="0.05") as job:
+        newcomer = job.start_joiner()
+        ends_of(job)
+        statistics = 2 * 20 * 4 + 8  # of BatchNorm, which differ between ranks
+        assert late_bytes(job, newcomer) == statistics, job.outputs()
+        told = re.findall(r"^ahead (\d+) (True|False)$", job.ended()[0].output, re.M)
+    # After a step in which something has changed, nothing is sent ahead any more.
+    assert int(told[0][0]) > 1, told
+    if changes == "none":
+        assert {(int(sent) > 1, sends) for sent, sends in told} == {(True, "True")}, told
+    else:
+        assert {sends for _, sends in told} == {"False"}, told
+        assert {int(sent) for sent, _ in told[1:]} <= {0}, told
+
+
+def test_steps_that_cannot_be_sent_do_not_disturb_the_training() -> None:
+    full = AHEAD + "rueda.torch.state_feed._MAX_WAITING = 0"
+    with ElasticJob(program(full), 2, LAST="2") as job:
+        newcomer = job.start_joiner()
+        ends_of(job)
+        assert late_bytes(job, newcomer) > 1000, job.outputs()
+        why = "newcomers cannot get the state in the background: steps are taken more quickly than"
+        assert why in job.ended()[0].output, job.outputs()
 
 
 @pytest.mark.parametrize("lost", ["member", "newcomer"])
@@ -192,8 +240,8 @@ def test_a_transfer_that_stands_still_names_who_is_waited_for() -> None:
 
 def test_shares_are_even_and_make_up_the_whole() -> None:
     torch = pytest.importorskip("torch")
-    from rueda.torch import state_feed
-    from rueda.torch.state_pieces import cut, deal
+    from rueda.torch.state_messages import part_bounds
+    from rueda.torch.state_shares import join_shares, put_share, share_of, share_size
 
     generator = torch.Generator().manual_seed(5)
     for sizes in ([], [0], [1], [0, 3, 0, 9 << 20, 1], [11 << 20, 4 << 20, 17]):
@@ -201,13 +249,22 @@ def test_shares_are_even_and_make_up_the_whole() -> None:
             torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator) for size in sizes
         ]
         for members in (1, 2, 3, 7):
-            shares = [state_feed.share_of(contents, each, members) for each in range(members)]
-            assert sum(share.numel() for share in shares) == sum(sizes)
-            owners = deal(cut(sizes), members)
-            assert owners == sorted(owners)
-            assert max((s.numel() for s in shares), default=0) <= sum(sizes) / members + (5 << 20)
+            shares = [share_of(contents, each, members) for each in range(members)]
+            found = [share.numel() for share in shares]
+            assert sum(found) == sum(sizes)
+            assert found == [share_size(sizes, each, members) for each in range(members)]
+            assert max(found, default=0) <= sum(sizes) / members + 64
             copies = [torch.zeros_like(content) for content in contents]
-            state_feed.join_shares(copies, shares)
+            join_shares(copies, shares)
+            assert all(map(torch.equal, copies, contents))
+            for copy in copies:
+                copy.zero_()
+            for member, share in enumerate(shares):
+                for part in range(3):
+                    begin, end = part_bounds(share.numel(), part, 3)
+                    put_share(copies, share[begin:end], member, members, begin, end)
             assert all(map(torch.equal, copies, contents))
     with pytest.raises(ValueError, match="number of bytes"):
-        state_feed.join_shares([torch.zeros(3, dtype=torch.uint8)], [torch.zeros(4)])
+        join_shares([torch.zeros(3, dtype=torch.uint8)], [torch.zeros(4)])
+    with pytest.raises(ValueError, match="number of bytes"):
+        put_share([torch.zeros(9, dtype=torch.uint8)], torch.zeros(4), 0, 1, 2, 5)

@@ -450,3 +450,42 @@ def test_init_again_under_mpirun() -> None:
         2,
     )
     assert ended.returncode == 0, ended.output
+
+
+def test_gradients_keep_their_buckets_memory_in_the_next_world() -> None:
+    pytest.importorskip("torch")
+    check(
+        """
+        import rueda, rueda.torch, torch
+
+        rueda.init()
+        model = torch.nn.Sequential(*(torch.nn.Linear(30, 30) for _ in range(4)))
+        optimizer = rueda.torch.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), bucket_bytes=1000
+        )
+
+        def local(value):
+            copy = torch.nn.Sequential(*(torch.nn.Linear(30, 30) for _ in range(4)))
+            copy.load_state_dict(model.state_dict())
+            copy(torch.full((2, 30), value + rueda.rank())).sum().backward()
+            return copy[0].weight.grad
+
+        def step(value):
+            optimizer.zero_grad(set_to_none=False)
+            model(torch.full((2, 30), value + rueda.rank())).sum().backward()
+            optimizer.synchronize()
+            expected = rueda.torch.allreduce(local(value))
+            assert torch.allclose(model[0].weight.grad, expected), (model[0].weight.grad, expected)
+            return [p.grad.data_ptr() for p in model.parameters()]
+
+        step(1.0)
+        places = step(2.0)
+        names = optimizer.gradient_buckets().names
+        assert len(names) > 3, names
+        rueda.shutdown()
+        rueda.init()
+        assert step(3.0) == step(4.0) == places
+        assert optimizer.gradient_buckets().names == names
+        """,
+        2,
+    )

@@ -153,6 +153,27 @@ def test_memory_of_a_bucket() -> None:
     assert "is now torch.float32 of shape [4] on 'cpu'" in slot.take_in()
 
 
+def test_memory_is_taken_over_from_a_bucket_of_the_same_gradients() -> None:
+    parameters = [torch.nn.Parameter(torch.ones(n)) for n in (3, 17)]
+    descriptions = [describe(p, str(i)) for i, p in enumerate(parameters)]
+    before = Bucket("b", parameters, descriptions)
+    for slot, parameter in zip(before.slots, parameters, strict=True):
+        parameter.grad = torch.full_like(parameter, 2.0)
+        assert slot.take_in() == ""
+    after = Bucket("c", parameters, descriptions, [before])
+    assert after.flat.data_ptr() == before.flat.data_ptr()
+    for slot in after.slots:
+        assert slot.take_in() == ""
+        slot.adopt()
+        # Writes into it are noticed, see give_out().
+        assert slot.parameter.grad is slot.view()
+        assert slot.parameter.grad.eq(2.0).all()
+    renamed = [descriptions[0], descriptions[1]._replace(name="other")]
+    for order, other in ((parameters[::-1], descriptions[::-1]), (parameters, renamed)):
+        fresh = Bucket("d", order, other, [before, after])
+        assert fresh.flat.data_ptr() != before.flat.data_ptr()
+
+
 def test_autograd_is_told_when_a_gradient_was_reduced() -> None:
     parameter = torch.nn.Parameter(torch.ones(3))
     bucket = Bucket("b", [parameter], [describe(parameter, "p")])

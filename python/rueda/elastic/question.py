@@ -1,4 +1,4 @@
-"""Facts combined over all ranks: asked before a step, answered after it, so that no rank waits in between."""
+"""Facts combined over all ranks: asked in a step, answered after it, so that no rank waits in between."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rueda.errors import InvalidArgumentError
@@ -52,7 +52,9 @@ class SharedState:
                 "overlap_forward=True: a step may be taken in part when a rank is lost"
             )
         self._stepped = False
+        self._before_step: Callable[[], None] | None = None
         if self._optimizer is not None:
+            self._optimizer.register_step_pre_hook(self._begin_to_step)
             self._optimizer.register_step_post_hook(self._note_step)
 
     @property
@@ -60,13 +62,18 @@ class SharedState:
         """Whether the optimizer has taken a step since begin_step()."""
         return self._stepped
 
-    def begin_step(self) -> None:
-        """Called when another step begins."""
+    def begin_step(self, before_step: Callable[[], None] | None = None) -> None:
+        """Called when another step begins. ``before_step`` is called when the optimizer begins to take it."""
         self._stepped = False
+        self._before_step = before_step
 
     def end_step(self) -> None:
         """Called when a step is over, which is not repeated. Only for optimizers with leaves."""
         self._optimizer.end_step()
+
+    def _begin_to_step(self, *_: object) -> None:
+        if self._before_step is not None:
+            self._before_step()
 
     def _note_step(self, *_: object) -> None:
         self._stepped = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -161,6 +162,7 @@ class _Course:
         self._every = every
         self._begin = begin
         self._question = Question(4)
+        self._must_ask = False  # in this step
         self._looked_at = -1  # the step before which it last checked for newcomers
         self._is_newcomer = False  # and has no state yet
 
@@ -183,13 +185,12 @@ class _Course:
             if self._looked_at != self.number and self.number % self._every == 0:
                 self._looked_at = self.number
                 self._let_in()
-            following = self.number + 1
-            if following % self._every == 0 and following < self._total:
-                self._ask()  # answered during the step
         except _LOSSES as error:
             self._recover(error, self.number)
             return False
-        self._state.begin_step()
+        following = self.number + 1
+        self._must_ask = following % self._every == 0 and following < self._total
+        self._state.begin_step(self._ask_ahead)
         return True
 
     def _let_in(self) -> None:
@@ -215,6 +216,17 @@ class _Course:
             self._share(has_state=True)
         guidance.abort()
 
+    def _ask_ahead(self) -> None:
+        """Called when the optimizer is about to take the step, and at the latest when the step ends.
+
+        At the former the ranks have just waited for each other's gradients, so they have the answer before the next
+        step. A loss is noticed there, too: now it would keep this rank from a step that others take.
+        """
+        if self._must_ask:
+            self._must_ask = False
+            with suppress(*_LOSSES):
+                self._question.ask(*wanted(), self._guidance.is_under_way, False)
+
     def _ask(self) -> None:
         guidance = self._guidance
         self._question.ask(*wanted(), guidance.is_far(), guidance.has_failed())
@@ -238,6 +250,7 @@ class _Course:
     def end(self, step: Step) -> None:
         """Ends a step, or continues without ranks that were lost."""
         if step.lost is None:
+            self._ask_ahead()
             self.number += 1
             if self._state.has_leaves:
                 self._state.end_step()

@@ -47,13 +47,15 @@ def agree(
     layouts: int,
     process_set: ProcessSet,
     bytes_limit: int | None = None,
+    spare: Sequence[Bucket] = (),
 ) -> Agreement | None:
     """Collective over the ranks of the set; ``None``, on all of them, if some have joined and could not be asked.
 
     ``parameters``: with their names, the same on every rank. ``left_out``: parameters that must not be in a bucket,
     with the reason. The order of rank 0 of the set is used. ``groups``: see plan_buckets(); the same on every rank.
     ``layouts``: how many bucket layouts there have been. ``bytes_limit``: see describe(); a gradient that some rank
-    wants to leave out is left out on all.
+    wants to leave out is left out on all. ``spare``: this rank's buckets of before, whose memory is used again where
+    it fits.
     """
     mine = _Proposal(
         layouts,
@@ -86,7 +88,9 @@ def agree(
     try:
         for number, members in enumerate(plan):
             agreement.buckets.append(
-                _bucket(f"{name}{agreement.layouts}", number, members, parameters, descriptions)
+                _bucket(
+                    f"{name}{agreement.layouts}", number, members, parameters, descriptions, spare
+                )
             )
     except MemoryError:
         size = sum(descriptions[index].bytes() for members in plan for index in members)
@@ -118,6 +122,7 @@ def _bucket(
     members: Sequence[int],
     parameters: Sequence[tuple[str, torch.Tensor]],
     descriptions: Sequence[Description],
+    spare: Sequence[Bucket],
 ) -> Bucket:
     first, last = descriptions[members[0]].name, descriptions[members[-1]].name
     label = f"{name}.{number}/{first}" + (f"..{last}" if len(members) > 1 else "")
@@ -125,4 +130,5 @@ def _bucket(
         label,
         [parameters[index][1] for index in members],
         [descriptions[index] for index in members],
+        spare,
     )

@@ -9,7 +9,7 @@ from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
 from rueda.torch.bucket_agreement import Agreement, agree
 from rueda.torch.buckets import NOT_WANTED, Bucket, GradientBuckets, Slot
-from rueda.torch.separate_gradients import MISFIT, Reduction, Watched
+from rueda.torch.separate_gradients import MISFIT, Reduction, Watched, WhenReduced
 
 __all__ = ["BucketedGradients"]
 
@@ -32,6 +32,7 @@ class BucketedGradients:
         self._bucket_bytes = bucket_bytes
         self._has_priorities = has_priorities
         self._buckets: list[Bucket] = []
+        self._spare: list[Bucket] = []  # of the world before, until it is decided about others
         self._watched: dict[int, Watched] = {}  # by the id of the slot
         self._agreed = Agreement(why_not="the first step is not over")
         self._world: int | None = None  # in which the use of buckets was decided
@@ -48,6 +49,10 @@ class BucketedGradients:
     def exist(self) -> bool:
         """Whether any gradient is in a bucket."""
         return bool(self._buckets)
+
+    def watched(self) -> list[Watched]:
+        """The parameters whose gradients are in buckets, in the order in which these become ready."""
+        return [self._watched[id(slot)] for bucket in self._buckets for slot in bucket.slots]
 
     def of_another_world(self) -> bool:
         """Whether the use of buckets was decided in another world than the current one.
@@ -117,11 +122,14 @@ class BucketedGradients:
         return handles  # type: ignore[return-value]  # as above
 
     def receive(
-        self, in_flight: Sequence[tuple[Bucket, Handle[object]]]
+        self,
+        in_flight: Sequence[tuple[Bucket, Handle[object]]],
+        when_reduced: WhenReduced | None = None,
     ) -> tuple[list[Exception], list[Watched]]:
         """Waits for buckets; returns the errors, and the parameters whose bucket did not fit on some rank.
 
-        The gradients of such parameters are untouched on every rank.
+        The gradients of such parameters are untouched on every rank. ``when_reduced`` is called with the parameters of
+        each bucket that has been reduced.
         """
         errors: list[Exception] = []
         unfit: list[Watched] = []
@@ -138,6 +146,8 @@ class BucketedGradients:
                 errors.append(error)
             else:
                 errors.extend(bucket.give_out())
+                if when_reduced is not None:
+                    when_reduced([slot.parameter for slot in bucket.slots])
         return errors, unfit
 
     def decide(
@@ -157,6 +167,7 @@ class BucketedGradients:
         why_not = refusal()
         if why_not:
             self.leave(why_not)
+            self._spare = []
             self._world = lifecycle.world_number()
             return True
         agreement = agree(
@@ -169,10 +180,12 @@ class BucketedGradients:
             self._agreed.layouts,
             self._reduction.process_set,
             bytes_limit,
+            self._spare,
         )
         if agreement is None:
             return False
         self.leave("")
+        self._spare = []
         self._agreed = agreement
         self._buckets = agreement.buckets
         self._world = lifecycle.world_number()
@@ -180,6 +193,7 @@ class BucketedGradients:
         for bucket in self._buckets:
             for slot in bucket.slots:
                 slot.take_in()
+                slot.adopt()
                 owner = by_parameter[slot.parameter]
                 owner.slot = slot
                 self._watched[id(slot)] = owner
@@ -189,6 +203,7 @@ class BucketedGradients:
 
     def leave_world(self) -> None:
         """Like leave(), for a change of the world: layouts are counted from 0, as the model has not changed."""
+        self._spare = self._buckets or self._spare
         self.leave("the world has changed")
         self._agreed.layouts = 0
         self._world = None

@@ -6,7 +6,7 @@ CPU gradients are in memory that the ranks of a host share, GPU gradients in GPU
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -278,6 +278,12 @@ class Slot:
             self.exchange(gradient)
         return why_not
 
+    def adopt(self) -> None:
+        """Called once the bucket's memory holds ``.grad``, which may still be the view that a former slot made."""
+        gradient = self.parameter.grad
+        if gradient is not None and self._holds(gradient):
+            self.exchange(gradient)
+
     def outside(self) -> tuple[str, torch.Tensor | None]:
         """Why ``.grad`` cannot be moved into the bucket, or an empty string; and the tensor still to be copied, if any.
 
@@ -350,16 +356,29 @@ class Slot:
 
 
 class Bucket:
-    """Gradients that are reduced together, in place. Raises MemoryError if there is no memory for them."""
+    """Gradients that are reduced together, in place. Raises MemoryError if there is no memory for them.
+
+    ``spare``: buckets that are not used any more. If one had the same gradients, this one takes over its memory, in
+    which they still are.
+    """
+
+    memory: torch.Tensor  # as bytes
 
     def __init__(
         self,
         name: str,
         parameters: Sequence[torch.Tensor],
         descriptions: Sequence[Description],
+        spare: Iterable[Bucket] = (),
     ) -> None:
-        size = sum(description.bytes() for description in descriptions)
-        memory = _memory_for(size, parameters[0].device)
+        self._descriptions = tuple(descriptions)
+        device = parameters[0].device
+        memory = next(
+            (each.memory for each in spare if each.held(self._descriptions, device)), None
+        )
+        if memory is None:
+            memory = _memory_for(sum(each.bytes() for each in descriptions), device)
+        self.memory = memory  # as bytes
         self.name = name
         self.names = tuple(description.name for description in descriptions)
         self.flat = memory.view(parameters[0].dtype)
@@ -374,6 +393,10 @@ class Bucket:
         # On a GPU, launching a copy per gradient costs the host more than the copies: they are batched.
         self.gathering = Gathering(self.flat.device) if self.flat.is_cuda else None
         self.handle: Handle[torch.Tensor] | Handle[None] | None = None  # while it is being reduced
+
+    def held(self, descriptions: tuple[Description, ...], device: torch.device) -> bool:
+        """Whether its memory is that of such gradients, in this order."""
+        return self._descriptions == descriptions and self.memory.device == device
 
     def start_over(self) -> None:
         """Waits for all its gradients again."""

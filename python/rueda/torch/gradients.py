@@ -41,6 +41,7 @@ from rueda.torch.separate_gradients import (
     Reduction,
     SeparateGradients,
     Watched,
+    WhenReduced,
 )
 from rueda.torch.shards import local_of
 
@@ -199,6 +200,7 @@ class GradientReducer:
         self.too_often = _TOO_OFTEN
         self.synchronized = False  # nothing has changed since synchronize()
         self.scaler_decides = False  # a GradScaler was asked for a step, which it may skip
+        self._is_receiving = False  # within synchronize()
         self._watched: list[Watched] = []
         self.known: set[torch.Tensor] = set()  # the parameters that are watched
         self._undecided = True  # the ranks have yet to agree on buckets
@@ -208,6 +210,8 @@ class GradientReducer:
         self._hooks: list[RemovableHandle] = []
         # Called before the first gradient of a step: finishes what the previous step has deferred.
         self.before_gradients: Callable[[], None] = _nothing
+        # Called by synchronize() with parameters whose gradients have been reduced, while others still are.
+        self.when_reduced: WhenReduced | None = None
 
     def add(self, parameter: torch.Tensor, name: str) -> None:
         """Watches a parameter from now on."""
@@ -263,12 +267,16 @@ class GradientReducer:
             watched.velocity = torch.zeros(count, dtype=dtype, device="cpu")
 
     def in_flight(self) -> list[str]:
-        """Names of the parameters whose gradients are ready and so may be in flight."""
+        """Names of the parameters whose gradients are ready and so may be in flight, until they are waited for."""
         return [
             watched.name
             for watched in self._watched
             if watched.in_flight or (watched.slot and watched.passes_left <= 0)
         ]
+
+    def is_reducing(self) -> bool:
+        """Whether gradients are in flight. Any thread may ask."""
+        return self._is_receiving or bool(self.in_flight())
 
     def buckets(self) -> GradientBuckets:
         """How gradients are kept at present."""
@@ -304,9 +312,13 @@ class GradientReducer:
         """Submits zeros for missing gradients, then waits until every ``.grad`` is reduced."""
         if self.is_member:
             reducing = self._begin_rest()
-            with marked("wait for gradients"):
-                errors, unfit = self._bucketed.receive(reducing.buckets)
-                others, frozen = self._separate.receive(reducing.separate)
+            self._is_receiving = True
+            try:
+                with marked("wait for gradients"):
+                    errors, unfit = self._bucketed.receive(reducing.buckets, self.when_reduced)
+                    others, frozen = self._separate.receive(reducing.separate, self.when_reduced)
+            finally:
+                self._is_receiving = False
             self._end_part(errors + others, unfit, frozen)
             self._gather_momentum()
             self._agree_anew(unfit, reducing.order)
@@ -497,9 +509,11 @@ class GradientReducer:
 
     def _leave_world(self) -> None:
         """Drops what was decided about buckets, since it was decided with ranks of another world."""
-        ready = [w for w in self._watched if w.slot and w.passes_left <= 0]
+        ready = [watched for watched in self._bucketed.watched() if watched.passes_left <= 0]
         self._bucketed.leave_world()
         self._undecided = True
+        # As in the steps before, so that the next buckets can be the same.
+        self._order = [watched.number for watched in ready]
         for watched in ready:
             self._submit_ready(watched)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +38,18 @@ from rueda.torch.shards import as_placed, like, local_of
 from rueda.torch.sparse import no_rows, sparse_allreduce_async
 from rueda.torch.tensors import TorchAdapter, version_of
 
-__all__ = ["MISFIT", "Group", "InFlight", "Reduction", "SeparateGradients", "Watched"]
+__all__ = [
+    "MISFIT",
+    "Group",
+    "InFlight",
+    "Reduction",
+    "SeparateGradients",
+    "Watched",
+    "WhenReduced",
+]
+
+# Called with parameters whose ``.grad`` has been reduced.
+WhenReduced = Callable[[Sequence[torch.Tensor]], None]
 
 _collectives = Collectives(TorchAdapter(gpus=True))
 
@@ -323,12 +334,13 @@ class SeparateGradients:
         return {number: count == len(told) for number, count in on.items()}
 
     def receive(
-        self, gradients: Iterable[InFlight]
+        self, gradients: Iterable[InFlight], when_reduced: WhenReduced | None = None
     ) -> tuple[list[Exception], list[tuple[torch.Tensor, Exception]]]:
         """Waits for all of them, also after an error.
 
         Returns the errors, and the parameters that are frozen on some rank, with the error to raise if not on all.
-        Values that a codec could not represent are in ``not_finite`` instead.
+        Values that a codec could not represent are in ``not_finite`` instead. ``when_reduced`` is called with each
+        parameter whose gradient has been reduced.
         """
         errors: list[Exception] = []
         frozen: list[tuple[torch.Tensor, Exception]] = []
@@ -346,6 +358,9 @@ class SeparateGradients:
                     errors.append(error)
             except Exception as error:
                 errors.append(error)
+            else:
+                if when_reduced is not None:
+                    when_reduced([gradient.parameter])
         return errors, frozen
 
     def _name_of(self, watched: Watched) -> str:

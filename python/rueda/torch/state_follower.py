@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 
+from rueda import _native
 from rueda.elastic.private_link import PrivateLink
+from rueda.torch.buckets import ALIGNMENT
 from rueda.torch.fingerprints import bits_of
-from rueda.torch.replay import Outset, Shadow, Taken
-from rueda.torch.state_feed import join_shares
+from rueda.torch.replay import Shadow
+from rueda.torch.state_messages import Ahead, Outline, Part, Rest, part_bounds
 from rueda.torch.state_pieces import digest
+from rueda.torch.state_shares import divide_step, join_shares, put_share, share_size
 
 __all__ = ["Follower", "warm_up"]
 
@@ -33,7 +38,11 @@ class Follower:
     def __init__(self, rank: int, size: int, members: int, address: str) -> None:
         self._members = members
         self._link: PrivateLink | None = None
+        self._outline: Outline | None = None
+        self._tensors: list[torch.Tensor] = []  # of the state
         self._shadow: Shadow | None = None
+        self._gradients: list[torch.Tensor] = []  # of all parameters; the memory stays the same
+        self._ahead: list[tuple[int, ...]] = []  # the parameters of each Ahead of this step
         self._is_complete = False
         self._is_over = False
         self._thread = threading.Thread(
@@ -96,19 +105,65 @@ class Follower:
 
     def _take(self, headers: list[Any], shares: list[torch.Tensor]) -> None:
         first = headers[0]
-        if isinstance(first, Outset):
-            tensors = [
-                torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in first.kinds
+        if isinstance(first, Outline):
+            self._outline = first
+            self._tensors = [
+                torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in first.outset.kinds
             ]
-            join_shares([bits_of(tensor) for tensor in tensors], shares)
-            self._shadow = Shadow(first, tensors)
-        elif isinstance(first, Taken) and self._shadow is not None:
-            gradients = [
-                torch.empty_like(parameter, memory_format=torch.contiguous_format)
-                for parameter, has in zip(self._shadow.parameters, first.has, strict=True)
-                if has
-            ]
-            join_shares([bits_of(each) for each in gradients], shares)
-            self._shadow.take(first, gradients)
+        elif isinstance(first, Part) and all(header == first for header in headers):
+            self._take_part(first.number, shares)
+        elif isinstance(first, Ahead) and all(header == first for header in headers):
+            join_shares(self._contents(first.parameters), shares)
+            self._ahead.append(first.parameters)
+        elif isinstance(first, Rest) and self._shadow is not None:
+            rests = [header for header in headers if isinstance(header, Rest)]
+            if [rest.step.has for rest in rests] != [first.step.has] * len(headers):
+                raise ValueError("members have gradients of different parameters")
+            self._take_rest(rests, shares)
+            pairs = zip(self._gradients, first.step.has, strict=True)
+            self._shadow.take(first.step, [gradient for gradient, has in pairs if has])
         else:
-            raise ValueError(f"a message of {type(first).__name__}")
+            raise ValueError(f"messages of {', '.join(type(each).__name__ for each in headers)}")
+
+    def _take_part(self, number: int, shares: Sequence[torch.Tensor]) -> None:
+        assert self._outline is not None
+        parts = self._outline.parts
+        contents = [bits_of(tensor) for tensor in self._tensors]
+        sizes = [content.numel() for content in contents]
+        for member, share in enumerate(shares):
+            size = share_size(sizes, member, len(shares))
+            bounds = part_bounds(size, number, parts)
+            put_share(contents, share, member, len(shares), *bounds)
+        if number == parts - 1:
+            self._shadow = Shadow(self._outline.outset, self._tensors)
+            self._gradients = _memory_for(self._shadow.parameters)
+
+    def _take_rest(self, headers: Sequence[Rest], shares: Sequence[torch.Tensor]) -> None:
+        """Completes the gradients of a step."""
+        ahead, self._ahead = self._ahead, []
+        valid, rest = divide_step(ahead, headers[0].step.has)
+        for member, (header, share) in enumerate(zip(headers, shares, strict=True)):
+            if not set(header.changed) <= set(valid):
+                raise ValueError("a batch of gradients has changed that was not sent")
+            begin = 0
+            for parameters in (rest, *(ahead[each] for each in header.changed)):
+                contents = self._contents(parameters)
+                sizes = [content.numel() for content in contents]
+                end = begin + share_size(sizes, member, len(headers))
+                put_share(contents, share[begin:end], member, len(headers))
+                begin = end
+            if begin != share.numel():
+                raise ValueError("a step does not have the expected number of bytes")
+
+    def _contents(self, parameters: Sequence[int]) -> list[torch.Tensor]:
+        return [bits_of(self._gradients[number]) for number in parameters]
+
+
+def _memory_for(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Contiguous tensors like these, in memory from which buckets are made once it is free again."""
+    aligned = [-(-each.nbytes // ALIGNMENT) * ALIGNMENT for each in parameters]
+    memory = torch.frombuffer(_native.allocate(max(1, sum(aligned))), dtype=torch.uint8)
+    return [
+        memory[end - size : end - size + each.nbytes].view(each.dtype).view(each.shape)
+        for each, size, end in zip(parameters, aligned, accumulate(aligned), strict=True)
+    ]
