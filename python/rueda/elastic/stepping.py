@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -224,8 +223,10 @@ class _Course:
         """
         if self._must_ask:
             self._must_ask = False
-            with suppress(*_LOSSES):
+            try:
                 self._question.ask(*wanted(), self._guidance.is_under_way, False)
+            except _LOSSES as error:
+                _log.debug("to be dealt with after the step: %s", error)
 
     def _ask(self) -> None:
         guidance = self._guidance
@@ -250,7 +251,8 @@ class _Course:
     def end(self, step: Step) -> None:
         """Ends a step, or continues without ranks that were lost."""
         if step.lost is None:
-            self._ask_ahead()
+            if self._must_ask:
+                self._ask_ahead()
             self.number += 1
             if self._state.has_leaves:
                 self._state.end_step()
