@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -187,6 +189,49 @@ def test_torchrun_restarts_all_over_the_same_store(first: str, tmp_path: Path) -
         as_users_do=True,
     )
     assert output.count("went on") == 2
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_agents_restart_all_whoever_had_not_begun(lost: int, tmp_path: Path) -> None:
+    """Two agents of torchrun count restarts differently, and the store has what the attempts before have left."""
+    program = f"""
+        import datetime, os, sys, time, torch, torch.distributed as dist, rueda.torch.c10d
+        rank, folder = int(os.environ["RANK"]), {str(tmp_path)!r}
+        attempt = 0
+        while True:
+            try:
+                os.close(os.open(f"{{folder}}/rank{{rank}}.{{attempt}}", os.O_CREAT | os.O_EXCL))
+                break
+            except FileExistsError:
+                attempt += 1
+        if attempt == 0 and rank == {lost}:
+            time.sleep(2)  # the other one has begun by now
+            sys.exit(1)
+        if attempt == 1 and rank == 0:
+            time.sleep(1)
+        for _ in range(2):
+            dist.init_process_group("rueda", timeout=datetime.timedelta(seconds=60))
+            tensor = torch.ones(3)
+            dist.all_reduce(tensor)
+            assert tensor.tolist() == [2.0] * 3
+            dist.destroy_process_group()
+        if attempt == 1:
+            sys.exit(1)
+        print("went on", flush=True)
+        """
+    script = tmp_path / "program.py"
+    script.write_text(command(program)[-1])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = ["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "3"]
+    options += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+    line = [sys.executable, "-m", "torch.distributed.run", *options, str(script)]
+    with ThreadPoolExecutor() as agents:
+        ends = list(agents.map(lambda _: end_of(line, limit=200), range(2)))
+    outputs = "\n---\n".join(each.output for each in ends)
+    assert [each.returncode for each in ends] == [0, 0], outputs
+    assert outputs.count("went on") == 2, outputs
+    assert "wait timeout" not in outputs
 
 
 def test_ranks_with_different_pasts_meet_over_a_new_store(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from rueda.errors import InitializationError, InvalidArgumentError, RuedaError, 
 from rueda.exchanges import barrier
 from rueda.objects import broadcast_object
 from rueda.torch.c10d.functional import implement_operators
+from rueda.torch.c10d.generation import begin_generation
 from rueda.torch.c10d.meeting import arranged, is_limited, stall_options, wait_for_the_others
 from rueda.torch.c10d.operations import Membership
 from rueda.torch.c10d.process_group import RuedaProcessGroup
@@ -153,7 +154,7 @@ def _serve_store(host: str, size: int, timeout: timedelta, one_host: bool) -> TC
 
 def _create(options: Any, given: object) -> RuedaProcessGroup:
     """Called by init_process_group() and new_group() on each member of a new group."""
-    global _limited
+    global _limited, _prefix
     is_world = not options.global_ranks_in_group
     is_met = is_world and _take_met(options.store)
     if getattr(options, "enable_reconfigure", False) or getattr(given, "enable_reconfigure", False):
@@ -165,7 +166,8 @@ def _create(options: Any, given: object) -> RuedaProcessGroup:
     ranks = list(options.global_ranks_in_group)
     owns_world = False
     if is_world:
-        _begin_generation(store, rank, is_met)
+        # A store from `rueda://` serves only one default group.
+        _prefix = "rueda/met/" if is_met else begin_generation(store, rank, size, options.timeout)
     store = PrefixStore(_prefix, store)
     if is_world:
         ranks = list(range(size))
@@ -195,29 +197,6 @@ def _take_met(store: Store) -> bool:
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return met is not None and met() is store
-
-
-def _begin_generation(store: Store, rank: int, is_met: bool) -> None:
-    """Gives a default group a key prefix of its own, as the store may still hold keys of an earlier group.
-
-    That group may have been one of processes that torchrun has replaced. So the store counts how often each rank has
-    begun a group over it, not the process. A store from ``rueda://`` serves only one default group.
-    """
-    global _prefix
-    if is_met:
-        _prefix = "rueda/met/"
-        return
-    attempt = f"rueda/{_restarts()}"
-    _prefix = f"{attempt}/{store.add(f'{attempt}/begun/{rank}', 1)}/"
-
-
-def _restarts() -> str:
-    """How often torchrun has restarted the ranks, if they are all on this host: agents of several count differently.
-
-    Not all ranks of an attempt need have begun a group before it failed.
-    """
-    is_one_host = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if is_one_host else "0"
 
 
 def _enter_world(store: Store, rank: int, size: int, timeout: timedelta) -> bool:

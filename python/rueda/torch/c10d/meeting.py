@@ -20,7 +20,14 @@ from rueda.door import listen
 from rueda.errors import InitializationError, RuedaError
 from rueda.torch.c10d.watched_store import WatchedStore, has_passed, is_there, not_formed
 
-__all__ = ["Meeting", "arranged", "is_limited", "stall_options", "wait_for_the_others"]
+__all__ = [
+    "Meeting",
+    "arranged",
+    "is_limited",
+    "missing_at",
+    "stall_options",
+    "wait_for_the_others",
+]
 
 # How long rank 0 delays an error until the others have read it, in seconds.
 GRACE = 10.0
@@ -53,7 +60,8 @@ def arranged(
     with ExitStack() as stack:
         if rank == 0:
             answer: dict[str, object]
-            if missing := _missing(store, [f"host/{peer}" for peer in range(size)], size, timeout):
+            keys = [f"host/{peer}" for peer in range(size)]
+            if missing := missing_at(store, keys, "host", size, timeout):
                 answer = {"missing": missing}
             elif is_there(store, "late"):
                 answer = {"missing": [rank]}
@@ -64,7 +72,7 @@ def arranged(
                 # Anyone who can reach the store can read the secret; on one host the user is checked as well.
                 answer |= {"secret": secrets.token_hex(32), "options": dict(options)}
             store.set("world", json.dumps(answer))
-        missing = _missing(store, ["world"], size, timeout)
+        missing = missing_at(store, ["world"], "host", size, timeout)
         if missing:
             store.set("late", "")  # lets a rank 0 that still comes know
         said: dict[str, Any] = {"missing": missing} if missing else json.loads(store.get("world"))
@@ -98,15 +106,17 @@ def is_limited(timeout: timedelta) -> bool:
     return _is_set() or limit not in (DEFAULT_STALL_ERROR, timeout.total_seconds())
 
 
-def _missing(store: Store, keys: list[str], size: int, timeout: timedelta) -> list[int]:
-    """Waits for keys; if they do not all come in time, the ranks whose host is not known, or else rank 0."""
+def missing_at(
+    store: Store, keys: list[str], name: str, size: int, timeout: timedelta
+) -> list[int]:
+    """Waits for keys; if they do not all come in time, the ranks that have not set ``name``, or else rank 0."""
     deadline = time.monotonic() + timeout.total_seconds()
     try:
         store.wait(keys, timeout)
     except Exception:
         if not has_passed(deadline):
             raise
-        return [rank for rank in range(size) if not is_there(store, f"host/{rank}")] or [0]
+        return [rank for rank in range(size) if not is_there(store, f"{name}/{rank}")] or [0]
     return []
 
 
