@@ -114,6 +114,33 @@ void StallWatch::hear_whereabouts(int rank, std::string text, Time now) {
   next_check_ = now;
 }
 
+namespace {
+
+// A request of the tensor: one that a rank can take part in, if there is any. What a rank refuses
+// does not tell which collective the others have called.
+const Request& told_by(const AnnouncedTensor& tensor) {
+  const Request* refusal = nullptr;
+  const auto wanted_in = [&](const auto& variants) -> const Request* {
+    for (const auto& variant : variants) {
+      if (variant.request.error.ok()) return &variant.request;
+      if (refusal == nullptr) refusal = &variant.request;
+    }
+    return nullptr;
+  };
+  if (const Request* wanted = wanted_in(tensor.variants)) return *wanted;
+  for (const auto& [child, announcement] : tensor.partial_children) {
+    if (const Request* wanted = wanted_in(announcement.variants)) return *wanted;
+  }
+  return *refusal;
+}
+
+std::string kind_of(const Request& request) {
+  if (request.error.ok()) return std::string(name_of(request.collective));
+  return str("refused: ", request.error.to_string());
+}
+
+}  // namespace
+
 void StallWatch::judge(const std::string& name, const AnnouncedTensor& tensor, Time now,
                        ResponseList& responses) const {
   const std::vector<int> ready = tensors_.ready_ranks(tensor);
@@ -128,19 +155,17 @@ void StallWatch::judge(const std::string& name, const AnnouncedTensor& tensor, T
   Response response;
   response.kind = fails ? ResponseKind::error : ResponseKind::warning;
   response.request.name = name;
-  response.request.collective =
-      (tensor.variants.empty() ? tensor.partial_children.begin()->second.variants.front().request
-                               : tensor.request())
-          .collective;
+  const Request& told = told_by(tensor);
+  response.request.collective = told.collective;
   response.request.group = *groups.rbegin();
-  response.status = Status(
-      ErrorCode::stalled,
-      str(naming_.quoted(name), " (", name_of(response.request.collective), ") has waited for ",
-          std::round(to_seconds(now - since) * 10) / 10, " s: submitted by ",
-          naming_.describe(ready), ", missing on ", naming_.describe(missing),
-          inquiry_.report(missing, now,
-                          [this](const auto& ranks) { return naming_.describe(ranks); })),
-      naming_.world_rank(missing.front()), {.tensor = name});
+  response.status =
+      Status(ErrorCode::stalled,
+             str(naming_.quoted(name), " (", kind_of(told), ") has waited for ",
+                 std::round(to_seconds(now - since) * 10) / 10, " s: submitted by ",
+                 naming_.describe(ready), ", missing on ", naming_.describe(missing),
+                 inquiry_.report(missing, now,
+                                 [this](const auto& ranks) { return naming_.describe(ranks); })),
+             naming_.world_rank(missing.front()), {.tensor = name});
   if (!fails) {
     responses.push_back(std::move(response));
     return;

@@ -195,6 +195,22 @@ TEST_CASE("joined ranks are not missing") {
   REQUIRE(text.find("submitted by rank 5, missing on ranks 0-2 and 4") != std::string::npos);
 }
 
+TEST_CASE("what a rank refuses is called what the others have called, or refused") {
+  for (const int partner : {-1, 0, 1, 4}) {
+    CAPTURE(partner);
+    NegotiationSimulator simulator(6, options_of(4, 0), 1);
+    Request refused = allreduce_of("x");
+    refused.error = Status(ErrorCode::invalid_argument, "out of paper");
+    REQUIRE(simulator.submit(5, refused).ok());
+    if (partner >= 0) REQUIRE(simulator.submit(partner, allgather_of("x", 2)).ok());
+    simulator.settle();
+    pass(simulator, 5);
+    const std::string text = simulator.rank(0).warnings.at(0).status.to_string();
+    const std::string kind = partner >= 0 ? "allgather" : "refused: out of paper";
+    REQUIRE(text.find("'x' (" + kind + ") has waited for") != std::string::npos);
+  }
+}
+
 std::vector<Request> requests_of(unsigned seed) {
   if (seed % 3 == 0) return group_of("g", 3);
   if (seed % 3 == 1) return {allgather_of("g.0", 2)};
