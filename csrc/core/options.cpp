@@ -228,13 +228,21 @@ std::string_view accepted(const OptionSpec& spec) {
   return "";
 }
 
+// What rueda.options() reports of a world is accepted for the next one: the name of what moves its
+// data, for which the option has no name of its own.
+std::string as_option(const OptionSpec& spec, const std::string& value) {
+  if (spec.name != "transport") return value;
+  if (value == "shm+tcp") return "tcp";
+  return value == "inproc" || value == "shm+mpi" ? "auto" : value;
+}
+
 Status assign(Options& options, const OptionSpec& spec, std::string_view source,
               const std::string& value) {
   const Status refused(ErrorCode::initialization,
                        str(source, "='", value, "' is not accepted: give ", accepted(spec)));
   if (const auto* field = std::get_if<std::string Options::*>(&spec.field)) {
     // Horovod accepts its log levels in either case.
-    const std::string chosen = spec.type == choice ? in_lower_case(value) : value;
+    const std::string chosen = as_option(spec, spec.type == choice ? in_lower_case(value) : value);
     if (spec.type == choice && !is_one_of(chosen, spec.choices)) return refused;
     options.** field = chosen;
     return {};

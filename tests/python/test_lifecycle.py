@@ -452,6 +452,21 @@ def test_init_again_under_mpirun() -> None:
     assert ended.returncode == 0, ended.output
 
 
+def test_the_options_of_a_world_are_accepted_for_the_next() -> None:
+    ended = alone(
+        """
+        import rueda
+        rueda.init(fusion_threshold=123456)
+        options = rueda.options()
+        assert options["fusion_threshold"] == "123456"
+        rueda.shutdown()
+        rueda.init(**options)
+        assert rueda.options() == options
+        """
+    )
+    assert ended.returncode == 0, ended.output
+
+
 def test_gradients_keep_their_buckets_memory_in_the_next_world() -> None:
     pytest.importorskip("torch")
     check(

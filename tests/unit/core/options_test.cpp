@@ -149,6 +149,18 @@ TEST_CASE("seconds, choices and text are taken") {
   CHECK(options.value().timeline == "/tmp/A file|x.json");
 }
 
+TEST_CASE("the names of transports that a world reports are accepted") {
+  const auto [name, option] = GENERATE(table<std::string, std::string>({{"inproc", "auto"},
+                                                                        {"shm", "shm"},
+                                                                        {"shm+mpi", "auto"},
+                                                                        {"shm+tcp", "tcp"},
+                                                                        {"tcp", "tcp"}}));
+  const auto options =
+      read_options([](std::string_view) { return std::nullopt; }, {{"transport", name}});
+  REQUIRE(options.ok());
+  CHECK(options->transport == option);
+}
+
 TEST_CASE("a timeline has Horovod's format where its variable names the file") {
   const auto format = [](const std::map<std::string, std::string>& environment,
                          const std::map<std::string, std::string>& overrides = {}) {
