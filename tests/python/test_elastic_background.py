@@ -122,12 +122,13 @@ rueda.torch.state_feed.Feed._send_rest = tell
 """
 
 
-@pytest.mark.parametrize("changes", ["none", "all", "one"])
+@pytest.mark.parametrize("changes", ["none", "all", "one", "row"])
 def test_gradients_sent_ahead_are_those_of_the_step(changes: str) -> None:
     change = {
         "none": "",
         "all": "for p in model.parameters(): p.grad.mul_(0.5)",
         "one": "model[2].bias.grad = None",
+        "row": "model[0].weight.grad[-1] = 0.5",  # in one member's share
     }
     step = f"optimizer.synchronize()\n        {change[changes]}\n        "
     step += "optimizer.step()"
@@ -144,6 +145,37 @@ def test_gradients_sent_ahead_are_those_of_the_step(changes: str) -> None:
     else:
         assert {sends for _, sends in told} == {"False"}, told
         assert {int(sent) for sent, _ in told[1:]} <= {0}, told
+
+
+def test_a_learning_rate_that_is_a_tensor_is_sent_as_the_step_has_it() -> None:
+    rate = "kind = lambda p, lr: torch.optim.Adam(p, lr=torch.tensor(lr))"
+    with ElasticJob(program(AHEAD + rate), 2, LAST="2", PAUSE="0.05") as job:
+        newcomer = job.start_joiner()
+        ends_of(job)
+        statistics = 2 * 20 * 4 + 8
+        rate_of_the_next_step = 4  # the scheduler sets it after the optimizer's step
+        assert late_bytes(job, newcomer) == statistics + rate_of_the_next_step, job.outputs()
+
+
+def test_steps_with_a_closure_are_not_sent_and_the_reason_is_told() -> None:
+    step = "optimizer.step(lambda: torch.tensor(0.0))"
+    with ElasticJob(program(AHEAD, step=step), 2, LAST="2") as job:
+        newcomer = job.start_joiner()
+        ends_of(job)
+        assert late_bytes(job, newcomer) > 1000, job.outputs()
+        why = "newcomers cannot get the state in the background: step() is called with a closure"
+        assert why in job.ended()[0].output, job.outputs()
+
+
+def test_a_newcomer_with_groups_is_refused_and_the_others_go_on() -> None:
+    grouped = program().replace("bucket_bytes=256", "groups=2")
+    with ElasticJob(grouped, 2, STEPS="200") as job:
+        newcomer = job.start_joiner()
+        ended = job.ended()
+        assert [ended[rank].returncode for rank in (0, 1)] == [0, 0], job.outputs()
+        assert ended[newcomer].returncode == 1, job.outputs()
+        why = "groups= cannot be used by a process that joins a running job"
+        assert why in ended[newcomer].output, job.outputs()
 
 
 def test_steps_that_cannot_be_sent_do_not_disturb_the_training() -> None:

@@ -547,6 +547,52 @@ for name in ("tensors_submitted", "control_messages_sent", "plans_cancelled"):
 """
 
 
+def test_an_optimizer_may_take_its_step_on_one_rank_alone() -> None:
+    check(
+        """
+        import rueda, rueda.elastic, rueda.torch, torch
+        rueda.init()
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for step in rueda.elastic.steps(4, model, optimizer):
+            with step:
+                model(torch.ones(2, 4)).sum().backward()
+                if rueda.rank() == 0:
+                    optimizer.step()
+                rueda.torch.broadcast_parameters(model.state_dict())
+                rueda.torch.broadcast_optimizer_state(optimizer)
+        assert not model.weight.eq(0).all()
+        """,
+        2,
+    )
+
+
+def test_a_loop_leaves_nothing_on_its_optimizer() -> None:
+    check(
+        """
+        import gc
+        import rueda, rueda.elastic, torch
+        from rueda.elastic.question import Question
+        rueda.init()
+        model = torch.nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for last in range(3, 8):
+            for step in rueda.elastic.steps(last, model, optimizer):
+                with step:
+                    optimizer.step()
+                if last % 2 and step.number == 2:
+                    break
+        del step
+        hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+        assert hooks == ({}, {}), hooks
+        gc.collect()
+        assert not any(isinstance(each, Question) for each in gc.get_objects())
+        """,
+        2,
+    )
+
+
 def test_a_step_in_which_nobody_comes_or_goes_takes_no_negotiation_and_no_message() -> None:
     with ElasticJob(COUNTING, 3) as job:
         for how in job.ended().values():

@@ -48,9 +48,14 @@ class Question:
         """Whether it was asked in the current world and has not been answered yet."""
         return self._is_asked and self._world == world_number()
 
-    def ask(self, *facts: bool) -> None:
-        """Sends this rank's facts; does not wait for the others', except on the first call in a world."""
+    def ask(self, *facts: bool, may_agree: bool = True) -> bool:
+        """Sends this rank's facts; does not wait for the others', except on the first call in a world.
+
+        ``may_agree``: if false, that first call does nothing, and returns false.
+        """
         if self._world != world_number() or self._operation is None:
+            if not may_agree:
+                return False
             self._operation = None  # before the next: it may wait for ranks that still read it
             self._operation = self._agree()
             self._world = world_number()
@@ -58,6 +63,7 @@ class Question:
             self._told[:] = self._facts = facts
         self._operation.start(0)
         self._is_asked = True
+        return True
 
     def answer(self) -> list[bool]:
         """For each fact, whether any rank has stated it."""

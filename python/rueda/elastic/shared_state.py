@@ -53,9 +53,19 @@ class SharedState:
             )
         self._stepped = False
         self._before_step: Callable[[], None] | None = None
+        self._hooks: list[Any] = []
         if self._optimizer is not None:
-            self._optimizer.register_step_pre_hook(self._begin_to_step)
-            self._optimizer.register_step_post_hook(self._note_step)
+            self._hooks = [
+                self._optimizer.register_step_pre_hook(self._begin_to_step),
+                self._optimizer.register_step_post_hook(self._note_step),
+            ]
+
+    def close(self) -> None:
+        """Lets go of the optimizer, which lives on."""
+        self._before_step = None
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     @property
     def has_stepped(self) -> bool:

@@ -215,17 +215,18 @@ class _Course:
             self._share(has_state=True)
         guidance.abort()
 
-    def _ask_ahead(self) -> None:
-        """Called when the optimizer is about to take the step, and at the latest when the step ends.
+    def _ask_ahead(self, may_agree: bool = False) -> None:
+        """Called when the optimizer is about to take the step, and at the end of the step.
 
         At the former the ranks have just waited for each other's gradients, so they have the answer before the next
-        step. A loss is noticed there, too: now it would keep this rank from a step that others take.
+        step. But a step may be taken on one rank alone, so nothing is agreed on there.
         """
         if self._must_ask:
-            self._must_ask = False
+            facts = (*wanted(), self._guidance.is_under_way, False)
             try:
-                self._question.ask(*wanted(), self._guidance.is_under_way, False)
+                self._must_ask = not self._question.ask(*facts, may_agree=may_agree)
             except _LOSSES as error:
+                self._must_ask = False
                 _log.debug("to be dealt with after the step: %s", error)
 
     def _ask(self) -> None:
@@ -246,13 +247,15 @@ class _Course:
 
     def close(self) -> None:
         """Called when the training has ended or is given up."""
+        self._must_ask = False
+        self._state.close()
         self._guidance.close()
 
     def end(self, step: Step) -> None:
         """Ends a step, or continues without ranks that were lost."""
         if step.lost is None:
             if self._must_ask:
-                self._ask_ahead()
+                self._ask_ahead(may_agree=True)
             self.number += 1
             if self._state.has_leaves:
                 self._state.end_step()

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import torch
 
+from rueda.attendance import attendance
 from rueda.errors import InvalidArgumentError
 from rueda.objects import allgather_object
 from rueda.process_sets import ProcessSet, takes_part
@@ -25,10 +26,15 @@ def agree_on_groups(
 
     ``groups``: as for DistributedOptimizer(); nothing happens if it is ``None`` or 0. Parameters that need no gradient
     or belong to another optimizer are left out. Raises :class:`rueda.InvalidArgumentError` on every rank if the ranks'
-    groups differ.
+    groups differ, and on a process that has joined a running job and not received its state yet.
     """
     if groups is None or (isinstance(groups, int) and groups == 0):
         return ()
+    if attendance().is_newcomer:
+        raise InvalidArgumentError(
+            "groups= cannot be used by a process that joins a running job: the ranks would have to agree on them, and "
+            "the others are in their training"
+        )
     mine: Groups = ()
     problem = ""
     try:

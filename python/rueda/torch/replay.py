@@ -69,9 +69,20 @@ def outset_of(state: TensorState, optimizer: torch.optim.Optimizer) -> Outset:
         state.names,
         state.trained,
         _base_of(optimizer),
-        optimizer.defaults,
-        {name: state.outline[name] for name in ("state", "param_groups")},
+        _as_now(optimizer.defaults),
+        {name: _as_now(state.outline[name]) for name in ("state", "param_groups")},
     )
+
+
+def _as_now(value: Any) -> Any:
+    """The value without what may change before it is sent: schedulers write to learning rates that are tensors."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if type(value) in (list, tuple):
+        return type(value)(map(_as_now, value))
+    if type(value) is dict:
+        return {key: _as_now(each) for key, each in value.items()}
+    return value
 
 
 def taken_by(optimizer: torch.optim.Optimizer) -> tuple[Taken, list[torch.Tensor]]:
@@ -89,7 +100,7 @@ def taken_by(optimizer: torch.optim.Optimizer) -> tuple[Taken, list[torch.Tensor
             raise ValueError("a gradient has another layout or dtype than its parameter")
         gradients.append(gradient.detach())
     groups = [
-        {name: value for name, value in group.items() if name != "params"}
+        {name: _as_now(value) for name, value in group.items() if name != "params"}
         for group in optimizer.param_groups
     ]
     return Taken([each.grad is not None for each in parameters], groups), gradients

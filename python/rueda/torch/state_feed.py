@@ -14,8 +14,8 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from rueda.torch.fingerprints import bits_of, numbers_of
 from rueda.torch.replay import Outset, Taken, outset_of, taken_by
 from rueda.torch.state_messages import Ahead, Outline, Part, Rest, part_bounds
 from rueda.torch.state_pieces import TensorState, digest
-from rueda.torch.state_shares import divide_step, parts_of, share_of
+from rueda.torch.state_shares import divide_step, share_of
 
 if TYPE_CHECKING:
     from rueda.torch.gradients import GradientReducer
@@ -50,7 +50,7 @@ _CONFIRMATIONS_AHEAD = 16
 
 @dataclass(frozen=True)
 class _Sent:
-    """What was sent ahead: the fingerprints of this member's parts."""
+    """What was sent ahead: the gradients' fingerprints, the same on all members, so that all decide alike."""
 
     parameters: tuple[int, ...]
     numbers: list[int]
@@ -159,15 +159,19 @@ class Feed:
         contents = list(self._reduced.values())
         self._forget_reduced()
         self._push(ahead, share_of(contents, self._member, self._members))
-        self._sent.append(_Sent(ahead.parameters, self._numbers_of(contents)))
+        self._sent.append(_Sent(ahead.parameters, numbers_of(contents)))
         self._sent_ahead.update(ahead.parameters)
 
-    def _take_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        """Called before the optimizer takes a step."""
+    def _take_step(
+        self, optimizer: torch.optim.Optimizer, given: Sequence[Any], named: Mapping[str, Any]
+    ) -> None:
+        """Called before the optimizer takes a step, with the arguments of that call, itself among them."""
         self._copied.wait()
         if self._failure:
             return
         with self._failing():
+            if any(each is not None for each in (*given[1:], named.get("closure"))):
+                raise ValueError("step() is called with a closure, which computes other gradients")
             self._send_rest(*taken_by(optimizer))
 
     def _send_rest(self, step: Taken, given: Sequence[torch.Tensor]) -> None:
@@ -176,7 +180,7 @@ class Feed:
         sent, self._sent = self._sent, []
         valid, rest = divide_step([each.parameters for each in sent], step.has)
         batches = {each: [gradients[p] for p in sent[each].parameters] for each in valid}
-        changed = [each for each in valid if self._numbers_of(batches[each]) != sent[each].numbers]
+        changed = [each for each in valid if numbers_of(batches[each]) != sent[each].numbers]
         parts = [[gradients[number] for number in rest], *(batches[each] for each in changed)]
         shares = [share_of(part, self._member, self._members) for part in parts]
         self._push(Rest(step, tuple(changed)), torch.cat(shares) if changed else shares[0])
@@ -203,9 +207,6 @@ class Feed:
         self._sends_ahead = False
         if self._reducer is not None and self._reducer.when_reduced == self._take_reduced:
             self._reducer.when_reduced = None
-
-    def _numbers_of(self, contents: Sequence[torch.Tensor]) -> list[int]:
-        return numbers_of(list(parts_of(contents, self._member, self._members)))
 
     def _note(self, size: int) -> None:
         self._pushed += 1
@@ -264,6 +265,9 @@ class Feed:
             return
         self._is_over = True
         self._failure = self._failure or "given up"
+        self._forget_reduced()
+        self._sent.clear()
+        self._drop_waiting()
         self._waiting.put(None)
         link = self._link
         if link is not None:
@@ -280,6 +284,11 @@ class Feed:
     def wait(self) -> None:
         """After release(): waits until its thread has ended."""
         self._thread.join(_ENDING)
+
+    def _drop_waiting(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                self._waiting.get_nowait()
 
     # --- Run by its thread
 
@@ -313,6 +322,8 @@ class Feed:
             if not is_sent:  # a newcomer that has everything leaves
                 self._failure = self._failure or f"{type(error).__name__}: {error}"
         finally:
+            if self._failure:
+                self._drop_waiting()
             if link is not None:
                 link.close(self._failure)
 

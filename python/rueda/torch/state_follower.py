@@ -116,10 +116,9 @@ class Follower:
             join_shares(self._contents(first.parameters), shares)
             self._ahead.append(first.parameters)
         elif isinstance(first, Rest) and self._shadow is not None:
-            rests = [header for header in headers if isinstance(header, Rest)]
-            if [rest.step.has for rest in rests] != [first.step.has] * len(headers):
-                raise ValueError("members have gradients of different parameters")
-            self._take_rest(rests, shares)
+            if any(_outline_of(header) != _outline_of(first) for header in headers):
+                raise ValueError("the members' gradients differ")
+            self._take_rest(first, shares)
             pairs = zip(self._gradients, first.step.has, strict=True)
             self._shadow.take(first.step, [gradient for gradient, has in pairs if has])
         else:
@@ -138,25 +137,27 @@ class Follower:
             self._shadow = Shadow(self._outline.outset, self._tensors)
             self._gradients = _memory_for(self._shadow.parameters)
 
-    def _take_rest(self, headers: Sequence[Rest], shares: Sequence[torch.Tensor]) -> None:
+    def _take_rest(self, header: Rest, shares: Sequence[torch.Tensor]) -> None:
         """Completes the gradients of a step."""
         ahead, self._ahead = self._ahead, []
-        valid, rest = divide_step(ahead, headers[0].step.has)
-        for member, (header, share) in enumerate(zip(headers, shares, strict=True)):
-            if not set(header.changed) <= set(valid):
-                raise ValueError("a batch of gradients has changed that was not sent")
+        _, rest = divide_step(ahead, header.step.has)
+        for member, share in enumerate(shares):
             begin = 0
             for parameters in (rest, *(ahead[each] for each in header.changed)):
                 contents = self._contents(parameters)
                 sizes = [content.numel() for content in contents]
-                end = begin + share_size(sizes, member, len(headers))
-                put_share(contents, share[begin:end], member, len(headers))
+                end = begin + share_size(sizes, member, len(shares))
+                put_share(contents, share[begin:end], member, len(shares))
                 begin = end
             if begin != share.numel():
                 raise ValueError("a step does not have the expected number of bytes")
 
     def _contents(self, parameters: Sequence[int]) -> list[torch.Tensor]:
         return [bits_of(self._gradients[number]) for number in parameters]
+
+
+def _outline_of(header: Any) -> tuple[list[bool], tuple[int, ...]] | None:
+    return (header.step.has, header.changed) if isinstance(header, Rest) else None
 
 
 def _memory_for(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -1,6 +1,6 @@
 """The messages from members to processes that are about to join: see state_feed.py and state_follower.py.
 
-Each is the header of a member's bytes. All members send the same headers in the same order, but for what is said below.
+Each is the header of a member's bytes. All members send the same headers in the same order.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Ahead:
 class Rest:
     """A step of the optimizer, with the member's share of the gradients that no :class:`Ahead` had.
 
-    See :func:`rueda.torch.state_shares.divide_step`. ``changed``: numbers of the step's ``Ahead`` messages in which the
-    member's bytes have changed since, in order; the new ones follow. These may differ between members.
+    See :func:`rueda.torch.state_shares.divide_step`. ``changed``: numbers of the step's ``Ahead`` messages whose
+    gradients have changed since, in order; the member's share of the new ones follows.
     """
 
     step: Taken
