@@ -62,6 +62,10 @@ print("ended", step.number + 1, hashlib.sha256(bits).hexdigest()[:16], flush=Tru
 """
 
 
+# Bytes of BatchNorm's, which no optimizer changes and which differ between ranks.
+STATISTICS = 2 * 20 * 4 + 8
+
+
 def program(before: str = "", after: str = "", step: str = "optimizer.step()") -> str:
     return PROGRAM.replace("BEFORE", before).replace("AFTER", after).replace("STEP\n", f"{step}\n")
 
@@ -94,8 +98,7 @@ def test_a_newcomer_follows_the_others_to_the_bit(optimizer: str) -> None:
         job.await_world(0, 1, 2)
         newcomers.append(job.start_joiner())
         steps, bits = ends_of(job)
-        statistics = 2 * 20 * 4 + 8  # of BatchNorm, which no optimizer changes
-        assert [late_bytes(job, each) for each in newcomers] == [statistics] * 2, job.outputs()
+        assert [late_bytes(job, each) for each in newcomers] == [STATISTICS] * 2, job.outputs()
     alone = check(program(), 1, extra={**settings, "STEPS": str(steps)})
     assert f"ended {steps} {bits}" in alone[0].output
 
@@ -135,8 +138,7 @@ def test_gradients_sent_ahead_are_those_of_the_step(changes: str) -> None:
     with ElasticJob(program(AHEAD, step=step), 3, LAST="3", PAUSE="0.05") as job:
         newcomer = job.start_joiner()
         ends_of(job)
-        statistics = 2 * 20 * 4 + 8  # of BatchNorm, which differ between ranks
-        assert late_bytes(job, newcomer) == statistics, job.outputs()
+        assert late_bytes(job, newcomer) == STATISTICS, job.outputs()
         told = re.findall(r"^ahead (\d+) (True|False)$", job.ended()[0].output, re.M)
     # After a step in which something has changed, nothing is sent ahead any more.
     assert int(told[0][0]) > 1, told
@@ -152,9 +154,8 @@ def test_a_learning_rate_that_is_a_tensor_is_sent_as_the_step_has_it() -> None:
     with ElasticJob(program(AHEAD + rate), 2, LAST="2", PAUSE="0.05") as job:
         newcomer = job.start_joiner()
         ends_of(job)
-        statistics = 2 * 20 * 4 + 8
         rate_of_the_next_step = 4  # the scheduler sets it after the optimizer's step
-        assert late_bytes(job, newcomer) == statistics + rate_of_the_next_step, job.outputs()
+        assert late_bytes(job, newcomer) == STATISTICS + rate_of_the_next_step, job.outputs()
 
 
 def test_steps_with_a_closure_are_not_sent_and_the_reason_is_told() -> None:

@@ -196,9 +196,10 @@ class _Course:
         """Lets waiting processes follow, and admits them once they are near; members leave immediately."""
         if self._question.is_asked and not any(self._question.answer()):
             return
-        self._ask()  # the facts from a step ago are outdated
-        waiting, leaving, is_far, has_failed = self._question.answer()
         guidance = self._guidance
+        # The facts from a step ago are outdated.
+        self._question.ask(*wanted(), guidance.is_far(), guidance.has_failed())
+        waiting, leaving, is_far, has_failed = self._question.answer()
         only: list[int] | None = None
         if guidance.is_under_way and (has_failed or leaving):
             guidance.abort()
@@ -228,10 +229,6 @@ class _Course:
             except _LOSSES as error:
                 self._must_ask = False
                 _log.debug("to be dealt with after the step: %s", error)
-
-    def _ask(self) -> None:
-        guidance = self._guidance
-        self._question.ask(*wanted(), guidance.is_far(), guidance.has_failed())
 
     def is_over(self) -> bool:
         """Whether all ranks have finished all steps; a rank lost in the last one is noticed here."""

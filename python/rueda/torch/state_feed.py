@@ -99,7 +99,6 @@ class Feed:
         self._waiting: queue.SimpleQueue[tuple[int, Any, torch.Tensor] | None]
         self._waiting = queue.SimpleQueue()
         self._waiting_bytes = 0
-        self._pushed = 0
         self._steps = 0  # whose last message has been pushed
         self._step_bytes = 0  # of this step's messages so far
         self._last_step_bytes = 0
@@ -128,7 +127,6 @@ class Feed:
         parameters = (each for group in optimizer.param_groups for each in group["params"])
         self._numbers = {parameter: number for number, parameter in enumerate(parameters)}
         self._reduced: dict[int, torch.Tensor] = {}  # by parameter: bytes to be sent ahead
-        self._reduced_bytes = 0
         self._sent: list[_Sent] = []  # ahead, in this step
         self._sent_ahead: set[int] = set()  # the parameters in there
         if self._reducer is not None:
@@ -143,7 +141,7 @@ class Feed:
         with self._failing():
             for parameter in parameters:
                 self._put_ahead(parameter)
-            if self._reduced_bytes >= _AHEAD_BYTES:
+            if sum(each.numel() for each in self._reduced.values()) >= _AHEAD_BYTES:
                 self._send_ahead()
 
     def _put_ahead(self, parameter: torch.Tensor) -> None:
@@ -152,12 +150,11 @@ class Feed:
             return
         if gradient.layout == torch.strided and gradient.dtype == parameter.dtype:
             self._reduced[number] = bits_of(gradient)
-            self._reduced_bytes += self._reduced[number].numel()
 
     def _send_ahead(self) -> None:
         ahead = Ahead(tuple(self._reduced))
         contents = list(self._reduced.values())
-        self._forget_reduced()
+        self._reduced = {}
         self._push(ahead, share_of(contents, self._member, self._members))
         self._sent.append(_Sent(ahead.parameters, numbers_of(contents)))
         self._sent_ahead.update(ahead.parameters)
@@ -186,7 +183,7 @@ class Feed:
         self._push(Rest(step, tuple(changed)), torch.cat(shares) if changed else shares[0])
         self._steps += 1
         self._last_step_bytes, self._step_bytes = self._step_bytes, 0
-        self._forget_reduced()
+        self._reduced = {}
         self._sent_ahead.clear()
         if changed or len(valid) < len(sent):
             self._send_no_more_ahead()
@@ -199,26 +196,20 @@ class Feed:
         except Exception as error:
             self._failure = str(error) or type(error).__name__
 
-    def _forget_reduced(self) -> None:
-        self._reduced = {}
-        self._reduced_bytes = 0
-
     def _send_no_more_ahead(self) -> None:
         self._sends_ahead = False
         if self._reducer is not None and self._reducer.when_reduced == self._take_reduced:
             self._reducer.when_reduced = None
 
-    def _note(self, size: int) -> None:
+    def _push(self, header: Any, share: torch.Tensor) -> None:
+        size = share.numel()
+        if self._waiting_bytes + size > self._max_waiting:
+            raise ValueError("steps are taken more quickly than gradients can be sent")
         self._pushed += 1
         self._step_bytes += size
         self._unconfirmed.append(_Message(self._pushed, self._steps, time.monotonic(), size))
-
-    def _push(self, header: Any, share: torch.Tensor) -> None:
-        if self._waiting_bytes + share.numel() > self._max_waiting:
-            raise ValueError("steps are taken more quickly than gradients can be sent")
-        self._note(share.numel())
         with self._lock:
-            self._waiting_bytes += share.numel()
+            self._waiting_bytes += size
         self._waiting.put((self._steps, header, share))
 
     @property
@@ -265,7 +256,7 @@ class Feed:
             return
         self._is_over = True
         self._failure = self._failure or "given up"
-        self._forget_reduced()
+        self._reduced = {}
         self._sent.clear()
         self._drop_waiting()
         self._waiting.put(None)

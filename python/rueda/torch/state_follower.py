@@ -40,6 +40,7 @@ class Follower:
         self._link: PrivateLink | None = None
         self._outline: Outline | None = None
         self._tensors: list[torch.Tensor] = []  # of the state
+        self._bytes: list[torch.Tensor] = []  # the same memory
         self._shadow: Shadow | None = None
         self._gradients: list[torch.Tensor] = []  # of all parameters; the memory stays the same
         self._ahead: list[tuple[int, ...]] = []  # the parameters of each Ahead of this step
@@ -110,6 +111,7 @@ class Follower:
             self._tensors = [
                 torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in first.outset.kinds
             ]
+            self._bytes = [bits_of(tensor) for tensor in self._tensors]
         elif isinstance(first, Part) and all(header == first for header in headers):
             self._take_part(first.number, shares)
         elif isinstance(first, Ahead) and all(header == first for header in headers):
@@ -127,12 +129,11 @@ class Follower:
     def _take_part(self, number: int, shares: Sequence[torch.Tensor]) -> None:
         assert self._outline is not None
         parts = self._outline.parts
-        contents = [bits_of(tensor) for tensor in self._tensors]
-        sizes = [content.numel() for content in contents]
+        sizes = [content.numel() for content in self._bytes]
         for member, share in enumerate(shares):
             size = share_size(sizes, member, len(shares))
             bounds = part_bounds(size, number, parts)
-            put_share(contents, share, member, len(shares), *bounds)
+            put_share(self._bytes, share, member, len(shares), *bounds)
         if number == parts - 1:
             self._shadow = Shadow(self._outline.outset, self._tensors)
             self._gradients = _memory_for(self._shadow.parameters)

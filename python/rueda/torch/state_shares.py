@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-__all__ = ["divide_step", "join_shares", "parts_of", "put_share", "share_of", "share_size"]
+__all__ = ["divide_step", "join_shares", "put_share", "share_of", "share_size"]
 
 # Shares of the concatenated bytes begin at multiples of this.
 _ALIGNMENT = 64
@@ -29,7 +29,9 @@ def share_size(sizes: Sequence[int], member: int, members: int) -> int:
     return end - begin
 
 
-def parts_of(contents: Sequence[torch.Tensor], member: int, members: int) -> Iterator[torch.Tensor]:
+def _parts_of(
+    contents: Sequence[torch.Tensor], member: int, members: int
+) -> Iterator[torch.Tensor]:
     """A member's share of these bytes, as views of them, in order."""
     begin, end = _bounds(sum(content.numel() for content in contents), member, members)
     offset = 0
@@ -45,7 +47,7 @@ def share_of(contents: Sequence[torch.Tensor], member: int, members: int) -> tor
     size = share_size([content.numel() for content in contents], member, members)
     share = torch.empty(size, dtype=torch.uint8, device="cpu")
     begin = 0
-    for part in parts_of(contents, member, members):
+    for part in _parts_of(contents, member, members):
         share[begin : begin + part.numel()].copy_(part)
         begin += part.numel()
     return share
@@ -67,7 +69,7 @@ def put_share(
     if not 0 <= begin <= size or begin + share.numel() != (size if end is None else end):
         raise ValueError("a share does not have the expected number of bytes")
     offset = -begin  # of the next part, in ``share``
-    for part in parts_of(contents, member, members):
+    for part in _parts_of(contents, member, members):
         first, last = max(offset, 0), min(offset + part.numel(), share.numel())
         if first < last:
             part[first - offset : last - offset].copy_(share[first:last])

@@ -10,13 +10,12 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Sequence
 from datetime import timedelta
 
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from rueda.torch.c10d.meeting import missing_at, wait_for_the_others
-from rueda.torch.c10d.watched_store import is_there, not_formed
+from rueda.torch.c10d.meeting import absent_from, given_up, missing_at
+from rueda.torch.c10d.watched_store import is_there
 
 __all__ = ["begin_generation"]
 
@@ -69,17 +68,16 @@ def _agreed(store: Store, rank: int, size: int, timeout: timedelta) -> str:
         if session and is_there(within, "answer"):
             answer = json.loads(within.get("answer"))
             if answer["tokens"].get(str(rank)) == token:
-                _raise_if_missing(within, rank, size, answer["missing"], timeout)
+                if answer["missing"]:
+                    raise given_up(within, rank, size, answer["missing"], timeout)
                 return prefix
         time.sleep(pause)
         pause = min(2 * pause, _MAX_PAUSE)
     # Rank 0 may be about to answer that others are missing.
     within = PrefixStore(f"rueda/{joined}/", store)
-    absent = [peer for peer in range(size) if not is_there(within, f"token/{peer}")]
-    if not (joined and absent):
-        raise not_formed([0], timeout)
-    wait_for_the_others(within, rank, size)
-    raise not_formed(absent, timeout)
+    raise given_up(
+        within, rank, size, absent_from(within, "token", size) if joined else [0], timeout
+    )
 
 
 def _open_session(store: Store, size: int, timeout: timedelta) -> str:
@@ -94,13 +92,6 @@ def _open_session(store: Store, size: int, timeout: timedelta) -> str:
         str(peer): within.get(key).decode() for peer, key in enumerate(keys) if peer not in missing
     }
     within.set("answer", json.dumps({"tokens": tokens, "missing": missing}))
-    _raise_if_missing(within, 0, size, missing, timeout)
-    return prefix
-
-
-def _raise_if_missing(
-    store: Store, rank: int, size: int, missing: Sequence[int], timeout: timedelta
-) -> None:
     if missing:
-        wait_for_the_others(store, rank, size, missing)
-        raise not_formed(missing, timeout)
+        raise given_up(within, 0, size, missing, timeout)
+    return prefix

@@ -18,11 +18,14 @@ from torch._C._distributed_c10d import Store
 from rueda import _native
 from rueda.door import listen
 from rueda.errors import InitializationError, RuedaError
+from rueda.errors import TimeoutError as RuedaTimeoutError
 from rueda.torch.c10d.watched_store import WatchedStore, has_passed, is_there, not_formed
 
 __all__ = [
     "Meeting",
+    "absent_from",
     "arranged",
+    "given_up",
     "is_limited",
     "missing_at",
     "stall_options",
@@ -77,8 +80,7 @@ def arranged(
             store.set("late", "")  # lets a rank 0 that still comes know
         said: dict[str, Any] = {"missing": missing} if missing else json.loads(store.get("world"))
         if "missing" in said:
-            wait_for_the_others(store, rank, size, said["missing"])
-            raise not_formed(said["missing"], timeout)
+            raise given_up(store, rank, size, said["missing"], timeout)
         if "error" in said:
             wait_for_the_others(store, rank, size)
             raise InitializationError(
@@ -116,8 +118,21 @@ def missing_at(
     except Exception:
         if not has_passed(deadline):
             raise
-        return [rank for rank in range(size) if not is_there(store, f"{name}/{rank}")] or [0]
+        return absent_from(store, name, size)
     return []
+
+
+def absent_from(store: Store, name: str, size: int) -> list[int]:
+    """The ranks that have not set ``name``; if all have, rank 0, which has not answered."""
+    return [rank for rank in range(size) if not is_there(store, f"{name}/{rank}")] or [0]
+
+
+def given_up(
+    store: Store, rank: int, size: int, missing: Sequence[int], timeout: timedelta
+) -> RuedaTimeoutError:
+    """The error about ranks that have not come, once the others have read who these are."""
+    wait_for_the_others(store, rank, size, missing)
+    return not_formed(missing, timeout)
 
 
 def wait_for_the_others(
