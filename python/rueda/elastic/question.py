@@ -31,6 +31,7 @@ class Question:
 
         >>> question = Question(2)
         >>> question.ask(False, True)
+        True
         >>> question.answer()
         [False, True]
     """
