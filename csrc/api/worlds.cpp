@@ -135,7 +135,7 @@ Expected<std::optional<KnownCosts>> common_costs(Bootstrap& bootstrap, Time dead
 
 void remember(const std::string& address, const World& world) {
   const std::lock_guard lock(worlds().mutex);
-  worlds().measured = {address, {world.host.costs(), world.link_costs}};
+  worlds().measured = {address, {world.host.costs(), world.links_tried}};
 }
 
 }  // namespace

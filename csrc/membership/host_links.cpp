@@ -55,4 +55,17 @@ Expected<HostLinks> choose_host_links(Bootstrap& world, std::unique_ptr<Transpor
   return chosen;
 }
 
+HostLinks keep_host_links(std::unique_ptr<Transport> transport, const std::vector<TriedLink>& tried,
+                          const std::vector<int>& host_of) {
+  HostLinks links{std::move(transport), {}, {}};
+  if (!are_several(host_of) || tried.empty()) return links;
+  const std::string name(links.transport->name());
+  const auto same = std::find_if(tried.begin(), tried.end(), [&](const TriedLink& link) {
+    return link.transport == name && link.obstacle.empty();
+  });
+  links.costs = (same == tried.end() ? tried.front() : *same).costs;
+  links.tried.push_back({name, links.costs, {}});
+  return links;
+}
+
 }  // namespace rueda

@@ -39,4 +39,11 @@ using OpenLinks = std::function<Expected<std::unique_ptr<Transport>>()>;
                                                     const OpenLinks& second,
                                                     const std::vector<int>& host_of, Time deadline);
 
+// The same for links of a later world, without a trial: their costs are those that were measured of
+// links of their kind in an earlier world, or else of the links that it used. `tried` is that
+// world's, and empty on one host.
+[[nodiscard]] HostLinks keep_host_links(std::unique_ptr<Transport> transport,
+                                        const std::vector<TriedLink>& tried,
+                                        const std::vector<int>& host_of);
+
 }  // namespace rueda

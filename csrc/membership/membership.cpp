@@ -73,7 +73,7 @@ Membership::Membership(Connections::Settings settings, const World& first, const
     : process_(settings.rank),
       options_(options),
       first_(first.topology),
-      costs_{first.host.costs(), first.link_costs},
+      costs_{first.host.costs(), first.links_tried},
       secret_(std::move(secret)),
       enter_(std::move(enter)),
       identifiers_(identifiers_of(first)),

@@ -184,9 +184,10 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
   } else if (Status measured = measure_host(bootstrap, world.host, deadline); !measured.ok()) {
     return not_formed(measured);
   }
-  auto chosen = known ? HostLinks{std::move(transport).value(), known->links, {}}
+  const std::vector<int>& host_of = world.topology.host_of;
+  auto chosen = known ? keep_host_links(std::move(transport).value(), known->links, host_of)
                       : choose_between(bootstrap, options, *links, std::move(transport).value(),
-                                       world.topology.host_of, deadline);
+                                       host_of, deadline);
   if (!chosen) return not_formed(chosen.status());
   world.link_costs = chosen->costs;
   world.links_tried = std::move(chosen->tried);

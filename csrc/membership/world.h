@@ -75,7 +75,7 @@ struct MpiCapability {
 // world.
 struct KnownCosts {
   HostCosts host;
-  LinkCosts links;
+  std::vector<TriedLink> links;
 };
 
 // How long the network between hosts may be silent before the ranks behind it count as lost: two

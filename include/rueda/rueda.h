@@ -415,7 +415,8 @@ struct HostLink {
   std::string obstacle;  // why it cannot be used; empty where it can
 };
 // The links that were tried, the one in use first (RUEDA_TRANSPORT forces one, and then no other is
-// tried). Empty on one host. Throws NotInitializedError.
+// tried). Empty on one host. In a later world, as after recover(), the links in use with the
+// figures of then. Throws NotInitializedError.
 [[nodiscard]] std::vector<HostLink> host_links();
 
 // Counters of this process since init(), in all its worlds, by name (docs/observability.md lists

@@ -77,6 +77,8 @@ class HostLink(NamedTuple):
 def host_links() -> list[HostLink]:
     """The kinds of links tried between hosts at :func:`rueda.init`; the first is in use. Empty on one host.
 
+    Where another world follows, as after :func:`rueda.recover`, these are the links in use, with the figures of then.
+
     Where ranks have met through MPI, MPI and TCP are both measured, unless ``RUEDA_TRANSPORT`` names one; otherwise
     there is TCP alone. Raises :class:`rueda.NotInitializedError`.
 

@@ -40,6 +40,8 @@ SURVIVING = """
     import rueda
     rueda.init()
     process = rank
+    measured = rueda.host_links()
+    assert measured[0].transport == "tcp" and measured[0].latency_us > 0, measured
     mark("ready")
     try:
         while True:
@@ -50,6 +52,7 @@ SURVIVING = """
         assert "rank 2 " in str(error), error
     rueda.recover(timeout=60)
     assert np.all(rueda.allreduce(np.ones(1 << 20), op=rueda.Sum, name="y") == 2)
+    assert rueda.host_links()[:1] == measured, (rueda.host_links(), measured)
     print("done", rueda.size(), flush=True)
 """
 
