@@ -229,6 +229,11 @@ bool Epoch::requires_polling() const {
   return !losses_.has_failed() && sets_.must_be_polled();
 }
 
+Progress::Work::OnNetwork Epoch::awaits_network() const {
+  if (!uses_transport() || world_.transport->wait_fd() < 0) return OnNetwork::nothing;
+  return world_.transport->awaits_much() ? OnNetwork::much : OnNetwork::little;
+}
+
 bool Epoch::awaits_messages() const {
   return messages_.expects() || tables_.expects() || sets_.negotiates();
 }

@@ -86,9 +86,7 @@ class Epoch final : public Progress::Work {
   [[nodiscard]] bool is_active() const override;
   [[nodiscard]] std::optional<Time> next_deadline() const override;
   [[nodiscard]] bool requires_polling() const override;
-  [[nodiscard]] bool awaits_network() const override {
-    return uses_transport() && world_.transport->wait_fd() >= 0;
-  }
+  [[nodiscard]] OnNetwork awaits_network() const override;
   [[nodiscard]] bool awaits_messages() const override;
   void prepare_to_sleep() override { services_.timeline.flush(); }
   Arming arm() override;

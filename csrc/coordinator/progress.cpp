@@ -42,6 +42,13 @@ bool share_processors(const HostGroup& host, int ranks) {
   return host.memory() ? host.memory()->is_oversubscribed() : is_oversubscribed(ranks);
 }
 
+// Duration::max(): no limit.
+Duration spin_limit(Progress::Work::OnNetwork awaited, const NetworkSpinning& spinning) {
+  using enum Progress::Work::OnNetwork;
+  if (awaited == nothing) return Duration::max();
+  return awaited == much ? Duration::zero() : spinning.limit();
+}
+
 bool is_alone(const HostGroup& host) {
   return !host.memory() || host.memory()->size() == 1;
 }
@@ -179,11 +186,11 @@ void Progress::yield_to_caller() {
 
 // If nobody spins, the last check before the sleep is enough.
 bool Progress::looks_again() const {
-  return !work_.awaits_network() || network_spinning_.limit() > Duration::zero();
+  return spin_limit(work_.awaits_network(), network_spinning_) > Duration::zero();
 }
 
 bool Progress::back_off(Backoff& backoff, Time now) {
-  backoff.limit(work_.awaits_network() ? network_spinning_.limit() : Duration::max());
+  backoff.limit(spin_limit(work_.awaits_network(), network_spinning_));
   return backoff.back_off(now);
 }
 
@@ -210,8 +217,9 @@ Progress::Slept Progress::sleep(std::optional<Time> until, bool as_thread) {
   if (work_.requires_polling()) return back_off_polling(as_thread);
   polls_in_vain_ = 0;
   work_.prepare_to_sleep();
-  const auto on = work_.awaits_network() || work_.awaits_messages() ? Sleeper::On::descriptors
-                                                                    : Sleeper::On::word;
+  const bool on_network = work_.awaits_network() != Work::OnNetwork::nothing;
+  const auto on =
+      on_network || work_.awaits_messages() ? Sleeper::On::descriptors : Sleeper::On::word;
   on == Sleeper::On::descriptors ? empty_event() : rearm_watcher();
   Sleeper sleeper(*target_.word, on, woken_by_others_);
   const Time now = Clock::now();
@@ -249,10 +257,10 @@ Progress::Slept Progress::park(Sleeper& sleeper, Sleeper::On on, std::optional<T
                                 pollfd{descriptors_[0], POLLIN, 0},
                                 pollfd{descriptors_[1], POLLIN, 0}};
   (as_thread ? metrics_.sleeps : metrics_.caller_sleeps).add(1);
-  // Pauses between polls say nothing about the network.
-  const std::optional<Time> network_since = work_.awaits_network() && on != Sleeper::On::word
-                                                ? std::optional(Clock::now())
-                                                : std::nullopt;
+  // Pauses between polls say nothing about how soon the network answers, nor do long transfers.
+  const bool learns = work_.awaits_network() == Work::OnNetwork::little;
+  const std::optional<Time> network_since =
+      learns && on != Sleeper::On::word ? std::optional(Clock::now()) : std::nullopt;
   if (as_thread) lock_->mark_parked();
   slept.wake = on == Sleeper::On::word ? sleeper.sleep(deadline) : sleeper.sleep(deadline, watched);
   if (as_thread) slept.has_lock = lock_->reclaim();

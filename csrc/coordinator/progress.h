@@ -49,8 +49,10 @@ class Progress {
     [[nodiscard]] virtual std::optional<Time> next_deadline() const = 0;
     // Whether no wake-up announces progress, so that steps must be repeated.
     [[nodiscard]] virtual bool requires_polling() const = 0;
-    // Whether what is in flight is signalled by the second descriptor: by a network.
-    [[nodiscard]] virtual bool awaits_network() const = 0;
+    // What is in flight that the second descriptor signals: on a network. `much` takes far longer
+    // than waking up does, so that spinning gains nothing.
+    enum class OnNetwork : std::uint8_t { nothing, little, much };
+    [[nodiscard]] virtual OnNetwork awaits_network() const = 0;
     // Whether messages on the first descriptor are expected.
     [[nodiscard]] virtual bool awaits_messages() const = 0;
     // The owner is about to sleep.

@@ -32,6 +32,7 @@ Ticket IncomingMessages::recv(Tag tag, std::span<const MutableBytes> spans) {
       {spans.begin(), spans.end()}, 0, std::make_shared<Transfer>(Transfer{false, {}, peer_})};
   for (const MutableBytes& span : spans) posted.length += span.size();
   Ticket ticket = posted.ticket;
+  expected_bytes_ += posted.length;
   const auto found = queues_.try_emplace(tag).first;
   auto& unexpected = found->second.unexpected;
   if (unexpected.empty()) {
@@ -105,6 +106,7 @@ void IncomingMessages::take_turn(const MessagePointer& first) {
 
 void IncomingMessages::match(Message& message, Posted posted) {
   if (message.lost) {
+    expected_bytes_ -= posted.length;
     finish(*posted.ticket,
            Status(ErrorCode::transport,
                   str("no memory for the ", message.length, " bytes that rank ", peer_, " sent of ",
@@ -114,6 +116,7 @@ void IncomingMessages::match(Message& message, Posted posted) {
     return;
   }
   if (posted.length != message.length) {
+    expected_bytes_ -= posted.length;
     // Reads the message to its end and discards it.
     finish(*posted.ticket,
            Status(ErrorCode::transport,
@@ -131,6 +134,7 @@ void IncomingMessages::match(Message& message, Posted posted) {
 
 // Passes it to the receive that it was matched with.
 void IncomingMessages::hand_out(Message& message) {
+  expected_bytes_ -= message.length;
   if (message.kept) {
     SpanCursor<std::byte> target(message.spans);
     copy_into(target, ConstBytes(message.kept.get(), message.length));
@@ -179,6 +183,7 @@ void IncomingMessages::close_if_over(const MessagePointer& message) {
 void IncomingMessages::fail(const Status& why) {
   if (!failure_.ok()) return;
   failure_ = why;
+  expected_bytes_ = 0;
   for (auto& [tag, queue] : queues_) {
     for (Posted& posted : queue.posted) finish(*posted.ticket, why);
   }

@@ -42,6 +42,9 @@ class IncomingMessages {
   // told.
   bool add(const MessagePointer& message, std::size_t offset, std::size_t bytes);
 
+  // The length of all messages that are expected and have not arrived whole.
+  [[nodiscard]] std::size_t expected_bytes() const { return expected_bytes_; }
+
   // Completes all current and later receives with `why`, and drops what has arrived.
   void fail(const Status& why);
 
@@ -60,7 +63,7 @@ class IncomingMessages {
   [[nodiscard]] bool is_in_turn(std::uint64_t number) const;
   void take_turn(const MessagePointer& message);
   void match(Message& message, Posted posted);
-  static void hand_out(Message& message);
+  void hand_out(Message& message);
   void close_if_over(const MessagePointer& message);
 
   const int peer_;
@@ -68,6 +71,7 @@ class IncomingMessages {
   IntervalSet closed_;                                       // in turn and complete
   std::unordered_map<std::uint64_t, MessagePointer> later_;  // by the message they follow
   std::unordered_map<Tag, Queue> queues_;                    // none is empty
+  std::size_t expected_bytes_ = 0;
   Status failure_;
 };
 

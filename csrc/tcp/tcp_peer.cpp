@@ -27,6 +27,8 @@ constexpr int unsent_bytes = 256 << 10;
 constexpr int unsent_bytes_of_several = 64 << 10;
 constexpr std::size_t chunk_bytes = 256 << 10;
 constexpr std::size_t chunk_bytes_of_several = 64 << 10;
+// Bytes whose arrival takes far longer than waking up, also where links are fast.
+constexpr std::size_t much_bytes = 32 << 10;
 // How long a stream that is not the only one may be silent, or take to open.
 constexpr Duration silence_timeout = 150ms;
 constexpr Duration opening_timeout = 500ms;
@@ -392,6 +394,13 @@ bool TcpPeer::has_unread() const {
 bool TcpPeer::has_work() const {
   return std::any_of(in_.begin(), in_.end(),
                      [](const auto& stream) { return stream && stream->is_readable(); });
+}
+
+bool TcpPeer::awaits_much() const {
+  return incoming_.expected_bytes() >= much_bytes ||
+         std::any_of(out_.begin(), out_.end(), [](const auto& stream) {
+           return stream && stream->is_open() && stream->is_room_watched();
+         });
 }
 
 // --- The end

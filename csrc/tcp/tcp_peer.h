@@ -75,6 +75,9 @@ class TcpPeer {
   // Whether it could continue even if nothing is posted meanwhile.
   [[nodiscard]] bool has_unread() const;
 
+  // Whether much is on its way to it or from it (transport.h).
+  [[nodiscard]] bool awaits_much() const;
+
   // Completes everything with `why`, now and later. The first reason counts.
   void fail(const Status& why);
   // Treats what cannot be delivered to a peer that is gone as having arrived (transport.h).

@@ -46,7 +46,9 @@ class TcpTransport final : public Transport {
 
   Ticket send(int peer, Tag tag, std::span<const ConstBytes> spans) override;
   Ticket recv(int peer, Tag tag, std::span<const MutableBytes> spans) override {
-    return at(peer).recv(tag, spans);
+    Ticket ticket = at(peer).recv(tag, spans);
+    note_much(peer);
+    return ticket;
   }
   void set_priority(Tag tag, std::int32_t priority) override;
   bool progress() override;
@@ -58,16 +60,21 @@ class TcpTransport final : public Transport {
   [[nodiscard]] int wait_fd() const override { return watched_.fd(); }
   bool arm() override;
   void disarm() override {}
+  [[nodiscard]] bool awaits_much() const override { return much_ > 0; }
 
-  void fail(int peer, const Status& why) override { at(peer).fail(why); }
+  void fail(int peer, const Status& why) override {
+    at(peer).fail(why);
+    note_much(peer);
+  }
   void abort(const Status& reason) override {
-    for (const auto& peer : peers_) peer->fail(reason);
+    for (int peer = 0; peer < size(); ++peer) fail(peer, reason);
   }
 
  private:
   TcpPeer& at(int peer) { return *peers_[static_cast<std::size_t>(peer)]; }
   void handle_event(const EpollSet<TcpWatched>::Event& event);
   void mark_active(int peer);
+  void note_much(int peer);
   void call_at(Time time);
   void handle_timer();
 
@@ -82,6 +89,8 @@ class TcpTransport final : public Transport {
   std::vector<int> active_;                           // peers with news or with work left
   std::unordered_map<Tag, std::int32_t> priorities_;  // of whole operations; only if nonzero
   std::vector<char> is_active_;                       // by peer: whether it is in active_
+  std::vector<char> awaits_much_;                     // by peer, after its last progress
+  int much_ = 0;                                      // how many of these
 };
 
 TcpTransport::TcpTransport(int rank, std::vector<std::vector<std::string>> addresses,
@@ -98,6 +107,7 @@ TcpTransport::TcpTransport(int rank, std::vector<std::vector<std::string>> addre
                   mark_active(peer);
                 }}) {
   is_active_.resize(addresses.size());
+  awaits_much_.resize(addresses.size());
   for (int peer = 0; peer < size(); ++peer) {
     auto& of_peer = addresses[static_cast<std::size_t>(peer)];
     peers_.push_back(std::make_unique<TcpPeer>(peer, std::move(of_peer), context_));
@@ -152,6 +162,7 @@ bool TcpTransport::progress() {
   for (const int peer : active) {
     is_active_[static_cast<std::size_t>(peer)] = 0;
     moved = at(peer).progress(now) || moved;
+    note_much(peer);
     if (at(peer).has_work()) mark_active(peer);
   }
   return moved;
@@ -172,6 +183,12 @@ void TcpTransport::handle_event(const EpollSet<TcpWatched>::Event& event) {
 void TcpTransport::mark_active(int peer) {
   if (std::exchange(is_active_[static_cast<std::size_t>(peer)], char{1}) == 0)
     active_.push_back(peer);
+}
+
+void TcpTransport::note_much(int peer) {
+  const char now = at(peer).awaits_much() ? 1 : 0;
+  const char before = std::exchange(awaits_much_[static_cast<std::size_t>(peer)], now);
+  much_ += now - before;
 }
 
 void TcpTransport::call_at(Time time) {

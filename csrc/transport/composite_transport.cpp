@@ -47,6 +47,11 @@ void CompositeTransport::disarm() {
   for (const auto& link : links_) link->disarm();
 }
 
+bool CompositeTransport::awaits_much() const {
+  return std::any_of(links_.begin(), links_.end(),
+                     [](const auto& link) { return link->awaits_much(); });
+}
+
 void CompositeTransport::abort(const Status& reason) {
   for (const auto& link : links_) link->abort(reason);
 }

@@ -40,6 +40,7 @@ class CompositeTransport final : public Transport {
   [[nodiscard]] int wait_fd() const override;
   bool arm() override;
   void disarm() override;
+  [[nodiscard]] bool awaits_much() const override;
 
   void fail(int peer, const Status& why) override { link_to(peer).fail(peer, why); }
   void abort(const Status& reason) override;

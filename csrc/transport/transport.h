@@ -75,6 +75,10 @@ class Transport {
   // does not show. disarm() follows every arm() that returned true.
   virtual bool arm() = 0;
   virtual void disarm() = 0;
+  // Whether what it waits for on wait_fd() is so much that its transfer takes far longer than
+  // waking up does: spinning would gain nothing and keep the processor from the ranks and the
+  // kernel that move the bytes.
+  [[nodiscard]] virtual bool awaits_much() const { return false; }
 
   // The world ends cleanly: each rank leaves once it has done its part of everything agreed on. So
   // what is in transit to a peer that is gone has arrived, whatever became of its acknowledgement.

@@ -112,6 +112,12 @@ TEST_CASE("messages arrive whole and in the order of their tag, whatever streams
     std::map<Tag, std::vector<Content>> sent;
     std::map<Tag, std::deque<Content>> received;
     std::vector<Ticket> tickets;
+    std::vector<std::pair<Ticket, std::size_t>> receives;
+    const auto expected = [&] {
+      std::size_t bytes = 0;
+      for (const auto& [ticket, length] : receives) bytes += ticket->done ? 0 : length;
+      return bytes;
+    };
     const auto post = [&](Tag tag) {
       auto& buffers = received[tag];
       const auto& messages = sent[tag];
@@ -120,6 +126,7 @@ TEST_CASE("messages arrive whole and in the order of their tag, whatever streams
       const MutableBytes all(buffers.back());
       const std::size_t cut = below(all.size() + 1);
       tickets.push_back(link.in.recv(tag, std::array{all.first(cut), all.subspan(cut)}));
+      receives.emplace_back(tickets.back(), all.size());
     };
     for (int step = 0; step < 600; ++step) {
       Stream& stream = link.streams[below(link.streams.size())];
@@ -142,6 +149,7 @@ TEST_CASE("messages arrive whole and in the order of their tag, whatever streams
         case 7: link.acknowledge(stream); break;
         default: link.arrive(stream);
       }
+      REQUIRE(link.in.expected_bytes() == expected());
     }
     for (std::uint64_t number = 0; number < 3; ++number) {
       const Tag tag{.sequence = number};
@@ -156,6 +164,7 @@ TEST_CASE("messages arrive whole and in the order of their tag, whatever streams
       REQUIRE(std::equal(messages.begin(), messages.end(), received[tag].begin()));
     }
     REQUIRE_FALSE(link.out.has_waiting());
+    REQUIRE(link.in.expected_bytes() == 0);
   }
 }
 
@@ -241,6 +250,7 @@ TEST_CASE("a message for which there is no memory fails the receive that asks fo
   const Ticket ticket = link.in.recv({.sequence = 5}, std::array{MutableBytes(buffer)});
   REQUIRE(ticket->done);
   CHECK(contains(ticket->status, "no memory for the 140737488355328 bytes"));
+  CHECK(link.in.expected_bytes() == 0);
 }
 
 TEST_CASE("an interval set counts what is new and joins what touches") {
