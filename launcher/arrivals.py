@@ -160,11 +160,16 @@ class Arrivals:
         self._come: set[int] = set()
         self._left: set[int] = set()  # exited with 0 before they arrived
         self._told = False
+        self._have_met = False
 
     @property
     def somebody_waits(self) -> bool:
         """Whether some ranks, but not all, have arrived."""
         return 0 < len(self._come) < self._ranks
+
+    def have_met(self) -> bool:
+        """Whether all ranks have formed a world, as far as they have reported."""
+        return self._have_met
 
     def has_come(self, rank: int) -> bool:
         """Whether the rank has called `rueda.init()`."""
@@ -193,6 +198,7 @@ class Arrivals:
                 come = {rank} if words[0] == b"waiting" else set(range(size))
                 self._come |= come
                 self._left -= come
+                self._have_met = self._have_met or words[0] == b"met"
                 self._judge()
 
     def _judge(self) -> None:
@@ -236,6 +242,11 @@ class LocalArrivals(Arrivals):
         for timer in self._asks_again.values():
             timer.cancel()
         await self._socket.__aexit__()
+
+    def have_met(self) -> bool:
+        if not super().have_met():
+            self._socket.catch_up()  # they may have reported it just now
+        return super().have_met()
 
     def leave(self, rank: int) -> None:
         if self.has_come(rank):

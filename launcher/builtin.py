@@ -67,6 +67,7 @@ class BuiltinRun(SupervisedRun):
         self._endings = Endings()
         self._store: Store | None = None
         self._borne: dict[int, Failure] = {}  # lost ranks without which the job goes on
+        self._cannot_form = False  # the first world, because a rank has ended
         # By host and process ID: ranks that do not answer.
         self._silent: set[tuple[str, int]] = set()
 
@@ -113,7 +114,8 @@ class BuiltinRun(SupervisedRun):
             yield {"RUEDA_SECRET": secret, STORE_VARIABLE: rendezvous}
 
     def _miss(self, supervisor: Supervisor, rank: int) -> None:
-        """The first world cannot form because this rank has ended."""
+        """The first world cannot form because this rank has ended, perhaps well. So none of the others can go on."""
+        self._cannot_form = True
         how = self._borne.pop(rank, None)
         if how is not None and not supervisor.ending and not self._failures:
             supervisor.end_after_moment(min(MOMENT, self._grace))
@@ -124,14 +126,18 @@ class BuiltinRun(SupervisedRun):
         return not self._output.watch.is_consequence(rank)  # of a loss that is not known yet
 
     def _is_missed(self, rank: int) -> bool:
-        return self._store is not None and self._store.is_needed(rank)
+        """Whether the first world cannot form without this rank, or cannot form in any case."""
+        return self._cannot_form or (self._store is not None and self._store.is_needed(rank))
 
     def _rank_has_ended(
         self, supervisor: Supervisor, come: arrivals.Arrivals, how: Failure
     ) -> None:
         if supervisor.ending:
             return
+        if come.have_met():
+            self._note_met()
         if self._ended_well(how):
+            self._losses.ended_well()
             if how.rank < self._job.ranks:
                 come.leave(how.rank)
             return
@@ -141,6 +147,10 @@ class BuiltinRun(SupervisedRun):
         if not self._failures:
             supervisor.end_after_moment(min(MOMENT, self._grace))
         self._failures.append(how)
+
+    def _note_met(self) -> None:
+        """All ranks have formed a world: those that end well from now on have done their work."""
+        self._losses.have_met()
 
     def _ended_well(self, how: Failure) -> bool:
         """Whether the process has completed its work."""

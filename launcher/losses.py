@@ -12,7 +12,8 @@ from .failure import Failure
 class Losses:
     """The ranks that a job has lost, and whether it goes on without them.
 
-    A job goes on only if its ranks recover (RUEDA_RECOVERY=on), and while at least RUEDA_MIN_NP of them are left.
+    A job goes on only if its ranks recover (RUEDA_RECOVERY=on), and while at least RUEDA_MIN_NP of them are left or
+    have done their work. A rank that has ended before all have met has done none, whatever its exit code.
     """
 
     def __init__(self, ranks: int, variables: Mapping[str, str]) -> None:
@@ -23,10 +24,22 @@ class Losses:
             least_of(ranks, variables.get("RUEDA_MIN_NP") or "1") if self._recovers else ranks
         )
         self._lost: list[Failure] = []
+        self._ended_well = 0
+        self._have_met = False
+
+    def ended_well(self) -> None:
+        """A rank has exited with 0."""
+        self._ended_well += 1
+
+    def have_met(self) -> None:
+        """All ranks have formed a world."""
+        self._have_met = True
 
     def bears(self, *failures: Failure) -> bool:
         """Whether the job also goes on without these ranks. If so, counts them as lost."""
-        if not self._recovers or self._ranks - len(self._lost) - len(failures) < self._least:
+        idle = 0 if self._have_met else self._ended_well
+        left = self._ranks - len(self._lost) - len(failures) - idle
+        if not self._recovers or left < self._least:
             return False
         self._lost += failures
         return True

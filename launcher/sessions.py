@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 from collections.abc import Callable
@@ -72,8 +73,16 @@ class Session:
         self._is_open = False
         self._loop.remove_reader(self._connection)
         self._loop.remove_writer(self._connection)
+        with contextlib.suppress(OSError):  # the process may have broken it
+            # It ends also if a child of this process, forked meanwhile, has a copy.
+            self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
         self._on_end(self)
+
+    def drop_copy(self) -> None:
+        """In a forked child: closes the copy of the connection, which its parent keeps."""
+        self._is_open = False
+        self._connection.close()
 
     def _flush(self) -> None:
         try:

@@ -80,6 +80,7 @@ class Growth:
         self._newcomers: set[int] = set()  # of the latest world
         self._parted: set[int] = set()  # newcomers that the others dropped in their next world
         self._ended_well: set[int] = set()  # without being asked to leave, so the job ends
+        self._have_met = False
         self._next = len(hosts)
         self._losses = 0
         self._newest_loss: dict[str, _Loss] = {}  # by host
@@ -123,6 +124,10 @@ class Growth:
         if waits and number not in self._ready and not self.was_member(number):
             self._ready.append(number)
 
+    def have_met(self) -> None:
+        """The first ranks have formed a world. Who has ended before that has done no work, whatever its exit code."""
+        self._have_met = True
+
     def formed(self, members: Iterable[int]) -> None:
         """A new world has formed.
 
@@ -130,6 +135,7 @@ class Growth:
         does not count as a loss, and its host gets new processes less and less often. If a process has ended well and
         the others go on without it, as after a preemption, the job does not end.
         """
+        self._have_met = True
         self.members = list(members)
         self._ended_well -= self._ever_members - set(self.members)
         for number in self._newcomers & set(self.members):
@@ -246,7 +252,7 @@ class Growth:
     def _left_without(self, numbers: Iterable[int]) -> int:
         """How many ranks keep training or have finished. Does not count processes that must leave."""
         staying = self._alive & self._ever_members - self._leaving - self._parted
-        done = self._ended_well & self._ever_members
+        done = self._ended_well & self._ever_members if self._have_met else set()
         return len((staying | done).difference(numbers))
 
     def _is_one_too_many(self, numbers: Iterable[int], now: float) -> bool:

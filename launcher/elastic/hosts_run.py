@@ -153,7 +153,7 @@ class ElasticHostsRun(RemoteRun):
 
     def _start_joiner(self, connection: Connection) -> None:
         number = self._growth.start(connection.name)
-        self._output.say(f"process {number} is started on {connection.name} to join the job")
+        self._output.say(f"process {number} is started on {connection.title} to join the job")
         variables = {"RUEDA_JOINER": str(number), "RUEDA_BOOTSTRAP": "rendezvous"}
         connection.start_joiner(number, {**variables, **_ELASTIC})
 
@@ -217,11 +217,11 @@ class ElasticHostsRun(RemoteRun):
             self._end_without(supervisor, connection)
             return
         gone = [
-            Failure(number, 1, connection.name, f"its host is gone: {why}")
+            Failure(number, 1, connection.title, f"its host is gone: {why}")
             for number in self._growth.alive_on(connection.name)
         ]
         if not gone:
-            self._output.say(f"host '{connection.name}' was lost: {why}; the job goes on")
+            self._output.say(f"host '{connection.title}' was lost: {why}; the job goes on")
         elif not self._company.bears(
             False, *gone, is_certain=all(self._is_certain(how.rank) for how in gone)
         ):
@@ -261,7 +261,7 @@ class ElasticHostsRun(RemoteRun):
             self._hear(connection, frame)
         elif frame.kind == Kind.UNSTARTED:
             why = frame.payload.decode(errors="replace")
-            self._output.say(f"host '{connection.name}': {why}; the job goes on")
+            self._output.say(f"host '{connection.title}': {why}; the job goes on")
             self._company.ended(frame.rank, False)
         elif frame.kind == Kind.REFUSED and self._ready.get(connection.name) is not connection:
             return  # reported by the code that waits for it
@@ -281,6 +281,9 @@ class ElasticHostsRun(RemoteRun):
             talk.close()
         else:
             self._company.hear(talk, message)
+
+    def _note_met(self) -> None:
+        self._growth.have_met()
 
     def _ended_well(self, how: Failure) -> bool:
         return self._company.ended_well(how)

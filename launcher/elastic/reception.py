@@ -29,7 +29,9 @@ class Desk:
         self._sessions: dict[int, Session] = {}
         self._done: set[int] = set()  # processes that have reported this
         self._is_open = True
-        self._door = Doorkeeper(listener, key, self._refusal, self._take, _warn)
+        self._door = Doorkeeper(
+            listener, key, self._refusal, self._take, _warn, size, "the secret in its address"
+        )
         self._door.open()
         self._loop = asyncio.get_running_loop()
         self._next_look = self._loop.call_later(LOOK, self._look_regularly)
@@ -41,6 +43,12 @@ class Desk:
         self._door.close()
         for session in list(self._sessions.values()):
             session.close()
+
+    def drop_copies(self) -> None:
+        """In a forked child: closes the copies of all sockets. A copy would keep a connection open that has ended."""
+        self._door.drop_copies()
+        for session in self._sessions.values():
+            session.drop_copy()
 
     def _refusal(self, facts: Facts) -> str:
         own, other = installed_version(), facts.get("version")

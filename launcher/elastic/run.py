@@ -108,6 +108,9 @@ class ElasticRun(BuiltinRun):
         if number in self._children:
             self._children[number].end(self._grace)
 
+    def _note_met(self) -> None:
+        self._growth.have_met()
+
     def _ended_well(self, how: Failure) -> bool:
         return self._company.ended_well(how)
 

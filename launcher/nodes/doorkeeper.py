@@ -24,18 +24,22 @@ class Doorkeeper:
         take: Callable[[Facts, socket.socket], None],
         say: Callable[[str], None],
         expected: int = 0,
+        secret: str = "the job's secret (RUEDA_SECRET)",
     ) -> None:
         """`refusal`: why a peer with these facts, which knows the secret, is not admitted, or "".
 
         `take`: gets the connection of an admitted peer. `say`: prints a line, such as about a peer without the secret.
-        `expected`: how many legitimate peers may come at once.
+        `expected`: how many legitimate peers may come at once. `secret`: what its users know it as.
         """
+        self._listener = listener
         self._key = key
+        self._secret = secret
         self._refusal = refusal
         self._take = take
         self._rejections = Rejections("", say)
         self._most = MAX_PENDING + expected
-        self._tasks: dict[asyncio.Task[None], str] = {}  # handshakes and their hosts, oldest first
+        # Handshakes with their links and hosts, oldest first.
+        self._tasks: dict[asyncio.Task[None], tuple[socket.socket, str]] = {}
         self._acceptor = Acceptor(listener, self._accept, self._rejections, self._drop_oldest)
 
     def open(self) -> None:
@@ -48,20 +52,26 @@ class Doorkeeper:
         for task in self._tasks:
             task.cancel()
 
+    def drop_copies(self) -> None:
+        """In a forked child: closes the copies of all sockets, which its parent keeps."""
+        self._listener.close()
+        for link, _ in self._tasks.values():
+            link.close()
+
     def _accept(self, link: socket.socket, address: tuple[Any, ...]) -> None:
         link.setblocking(False)
         if len(self._tasks) >= self._most:
             self._drop_oldest()
         host = str(address[0]).removeprefix("::ffff:")
         task = asyncio.get_running_loop().create_task(self._hear(link, host))
-        self._tasks[task] = host
+        self._tasks[task] = link, host
         task.add_done_callback(self._forget)
 
     def _drop_oldest(self) -> None:
         """Cancels the oldest handshake. It closes its link later, so fewer are accepted at once than may be pending."""
         oldest = next(iter(self._tasks), None)
         if oldest is not None:
-            self._rejections.of_one_that("had to make room for others", self._tasks[oldest])
+            self._rejections.of_one_that("had to make room for others", self._tasks[oldest][1])
             oldest.cancel()
             self._forget(oldest)
 
@@ -76,7 +86,7 @@ class Doorkeeper:
         except asyncio.TimeoutError:
             self._rejections.of_one_that("said nothing for too long", host)
         except (Stranger, OSError):
-            self._rejections.of_one_that("does not know the job's secret (RUEDA_SECRET)", host)
+            self._rejections.of_one_that(f"does not know {self._secret}", host)
         finally:
             if not taken:
                 link.close()

@@ -40,7 +40,8 @@ class ElasticNodesRun(OnNodes, ElasticHostsRun):
         return True
 
     def _lose(self, supervisor: Supervisor, connection: Connection) -> None:
-        self._part_with(connection)
+        if not supervisor.ending:  # else it is told the verdict
+            self._part_with(connection)
         super()._lose(supervisor, connection)
 
     def _lose_host(self, supervisor: Supervisor, connection: Connection, why: str) -> None:

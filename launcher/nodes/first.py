@@ -97,8 +97,7 @@ class OnNodes(RemoteRun):
         number = self._numbers[share.host.name]
         if number == 0:
             return Connection(share, ssh.command_here(), *handlers)
-        link = self._others[number].link
-        return NodeConnection(number, share, link, *handlers)
+        return NodeConnection(self._others[number], share, *handlers)
 
     def _address_of(self, connection: Connection) -> str:
         """The address at which the others reached this node. Another node's address is known only to itself."""
@@ -162,14 +161,19 @@ class NodesRun(OnNodes):
 class NodeConnection(Connection):
     """A connection to another node's launcher, through a process that holds the socket."""
 
-    def __init__(
-        self, number: int, share: HostShare, link: socket.socket, *handlers: Callable[..., None]
-    ) -> None:
+    def __init__(self, node: Node, share: HostShare, *handlers: Callable[..., None]) -> None:
+        link = node.link
         line = [sys.executable, "-I", "-S", str(Path(relay.__file__).resolve()), str(link.fileno())]
         super().__init__(share, line, *handlers)
         self._pass_fds = [link.fileno()]
-        self._number = number
+        self._node = node
         self.link = link
+
+    @property
+    def title(self) -> str:
+        """A node that was lost may have come back on another host than its share names."""
+        its_own = f"{self._node.host} (node {self._node.rank})"
+        return self.name if self.name in (self._node.host, its_own) else its_own
 
     def _handle(self, frame: Frame) -> None:
         super()._handle(frame)
@@ -182,7 +186,7 @@ class NodeConnection(Connection):
 
     def _why_ended(self, status: int) -> str:
         said = self._said.decode(errors="replace").strip()
-        return f"the connection to its launcher, node {self._number}, has ended" + (
+        return f"the connection to its launcher, node {self._node.rank}, has ended" + (
             f": {said}" if said else ""
         )
 

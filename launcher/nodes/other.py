@@ -50,13 +50,18 @@ class NodeChannel(Channel):
         super()._look(frame)
         if frame.kind == Kind.VERDICT:
             verdict = frame.json()
-            if verdict.get("code") == 0:
-                raise NotNeeded
-            raise LaunchError(str(verdict.get("words")) or "the job has ended before it began")
+            code = verdict.get("code")
+            raise HasEnded(code if isinstance(code, int) else 1, str(verdict.get("words") or ""))
 
 
-class NotNeeded(Exception):
-    """The others have completed the work before this node came back."""
+class HasEnded(Exception):
+    """The job has ended before this node had a part in it, at its start or after coming back."""
+
+    def __init__(self, code: int, words: str) -> None:
+        """`code` and `words`: node 0's."""
+        super().__init__(words)
+        self.code = code
+        self.words = words
 
 
 class NodeRun(HostRun):
@@ -157,9 +162,10 @@ def run_node(nodes: Nodes, job: Job, output: RankOutput, grace: float, silence: 
             raise
         channel.say(Kind.PREPARED, {"rendezvous": ""})
         start = channel.expect(Kind.START)
-    except NotNeeded:
-        say("the other nodes have finished the job")
-        return 0
+    except HasEnded as end:
+        if words := end.words if end.code else "the other nodes have finished the job":
+            say(words)
+        return end.code
     except LauncherIsGone:
         raise LaunchError(f"node 0 at {nodes.where} has ended before the job began") from None
     meeting = _understand(nodes, lambda: _meeting(nodes, start.json()))

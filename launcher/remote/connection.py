@@ -71,6 +71,11 @@ class Connection:
         self._killed = False
 
     @property
+    def title(self) -> str:
+        """What messages call the host."""
+        return self.name
+
+    @property
     def is_opened(self) -> bool:
         """Whether an attempt to reach the host has been made."""
         return self._child is not None
@@ -103,7 +108,7 @@ class Connection:
             )
         except OSError as error:
             raise LaunchError(
-                f"host '{self.name}': cannot run '{self._argv[0]}': {error.strerror}; name another "
+                f"host '{self.title}': cannot run '{self._argv[0]}': {error.strerror}; name another "
                 "program that reaches hosts with --ssh"
             ) from error
         finally:
@@ -141,17 +146,17 @@ class Connection:
     def explain_failed_start(self) -> str:
         """A sentence about a host that was lost before its ranks were started."""
         # Without hello, `lost` is a predicate, otherwise a clause: see why_not_reached().
-        return f"host '{self.name}'{':' if self.is_greeted else ''} {self.lost}"
+        return f"host '{self.title}'{':' if self.is_greeted else ''} {self.lost}"
 
     def explain_loss(self) -> str:
         """A sentence about the lost host."""
         if not self.ranks:
-            return f"host '{self.name}' was lost: {self.lost}"
+            return f"host '{self.title}' was lost: {self.lost}"
         first, last = self.ranks[0], self.ranks[-1]
         whose = f"ranks {first} to {last}"
         if last - first != len(self.ranks) - 1 or first == last:
             whose = names_of(set(self.ranks))
-        return f"host '{self.name}', with {whose}, was lost: {self.lost}"
+        return f"host '{self.title}', with {whose}, was lost: {self.lost}"
 
     def _send(self, data: bytes) -> None:
         if self._socket is None:

@@ -108,7 +108,7 @@ class RemoteRun(BuiltinRun):
                 return 1, self._lost[0].explain_loss()
         code, words = super()._verdict(supervisor)
         if self._lost and words:
-            words += f"; but host '{self._lost[0].name}' was lost: {self._lost[0].lost}"
+            words += f"; but host '{self._lost[0].title}' was lost: {self._lost[0].lost}"
         return code, words
 
     def _is_certain(self, rank: int) -> bool:
@@ -220,7 +220,7 @@ class RemoteRun(BuiltinRun):
             for connection in connections:
                 if connection.refusal:
                     raise HostsFailed(
-                        [connection], f"host '{connection.name}': {connection.refusal}"
+                        [connection], f"host '{connection.title}': {connection.refusal}"
                     )
                 if connection.lost:
                     raise HostsFailed([connection], connection.explain_failed_start())
@@ -233,7 +233,7 @@ class RemoteRun(BuiltinRun):
             except asyncio.TimeoutError:
                 raise HostsFailed(
                     late,
-                    f"host '{late[0].name}' was not ready within {self._reach.start_timeout:g} s"
+                    f"host '{late[0].title}' was not ready within {self._reach.start_timeout:g} s"
                     + _nor_others(len(late) - 1),
                 ) from None
 
@@ -244,7 +244,7 @@ class RemoteRun(BuiltinRun):
             if theirs != own:
                 raise HostsFailed(
                     [connection],
-                    f"host '{connection.name}' has Rueda {theirs}, but the launcher is {own}: install "
+                    f"host '{connection.title}' has Rueda {theirs}, but the launcher is {own}: install "
                     "the same version on every host",
                 )
 
@@ -335,7 +335,7 @@ class RemoteRun(BuiltinRun):
         elif frame.kind == Kind.TAKEN and self._input is not None:
             self._input.more()
         elif frame.kind == Kind.REFUSED and self._started and not self._has_failed():
-            self._refusal = f"host '{connection.name}': {connection.refusal}"
+            self._refusal = f"host '{connection.title}': {connection.refusal}"
             supervisor.end_after(0)
 
     def _end_process(self, supervisor: Supervisor, host: str, process_id: int) -> None:
@@ -349,7 +349,7 @@ class RemoteRun(BuiltinRun):
         left = [rank for rank in connection.share.ranks if rank not in self._gone]
         self._note_gone(*left)
         gone = [
-            Failure(rank, 1, connection.name, f"its host is gone: {connection.lost}")
+            Failure(rank, 1, connection.title, f"its host is gone: {connection.lost}")
             for rank in left
         ]
         if not supervisor.ending and not self._failures and self._losses.bears(*gone):
@@ -382,7 +382,7 @@ class RemoteRun(BuiltinRun):
 
     def _show(self, connection: Connection, line: bytes) -> None:
         """Shows a line that ssh or the process on the host printed."""
-        self._output.show("stderr", f"rueda: {connection.name}: ".encode() + line)
+        self._output.show("stderr", f"rueda: {connection.title}: ".encode() + line)
 
 
 def _nor_others(count: int) -> str:

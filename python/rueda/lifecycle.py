@@ -16,7 +16,12 @@ from typing import NoReturn
 from rueda import _native, attendance, rendezvous
 from rueda.arguments import RANK_BITS, fits, shown
 from rueda.endings import endings
-from rueda.errors import InvalidArgumentError, PeerLostError, ShutdownError
+from rueda.errors import (
+    InitializationError,
+    InvalidArgumentError,
+    PeerLostError,
+    ShutdownError,
+)
 from rueda.handles import release_completed
 from rueda.process_sets import (
     ProcessSet,
@@ -109,6 +114,11 @@ def init(
     elif is_new and os.environ.get("RUEDA_JOINER") and _worlds == 0:
         _join(process_sets, given)
         process_sets = []
+    elif is_new and os.environ.get("RUEDA_JOINER") and "bootstrap" not in given:
+        raise InitializationError(
+            "this process was started to join the world of a running job, which it has left; it cannot form another "
+            "one: its launcher has given it no rank"
+        )
     else:
         _native.init(given)
     if is_new and _native.size() > 1:

@@ -419,3 +419,28 @@ def test_a_rank_that_does_not_answer_is_ended_and_replaced(elastic: Elastic) -> 
     assert ran.err.count("did not answer, and the others have gone on without it") == 1, ran.err
     assert "process 1 is lost, killed by SIGKILL" in ran.err, ran.err
     assert re.search(r"\[3\]<stdout>: was of 3$", ran.out, re.M), ran.out + ran.err
+
+
+def test_a_newcomer_that_has_left_the_world_cannot_form_another_one(elastic: Elastic) -> None:
+    ran = elastic(
+        """
+import atexit
+def in_step(step):
+    if number == 1 and step == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+def is_enough(sizes): return sizes[-2:] == [1, 2]
+def begin_again():
+    rueda.shutdown()
+    try:
+        rueda.init()
+    except rueda.InitializationError as error:
+        print("told:", error, flush=True)
+if number == 2:
+    atexit.register(begin_again)
+""",
+        "-np", "2", "--min-np", "1", "--max-np", "2", "--blacklist-cooldown-range", "0", "1",
+    )  # fmt: skip
+    assert ran.code == 0, ran.out + ran.err
+    told = re.findall(r"\[2\]<stdout>: told: (.*)", ran.out)
+    assert len(told) == 1, ran.out + ran.err
+    assert "started to join the world of a running job, which it has left" in told[0]

@@ -106,3 +106,61 @@ def test_the_launcher_answers_and_no_rank_listens(rueda: Rueda, script: Script, 
     assert ran.code == 0, ran.out + ran.err
     assert ran.out.count("at True") == size
     assert ran.out.count("listens: 1 False") == size
+
+
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("where", ["in init", "before init"])
+def test_a_job_in_which_a_rank_ends_well_before_there_is_a_world_fails(
+    rueda: Rueda, script: Script, job: str, where: str
+) -> None:
+    """As where SIGTERM comes, and the program's handler calls sys.exit(0)."""
+    name = script(f"""
+        import threading
+        import rueda, rueda._native
+        main = threading.get_ident()
+        def leave(*_):
+            mark("leaves")
+            sys.exit(0)
+        def end_in_init():
+            while sys._current_frames()[main].f_code.co_name != "init":
+                time.sleep(0.01)
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGTERM)
+        signal.signal(signal.SIGTERM, leave)
+        if rank == 0 and {where == "before init"}:
+            leave()
+        if rank == 0:
+            threading.Thread(target=end_in_init, daemon=True).start()
+        else:
+            wait_for("leaves", 1)
+            if {where == "before init"}:
+                time.sleep(0.5)
+                sys.exit(7)
+        rueda.init()
+    """)
+    ran = rueda("run", "--no-mpi", "-np", "3", *JOBS[job], "--init-timeout", "600", "python3", name)
+    assert ran.code == (7 if where == "before init" else 1), ran.out + ran.err
+    assert "failed first" in ran.last_line, ran.err
+    if where == "in init":
+        assert "rank 0 ended before the world was formed: exit code 0" in ran.err
+        assert "go on" not in ran.err, ran.err
+        assert "goes on" not in ran.err, ran.err
+
+
+@pytest.mark.parametrize("job", ["recovers", "elastic"])
+def test_a_rank_that_ends_well_after_there_was_a_world_has_done_its_work(
+    rueda: Rueda, script: Script, job: str
+) -> None:
+    name = script("""
+        import rueda
+        rueda.init()
+        if rank == 0:
+            mark("begun")
+        else:
+            wait_for("begun", 1)
+            rueda.shutdown()
+            os._exit(7 if rank == 1 else 0)
+    """)
+    ran = rueda("run", "--no-mpi", "-np", "2", *JOBS[job], "python3", name)
+    assert ran.code == 0, ran.out + ran.err
+    assert "1 is lost" in ran.err or "rank 1 on" in ran.err, ran.err

@@ -123,15 +123,28 @@ def test_the_job_ends_with_too_few_ranks_or_too_many_losses() -> None:
 
 def test_who_has_done_its_work_counts_when_a_rank_is_lost_at_the_end() -> None:
     growth = GrowthHere(Limits(2, 3), 3, 3)
+    growth.have_met()
     growth.ended(0, True, 0.0)
     assert growth.bears_loss_of(2, now=0.0)
     growth.ended(1, True, 0.0)
     assert growth.bears_loss_of(2, now=0.0)
     growth = GrowthHere(Limits(2, 3), 3, 3)
+    growth.have_met()
     growth.ended(0, True, 0.0)
     growth.ended(1, False, 0.0)
     assert not growth.bears_loss_of(2, now=0.0)
     assert "1 rank is left" in growth.why_not(2, now=0.0)
+
+
+def test_who_ends_well_before_there_is_a_world_has_done_no_work() -> None:
+    growth = GrowthHere(Limits(1, 2), 2, 2)
+    growth.ended(0, True, 0.0)
+    assert not growth.bears_loss_of(1, now=0.0)
+    assert "0 ranks are left, fewer than --min-np 1" in growth.why_not(1, now=0.0)
+    growth = GrowthHere(Limits(1, 2), 2, 2)
+    growth.formed([0, 1])
+    growth.ended(0, True, 0.0)
+    assert growth.bears_loss_of(1, now=0.0)
 
 
 def test_who_was_to_leave_does_not_count_as_left() -> None:

@@ -33,7 +33,7 @@ def test_a_rank_that_was_lost_is_not_lost_again_with_its_host(
     settings = {"RUEDA_RECOVERY": "on", "RUEDA_MIN_NP": str(least)}
     job = Job(4, ("true",), (Host("a", 2), Host("b", 2)), settings)
     run = RemoteRun(job, Reach("ssh", 1.0, 1.0), output, 1.0, -1)
-    lost = SimpleNamespace(name="b", share=run._shares[1], lost="silent", is_over=True)
+    lost = SimpleNamespace(name="b", title="b", share=run._shares[1], lost="silent", is_over=True)
     supervisor = SimpleNamespace(ending=False, end_after_moment=lambda _: None)
     run._started = True
     run._connections = [cast(Any, lost)]

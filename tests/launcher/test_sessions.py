@@ -110,3 +110,14 @@ def test_a_rank_ignores_nonsense_of_its_launcher() -> None:
                 heard = session.receive()
             assert heard == [{"joiners": [2]}]
             session.close()
+
+
+def test_a_session_ends_though_a_child_has_a_copy_of_the_connection() -> None:
+    async def run() -> None:
+        here, there = socket.socketpair()
+        with here, there.dup():  # as after a fork
+            Session(there, b"", lambda *_: None, lambda _: None).close()
+            here.settimeout(10)
+            assert here.recv(1) == b""
+
+    asyncio.run(run())

@@ -225,3 +225,32 @@ with rueda.world(rank, 2, file.read_text()):
     finally:
         for process in started:
             process.kill()
+
+
+@pytest.mark.parametrize("flags", [[], ["--max-np", "4"]], ids=["recovers", "elastic"])
+def test_a_job_in_which_a_rank_ends_well_before_there_is_a_world_fails(
+    pods: Pods, flags: list[str]
+) -> None:
+    program = """
+import os, pathlib, signal, sys, threading, time
+import rueda
+main = threading.get_ident()
+def leave(*_):
+    pathlib.Path("leaves").touch()
+    sys.exit(0)
+def end_in_init():
+    while sys._current_frames()[main].f_code.co_name != "init":
+        time.sleep(0.01)
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGTERM)
+signal.signal(signal.SIGTERM, leave)
+if os.environ["RUEDA_RANK"] == "0":
+    threading.Thread(target=end_in_init, daemon=True).start()
+while os.environ["RUEDA_RANK"] != "0" and not pathlib.Path("leaves").exists():
+    time.sleep(0.01)
+rueda.init(init_timeout=60)
+"""
+    processes = pods.all(2, "--min-np", "1", *flags, program=program)
+    (said,) = last_lines(processes, 1)
+    assert "failed first" in said
+    assert "rank 0 ended before the world was formed: exit code 0" in said

@@ -8,6 +8,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from .pods import Pods
 from .test_nodes import end
 
@@ -127,3 +129,51 @@ def test_a_node_that_comes_when_the_work_is_done_ends_well(pods: Pods) -> None:
     (pods.folder / "late").touch()
     _, (_, said) = end([first, again], 0)
     assert "the other nodes have finished the job" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("waits", ["for its turn", "for its part"])
+def test_a_node_that_waits_to_join_again_ends_as_node_0_does(
+    pods: Pods, waits: str, number: signal.Signals
+) -> None:
+    cooldown = "600" if waits == "for its turn" else "0"
+    flags = ["--min-np", "1", "--max-np", "4", "--blacklist-cooldown-range", cooldown, cooldown]
+    first, second = pods.all(2, *flags, program=TRAINS)
+    wait_for_size(pods, 0, 4)
+    pods.looks.kill_all("h1")
+    wait_for_size(pods, 0, 2)
+    second.communicate()
+    again = pods.start("h1", "--nodes", "2", "--node-rank", "1", *flags, program=TRAINS)
+    assert first.stderr is not None
+    while "node 1 on h1 has reconnected" not in first.stderr.readline():
+        assert first.poll() is None, first.communicate()
+    if waits == "for its part":
+        again.send_signal(signal.SIGSTOP)  # it is being told what to run
+    first.send_signal(number)
+    first.wait(timeout=60)
+    again.send_signal(signal.SIGCONT)
+    written = end([first, again], 128 + number)
+    last = [said.rstrip().rpartition("\n")[2] for _, said in written]
+    assert last == [f"rueda: ended by {number.name}; all ranks are gone"] * 2, written
+
+
+def test_a_node_that_comes_again_on_another_host_is_called_by_it(pods: Pods) -> None:
+    flags = ["--min-np", "1", "--max-np", "4"]
+    first, second = pods.all(2, *flags, program=TRAINS)
+    wait_for_size(pods, 0, 4)
+    pods.looks.kill_all("h1")
+    wait_for_size(pods, 0, 2)
+    second.communicate()
+    again = pods.start("h2", "--nodes", "2", "--node-rank", "1", *flags, program=TRAINS)
+    wait_for_size(pods, 0, 4)
+    pods.looks.kill_all("h2")
+    wait_for_size(pods, 0, 2)
+    again.communicate()
+    (pods.folder / "stop").touch()
+    _, said = end([first], 0)[0]
+    comes = said.partition("node 1 on h2 has reconnected")[2]
+    assert len(re.findall(r"process \d is started on h2 \(node 1\) to join the job", comes)) >= 2, (
+        said
+    )
+    assert re.search(r"process \d on h2 \(node 1\) is lost, its host is gone", comes), said
+    assert "h1" not in comes, said

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import select
 import signal
 import socket
 import tempfile
+import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
@@ -16,6 +19,11 @@ from launching import Ended, alone, command, environment
 
 pytest.importorskip("rueda._native")
 elastic = pytest.importorskip("rueda.elastic")
+from rueda.attendance import Attendance  # noqa: E402
+from rueda.elastic.reception import check_in  # noqa: E402
+from rueda.elastic.still_waiting import still_waiting  # noqa: E402
+from rueda.errors import InitializationError  # noqa: E402
+from rueda.rendezvous import meeting_of  # noqa: E402
 
 _TIMEOUT = 120.0
 
@@ -467,3 +475,134 @@ def test_nonsense_ends_a_session_and_nothing_else(tmp_path: Path) -> None:
             with pytest.raises(Refused):
                 be_admitted(host, int(port), key, wrong)
         assert [each.returncode for each in engine.ended()] == [0, 0], engine.outputs()
+
+
+def test_a_child_that_is_forked_at_any_time_can_import() -> None:
+    """Which it could not if the reception's thread held an import's lock at that moment."""
+    program = """
+    import os, sys, threading, time
+    import rueda, rueda.elastic
+
+    class Watch:
+        def find_spec(self, name, path=None, target=None):
+            if threading.current_thread() is not threading.main_thread():
+                print("imports", name, flush=True)
+
+    sys.meta_path.insert(0, Watch())
+    with rueda.elastic.Reception(1, interface="127.0.0.1") as reception:
+        for moment in (0, 0.001, 0.1):
+            time.sleep(moment)
+            child = os.fork()
+            if child == 0:
+                with rueda.world(0, 1, reception.address):
+                    os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+    """
+    ended = alone(program)
+    assert ended.returncode == 0, ended.output
+    assert "imports" not in ended.output
+
+
+def test_a_forked_child_keeps_no_connection_of_the_reception() -> None:
+    """Ranks would not notice that the reception's process has ended as long as that child lives."""
+    program = """
+    import os, socket, subprocess, sys, time
+    import rueda, rueda.elastic
+
+    def count(port):
+        found = 0
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                with socket.socket(fileno=os.dup(int(name))) as copy:
+                    found += copy.getsockname()[1:2] == (port,)
+            except OSError:
+                continue  # not a socket, or the listing itself
+        return found
+
+    waits = "import sys, rueda; rueda.init(rank=0, size=2, rendezvous=sys.argv[1])"
+    with rueda.elastic.Reception(2, interface="127.0.0.1") as reception:
+        where = reception._listener.getsockname()
+        worker = subprocess.Popen([sys.executable, "-c", waits, reception.address])
+        with socket.create_connection(where):  # proves nothing yet
+            while not (reception._desk and reception._desk._sessions and count(where[1]) == 3):
+                time.sleep(0.01)
+            child = os.fork()
+            if child == 0:
+                os._exit(count(where[1]))
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert count(where[1]) >= 2
+        worker.kill()
+        worker.wait()
+    """
+    ended = alone(program)
+    assert ended.returncode == 0, ended.output
+
+
+def test_many_processes_may_come_at_once() -> None:
+    from rueda.launcher.strangers import MAX_PENDING
+
+    size = 50
+    with elastic.Reception(size, interface="127.0.0.1") as reception, ExitStack() as links:
+        where = reception._listener.getsockname()
+        come = [
+            links.enter_context(socket.create_connection(where)) for _ in range(MAX_PENDING + size)
+        ]
+        time.sleep(0.5)
+        closed, _, _ = select.select(come, [], [], 0)
+        assert not closed
+
+
+def test_who_had_to_make_room_for_others_comes_again(tmp_path: Path) -> None:
+    program = (
+        BEGIN
+        + """
+from rueda.launcher.nodes import admission
+be_admitted, times = admission.be_admitted, []
+def make_room(*told):
+    times.append(told)
+    if len(times) < 3:
+        raise ConnectionResetError("it has closed the connection")
+    return be_admitted(*told)
+admission.be_admitted = make_room
+with rueda.world(rank, size, address):
+    print(len(times), rueda.allreduce(np.ones(1), "one", rueda.Sum)[0], flush=True)
+"""
+    )
+    with Engine(program, 2, tmp_path) as engine:
+        assert [each.output for each in engine.ended()] == ["3 2.0\n"] * 2
+
+
+def test_a_reception_that_has_ended_is_not_waited_for() -> None:
+    with elastic.Reception(1, interface="127.0.0.1") as reception:
+        pass
+    begun = time.monotonic()
+    with pytest.raises(InitializationError, match="cannot be reached: Connection refused"):
+        check_in(meeting_of(0, 1, str(reception.address)), 0)
+    assert time.monotonic() - begun < 30
+
+
+def test_who_does_not_know_the_secret_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    with elastic.Reception(1, interface="127.0.0.1") as reception:
+        with socket.create_connection(reception._listener.getsockname()) as link:
+            link.sendall(b"hello\n")
+            assert link.recv(1) == b""
+        deadline = time.monotonic() + 30
+        while not caplog.messages and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert caplog.messages == [
+        "the reception rejected a connection from 127.0.0.1 that does not know the secret in its address"
+    ]
+
+
+def test_a_process_that_can_start_no_thread_cannot_wait_to_join(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with (
+        pytest.raises(InitializationError, match=r"needs a thread.*can't start new thread"),
+        still_waiting(Attendance()),
+    ):
+        pass

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 import socket
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rueda.attendance import take_up
 from rueda.errors import InitializationError
@@ -14,12 +19,18 @@ from rueda.launcher_session import Session
 from rueda.reconnection import IsOver, Reconnection
 from rueda.rendezvous import Meeting, listen_for, meeting_of, new_address
 
+if TYPE_CHECKING:
+    from rueda.launcher.elastic.reception import Desk
+
 __all__ = ["Reception", "check_in"]
 
 # Included in what is signed, so that a proof given here is useless elsewhere.
 _PURPOSE = ["reception"]
 # For the greeting, which a process answers immediately; seconds.
 _GREETING = 10.0
+# How long a process tries to reach the reception, and the longest pause between two attempts; seconds.
+_REACHING = 60.0
+_MAX_PAUSE = 1.0
 
 
 class Reception:
@@ -45,13 +56,21 @@ class Reception:
     """
 
     def __init__(self, size: int, interface: str = "") -> None:
+        # Imported here: a child that is forked while a thread imports could never import anything.
+        from rueda.launcher.elastic.reception import Desk
+        from rueda.launcher.version import installed_version
+
+        installed_version()  # imports the first time
         self._listener, where = listen_for(size, interface)
         self.address = new_address("reception", where, size)
-        self._size = size
+        key = _key_of(meeting_of(0, size, self.address))
+        self._new_desk: Callable[[], Desk] = lambda: Desk(self._listener, key, size)
+        self._desk: Desk | None = None
         self._loop = asyncio.new_event_loop()
         self._is_over = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="rueda-reception", daemon=True)
         self._thread.start()
+        _receptions.add(self)
 
     def close(self) -> None:
         """Ends the reception; may be called again."""
@@ -71,11 +90,8 @@ class Reception:
         self.close()
 
     def _run(self) -> None:
-        from rueda.launcher.elastic.reception import Desk
-
         async def serve() -> None:
-            meeting = meeting_of(0, self._size, self.address)
-            desk = Desk(self._listener, _key_of(meeting), self._size)
+            desk = self._desk = self._new_desk()
             await self._is_over.wait()
             desk.close()
             # Strangers in the middle of a greeting.
@@ -88,6 +104,28 @@ class Reception:
             self._listener.close()
             self._loop.close()
 
+    def _drop_copies(self) -> None:
+        """In a forked child, where no thread serves the reception: closes the copies of its sockets.
+
+        Ranks would otherwise not notice that the parent, and the reception with it, has ended.
+        """
+        self._listener.close()
+        if self._desk is not None:
+            self._desk.drop_copies()
+
+
+# Those of this process, so that a forked child can close its copies of their sockets.
+_receptions: weakref.WeakSet[Reception] = weakref.WeakSet()
+
+
+def _drop_all_copies() -> None:
+    for each in list(_receptions):
+        each._drop_copies()
+    _receptions.clear()
+
+
+os.register_at_fork(after_in_child=_drop_all_copies)
+
 
 def _key_of(meeting: Meeting) -> bytes:
     from rueda.launcher.nodes.greeting import key_of
@@ -96,12 +134,15 @@ def _key_of(meeting: Meeting) -> bytes:
 
 
 def check_in(meeting: Meeting, rank: int) -> None:
-    """Makes this process a part of the reception's job. Raises :class:`rueda.InitializationError`."""
+    """Makes this process a part of the reception's job. Raises :class:`rueda.InitializationError`.
+
+    Tries again for a minute if its connection breaks meanwhile.
+    """
     from rueda.launcher.nodes.admission import Refused
     from rueda.launcher.nodes.greeting import Stranger, secret_of_ranks
 
     try:
-        session = _connect(meeting, {"rank": rank})
+        session = _reach(meeting, {"rank": rank})
     except Refused as refusal:
         raise InitializationError(str(refusal)) from None
     except Stranger:
@@ -116,6 +157,21 @@ def check_in(meeting: Meeting, rank: int) -> None:
     number = _number_told(session)
     again = Reconnection(lambda: _connect_again(meeting, {"rank": rank, "number": number}))
     take_up(number, session, secret_of_ranks(_key_of(meeting), "ranks"), again)
+
+
+def _reach(meeting: Meeting, facts: dict[str, int]) -> Session:
+    """Like _connect(), but tries again: where very many come at once, some have to make room for others."""
+    deadline = time.monotonic() + _REACHING
+    while True:
+        try:
+            return _connect(meeting, facts)
+        except ConnectionRefusedError:
+            raise  # nothing listens there any more
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+        # At random, so that they do not all come at once again; the application's generator is left alone.
+        time.sleep(random.SystemRandom().uniform(0, _MAX_PAUSE))
 
 
 def _connect(meeting: Meeting, facts: dict[str, int]) -> Session:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 
 from rueda.attendance import Attendance
+from rueda.errors import InitializationError
 
 __all__ = ["still_waiting"]
 
@@ -19,6 +20,8 @@ def still_waiting(here: Attendance) -> Iterator[None]:
     """Within it, a thread tells the launcher twice a second that this process waits.
 
     Ranks would otherwise wait for a process that is stopped, or whose host is, until they give up all that wait.
+
+    Raises :class:`rueda.InitializationError` if the thread cannot be started.
     """
     is_over = threading.Event()
 
@@ -29,7 +32,12 @@ def still_waiting(here: Attendance) -> Iterator[None]:
                 session.send(waits=here.number)
 
     thread = threading.Thread(target=tell, name="rueda-waiting", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:  # the system refuses: no memory, or too many threads
+        raise InitializationError(
+            f"a process that waits to join a job needs a thread, which cannot be started: {error}"
+        ) from error
     try:
         yield
     finally:
