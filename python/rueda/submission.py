@@ -99,7 +99,8 @@ def written_in_flight(name: str) -> InvalidArgumentError:
     """The error for a gradient that was written while being reduced in place. Only this rank raises it, too."""
     return InvalidArgumentError(
         f"the gradient of '{name}' was modified while it was being reduced, so its values are undefined: "
-        f"call synchronize() before you clip, unscale or clear gradients"
+        f"call synchronize() before you clip, unscale or clear gradients. If DistributedDataParallel reduces it as "
+        f"well, use only one of the two"
     )
 
 
@@ -107,7 +108,8 @@ def replaced_in_flight(name: str) -> InvalidArgumentError:
     """The error for a gradient in whose place another tensor, or ``None``, was put. Only this rank raises it, too."""
     return InvalidArgumentError(
         f"the gradient of '{name}' was replaced while it was being reduced, so what was to become of the new one is "
-        f"unknown: call synchronize() before you set .grad"
+        f"unknown: call synchronize() before you set .grad. If DistributedDataParallel reduces it as well, use only "
+        f"one of the two"
     )
 
 

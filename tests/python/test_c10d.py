@@ -28,6 +28,7 @@ TRAINING = PARALLEL / "check_c10d_training.py"
 SHARDED = PARALLEL / "check_sharded_models.py"
 BAD_INPUT = PARALLEL / "check_c10d_bad_input.py"
 COMPILE = PARALLEL / "check_c10d_compile.py"
+BACKEND = PARALLEL / "check_c10d_backend.py"
 FUNCTIONAL = PARALLEL / "check_c10d_functional.py"
 needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
 # Launchers by name, with their options up to the number of ranks.
@@ -76,6 +77,11 @@ def test_training(worlds: Worlds, run: Run, check: str) -> None:
 
 @each_check([Run(BAD_INPUT.name, 3)])
 def test_bad_input(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)
+
+
+@each_check([Run(BACKEND.name, size) for size in (1, 2)])
+def test_what_torch_asks_of_a_backend(worlds: Worlds, run: Run, check: str) -> None:
     worlds.check(run, check)
 
 

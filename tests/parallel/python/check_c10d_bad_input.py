@@ -6,6 +6,7 @@ import gc
 import time
 import weakref
 from datetime import timedelta
+from inspect import signature
 
 import rueda
 import torch
@@ -22,6 +23,8 @@ def check_shapes_that_differ() -> None:
         with raises(rueda.MismatchError, "shape", "[4]", "[5]"):
             dist.all_reduce(torch.ones(5 if rank == 1 else 4))
         still_works()
+    with raises(rueda.MismatchError, "shape", "[1]", "[2]"):  # one element, and others
+        dist.all_reduce(torch.ones((2,) if rank == 1 else ()))
     with raises(rueda.MismatchError, "shape"):
         dist.broadcast(torch.ones(3 + rank), 0)
     with raises(rueda.MismatchError, "shape"):
@@ -39,6 +42,9 @@ def check_shapes_that_differ_with_as_many_elements() -> None:
     of_root = each if rank == 0 else None
     told = (": shape differs between ranks: [2, 3] on ", ", [3, 2] on rank 1")
     for begin in (
+        lambda later: dist.all_reduce(one, async_op=later),
+        lambda later: dist.reduce(one, 0, async_op=later),
+        lambda later: dist.broadcast(one, 0, async_op=later),
         lambda later: dist.all_gather(each, one, async_op=later),
         lambda later: dist.gather(one, of_root, 0, async_op=later),
         lambda later: dist.scatter(one, of_root, 0, async_op=later),
@@ -57,7 +63,7 @@ def check_shapes_that_differ_with_as_many_elements() -> None:
 
 
 def check_outputs_of_another_shape_with_as_many_elements() -> None:
-    for shape, other in (((2, 3), (3, 2)), ((6,), (2, 3)), ((), (1,))):
+    for shape, other in (((2, 3), (3, 2)), ((6,), (2, 3)), ((2,), (2, 1))):
         outputs_must_have(shape, other)
     rank, size = dist.get_rank(), dist.get_world_size()
     # One tensor for all ranks may be stacked or concatenated.
@@ -95,6 +101,17 @@ def outputs_must_have(shape: tuple[int, ...], other: tuple[int, ...]) -> None:
         dist.all_gather(one_wrong, given)
     still_works()
     assert not any(each.any() for each in (output, *right, *wrong))
+
+
+def check_ranks_that_are_to_be_numbered_in_another_order() -> None:
+    """All members are told what to do."""
+    if "sort_ranks" not in signature(dist.new_group).parameters:  # not in every version
+        return
+    ranks = list(range(dist.get_world_size()))[::-1]
+    with raises(rueda.UnsupportedError, f"must be sorted, not {ranks}: use sort_ranks=True"):
+        dist.new_group(ranks, sort_ranks=False)
+    still_works()
+    still_works(dist.new_group(ranks))
 
 
 def check_lists_of_outputs_that_are_uneven_on_one_rank() -> None:

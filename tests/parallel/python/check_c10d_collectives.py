@@ -127,6 +127,50 @@ def check_allreduce() -> None:
     assert torch.equal(conjugate, sum(of(r, (4,), torch.complex64) for r in range(size)) * -1j)
 
 
+def check_tensors_of_one_element() -> None:
+    """Their shapes may differ: programs send a scalar where others receive into a tensor of shape [1]."""
+    rank, size = members()
+    total = size * (size + 1) / 2
+    for shapes in ([()], [(1,), ()], [(), (1, 1), (1,)], [(1, 1), (1,)]):
+        shape = shapes[rank % len(shapes)]
+
+        def own(shape: tuple[int, ...] = shape) -> torch.Tensor:
+            return torch.full(shape, rank + 1.0)
+
+        def each(value: float = 0.0, shapes: list[tuple[int, ...]] = shapes) -> list[torch.Tensor]:
+            return [torch.full(shapes[(rank + r) % len(shapes)], value) for r in range(size)]
+
+        for later in (False, True):
+            summed, reduced, sent, scattered, piece = (own() for _ in range(5))
+            gathered, collected = each(), each()
+            several = [own(), own().expand(1, 1).clone(), torch.ones(3)]
+            opts = dist.AllreduceCoalescedOptions()
+            works = [
+                dist.all_reduce(summed, async_op=later),
+                dist.reduce(reduced, 0, async_op=later),
+                dist.broadcast(sent, size - 1, async_op=later),
+                dist.all_gather(gathered, own(), async_op=later),
+                dist.gather(own(), collected if rank == 0 else None, 0, async_op=later),
+                dist.scatter(scattered, each(7.0) if rank == 0 else None, 0, async_op=later),
+                dist.reduce_scatter(piece, each(rank + 1.0), async_op=later),
+                dist.group.WORLD.allreduce_coalesced(several, opts),
+            ]
+            for work in works:
+                if work is not None:
+                    work.wait()
+            assert [summed.item(), sent.item(), scattered.item()] == [total, size, 7.0]
+            assert [reduced.item(), piece.item()] == [total if rank == 0 else rank + 1, total]
+            assert [one.item() for one in gathered] == [r + 1 for r in range(size)]
+            assert rank > 0 or [one.item() for one in collected] == [r + 1 for r in range(size)]
+            assert [one.sum().item() for one in several] == [total, total, 3 * size]
+            assert summed.shape == sent.shape == reduced.shape == piece.shape == torch.Size(shape)
+    # Into lists of different shapes, some with one element.
+    outputs = [torch.zeros(r + 1) if r else torch.zeros((1,) * (rank % 2)) for r in range(size)]
+    dist.all_gather(outputs, torch.full((rank + 1,) if rank else (1, 1), rank + 1.0))
+    assert [one.sum().item() for one in outputs] == [(r + 1) ** 2 for r in range(size)]
+    still_works()
+
+
 def check_reduce_ops() -> None:
     rank, size = members()
     op = dist.ReduceOp

@@ -356,6 +356,23 @@ def check_a_sharded_tensor_is_gathered() -> None:
     assert gathered is None or torch.equal(gathered, torch.full_like(gathered, 7))
 
 
+def check_gradients_that_are_reduced_twice() -> None:
+    """DistributedOptimizer cannot know who wrote a gradient, so its error names DistributedDataParallel."""
+    if DEVICE.type != "cpu":
+        return  # there it sees the writes of the host only
+    for views in (False, True):
+        module = nn.Linear(8, 4)
+        model = DistributedDataParallel(module, gradient_as_bucket_view=views)
+        optimizer = rueda.torch.DistributedOptimizer(
+            torch.optim.SGD(module.parameters(), lr=0.1), module.named_parameters()
+        )
+        model(torch.ones(2, 8)).sum().backward()
+        told = ("while it was being reduced", "If DistributedDataParallel reduces it as well, use")
+        with raises(rueda.InvalidArgumentError, *told):
+            optimizer.step()
+        optimizer.zero_grad()
+
+
 def check_traces_of_the_profiler_show_collectives() -> None:
     x = torch.ones(3)
     model = DistributedDataParallel(nn.Linear(3, 1))

@@ -199,14 +199,16 @@ def read_flat(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, View]:
 def read_rows(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, View]:
     """Tensors of one shape as rows of a tensor, others as in :func:`read_flat`. Raises Refusal.
 
-    Rows have a dimension at least, so that a view of one dimension tells that shapes differ.
+    Rows have a dimension at least, so that a view of one dimension tells that shapes differ. Tensors of one element
+    are rows of one dimension, whatever their shapes.
     """
     parts = _readable(tensors)
+    if all(part.numel() == 1 for part in parts):
+        return read(_flat(parts)[:, None])
     shape = parts[0].shape
     if [part.shape for part in parts].count(shape) < len(parts):
         return read(_flat(parts))
-    rows = torch.stack(parts) if len(parts) > 1 else parts[0][None]
-    return read(rows if shape else rows[:, None])
+    return read(torch.stack(parts) if len(parts) > 1 else parts[0][None])
 
 
 def reshaped(view: View, shape: tuple[int, ...]) -> View:

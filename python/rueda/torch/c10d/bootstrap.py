@@ -232,7 +232,9 @@ def _require_world(store: WatchedStore, is_world: bool, ranks: list[int], rank: 
             "new_group() with the backend rueda needs init_process_group('rueda') before"
         )
     if ranks != sorted(ranks):
-        raise UnsupportedError(f"the ranks of a group must be sorted, not {ranks}")
+        raise UnsupportedError(
+            f"the ranks of a group must be sorted, not {ranks}: use sort_ranks=True"
+        )
     size = lifecycle.size()
     store.set(f"rank/{rank}", str(lifecycle.rank()))
     for expected, told in zip(ranks, store.gather("rank"), strict=True):

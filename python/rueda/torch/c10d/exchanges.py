@@ -29,7 +29,7 @@ from rueda.torch.c10d.arguments import (
 from rueda.torch.c10d.keywords import also_named
 from rueda.torch.c10d.operations import Operations, part_of
 from rueda.torch.c10d.placement import placement_of
-from rueda.torch.c10d.shapes import are_alike, as_rows
+from rueda.torch.c10d.shapes import ONE, are_alike, as_rows, compared
 from rueda.torch.c10d.uneven import hand_out_shaped, with_shape
 from rueda.torch.compiling import never_compiled
 from rueda.torch.tensors import usual_memory_of
@@ -66,7 +66,7 @@ class Exchanges(Operations):
             placement = placement_of(target.view, in_place=target.is_in_place())
         except Refusal as refusal:
             return self._refused("broadcast", refusal, options, outputs=tensors)
-        view = target.view
+        view, shape = target.view, compared(target.view.shape)
         set_id = self._membership.set_id
 
         def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
@@ -76,11 +76,11 @@ class Exchanges(Operations):
 
         return self._collective(
             "broadcast",
-            (10, view.shape, view.dtype, root),
+            (10, shape, view.dtype, root),
             lambda name: [
                 _native.broadcast(
                     view.pointer,
-                    view.shape,
+                    shape,
                     view.dtype,
                     world_root,
                     name,
@@ -100,8 +100,8 @@ class Exchanges(Operations):
         self, tensor: torch.Tensor, usual: tuple[int, int, int], root: int, options: Any
     ) -> Work:
         """For a caller that would wait immediately, on a tensor that can be used in place."""
-        pointer, _, code = usual
-        shape = tensor.shape
+        pointer, count, code = usual
+        shape = ONE if count == 1 else tensor.shape
         world_root, set_id = self._membership.ranks[root], self._membership.set_id
         if root != self._rank and not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
@@ -298,10 +298,10 @@ def _is_uneven(targets: list[Target], view: View, rank: int) -> bool:
 
     Raises Refusal if this rank's output for itself has another shape than its input.
     """
-    shapes = [target.view.shape for target in targets]
-    own = shapes[rank]
+    own = targets[rank].view.shape
     if own != view.shape and not are_alike(own, view.shape):
         raise Refusal(
             f"rank {rank} sends a tensor of shape {list(view.shape)}, but its own output has shape {list(own)}"
         )
-    return shapes.count(own) < len(shapes)
+    shapes = [compared(target.view.shape) for target in targets]
+    return shapes.count(shapes[rank]) < len(shapes)

@@ -28,7 +28,14 @@ class Names:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._round = 0
+        self._uses: list[int] = []
+        self._forgotten = 0  # the sum of the uses that have been forgotten
         self._forget()
+
+    @property
+    def begun(self) -> int:
+        """How many collectives have been given a name."""
+        return self._forgotten + sum(self._uses)
 
     def next(self, signature: Hashable) -> str:
         """The name of a collective. ``signature``: exactly what all ranks must agree on.
@@ -55,6 +62,7 @@ class Names:
         self._forget()
 
     def _forget(self) -> None:
+        self._forgotten = self.begun
         self._recent: deque[int] = deque(maxlen=CONTEXT)
         self._places: dict[tuple[int, ...], int] = {}
-        self._uses: list[int] = []
+        self._uses = []

@@ -12,7 +12,6 @@ from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 from torch.distributed import Work
 
@@ -21,6 +20,7 @@ from rueda.adapter import Refusal
 from rueda.errors import InvalidArgumentError, RuedaError, ShutdownError
 from rueda.handles import Handle
 from rueda.torch.c10d.arguments import seconds_of
+from rueda.torch.c10d.as_backend import AsBackend
 from rueda.torch.c10d.coalescing import JointWork
 from rueda.torch.c10d.names import Names
 from rueda.torch.c10d.placement import ON_HOST, Placement
@@ -55,7 +55,7 @@ class Membership(NamedTuple):
 
 
 @never_compiled
-class Operations(dist.ProcessGroup):
+class Operations(AsBackend):
     """A group's lifecycle, and how it starts operations. Collectives and messages are in subclasses."""
 
     def __init__(
@@ -107,24 +107,6 @@ class Operations(dist.ProcessGroup):
         """The same as :meth:`size`."""
         return self._size
 
-    def getBackendName(self) -> str:  # noqa: N802 - by this name torch calls it
-        """The name under which the backend is registered."""
-        return "rueda"
-
-    # torch asks a group for a device's backend, and for the devices that have one.
-
-    supports_reconfigure = False
-    supports_splitting = False
-    supports_coalescing = False
-
-    def _get_backend(self, _: torch.device) -> Operations:  # type: ignore[override]  # it is one, in all that is asked of it
-        return self
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        kinds = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-        return [torch.device(kind) for kind in kinds]
-
     # torch keeps name and description in a group's backends, but a Python group has none.
 
     def getGroupName(self) -> str:  # noqa: N802
@@ -142,6 +124,15 @@ class Operations(dist.ProcessGroup):
     def setGroupDesc(self, description: str) -> None:  # noqa: N802
         """Called by torch.distributed once."""
         self._group_desc = description
+
+    # torch's C++ would ask the backend of a device, and a Python group has none there.
+
+    def _get_sequence_number_for_group(self) -> int:
+        """How many collectives this rank has begun; equal on ranks at the same place. From 0 in a new world."""
+        return self._names.begun
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing, as gloo: every member counts from 0."""
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Sets the timeout of later operations that have none of their own."""

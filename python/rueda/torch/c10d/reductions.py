@@ -42,7 +42,7 @@ from rueda.torch.c10d.keywords import also_named
 from rueda.torch.c10d.operations import Operations, part_of
 from rueda.torch.c10d.placement import Placement, placement_of
 from rueda.torch.c10d.recurring import RecurringTensors
-from rueda.torch.c10d.shapes import are_alike
+from rueda.torch.c10d.shapes import ONE, are_alike, compared
 from rueda.torch.c10d.sparse import SparseExchange, SparseWork
 from rueda.torch.c10d.work import FATAL, DoneWork, say_timed_out
 from rueda.torch.compiling import never_compiled
@@ -88,7 +88,7 @@ def _members(tensors: Sequence[torch.Tensor]) -> _Members:
 
     return _Members(
         pointers,
-        [view.shape for view in views],
+        [compared(view.shape) for view in views],
         [view.dtype for view in views],
         [view.device for view in views],
         views[0].stream,
@@ -111,7 +111,7 @@ def _usual_members(tensors: Sequence[torch.Tensor]) -> _Members | None:
 
     return _Members(
         views.pointers,
-        views.shapes,
+        [compared(shape) for shape in views.shapes],
         views.dtypes,
         [views.device] * len(tensors),
         views.stream,
@@ -151,7 +151,7 @@ class Reductions(Operations):
             placement = placement_of(target.view, in_place=target.is_in_place())
         except Refusal as refusal:
             return self._refused("allreduce", refusal, options, outputs=tensors)
-        view = target.view
+        view, shape = target.view, compared(target.view.shape)
         set_id = self._membership.set_id
 
         def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
@@ -160,12 +160,12 @@ class Reductions(Operations):
 
         work = self._collective(
             "allreduce",
-            (0, view.shape, view.dtype, reduction, factor),
+            (0, shape, view.dtype, reduction, factor),
             lambda name: [
                 _native.allreduce(
                     view.pointer,
                     view.pointer,
-                    view.shape,
+                    shape,
                     view.dtype,
                     name,
                     reduction,
@@ -229,8 +229,8 @@ class Reductions(Operations):
         usual = usual_memory_of(tensor)
         if usual is None:
             return None
-        pointer, _, code = usual
-        shape = tensor.shape
+        pointer, count, code = usual
+        shape = ONE if count == 1 else tensor.shape
         self._require_open()
         seconds = seconds_of(options, self._timeout)
         self._be_patient(seconds)
@@ -328,7 +328,7 @@ class Reductions(Operations):
             placement = placement_of(view)
         except Refusal as refusal:
             return self._refused("reduce", refusal, options, outputs=tensors)
-        set_id = self._membership.set_id
+        shape, set_id = compared(view.shape), self._membership.set_id
 
         def finish(_: Sequence[_native.Handle]) -> list[torch.Tensor]:
             if is_root:
@@ -337,12 +337,12 @@ class Reductions(Operations):
 
         return self._collective(
             "reduce",
-            (2, view.shape, view.dtype, reduction, factor),
+            (2, shape, view.dtype, reduction, factor),
             lambda name: [
                 _native.allreduce(
                     view.pointer,
                     output.pointer,
-                    view.shape,
+                    shape,
                     view.dtype,
                     name,
                     reduction,

@@ -1,8 +1,9 @@
-"""Shapes of what a collective splits by rank: how the engine compares them, and how its errors show them."""
+"""Shapes of tensors: which of them count as the same, how the engine compares them, and how its errors show them."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 
@@ -10,7 +11,18 @@ from rueda.adapter import View
 from rueda.errors import MismatchError
 from rueda.torch.c10d.arguments import reshaped
 
-__all__ = ["are_alike", "as_rows", "show_shapes"]
+__all__ = ["ONE", "are_alike", "as_rows", "compared", "show_shapes"]
+
+# The shape that ranks agree on for a tensor of one element.
+ONE = (1,)
+
+
+def compared(shape: Sequence[int]) -> Sequence[int]:
+    """The shape that ranks must agree on, to be passed to the engine: the same for all tensors of one element.
+
+    Programs send a scalar where others receive into a tensor of shape ``[1]``: no order of elements can differ.
+    """
+    return ONE if math.prod(shape) == 1 else shape
 
 
 def as_rows(view: View, rows: int, shape: Sequence[int]) -> View:
@@ -18,12 +30,12 @@ def as_rows(view: View, rows: int, shape: Sequence[int]) -> View:
 
     The engine may let ranks differ in the first extent. A single extent is left to :func:`show_shapes`.
     """
-    return reshaped(view, (rows, *(shape or (1,))))
+    return reshaped(view, (rows, *compared(shape)))
 
 
 def are_alike(shape: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether the shapes are the same. All shapes without elements are."""
-    return shape == other or (0 in shape and 0 in other)
+    """Whether the shapes are the same. All shapes without elements are, and all of one element."""
+    return compared(shape) == compared(other) or (0 in shape and 0 in other)
 
 
 def show_shapes(error: Exception, what: str) -> None:

@@ -15,6 +15,7 @@ import torch
 from rueda import _native, dtypes
 from rueda.errors import MismatchError
 from rueda.torch.c10d.arguments import Target
+from rueda.torch.c10d.shapes import compared
 from rueda.torch.tensors import TorchAdapter
 
 __all__ = ["hand_out_shaped", "with_shape"]
@@ -48,8 +49,7 @@ def hand_out_shaped(native: _native.Handle, targets: Sequence[Target], what: str
 
 
 def _told(shape: Sequence[int]) -> tuple[int, ...]:
-    if 0 in shape:  # all shapes without elements are the same
-        shape = (0,)
+    shape = (0,) if 0 in shape else compared(shape)  # all shapes without elements are the same
     first = [*shape[:_DIMENSIONS], *[0] * (_DIMENSIONS - len(shape))]
     return len(shape), *first, math.prod(shape[_DIMENSIONS:])
 
