@@ -96,9 +96,11 @@ class Company:
         """Tells joining processes where they meet the members, and with which ranks."""
         ranks = {int(number): int(rank) for number, rank in door["joiners"].items()}
         rest: dict[str, Any] = {"address": str(door["address"])}
-        for size in ("size", "members"):
-            if size in door:
-                rest[size] = int(door[size])
+        for number in ("size", "members", "sets"):
+            if number in door:
+                rest[number] = int(door[number])
+        if "place" in door:
+            rest["place"] = str(door["place"])
         if "numbers" in door:
             rest["numbers"] = [int(number) for number in door["numbers"]]
         for talk in list(self._talks):

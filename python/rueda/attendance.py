@@ -44,6 +44,8 @@ class Attendance:
     received: Shadow | None = None
     # Whether this process has joined a running job and still lacks the others' state.
     is_newcomer: bool = False
+    # How many process sets those that it has joined passed to init(), if they have said so.
+    sets_of_init: int | None = None
 
     def listen(self) -> None:
         """Processes messages that have arrived; reconnects if necessary."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import sys
 
 __all__ = [
     "DuplicateNameError",
@@ -50,6 +51,8 @@ class RuedaError(RuntimeError):
 
     # Whether it would only happen again in another world, so that loops which go on after failures raise it.
     recurs = False
+    # Whether it is known to be of an operation that was begun in a world that has ended: see note_other_world().
+    is_outdated = False
 
     # The extension creates errors without calling the constructor, and sets all of these.
     peer: int | None
@@ -82,6 +85,23 @@ def error_in(error: BaseException) -> RuedaError | None:
         return error
     told = getattr(error, "translated_from", None)
     return told if isinstance(told, RuedaError) else None
+
+
+def note_other_world(error: RuedaError) -> None:
+    """Adds to the error that it tells nothing of the world in which this process is now; once."""
+    if error.is_outdated:
+        return
+    error.is_outdated = True
+    if sys.version_info >= (3, 11):
+        error.add_note(_OTHER_WORLD)
+    else:
+        error.args = (f"{RuntimeError.__str__(error)}; {_OTHER_WORLD}",)
+
+
+_OTHER_WORLD = (
+    "this is not about the world that this rank is in now: the operation belongs to another one, which has ended. "
+    "Handles that are pending when a rank is lost or the world changes are void: drop them (docs/reliability.md)"
+)
 
 
 class InvalidArgumentError(RuedaError, ValueError):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from rueda import _native
+from rueda.errors import PeerLostError, ShutdownError, note_other_world
 from rueda.errors import TimeoutError as RuedaTimeoutError
 
 __all__ = ["Handle", "poll", "synchronize"]
@@ -25,6 +26,9 @@ class Handle(Generic[T]):
     for the GPU. :meth:`result` makes the current stream wait, as well as the stream that was current at submission, so
     that work enqueued on either afterwards sees the result.
 
+    Operations that are pending when a rank is lost, or when the world changes in another way, are void, and so are
+    their handles in the world that follows: drop them.
+
     Example::
 
         >>> handle = rueda.allreduce_async(np.ones(2), name="layer1")
@@ -33,6 +37,8 @@ class Handle(Generic[T]):
         >>> handle.result()
         array([1., 1.])
     """
+
+    _is_void = False  # whether result() has raised because the operation's world has ended
 
     def __init__(
         self,
@@ -45,6 +51,7 @@ class Handle(Generic[T]):
         """``begun``: the list in which ``submit`` stores what it has begun, before anything can interrupt it."""
         self._finish: Callable[[Sequence[_native.Handle]], T] | None = finish
         self._references: object = references
+        self._worlds = _ended_worlds  # before this operation's
         self._follow = follow  # on a GPU: makes streams wait for the results
         self._result: T | None = None
         self._natives: tuple[_native.Handle, ...] | None = None
@@ -111,6 +118,13 @@ class Handle(Generic[T]):
                 for native in natives:
                     native.check()
                 self._result = finish(natives)
+            except (PeerLostError, ShutdownError) as error:
+                if self._worlds != _ended_worlds:
+                    note_other_world(error)
+                    # Whoever waits for it again would do so in any world: a loop that restarts must not go on.
+                    error.recurs = error.recurs or self._is_void
+                    self._is_void = True
+                raise
             finally:
                 self._references = None
             self._finish = None
@@ -172,6 +186,17 @@ def _keep(handle: Handle[T]) -> None:
 def keep_alive(native: _native.Handle, references: object) -> None:
     """Keeps an operation's tensors alive until it has completed, although nobody waits for it any more."""
     Handle(lambda: (native,), lambda _: None, references)
+
+
+# The number of worlds that this process has left.
+_ended_worlds = 0
+
+
+def end_world() -> None:
+    """Called when a world has been left: what is still pending is void."""
+    global _ended_worlds
+    _ended_worlds += 1
+    release_completed()
 
 
 def release_completed(limit: int | None = None) -> int:

@@ -27,7 +27,7 @@ from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
 from rueda.numpy_arrays import Array, NumpyAdapter
 from rueda.operations import Average, ReduceOp
-from rueda.process_sets import ProcessSet, global_process_set, identify
+from rueda.process_sets import ProcessSet, global_process_set, number_of
 from rueda.submission import Collectives, refuse
 
 __all__ = [
@@ -90,7 +90,7 @@ class Leaves:
     ) -> None:
         self.count = _whole(count, "leaves")
         self.process_set = process_set
-        own = _native.rank_in(identify(process_set))
+        own = _native.rank_in(number_of(process_set))
         self._size = process_set.size()  # kept: a world that has lost ranks no longer has it
         if ranks is None:
             self.ranks = tuple(_native.divide_leaves(self.count, self._size))

@@ -22,11 +22,12 @@ from rueda.errors import (
     PeerLostError,
     ShutdownError,
 )
-from rueda.handles import release_completed
+from rueda.handles import end_world
 from rueda.process_sets import (
     ProcessSet,
     add_process_set,
     adopt_process_sets,
+    arrival,
     follow_process_sets,
     forget_process_sets,
 )
@@ -55,6 +56,8 @@ _hooked = False
 _worlds = 0
 # Number of the world that init() formed; others may have followed it since.
 _first = 0
+# How many process sets were passed to that init().
+_sets_of_init = 0
 # Number of the world with which the current block of world() began; 0 outside.
 _block = 0
 # Functions of other modules to call before the world is left.
@@ -101,11 +104,12 @@ def init(
         >>> rueda.is_initialized()
         True
     """
-    global _owner, _worlds, _first
+    global _owner, _worlds, _first, _sets_of_init
     process_sets = [
         each if isinstance(each, ProcessSet) else ProcessSet(each) for each in process_sets
     ]
     is_new = not _native.is_initialized()
+    count = len(process_sets)
     given = {name: str(value) for name, value in options.items()}
     if (rank, size, rendezvous) != (None, None, None):
         if _meet(rank, size, rendezvous, given):
@@ -126,7 +130,8 @@ def init(
         if _native.options()["recovery"] == "on":
             endings.ask()  # now: once a rank is lost, its survivors need the processor
     _worlds += is_new
-    _first = _worlds if is_new else _first
+    if is_new:
+        _first, _sets_of_init = _worlds, count
     _owner = os.getpid()
     _install_hooks()
     try:
@@ -259,7 +264,7 @@ def _join(process_sets: list[ProcessSet], options: dict[str, str]) -> None:
 def _adopt(process_sets: list[ProcessSet]) -> None:
     """Makes a newcomer's process sets those of the others."""
     try:
-        adopt_process_sets(process_sets)
+        adopt_process_sets(process_sets, attendance.attendance().sets_of_init)
     except InvalidArgumentError as error:
         tell_failure(error)  # the others continue without this process
         attendance.leave(done=False)
@@ -283,7 +288,8 @@ def shutdown() -> None:
             end()
     _native.shutdown()
     attendance.leave(done=True)
-    release_completed()
+    arrival.place = ""
+    end_world()
     forget_process_sets()
 
 
@@ -311,7 +317,7 @@ def follow_world(previous_ranks: list[int]) -> None:
     """
     global _worlds
     _worlds += 1
-    release_completed()
+    end_world()
     follow_process_sets(previous_ranks)
 
 
@@ -326,6 +332,11 @@ def first_world_number() -> int:
     Process set numbers have the same meaning in all of these.
     """
     return _first
+
+
+def sets_of_init() -> int:
+    """How many process sets were passed to :func:`init`; newcomers must pass as many."""
+    return _sets_of_init
 
 
 def block_number() -> int:

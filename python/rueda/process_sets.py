@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from rueda import _native
 from rueda.arguments import RANK_BITS, fits, shown
@@ -47,7 +48,7 @@ class ProcessSet:
 
     def rank(self) -> int:
         """This process's rank within the set, or -1 if it is not a member."""
-        return _native.rank_in(identify(self))
+        return _native.rank_in(number_of(self))
 
     def size(self) -> int:
         """Number of members."""
@@ -102,6 +103,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
+    require_arrival()
     process_set.process_set_id = _native.add_process_set(process_set.ranks)
     _added.add(process_set)
     return process_set
@@ -122,7 +124,9 @@ def remove_process_set(process_set: ProcessSet) -> None:
         >>> first.process_set_id is None
         True
     """
-    _native.remove_process_set(identify(process_set))
+    number = identify(process_set)
+    require_arrival()
+    _native.remove_process_set(number)
     process_set.process_set_id = None
     _added.discard(process_set)
 
@@ -136,7 +140,7 @@ def require_process_set(value: object) -> None:
         )
 
 
-def identify(process_set: ProcessSet) -> int:
+def number_of(process_set: ProcessSet) -> int:
     """The set's number; raises :class:`rueda.InvalidArgumentError` if it has not been added, or is no set at all."""
     require_process_set(process_set)
     if process_set.process_set_id is None:
@@ -146,17 +150,57 @@ def identify(process_set: ProcessSet) -> int:
     return process_set.process_set_id
 
 
+def identify(process_set: ProcessSet) -> int:
+    """The set's number, for an operation of its members. Raises as :func:`number_of`, and :func:`require_arrival`."""
+    number = number_of(process_set)
+    if number == 0:
+        require_arrival()
+    return number
+
+
+@dataclass
+class Arrival:
+    """Where this process, a newcomer, is awaited by the ranks that it has joined; empty if nowhere in particular.
+
+    They wait in a collective of the world, and nothing else of the world can be done before this process takes part.
+    """
+
+    place: str = ""
+
+
+arrival = Arrival()
+
+
+def require_arrival() -> None:
+    """Raises :class:`rueda.InvalidArgumentError` on a newcomer that has not come to where the others await it.
+
+    Otherwise all would wait for each other until they give up, and the job would end.
+    """
+    if arrival.place:
+        raise InvalidArgumentError(
+            f"this process has joined a running job, whose ranks wait for it in {arrival.place}: call that first after "
+            "rueda.init(), without any other collective in between. It also brings the others' state, so that "
+            "broadcast_parameters() and the like are not needed"
+        )
+
+
 def takes_part(process_set: ProcessSet) -> bool:
     """Whether this process is a member. It is a member of the global set before init() as well."""
     require_process_set(process_set)
     return process_set.process_set_id == 0 or process_set.included()
 
 
-def adopt_process_sets(process_sets: Iterable[ProcessSet]) -> None:
+def adopt_process_sets(process_sets: Sequence[ProcessSet], count: int | None = None) -> None:
     """Gives the sets that the other ranks passed to init() their numbers here, in a process that has joined them.
 
-    Raises :class:`rueda.InvalidArgumentError` if the others began with different sets.
+    ``count``: how many those were, if known. Raises :class:`rueda.InvalidArgumentError` if the others began with
+    different sets.
     """
+    if count is not None and len(process_sets) != count:
+        raise InvalidArgumentError(
+            f"init(process_sets=...): the ranks of this job began with {count} sets, and this process has "
+            f"{len(process_sets)}"
+        )
     there = _native.process_set_ids()
     for number, process_set in enumerate(process_sets, 1):
         if number not in there:

@@ -96,10 +96,10 @@ def is_loss(error: BaseException) -> bool:
     """
     if not isinstance(error, PeerLostError | ShutdownError) or not can_recover():
         return False
-    # The error may also come from a process set that has ended, or from another world.
-    return isinstance(error, PeerLostError) or _native.is_world_over(
-        0.0 if error.peer is None else _NEWS
-    )
+    # The error may also come from a process set that has ended, or from another world, such as an earlier one. If it
+    # comes from this world, that is broken by now or about to be, since the error may be faster than the news.
+    is_news = isinstance(error, PeerLostError) or error.peer is not None
+    return _native.is_world_over(_NEWS if is_news else 0.0)
 
 
 def recover(timeout: float = 60.0, *, break_whole: bool = False) -> Recovery:

@@ -23,7 +23,12 @@ from rueda.compression import Codec
 from rueda.handles import Handle
 from rueda.numpy_arrays import Array, NumpyAdapter
 from rueda.operations import Average, ReduceOp
-from rueda.process_sets import ProcessSet, global_process_set, require_process_set
+from rueda.process_sets import (
+    ProcessSet,
+    arrival,
+    global_process_set,
+    require_process_set,
+)
 from rueda.submission import Collectives, refuse
 
 __all__ = [
@@ -80,14 +85,18 @@ def allreduce(
         except MemoryError as error:  # every rank is told
             return refuse(name, process_set, unusable(array, error)).result()  # type: ignore[return-value]
         try:
-            if compression is None and _native.allreduce_arrays(
-                array,
-                output,
-                name,
-                op,
-                prescale_factor,
-                postscale_factor,
-                process_set.process_set_id,
+            if (
+                compression is None
+                and not arrival.place
+                and _native.allreduce_arrays(
+                    array,
+                    output,
+                    name,
+                    op,
+                    prescale_factor,
+                    postscale_factor,
+                    process_set.process_set_id,
+                )
             ):
                 return output
         except AttributeError:
@@ -154,8 +163,18 @@ def allreduce_(
     """
     # No helper function in between: this is most of the time of a small call.
     try:
-        if compression is None and _native.allreduce_arrays(
-            array, array, name, op, prescale_factor, postscale_factor, process_set.process_set_id
+        if (
+            compression is None
+            and not arrival.place
+            and _native.allreduce_arrays(
+                array,
+                array,
+                name,
+                op,
+                prescale_factor,
+                postscale_factor,
+                process_set.process_set_id,
+            )
         ):
             return array
     except AttributeError:

@@ -236,6 +236,166 @@ assert rueda.size() == 3
         assert all(how.returncode == 0 for how in job.ended().values()), job.outputs()
 
 
+@pytest.mark.parametrize("door", DOORS)
+def test_a_handle_that_is_kept_from_an_earlier_world_ends_the_job_with_its_error(door: str) -> None:
+    program = """
+kept = []
+
+def act(state):
+    if state.step == 1 and not kept:
+        if number == 1:
+            die()
+        kept.append(rueda.allreduce_async(torch.ones(1), name="kept"))
+    rueda.allreduce(torch.ones(1), "work")
+    if state.step == 2:
+        kept[0].result()
+
+loop(4, act, model=torch.nn.Linear(1, 1))
+"""
+    with ElasticJob(LOOPS + program, 3, DOOR=door) as job:
+        ended = job.ended()
+        for number in (0, 2):
+            assert ended[number].returncode == 1, job.outputs()
+            assert "allreduce of 'kept' cannot complete: rank 1" in ended[number].output, (
+                job.outputs()
+            )
+            assert "belongs to another one, which has ended" in ended[number].output, job.outputs()
+            assert "the world is whole" not in ended[number].output, job.outputs()
+
+
+@pytest.mark.parametrize("door", ["run", "hvd"])
+def test_a_handle_that_is_dropped_after_its_error_costs_one_more_start(door: str) -> None:
+    program = """
+kept = []
+
+def act(state):
+    if state.step == 1 and number == 1:
+        die()
+    if state.step == 1 and not kept:
+        kept.append(rueda.allreduce_async(torch.ones(1), name="kept"))
+    rueda.allreduce(torch.ones(1), "work")
+    if state.step == 2 and kept:
+        kept.pop().result()
+
+loop(4, act, lambda: starts.append(1), model=torch.nn.Linear(1, 1))
+assert not kept and 3 <= len(starts) <= 4, starts
+"""
+    outputs_of("starts = []\n" + program, 3, door, lost=(1,))
+
+
+# What a newcomer does before the loop. Each would make all ranks wait for each other.
+TOO_EARLY = """
+model = torch.nn.Linear(2, 1)
+operations = [
+    lambda: rueda.allreduce([1.0], "early"),
+    lambda: rueda.allreduce(np.ones(1), "early"),
+    lambda: rueda.allreduce_(np.ones(1), "early"),
+    lambda: rueda.allreduce_async(np.ones(1), "early"),
+    lambda: rueda.broadcast(np.ones(1), 0, "early"),
+    lambda: rueda.allgather_object(1, "early"),
+    lambda: rueda.barrier(),
+    lambda: rueda.torch.allreduce(torch.ones(1)),
+    lambda: rueda.torch.allreduce_(torch.ones(1)),
+    lambda: rueda.torch.broadcast_parameters(model.state_dict()),
+    lambda: rueda.torch.PersistentAllreduce(torch.ones(1)),
+    lambda: rueda.add_process_set([0]),
+]
+"""
+
+
+@pytest.mark.parametrize("door", ["steps", "run"])
+def test_a_newcomers_collective_before_the_loop_is_refused_and_the_others_go_on(door: str) -> None:
+    program = (
+        "import numpy as np\n"
+        + TOO_EARLY
+        + """
+if "RUEDA_JOINER" in os.environ:
+    if os.environ["RUEDA_JOINER"] == "2":
+        operations[0]()
+    for operation in operations:
+        try:
+            operation()
+        except rueda.InvalidArgumentError as error:
+            assert "joined a running job, whose ranks wait for it in" in str(error), error
+        else:
+            raise SystemExit("was begun")
+    assert rueda.global_process_set.rank() == rueda.rank()
+
+def act(state):
+    rueda.allreduce(torch.ones(1), "work")
+    if rueda.size() < 3:
+        time.sleep(0.005)
+    if state.step == 1 and rueda.size() < 3:
+        state.step -= 1  # it goes on once the newcomer is there; with steps(), it has 2,000 for that
+
+loop(2000 if door == "steps" else 3, act, model=model)
+assert rueda.size() == 3
+"""
+    )
+    with ElasticJob(
+        LOOPS + program, 2, DOOR=door, RUEDA_STALL_WARNING="3", RUEDA_STALL_ERROR="6"
+    ) as job:
+        early = job.start_joiner()
+        assert job.processes[early][0].wait(60) == 1, job.outputs()
+        assert "InvalidArgumentError: this process has joined" in job.outputs()
+        fitting = job.start_joiner()
+        ended = job.ended()
+        for number in (0, 1, fitting):
+            assert ended[number].returncode == 0, job.outputs()
+
+
+def test_a_persistent_operation_of_an_earlier_world_says_so() -> None:
+    """After a newcomer has come, and after a loss, whether a run of it is under way or not."""
+    program = """
+def made(name):
+    tensor = torch.ones(1)
+    return rueda.torch.PersistentAllreduce(tensor, op=rueda.Sum, name=name)
+
+def outdated(call, name):
+    try:
+        call()
+    except rueda.InvalidArgumentError as error:
+        assert str(error) == f"the persistent allreduce '{name}' belongs to an earlier world: create it again", error
+    else:
+        raise SystemExit("was done")
+
+is_new = "RUEDA_JOINER" in os.environ
+if not is_new:
+    joined = made("joined")
+    joined.start()
+    joined.wait()
+    while rueda.elastic.update() is None:
+        time.sleep(0.01)
+    outdated(joined.start, "joined")
+idle, started = made("idle"), made("started")
+rueda.barrier()
+if number == 1:
+    time.sleep(0.3)  # until the others have left the barrier
+    die()
+try:
+    started.start()
+    started.wait()
+    raise SystemExit("was done")
+except rueda.PeerLostError:
+    rueda.recover()
+outdated(idle.start, "idle")
+for call in (started.start, started.wait, started.done):
+    try:
+        call()
+    except rueda.InvalidArgumentError as error:
+        assert "belongs to an earlier world: create it again" in str(error), error
+again = made("idle")
+again.start()
+again.wait()
+assert again.output.item() == 2
+"""
+    with ElasticJob(LOOPS + program, 2, DOOR="") as job:
+        job.start_joiner()
+        ended = job.ended()
+        for number in (0, 2):
+            assert ended[number].returncode == 0, job.outputs()
+
+
 def test_a_value_that_cannot_be_copied_is_named() -> None:
     program = """
 import threading

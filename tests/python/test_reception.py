@@ -359,8 +359,9 @@ rueda.shutdown()
     [
         ("options = {'fusion_threshold': 4096}", "could not let this process join"),
         ("sets.reverse()", "began with another set"),
+        ("sets.pop()", "began with 2 sets, and this process has 1"),
     ],
-    ids=["options", "sets"],
+    ids=["options", "sets", "fewer sets"],
 )
 def test_newcomers_of_a_reception_have_the_options_and_sets_of_the_others(
     tmp_path: Path, strange: str, told: str

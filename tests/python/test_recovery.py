@@ -354,6 +354,30 @@ for _ in range(3):
     )
 
 
+def test_an_error_is_a_loss_if_this_world_is_broken_or_will_be_at_once() -> None:
+    # An error may be faster than the news, and may also come from a world that has ended.
+    lose(
+        """
+from rueda.recovery import is_loss
+
+rueda.init()
+error, outdated = rueda.PeerLostError("rank 2 is gone", 2), rueda.PeerLostError("rank 7 is gone", 7)
+outdated.is_outdated = True
+assert not is_loss(error) and not is_loss(outdated)
+whole(3)
+if rueda.rank() == 2:
+    time.sleep(1)
+    die()
+assert is_loss(error if rueda.rank() == 0 else outdated)
+assert is_loss(error) and is_loss(outdated)
+rueda.recover()
+whole(2)
+""",
+        3,
+        {2},
+    )
+
+
 @pytest.mark.parametrize("noticed", ["a collective", "a message"])
 def test_a_rank_that_has_left_in_good_order_is_recovered_from(noticed: str) -> None:
     check(

@@ -372,13 +372,23 @@ def test_newcomers_are_no_members_and_number_alike(transport: str) -> None:
         assert "ended well" in ended[number].output, job.outputs()
 
 
-def test_a_newcomer_that_begins_with_other_sets_is_told() -> None:
-    other = JOINING.replace("rueda.ProcessSet([0, 1])", "rueda.ProcessSet([0, 2])")
+@pytest.mark.parametrize(
+    ("others", "why"),
+    [
+        ("[other, last]", "began with another set instead of"),
+        ("[pair]", "began with 2 sets, and this process has 1"),
+        ("[pair, last, other]", "began with 2 sets, and this process has 3"),
+    ],
+    ids=["other", "fewer", "more"],
+)
+def test_a_newcomer_that_begins_with_other_sets_is_told(others: str, why: str) -> None:
+    other = JOINING.replace("[pair, last])\nis_new", f"{others})\nis_new")
+    other = other.replace("pair, last =", "other = rueda.ProcessSet([0, 2])\npair, last =")
     with ElasticJob(JOINING, 3) as job:
         job.await_world(1, 2)
         stranger = job.start_joiner(other)
         assert job.processes[stranger][0].wait(60) == 1, job.outputs()
-        assert "began with another set instead of" in job.outputs()
+        assert why in job.outputs()
         job.start_joiner()
         job.start_joiner()
         ended = job.ended()

@@ -16,7 +16,7 @@ from rueda.attendance import Attendance, attendance, leave, tell_formed
 from rueda.door import meeting_place
 from rueda.elastic.joining import enter
 from rueda.errors import InitializationError, InvalidArgumentError, RuedaError, ShutdownError
-from rueda.lifecycle import follow_world, tell_failure
+from rueda.lifecycle import follow_world, sets_of_init, tell_failure
 from rueda.objects import allgather_object, broadcast_object
 from rueda.operations import Max
 from rueda.recovery import on_recovery
@@ -151,8 +151,11 @@ def _know_members() -> None:
         here.members = list(allgather_object(here.number, "elastic.members"))
 
 
-def change(only: list[int] | None = None) -> Change | None:
-    """The rest of update(), once a change is wanted. ``only``: admit only these joiners; by default all."""
+def change(only: list[int] | None = None, place: str = "") -> Change | None:
+    """The rest of update(), once a change is wanted. ``only``: admit only these joiners; by default all.
+
+    ``place``: the call in which all wait for newcomers next, if nothing else can follow; these are told.
+    """
     here = attendance()
     _know_members()
     joiners, leaving, is_heard = _known_to_any(here)
@@ -165,7 +168,7 @@ def change(only: list[int] | None = None) -> Change | None:
     if not staying or (not joiners and len(staying) == len(here.members)):
         return None
     if _native.rank() in staying:
-        return _enter_another(here, staying, joiners, speaker)
+        return _enter_another(here, staying, joiners, speaker, place)
     if _are_left_by(staying):
         _native.shutdown()
         sys.exit(0)
@@ -196,7 +199,11 @@ def part_with(misfits: Mapping[int, str]) -> None:
 
 
 def _enter_another(
-    here: Attendance, staying: list[int], joiners: list[int], speaker: int | None
+    here: Attendance,
+    staying: list[int],
+    joiners: list[int],
+    speaker: int | None,
+    place: str = "",
 ) -> Change | None:
     """Forms a world of the ranks ``staying``, including this one, and of ``joiners``, whom rank ``speaker`` informs."""
     first = staying[0]
@@ -208,7 +215,8 @@ def _enter_another(
     address = broadcast_object(address, first, "elastic.door")
     if own == speaker and here.session is not None:
         ranks = {str(number): len(staying) + i for i, number in enumerate(joiners)}
-        here.session.send(door={"address": address, "joiners": ranks, "numbers": numbers})
+        door = {"address": address, "joiners": ranks, "numbers": numbers}
+        here.session.send(door={**door, "place": place, "sets": sets_of_init()})
     left = [rank for rank in range(len(here.members)) if rank not in staying]
     try:
         epoch, previous = enter(

@@ -15,6 +15,7 @@ from rueda.door import listen
 from rueda.elastic.still_waiting import still_waiting
 from rueda.errors import InitializationError, RuedaError
 from rueda.launcher_session import Session
+from rueda.process_sets import arrival
 from rueda.whereabouts import start_telling
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ def _wait(here: Attendance, options: Mapping[str, str], offers: _Offers) -> None
             follower = offers.follower
             here.received = None if follower is None else follower.finish(_FINISHING)
             here.is_newcomer = not entrance.is_first
+            here.sets_of_init = entrance.sets_of_init
+            arrival.place = entrance.place
             return
         if offers.over:
             kind = JobHasEnded if offers.over.get("done") is True else InitializationError
@@ -131,12 +134,19 @@ def _come_again(here: Attendance, offers: _Offers) -> None:
 
 @dataclass(frozen=True)
 class _Entrance:
-    """``address``: empty if this process must open it. ``is_first``: whether nobody is in that world yet."""
+    """Where a process enters a world.
+
+    ``address``: empty if this process must open it. ``is_first``: whether nobody is in that world yet. Otherwise
+    ``place``: what its ranks then wait in, if only one call can follow; ``sets_of_init``: how many process sets they
+    passed to init().
+    """
 
     address: str
     rank: int
     numbers: list[int]
     is_first: bool
+    place: str = ""
+    sets_of_init: int | None = None
 
 
 class _Offers:
@@ -176,9 +186,14 @@ class _Offers:
             door = message.get("enter")
             if isinstance(door, dict):
                 numbers = [int(each) for each in door["numbers"]]
-                is_first = door.get("members") == 0
+                sets = door.get("sets")
                 self._entrance = _Entrance(
-                    str(door["address"]), int(door["rank"]), numbers, is_first
+                    str(door["address"]),
+                    int(door["rank"]),
+                    numbers,
+                    door.get("members") == 0,
+                    str(door.get("place", "")),
+                    None if sets is None else int(sets),
                 )
                 self._is_recalled = False
             door = message.get("begin")
@@ -268,5 +283,6 @@ def enter(
 def came_late() -> bool:
     """Whether this process has joined a running job; true once, for the caller that gives it the others' state."""
     here = attendance()
+    arrival.place = ""
     is_newcomer, here.is_newcomer = here.is_newcomer, False
     return is_newcomer

@@ -13,6 +13,9 @@ from rueda.recovery import can_recover, recover
 
 __all__ = ["run"]
 
+# Where newcomers must meet the others before anything else.
+_PLACE = "a function with @rueda.elastic.run"
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -27,12 +30,15 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
     leave end with ``SystemExit(0)``; then, too, the function starts again, from what was just committed.
     :func:`rueda.elastic.steps` is a loop that does not go back.
 
-    Collective over the world; a newcomer must call it after its :func:`rueda.init` without any collective in between.
+    Collective over the world; a newcomer must call it after its :func:`rueda.init` without any collective in between,
+    which would raise :class:`rueda.InvalidArgumentError` there.
 
     Raises, in addition to what the function raises: :class:`rueda.PeerLostError` if this rank must stop or the job was
     started without recovery, see :func:`rueda.recover`; errors that would only come back, such as
     :class:`rueda.MismatchError`, :class:`rueda.torch.DivergenceError` or a
-    :class:`rueda.checkpoint.CheckpointError` because of a full disk; and what :meth:`rueda.elastic.State.sync` raises.
+    :class:`rueda.checkpoint.CheckpointError` because of a full disk; the error of a handle that is kept from a
+    world that has ended, if the function keeps waiting for it when it is started again; and what
+    :meth:`rueda.elastic.State.sync` raises.
 
     Example::
 
@@ -67,7 +73,7 @@ def _reset() -> None:
 def _update() -> list[int] | None:
     """Who has joined; an empty list also if the change failed but the world is intact."""
     try:
-        changed = change()
+        changed = change(None, _PLACE)
     except (PeerLostError, ShutdownError) as error:
         _check(error)
         return None  # reset() makes the others continue

@@ -20,6 +20,7 @@ from rueda.errors import (
     RuedaError,
     ShutdownError,
     error_in,
+    note_other_world,
 )
 from rueda.exchanges import barrier
 from rueda.objects import allgather_object
@@ -31,6 +32,9 @@ _log = logging.getLogger("rueda")
 
 # Smaller state arrives before a link for it could be opened.
 BACKGROUND_BYTES = 16 << 20
+
+# Where newcomers must meet the others before anything else.
+PLACE = "rueda.elastic.steps()"
 
 # The number of completed steps of a rank that does not have the shared state yet.
 _NOTHING = -1
@@ -71,6 +75,8 @@ class Step:
         told = None if error is None else error_in(error)
         if told is not None and is_loss(told):
             self.lost = told
+        elif isinstance(told, PeerLostError) and can_recover():
+            note_other_world(told)
         return self.lost is not None
 
     def check(self) -> None:
@@ -101,13 +107,16 @@ def steps(
     others continue in a new world. Ranks that had not finished the step repeat it, unless one of them had taken the
     optimizer's step: then all get its state. Nothing else is rolled back: choose the step's data by its number, and
     call optimizer.step() after everything else that ranks do together. If all ranks were interrupted after it, what
-    follows it in that step has not happened, and a warning says so. After the last step the ranks wait for each
-    other, so that a rank lost in it is noticed before what follows; what they do together after the loop needs its own
-    :func:`rueda.recover`. Between steps, processes that wait to join (``rueda run --max-np``) are admitted, and get the
-    state and the step's number. With ``DistributedOptimizer(reproducible=True)``, only the lost ranks' leaves of a
-    repeated step are computed again, and the parameters end with the bits of an undisturbed run.
+    follows it in that step has not happened, and a warning says so. After the last step the ranks wait for each other,
+    so that a rank lost in it is noticed before what follows; what they do together after the loop needs its own
+    :func:`rueda.recover`. Handles that are pending when the world changes, and persistent operations, belong to the
+    world that has ended: drop them, since waiting for one later ends the loop with its error. Between steps, processes
+    that wait to join (``rueda run --max-np``) are admitted, and get the state and the step's number. With
+    ``DistributedOptimizer(reproducible=True)``, only the lost ranks' leaves of a repeated step are computed again, and
+    the parameters end with the bits of an undisturbed run.
 
-    Collective over the world; a newcomer must call it after its :func:`rueda.init` without any collective in between.
+    Collective over the world; a newcomer must call it after its :func:`rueda.init` without any collective in between,
+    which would raise :class:`rueda.InvalidArgumentError` there.
 
     Raises :class:`rueda.PeerLostError` if this rank must stop, see :func:`rueda.recover`;
     :class:`rueda.InvalidArgumentError` if the ranks' states do not match: at the start of the job on every rank, later
@@ -211,7 +220,7 @@ class _Course:
             only = guidance.end()
         elif not waiting or guidance.begin():
             return
-        if change(only) is not None:
+        if change(only, PLACE) is not None:
             self._state.take_world()
             self._share(has_state=True)
         guidance.abort()

@@ -18,7 +18,7 @@ from rueda.adapter import Refusal
 from rueda.errors import InvalidArgumentError, MismatchError, RuedaError, UnsupportedError
 from rueda.jax.in_place import Kind, Spec, in_place_p, register_lowering
 from rueda.operations import ReduceOp
-from rueda.process_sets import ProcessSet, global_process_set, identify
+from rueda.process_sets import ProcessSet, global_process_set, number_of
 from rueda.submission import part_name, refuse
 
 __all__ = ["collective_p", "refused", "run"]
@@ -169,7 +169,7 @@ def _one_now(spec: Spec, array: Any, name: str | None, process_set: ProcessSet) 
 
 
 def _set_of(spec: Spec) -> ProcessSet:
-    if spec.process_set == identify(global_process_set):
+    if spec.process_set == number_of(global_process_set):
         return global_process_set
     process_set = ProcessSet(_native.ranks_of(spec.process_set))
     process_set.process_set_id = spec.process_set

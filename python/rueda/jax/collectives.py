@@ -19,7 +19,7 @@ from rueda.operations import Average, ReduceOp, Sum
 from rueda.process_sets import (
     ProcessSet,
     global_process_set,
-    identify,
+    number_of,
     require_process_set,
 )
 
@@ -154,7 +154,7 @@ def _on_tree(
     if name is None and is_traced:
         text = f"jax.{kind}.{next(_numbers)}"
     paths = "".join(jax.tree_util.keystr(path).replace("\n", " ") + "\n" for path, _ in found)
-    spec = Spec(kind, text, paths, int(number), root, identify(process_set), size)
+    spec = Spec(kind, text, paths, int(number), root, number_of(process_set), size)
     try:
         tensors = [jnp.asarray(leaf) for _, leaf in found]
     except (TypeError, ValueError) as error:

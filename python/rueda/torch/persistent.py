@@ -7,7 +7,8 @@ import torch
 from rueda import _native
 from rueda.adapter import Refusal, View
 from rueda.arguments import factor_of, reduction_of, text_of
-from rueda.errors import InvalidArgumentError
+from rueda.errors import InvalidArgumentError, RuedaError
+from rueda.lifecycle import world_number
 from rueda.operations import Average, ReduceOp
 from rueda.process_sets import ProcessSet, global_process_set, identify
 from rueda.submission import refuse
@@ -39,6 +40,8 @@ class PersistentAllreduce:
     Between :meth:`start` and :meth:`wait` the tensors must not be accessed, except by work that is enqueued on the
     GPU's stream after the start, which sees the result. A run must be waited for before the next one. All ranks must
     start the operations of a process set in the same order.
+
+    When a rank is lost, or the world changes in another way, it belongs to an earlier world: create it again.
 
     Dropping one waits until no rank uses its tensors any more. Graphs that contain it must be gone by then, and a run
     that has not been waited for has no result.
@@ -93,7 +96,11 @@ class PersistentAllreduce:
         except Refusal as refusal:
             refuse(name, process_set, refusal).result()
             raise AssertionError("a refusal is an error") from refusal
-        # First, so that it is destroyed first: that waits for all users of the tensors.
+        self._called = (
+            "a persistent allreduce" if name is None else f"the persistent allreduce {name!r}"
+        )
+        self._world = world_number()
+        # Before its tensors, so that it is destroyed first: that waits for all users of the tensors.
         self._operation = _native.PersistentAllreduce(*arguments)
         self._tensors = (tensor, output)
         self._views = (source, target)  # keep the memory alive
@@ -126,10 +133,11 @@ class PersistentAllreduce:
         Does not wait for the result, but on a GPU until NCCL has enqueued the run; before the first run it connects all
         ranks. A signal handler that raises meanwhile ends the call; :meth:`wait` then does the rest.
 
-        Raises :class:`rueda.InvalidArgumentError` if the last run has not been waited for, or the tensor was given
-        other memory; :class:`rueda.UnsupportedError` if the current stream is being captured into a CUDA graph and
-        runs go through host memory (``RUEDA_GPU_BACKEND`` is ``staged``, ranks share a GPU, or there is no NCCL);
-        :class:`rueda.PeerLostError` and :class:`rueda.ShutdownError` once the world has broken or ended.
+        Raises :class:`rueda.InvalidArgumentError` if the last run has not been waited for, the tensor was given other
+        memory, or the operation belongs to an earlier world; :class:`rueda.UnsupportedError` if the current stream is
+        being captured into a CUDA graph and runs go through host memory (``RUEDA_GPU_BACKEND`` is ``staged``, ranks
+        share a GPU, or there is no NCCL); :class:`rueda.PeerLostError` and :class:`rueda.ShutdownError` once the world
+        has broken or ended.
 
         Example::
 
@@ -147,7 +155,17 @@ class PersistentAllreduce:
             torch.autograd.graph.increment_version(self._written)
         device = self._device
         stream = 0 if device is None else torch.cuda.current_stream(device).cuda_stream
-        self._operation.start(stream)
+        try:
+            self._operation.start(stream)
+        except RuedaError:
+            self._require_its_world()
+            raise
+
+    def _require_its_world(self) -> None:
+        if self._world != world_number():
+            raise InvalidArgumentError(
+                f"{self._called} belongs to an earlier world: create it again"
+            )
 
     def _raise_change(self) -> None:
         for tensor, view in zip(self._tensors, self._views, strict=True):
@@ -169,13 +187,17 @@ class PersistentAllreduce:
             >>> while not operation.done():
             ...     pass
         """
-        return self._operation.done()
+        try:
+            return self._operation.done()
+        except RuedaError:
+            self._require_its_world()
+            raise
 
     def wait(self) -> None:
         """Blocks until the result is ready; on a GPU, until all is enqueued, and the start's stream sees the result.
 
         Raises :class:`rueda.PeerLostError`, :class:`rueda.TimeoutError` with the ranks that have not started the run,
-        and :class:`rueda.ShutdownError`.
+        :class:`rueda.ShutdownError`, and :class:`rueda.InvalidArgumentError` for a run of an earlier world.
 
         Example::
 
@@ -183,7 +205,11 @@ class PersistentAllreduce:
             >>> operation.start()
             >>> operation.wait()
         """
-        self._operation.wait()
+        try:
+            self._operation.wait()
+        except RuedaError:
+            self._require_its_world()
+            raise
 
 
 def _views(tensor: torch.Tensor, output: torch.Tensor | None) -> tuple[View, View]:

@@ -11,7 +11,7 @@ import torch
 from rueda import _native, dtypes
 from rueda.adapter import Refusal, View, Views, unusable
 from rueda.operations import ReduceOp
-from rueda.process_sets import ProcessSet, require_process_set
+from rueda.process_sets import ProcessSet, arrival, require_process_set
 from rueda.torch.device_choice import look_at_choice
 
 __all__ = [
@@ -154,7 +154,7 @@ def reduce_now(
     Returns False, without having done anything, if this is not a common case.
     """
     code = usual_code_of(source)
-    if code is None:
+    if code is None or arrival.place:
         return False
     try:
         shape, pointer = source.shape, source.data_ptr()

@@ -193,6 +193,7 @@ class Served(Strategy):
         Raises :class:`rueda.PeerLostError` or :class:`rueda.ShutdownError` if the world cannot be recovered.
         """
         while True:
+            world = world_number()
             try:
                 if not self._is_of_this_world():
                     self._go_on()
@@ -200,10 +201,11 @@ class Served(Strategy):
                 return
             except (PeerLostError, ShutdownError) as error:
                 of_world = self.replica.process_set is global_process_set
+                if world != world_number() and of_world:
+                    continue  # the application has called recover() meanwhile
                 if not (of_world and is_loss(error)):
                     raise
-                if self._world_of_new == world_number():
-                    recover()
+                recover()
 
     def _go_on(self) -> None:
         """Continues in the new world with what the remaining ranks hold of the centre."""
