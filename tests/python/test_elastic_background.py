@@ -103,6 +103,37 @@ def test_a_newcomer_follows_the_others_to_the_bit(optimizer: str) -> None:
     assert f"ended {steps} {bits}" in alone[0].output
 
 
+# Weights in channels_last and transposed, and an optimizer that passes through memory without a look at strides.
+LAYOUTS = """
+model = torch.nn.Sequential(
+    *model[:2], torch.nn.Linear(20, 48), torch.nn.Unflatten(1, (3, 4, 4)), torch.nn.Conv2d(3, 8, 3),
+    torch.nn.Flatten(), torch.nn.Linear(32, 3),
+).to(memory_format=torch.channels_last)
+model[2].weight = torch.nn.Parameter(torch.randn(20, 48).t())
+base, options = kind, dict(momentum=0.9) if kind is torch.optim.SGD else {}
+kind = lambda parameters, lr: base(parameters, lr=lr, fused=True, **options)
+"""
+
+
+@pytest.mark.parametrize("optimizer", ["Adam", "SGD"])
+@pytest.mark.parametrize("background", [True, False])
+def test_a_newcomer_lays_out_state_like_the_others(optimizer: str, background: bool) -> None:
+    text = program(LAYOUTS)
+    if not background:
+        text = text.replace("background_bytes=1", "background_bytes=1 << 40")
+    settings = {"REPRODUCIBLE": "1", "OPTIMIZER": optimizer}
+    with ElasticJob(text, 2, LAST="2", **settings) as job:
+        newcomer = job.start_joiner()
+        steps, bits = ends_of(job)
+        assert (late_bytes(job, newcomer) == STATISTICS) == background, job.outputs()
+    alone = check(text, 1, extra={**settings, "STEPS": str(steps)})
+    assert f"ended {steps} {bits}" in alone[0].output
+    with ElasticJob(program(LAYOUTS), 2, LAST="2", OPTIMIZER=optimizer) as job:
+        newcomer = job.start_joiner()
+        ends_of(job)
+        assert late_bytes(job, newcomer) == STATISTICS, job.outputs()
+
+
 def test_what_the_optimizer_has_not_done_comes_in_the_end() -> None:
     clamped = "with torch.no_grad(): model[0].weight.clamp_(-0.05, 0.05)"
     with ElasticJob(program(after=clamped), 3, LAST="3", RUEDA_TRANSPORT="tcp") as job:

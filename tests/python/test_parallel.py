@@ -127,6 +127,7 @@ def test_reductions_with_extreme_options(worlds: Worlds, run: Run, check: str) -
         for script in (
             "buckets",
             "large_gradients",
+            "layouts",
             "optimizer",
             "optimizer_use",
             "overlap",

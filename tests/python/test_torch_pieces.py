@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from rueda.torch.compression import Compression  # noqa: E402
+from rueda.torch.layouts import laid_out, strides_of  # noqa: E402
 from rueda.torch.state import _outline, allocated, filled  # noqa: E402
 from rueda.torch.tensors import TorchAdapter  # noqa: E402
 
@@ -49,6 +52,18 @@ def test_states_are_taken_apart_and_put_together(state: object) -> None:
     assert same(filled(outline, tensors), state)
     received = allocated(outline, None)
     assert [(t.shape, t.dtype) for t in received] == [(t.shape, t.dtype) for t in tensors]
+
+
+@given(st.permutations(range(4)), st.lists(st.integers(1, 3), min_size=4, max_size=4))
+def test_received_tensors_have_the_strides_of_a_copy(order: list[int], shape: list[int]) -> None:
+    whole = torch.arange(math.prod(shape)).view(shape).permute(order)
+    for sent in (whole, whole[:, ::2], whole[..., :1]):
+        (received,) = allocated(_outline(sent, []), None)
+        assert received.stride() == sent.clone().stride() == strides_of(sent)
+        put = laid_out(sent.contiguous(), strides_of(sent))
+        assert put.stride() == received.stride()
+        assert torch.equal(put, sent)
+    assert strides_of(torch.ones(2).to_sparse()) is None
 
 
 @given(st.lists(st.floats(-100, 100, width=16), max_size=5))

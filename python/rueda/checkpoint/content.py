@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from rueda.checkpoint.own_states import divided
 from rueda.checkpoint.strategies import require_alike
 from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.pickling import dumps
+from rueda.torch.layouts import Strides, strides_of, strides_of_parameters
 
 __all__ = [
     "PARTS",
@@ -32,11 +33,11 @@ __all__ = [
     "difference",
     "is_of_value",
     "kind_of",
-    "names_in",
     "own_key",
     "pickled",
     "put_together",
     "require_loadable",
+    "slots_in",
 ]
 
 # Prefix of Rueda's own entries in a checkpoint, next to those of the application's parts.
@@ -57,17 +58,26 @@ def is_of_value(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Slot:
-    """Stands for a tensor, which is a separate entry."""
+    """Stands for a tensor, which is a separate entry, with its elements in row-major order.
+
+    ``strides``: where it was saved; ``None`` in checkpoints of earlier versions.
+    """
 
     name: str
+    strides: Strides | None = None
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What must match where a state is loaded. ``shapes``: of an optimizer's parameters, in each group."""
+    """What must match where a state is loaded. ``shapes``: of an optimizer's parameters, in each group.
+
+    ``strides``: of these parameters where the state was saved, which need not match; ``None`` in checkpoints of earlier
+    versions.
+    """
 
     name: str
     shapes: list[list[tuple[int, ...]]] | None = None
+    strides: list[Strides | None] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass
@@ -193,7 +203,7 @@ def _taken_apart(value: Any, names: Mapping[int, str]) -> Any:
     """``value`` with a slot for each tensor that has a name; others, such as tensors in tuples, stay."""
     if isinstance(value, torch.Tensor):
         name = names.get(id(value))
-        return value.detach().cpu().clone() if name is None else Slot(name)
+        return value.detach().cpu().clone() if name is None else Slot(name, strides_of(value))
     if type(value) in (dict, OrderedDict):
         made = type(value)((key, _taken_apart(item, names)) for key, item in value.items())
         if hasattr(value, "_metadata"):  # a module's: the versions of its layers
@@ -218,16 +228,16 @@ def put_together(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     return value
 
 
-def names_in(value: Any) -> Iterator[str]:
-    """Names of the tensors that belong into slots."""
+def slots_in(value: Any) -> Iterator[Slot]:
+    """The slots for tensors."""
     if isinstance(value, Slot):
-        yield value.name
+        yield value
     elif type(value) in (dict, OrderedDict):
         for item in value.values():
-            yield from names_in(item)
+            yield from slots_in(item)
     elif type(value) in (list, tuple):
         for item in value:
-            yield from names_in(item)
+            yield from slots_in(item)
 
 
 def pickled(what: str, value: object) -> bytes:
@@ -252,7 +262,7 @@ def kind_of(name: str, part: Any) -> Kind:
                     f"{name}: {where} has no shape yet: pass a batch through the lazy module first"
                 )
         shapes = [[tuple(each.shape) for each in group["params"]] for group in part.param_groups]
-        return Kind(type(part).__name__, shapes)
+        return Kind(type(part).__name__, shapes, strides_of_parameters(part))
     if isinstance(part, torch.nn.Module):
         return Kind("Module")  # of any class: its tensors' names and shapes count
     return Kind(type(part).__name__)

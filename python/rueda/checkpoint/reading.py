@@ -18,14 +18,15 @@ from rueda.checkpoint.content import (
     Kind,
     difference,
     is_of_value,
-    names_in,
     own_key,
     put_together,
+    slots_in,
 )
 from rueda.checkpoint.files import Manifest, read_manifest, verify
 from rueda.checkpoint.own_states import completed, of_other_ranks
 from rueda.checkpoint.problems import CheckpointError
 from rueda.checkpoint.snapshot import PICKLED, STATES
+from rueda.torch.layouts import Strides, fitted, laid_out
 
 __all__ = ["Reading"]
 
@@ -79,16 +80,20 @@ class Reading:
             for rank, key in enumerate(own_keys)
         ]
         states = {name: saved[name][1] for name in parts}
-        names = {each for state in states.values() for each in names_in(state)}
+        strides = {each.name: each.strides for state in states.values() for each in slots_in(state)}
         of_values = {
             name
             for name, each in self._metadata.state_dict_metadata.items()
             if isinstance(each, TensorStorageMetadata) and is_of_value(name)
         }
-        tensors = self._tensors(names | of_values)
+        tensors = self._tensors(dict.fromkeys(of_values) | strides)
         self._of_values = {name: tensors[name] for name in of_values}
         for name, state in states.items():
-            self.states[name] = completed(put_together(state, tensors), self._own_of(name))
+            whole = completed(put_together(state, tensors), self._own_of(name))
+            part = parts[name]
+            if isinstance(part, torch.optim.Optimizer):
+                whole = fitted(whole, part, saved[name][0].strides)
+            self.states[name] = whole
 
     def extra(self) -> Any:
         """Unpickles it."""
@@ -96,15 +101,15 @@ class Reading:
 
     def each_rank(self) -> list[Any]:
         """Unpickles it."""
-        return [
-            put_together(
-                self._unpickled(f"each_rank of rank {rank}", own[PICKLED])
-                if PICKLED in own
-                else own[VALUE],  # of an earlier version
-                self._of_values,
-            )
+        values = [
+            self._unpickled(f"each_rank of rank {rank}", own[PICKLED])
+            if PICKLED in own
+            else own[VALUE]  # of an earlier version
             for rank, own in enumerate(self._own)
         ]
+        for slot in slots_in(values):  # their strides are not known before
+            self._of_values[slot.name] = laid_out(self._of_values[slot.name], slot.strides)
+        return [put_together(value, self._of_values) for value in values]
 
     def _own_of(self, name: str) -> dict[str, Any]:
         """What a part gets besides what all ranks share: what this rank has saved, if there are as many ranks."""
@@ -115,7 +120,8 @@ class Reading:
         return of_other_ranks(map(self._with_tensors, every))
 
     def _with_tensors(self, state: dict[str, Any]) -> dict[str, Any]:
-        together: dict[str, Any] = put_together(state, self._tensors(set(names_in(state))))
+        strides = {each.name: each.strides for each in slots_in(state)}
+        together: dict[str, Any] = put_together(state, self._tensors(strides))
         return together
 
     def _unpickled(self, what: str, content: bytes) -> Any:
@@ -147,12 +153,17 @@ class Reading:
             if found is not None:
                 self.differences.append(found)
 
-    def _tensors(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+    def _tensors(self, strides: Mapping[str, Strides | None]) -> dict[str, torch.Tensor]:
+        """Reads the tensors of these names into memory with these strides; ``None``: contiguous."""
         flat: dict[str, Any] = {}
-        for name in names:
+        for name, wanted in strides.items():
             known = self._metadata.state_dict_metadata.get(name)
             if isinstance(known, TensorStorageMetadata):
-                flat[name] = torch.empty(known.size, dtype=known.properties.dtype, device="cpu")
+                size, dtype = known.size, known.properties.dtype
+                if wanted is None:
+                    flat[name] = torch.empty(size, dtype=dtype, device="cpu")
+                else:
+                    flat[name] = torch.empty_strided(size, wanted, dtype=dtype, device="cpu")
             else:
                 self._raise_missing(name)
         return self._read(flat) if flat else {}

@@ -9,7 +9,7 @@ import torch
 
 from rueda.objects import allgather_object
 from rueda.process_sets import ProcessSet
-from rueda.torch.buckets import Bucket, Description, describe, plan_buckets, row_major
+from rueda.torch.buckets import Bucket, Description, describe, plan_buckets
 
 __all__ = ["Agreement", "agree"]
 
@@ -111,8 +111,9 @@ def _merged(ranks: Sequence[Description]) -> Description:
         if (other.name, other.shape, other.kind()) != (first.name, first.shape, first.kind()):
             return first._replace(why_not=f"ranks 0 and {number} of the set differ")
     if any(other.stride != first.stride for other in ranks):
-        # A bucket is reduced in memory order, so the order of elements must be the same everywhere.
-        return first._replace(stride=row_major(first.shape))
+        # A bucket is reduced in memory order, so the order of elements must be the same everywhere, and the optimizer
+        # needs gradients with the strides of this rank's parameter.
+        return first._replace(why_not="ranks lay it out differently in memory")
     return first
 
 

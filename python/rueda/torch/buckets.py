@@ -17,6 +17,7 @@ from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
 from rueda.submission import changed_in_flight, replaced_in_flight, written_in_flight
 from rueda.torch.gathering import Gathering
+from rueda.torch.layouts import is_dense
 from rueda.torch.shards import is_cut
 from rueda.torch.tensors import (
     code_of,
@@ -99,7 +100,7 @@ def describe(
         return Description(name, (), (), 0, why_not)
     shape = tuple(parameter.shape)
     # A gradient made by autograd has its parameter's strides if those leave no gaps, else row-major ones.
-    stride = tuple(parameter.stride()) if _is_dense(parameter) else row_major(shape)
+    stride = tuple(parameter.stride()) if is_dense(shape, parameter.stride()) else row_major(shape)
     code = code_of(parameter.dtype)
     assert code is not None
     return Description(name, shape, stride, code, "", parameter.device.type)
@@ -126,18 +127,6 @@ def _why_not(parameter: torch.Tensor) -> str:
     if is_without_memory(parameter):
         return "it has no memory of its own"
     return ""
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill their memory without gaps or overlaps, in any order of dimensions."""
-    expected = 1
-    for stride, extent in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if extent == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= extent
-    return True
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from rueda.torch.layouts import Strides, fitted, laid_out, strides_of, strides_of_parameters
 from rueda.torch.optimizer import Distributed
 from rueda.torch.optimizer_state import load_as_given
 from rueda.torch.reproducible import Reproducible
@@ -29,11 +30,13 @@ Kind = tuple[tuple[int, ...], torch.dtype]
 class Outset:
     """A state without its tensors' bytes.
 
-    ``kinds``: shape and dtype of each tensor of :class:`TensorState`. ``names`` and ``trained``: as there.
+    ``kinds`` and ``strides``: of each tensor of :class:`TensorState`, shape and dtype, and how it is to be laid out, as
+    on the member. ``names`` and ``trained``: as there.
     ``optimizer``: the class whose step() is replayed. ``outline``: of its state.
     """
 
     kinds: list[Kind]
+    strides: list[Strides | None]
     names: list[tuple[int, str]]
     trained: list[int]
     optimizer: type[torch.optim.Optimizer]
@@ -43,9 +46,14 @@ class Outset:
 
 @dataclass(frozen=True)
 class Taken:
-    """A step of the optimizer. ``has``: which parameters had a gradient. ``groups``: the hyperparameters."""
+    """A step of the optimizer.
+
+    ``has``: which parameters had a gradient. ``strides``: of these gradients, which are sent in row-major order; fused
+    optimizers depend on them, and SGD lays out its momentum like them. ``groups``: the hyperparameters.
+    """
 
     has: list[bool]
+    strides: list[Strides | None]
     groups: list[dict[str, Any]]
 
 
@@ -66,6 +74,7 @@ def outset_of(state: TensorState, optimizer: torch.optim.Optimizer) -> Outset:
     """The outset of a state for which :func:`why_not` is empty."""
     return Outset(
         [(tuple(tensor.shape), tensor.dtype) for tensor in state.tensors],
+        [strides_of(tensor) for tensor in state.tensors],
         state.names,
         state.trained,
         _base_of(optimizer),
@@ -103,7 +112,8 @@ def taken_by(optimizer: torch.optim.Optimizer) -> tuple[Taken, list[torch.Tensor
         {name: _as_now(value) for name, value in group.items() if name != "params"}
         for group in optimizer.param_groups
     ]
-    return Taken([each.grad is not None for each in parameters], groups), gradients
+    has = [each.grad is not None for each in parameters]
+    return Taken(has, [strides_of(each) for each in gradients], groups), gradients
 
 
 class Shadow:
@@ -131,8 +141,8 @@ class Shadow:
         return self._parameters
 
     def take(self, step: Taken, gradients: Sequence[torch.Tensor]) -> None:
-        """Takes a step with these gradients, one for each parameter that has one."""
-        left = iter(gradients)
+        """Takes a step with these gradients, one for each parameter that has one, of any strides."""
+        left = map(laid_out, gradients, step.strides)
         for parameter, has in zip(self._parameters, step.has, strict=True):
             parameter.grad = next(left) if has else None
         for group, now in zip(self._optimizer.param_groups, step.groups, strict=True):
@@ -163,7 +173,9 @@ class Shadow:
             }
             module.load_state_dict(values, strict=False)  # non-tensors come with the rest
         own = self._optimizer.state_dict()
-        load_as_given(optimizer, {**optimizer.state_dict(), **own})
+        whole = {**optimizer.state_dict(), **own}
+        strides = strides_of_parameters(self._optimizer)
+        load_as_given(optimizer, fitted(whole, optimizer, strides))
         return True
 
 

@@ -16,6 +16,7 @@ from rueda.objects import allgather_object, broadcast_object
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.submission import Collectives, refuse
 from rueda.torch.compression_state import COMPRESSION_STATE, shared_by_ranks
+from rueda.torch.layouts import Strides, fitted, laid_out, strides_of, strides_of_parameters
 from rueda.torch.optimizer_state import load_as_given
 from rueda.torch.shards import is_cut, like, local_of
 from rueda.torch.tensors import TorchAdapter
@@ -25,6 +26,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "filled",
+    "laid_out_as",
     "outline_of",
     "require_optimizer",
 ]
@@ -70,7 +72,8 @@ def broadcast_optimizer_state(
 
     Works for every optimizer, even if the root has not taken a step yet; the root's is only read. The ranks' optimizers
     must have param_groups of the same lengths, otherwise every rank raises :class:`rueda.InvalidArgumentError`; so does
-    a single rank if its argument is not an optimizer.
+    a single rank if its argument is not an optimizer. State that the root keeps in the memory layout of its parameter,
+    such as ``channels_last``, gets the layout of the parameter on each rank, as fused optimizers require.
 
     Example::
 
@@ -80,7 +83,8 @@ def broadcast_optimizer_state(
     require_optimizer(optimizer)
     is_root = rank() == root_rank
     outline, tensors = outline_of(optimizer) if is_root else (None, [])
-    outline = broadcast_object(outline, root_rank, "optimizer_state", process_set)
+    told = (outline, strides_of_parameters(optimizer)) if is_root else None
+    outline, strides = broadcast_object(told, root_rank, "optimizer_state", process_set)
     if not is_root:
         tensors = allocated(outline, optimizer)
     _receive(
@@ -92,7 +96,8 @@ def broadcast_optimizer_state(
     problem = None
     if not is_root:
         try:
-            load_as_given(optimizer, filled(outline, _cut_again(outline, tensors, optimizer)))
+            state = filled(outline, _cut_again(outline, tensors, optimizer))
+            load_as_given(optimizer, fitted(state, optimizer, strides))
         except Exception as error:  # every rank is told below
             problem = f"rank {rank()}: {type(error).__name__}: {error}"
     problems = [p for p in allgather_object(problem, "optimizer_state", process_set) if p]
@@ -125,15 +130,23 @@ class _Slot:
     shape: tuple[int, ...]
     dtype: torch.dtype
     on_gpu: bool
-    is_cut: bool = False  # if so, the shape is that of the rank's part
+    is_cut: bool = False  # if so, shape and strides are those of the rank's part
+    strides: Strides | None = None  # None: contiguous
 
 
 def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
     """``value`` with each tensor moved to ``tensors`` and replaced by a slot."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
-        shape = tuple(local_of(value).shape)
-        return _Slot(len(tensors) - 1, shape, value.dtype, value.is_cuda, is_cut(value))
+        part = local_of(value)
+        return _Slot(
+            len(tensors) - 1,
+            tuple(part.shape),
+            value.dtype,
+            value.is_cuda,
+            is_cut(value),
+            strides_of(part),
+        )
     if isinstance(value, dict):
         return {key: _outline(item, tensors) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -159,14 +172,21 @@ def _device_of(optimizer: torch.optim.Optimizer) -> torch.device:
 
 
 def allocated(outline: Any, optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
-    """Uninitialized tensors for an outline's slots; without an optimizer, on the CPU."""
+    """Uninitialized tensors for an outline's slots, with the strides there; without an optimizer, on the CPU."""
     gpu = torch.device("cpu") if optimizer is None else _device_of(optimizer)
-    return [
-        torch.empty(
-            slot.shape, dtype=slot.dtype, device=gpu if slot.on_gpu else torch.device("cpu")
-        )
-        for slot in _slots(outline)
-    ]
+    return [_empty(slot, gpu if slot.on_gpu else torch.device("cpu")) for slot in _slots(outline)]
+
+
+def _empty(slot: _Slot, device: torch.device) -> torch.Tensor:
+    if slot.strides is None:
+        return torch.empty(slot.shape, dtype=slot.dtype, device=device)
+    return torch.empty_strided(slot.shape, slot.strides, dtype=slot.dtype, device=device)
+
+
+def laid_out_as(outline: Any, tensors: list[torch.Tensor]) -> None:
+    """Replaces those of an outline's tensors whose strides differ from those there."""
+    for slot in _slots(outline):
+        tensors[slot.number] = laid_out(tensors[slot.number], slot.strides)
 
 
 def filled(outline: Any, tensors: list[torch.Tensor]) -> Any:

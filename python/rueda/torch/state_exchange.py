@@ -19,8 +19,9 @@ from rueda.objects import allgather_object, broadcast_object
 from rueda.process_sets import global_process_set
 from rueda.submission import Collectives
 from rueda.torch.fingerprints import bits_of
+from rueda.torch.layouts import fitted, strides_of_parameters
 from rueda.torch.optimizer_state import load_as_given
-from rueda.torch.state import allocated, filled
+from rueda.torch.state import allocated, filled, laid_out_as
 from rueda.torch.state_pieces import Piece, TensorState, cut, deal, digest
 from rueda.torch.tensors import TorchAdapter
 
@@ -76,8 +77,9 @@ class _Plan:
         self._optimizer = optimizer
         state = TensorState(modules, optimizer)
         first = sources[0]
-        self._outline, others = broadcast_object(
-            (state.outline, state.others), first, "elastic.optimizer"
+        strides = None if optimizer is None else strides_of_parameters(optimizer)
+        self._outline, self._strides, others = broadcast_object(
+            (state.outline, strides, state.others), first, "elastic.optimizer"
         )
         self._others: list[dict[str, Any]] = others if rank() != first else [{} for _ in modules]
         known = self._take_outline(state)
@@ -202,6 +204,7 @@ class _Plan:
         for number, content in received.items():
             piece = self._pieces[number]
             if piece.tensor not in contents:
+                # Pieces are cut from the elements in row-major order, which is not that of other layouts.
                 copy = tensors[piece.tensor].clone(memory_format=torch.contiguous_format)
                 tensors[piece.tensor] = copy
                 contents[piece.tensor] = bits_of(copy)
@@ -219,8 +222,12 @@ class _Plan:
                     stray.copy_(tensors[number])
         # A source has it all; the outline lacks what belongs to each rank, such as what its gradients have lost.
         if self.is_receiver and self._optimizer is not None and self._outline is not None:
+            contents.clear()  # views of tensors that are replaced now
             of_optimizer = tensors[self._state.of_models() :]
-            load_as_given(self._optimizer, filled(self._outline, of_optimizer))
+            del tensors
+            laid_out_as(self._outline, of_optimizer)
+            state = filled(self._outline, of_optimizer)
+            load_as_given(self._optimizer, fitted(state, self._optimizer, self._strides))
 
 
 def _kind(tensor: torch.Tensor) -> tuple[object, ...]:

@@ -14,6 +14,7 @@ from rueda import _native
 from rueda.elastic.private_link import PrivateLink
 from rueda.torch.buckets import ALIGNMENT
 from rueda.torch.fingerprints import bits_of
+from rueda.torch.layouts import laid_out
 from rueda.torch.replay import Shadow
 from rueda.torch.state_messages import Ahead, Outline, Part, Rest, part_bounds
 from rueda.torch.state_pieces import digest
@@ -39,7 +40,7 @@ class Follower:
         self._members = members
         self._link: PrivateLink | None = None
         self._outline: Outline | None = None
-        self._tensors: list[torch.Tensor] = []  # of the state
+        self._tensors: list[torch.Tensor] = []  # of the state, contiguous until it is complete
         self._bytes: list[torch.Tensor] = []  # the same memory
         self._shadow: Shadow | None = None
         self._gradients: list[torch.Tensor] = []  # of all parameters; the memory stays the same
@@ -135,6 +136,9 @@ class Follower:
             bounds = part_bounds(size, number, parts)
             put_share(self._bytes, share, member, len(shares), *bounds)
         if number == parts - 1:
+            self._bytes = []
+            for place, strides in enumerate(self._outline.outset.strides):
+                self._tensors[place] = laid_out(self._tensors[place], strides)
             self._shadow = Shadow(self._outline.outset, self._tensors)
             self._gradients = _memory_for(self._shadow.parameters)
 

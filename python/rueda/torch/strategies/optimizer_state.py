@@ -12,6 +12,8 @@ import torch
 
 from rueda.errors import MismatchError, UnsupportedError
 from rueda.objects import allgather_object, broadcast_object
+from rueda.torch.layouts import laid_out, strides_of
+from rueda.torch.shards import local_of
 from rueda.torch.strategies.named import assign
 from rueda.torch.strategies.replica import Replica
 
@@ -177,8 +179,11 @@ def _zeros(
     made = {}
     for name, (shape, dtype) in kept.items():
         parameter_name, _, key = name.rpartition(".")
-        device = replica.originals[parameter_name].device
-        made[name] = torch.zeros(shape, dtype=dtype, device=device)
+        parameter = local_of(replica.originals[parameter_name])
+        zeros = torch.zeros(shape, dtype=dtype, device=parameter.device)
+        # As a step of the optimizer would create it.
+        is_like_it = tuple(parameter.shape) == shape
+        made[name] = laid_out(zeros, strides_of(parameter) if is_like_it else None)
         replica.set_optimizer_state(parameter_name, {key: made[name]})
     return made
 

@@ -1,0 +1,294 @@
+"""Every rank: tensors that are received have the memory layout that fused optimizers require."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import parallel
+import rueda
+import rueda.checkpoint as ck
+import rueda.elastic
+import rueda.horovod.torch as hvd
+import rueda.torch as rt
+import torch
+from rueda.checkpoint import content
+from rueda.torch.state_exchange import exchange_state
+from torch import nn
+
+Optimizer = torch.optim.Optimizer
+# These pass through memory without a look at strides, so that state in another layout goes to other elements.
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "Adam": partial(torch.optim.Adam, lr=0.01, amsgrad=True, fused=True),
+    "SGD": partial(torch.optim.SGD, lr=0.1, momentum=0.9, fused=True),
+    "not fused": partial(torch.optim.AdamW, lr=0.01),
+}
+
+
+def network(seed: int = 0, is_row_major: bool = False) -> nn.Module:
+    """With weights in channels_last, one of them with extents of 1, and a transposed one; or all row-major."""
+    torch.manual_seed(seed)
+    module = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.Conv2d(8, 6, 1), nn.BatchNorm2d(6), nn.Flatten(), nn.Linear(96, 5)
+    )
+    if not is_row_major:
+        module = module.to(memory_format=torch.channels_last)
+        module[4].weight = nn.Parameter(module[4].weight.detach().t().contiguous().t())
+    return module
+
+
+def train(module: nn.Module, optimizer: Optimizer, steps: range) -> None:
+    """With the same gradients in every layout, laid out like the parameters, as autograd does it."""
+    for step in steps:
+        generator = torch.Generator().manual_seed(step)
+        for each in module.parameters():
+            each.grad = torch.empty_like(each).copy_(torch.randn(each.shape, generator=generator))
+        optimizer.step()
+
+
+def as_uninterrupted(make: Callable[..., Optimizer], steps: int) -> list[torch.Tensor]:
+    module = network()
+    train(module, make(module.parameters()), range(steps))
+    return list(module.parameters())
+
+
+def has_its_layouts(module: nn.Module, optimizer: Optimizer) -> None:
+    for parameter in module.parameters():
+        for name, each in optimizer.state[parameter].items():
+            if each.dim():
+                assert each.stride() == parameter.stride(), (name, each.stride())
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder, the same on all ranks."""
+    path = Path(rueda.broadcast_object(tempfile.mkdtemp() if rueda.rank() == 0 else None))
+    try:
+        yield path / "of a run"
+    finally:
+        rueda.barrier()
+        if rueda.rank() == 0:
+            shutil.rmtree(path)
+
+
+def broadcast(module: nn.Module, optimizer: Optimizer) -> None:
+    rt.broadcast_parameters(module.state_dict(), root_rank=0)
+    rt.broadcast_optimizer_state(optimizer, root_rank=0)
+
+
+def broadcast_by_horovod(module: nn.Module, optimizer: Optimizer) -> None:
+    hvd.broadcast_parameters(module.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+
+
+def synchronize_by_horovod(module: nn.Module, optimizer: Optimizer) -> None:
+    state = hvd.elastic.TorchState(module, optimizer)
+    state.sync()
+    train(module, optimizer, range(90, 91))
+    state.restore()
+
+
+def synchronize(module: nn.Module, optimizer: Optimizer) -> None:
+    state = rueda.elastic.State(module=module, optimizer=optimizer)
+    state.sync()
+    train(module, optimizer, range(90, 91))
+    state.restore()
+
+
+DOORS = (broadcast, broadcast_by_horovod, synchronize_by_horovod, synchronize)
+
+
+def check_every_door() -> None:
+    for door in DOORS:
+        for name, make in OPTIMIZERS.items():
+            for steps_of_others in (0, 1):  # without state, or with an older one
+                is_root = rueda.rank() == 0
+                module = network(rueda.rank())
+                optimizer = make(module.parameters())
+                train(module, optimizer, range(3 if is_root else steps_of_others))
+                door(module, optimizer)
+                has_its_layouts(module, optimizer)
+                train(module, optimizer, range(3, 6))
+                expected = as_uninterrupted(make, 6)
+                assert all(map(torch.equal, module.parameters(), expected)), (door, name)
+
+
+def check_ranks_with_other_layouts() -> None:
+    """State is laid out like the parameters of the rank that uses it."""
+    for is_root_row_major in (False, True):
+        for door in DOORS:
+            for make in OPTIMIZERS.values():
+                is_root = rueda.rank() == 0
+                module = network(rueda.rank(), is_root == is_root_row_major)
+                optimizer = make(module.parameters())
+                train(module, optimizer, range(3 if is_root else 0))
+                door(module, optimizer)
+                has_its_layouts(module, optimizer)
+                train(module, optimizer, range(3, 6))
+                torch.testing.assert_close(list(module.parameters()), as_uninterrupted(make, 6))
+
+
+def check_state_that_differs_from_its_parameter_stays_like_that() -> None:
+    """As on the root, which goes on with it."""
+    module = network()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+    if rueda.rank() == 0:
+        train(module, optimizer, range(1))
+        kept = optimizer.state[module[0].weight]
+        kept["exp_avg"] = kept["exp_avg"].contiguous()
+        kept["own"] = [torch.arange(6).view(2, 3).t(), torch.arange(12).view(3, 4)[:, ::2]]
+    rt.broadcast_optimizer_state(optimizer, root_rank=0)
+    kept = optimizer.state[module[0].weight]
+    assert kept["exp_avg"].stride() == (27, 9, 3, 1)
+    assert kept["exp_avg_sq"].stride() == (27, 1, 9, 3)
+    assert kept["own"][0].stride() == (1, 3)
+    assert torch.equal(kept["own"][0], torch.arange(6).view(2, 3).t().float())
+    assert torch.equal(kept["own"][1], torch.arange(12).view(3, 4)[:, ::2].float())
+
+
+def check_survivors_that_take_the_state_of_others() -> None:
+    """Those who have not taken a step that others have, and those who have nothing."""
+    size = rueda.size()
+    for name, make in OPTIMIZERS.items():
+        for behind in (0, 2):
+            module = network()
+            optimizer = make(module.parameters())
+            is_source = rueda.rank() >= size // 2
+            train(module, optimizer, range(3 if is_source else behind))
+            exchange_state([module], optimizer, range(size // 2, size))
+            has_its_layouts(module, optimizer)
+            train(module, optimizer, range(3, 6))
+            expected = as_uninterrupted(make, 6)
+            assert all(map(torch.equal, module.parameters(), expected)), (name, behind)
+
+
+def check_checkpoints() -> None:
+    for name, make in OPTIMIZERS.items():
+        for is_row_major in (False, True):  # where it is loaded
+            with folder() as path:
+                module = network()
+                optimizer = make(module.parameters())
+                train(module, optimizer, range(3))
+                ck.save(path, 3, module=module, optimizer=optimizer).result(60)
+                again = network(9, is_row_major)
+                other = make(again.parameters())
+                ck.load(path, module=again, optimizer=other)
+                has_its_layouts(again, other)
+                train(again, other, range(3, 6))
+                expected = as_uninterrupted(make, 6)
+                if is_row_major:
+                    torch.testing.assert_close(list(again.parameters()), expected)
+                else:
+                    assert all(map(torch.equal, again.parameters(), expected)), name
+
+
+def check_checkpoints_of_earlier_versions() -> None:
+    """These have no strides: what has a parameter's shape is laid out like it."""
+    make = OPTIMIZERS["Adam"]
+    with folder() as path:
+        module = network()
+        optimizer = make(module.parameters())
+        train(module, optimizer, range(3))
+
+        def without(kept: Any) -> dict[str, Any]:
+            return {name: each for name, each in vars(kept).items() if name != "strides"}
+
+        with (
+            mock.patch.object(content.Slot, "__getstate__", without, create=True),
+            mock.patch.object(content.Kind, "__getstate__", without, create=True),
+        ):
+            pending = ck.save(
+                path, 3, module=module, optimizer=optimizer, each_rank=module[0].weight.data
+            )
+        pending.result(60)
+        again = network(9)
+        other = make(again.parameters())
+        loaded = ck.load(path, module=again, optimizer=other)
+        assert torch.equal(loaded.each_rank[rueda.rank()], module[0].weight)
+        has_its_layouts(again, other)
+        train(again, other, range(3, 6))
+        assert all(map(torch.equal, again.parameters(), as_uninterrupted(make, 6)))
+
+
+def check_values_of_each_rank_in_checkpoints() -> None:
+    """Such as the state of another optimizer."""
+    make = OPTIMIZERS["Adam"]
+    with folder() as path:
+        module = network()
+        optimizer = make(module.parameters())
+        train(module, optimizer, range(3))
+        states = [module.state_dict(), optimizer.state_dict()]
+        pending = ck.save(path, 3, extra=states, each_rank=states)
+        pending.result(60)
+        loaded = ck.load(path)
+        for model_state, optimizer_state in (loaded.extra, *loaded.each_rank):
+            again = network(9)
+            other = make(again.parameters())
+            again.load_state_dict(model_state)
+            other.load_state_dict(optimizer_state)
+            has_its_layouts(again, other)
+            train(again, other, range(3, 6))
+            assert all(map(torch.equal, again.parameters(), as_uninterrupted(make, 6)))
+
+
+def loss_of(module: nn.Module, number: int) -> torch.Tensor:
+    inputs = torch.rand(2, 3, 6, 6, generator=torch.Generator().manual_seed(number))
+    return module(inputs).square().mean()
+
+
+def check_gradients_of_ranks_with_other_layouts() -> None:
+    """Ranks reduce gradients, in buckets and without, each with the strides of its parameters."""
+    make = OPTIMIZERS["SGD"]
+    for options in ({}, {"gradient_as_bucket_view": False}):
+        alone = network()
+        single = make(alone.parameters())
+        module = network(is_row_major=rueda.rank() > 0)
+        optimizer = rt.DistributedOptimizer(
+            make(module.parameters()), module.named_parameters(), **options
+        )
+        for step in range(4):
+            for each, its in ((alone, single), (module, optimizer)):
+                its.zero_grad()
+                loss_of(each, step).backward()
+                its.step()
+        for parameter in module.parameters():
+            assert parameter.grad.stride() == parameter.stride()
+        torch.testing.assert_close(list(module.parameters()), list(alone.parameters()))
+
+
+def check_averages_that_become_gradients() -> None:
+    """Of strategies and of reproducible training."""
+    make = OPTIMIZERS["SGD"]
+    alone = network()
+    single = make(alone.parameters())
+    accumulating = network()
+    by_strategy = rt.wrap(accumulating, make(accumulating.parameters()), strategy="accumulate:2")
+    module = network()
+    reproducible = rt.DistributedOptimizer(
+        make(module.parameters()), module.named_parameters(), reproducible=True, leaves=4
+    )
+    for step in range(3):
+        single.zero_grad()
+        loss_of(alone, step).backward()
+        single.step()
+        for _ in range(2):
+            by_strategy.zero_grad()
+            loss_of(accumulating, step).backward()
+            by_strategy.step()
+        reproducible.zero_grad()
+        for _ in reproducible.leaves():
+            loss_of(module, step).backward()
+        reproducible.step()
+    for trained in (accumulating, module):
+        torch.testing.assert_close(list(trained.parameters()), list(alone.parameters()))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    parallel.run(globals())
