@@ -124,7 +124,7 @@ def remove_process_set(process_set: ProcessSet) -> None:
         >>> first.process_set_id is None
         True
     """
-    number = identify(process_set)
+    number = number_of(process_set)
     require_arrival()
     _native.remove_process_set(number)
     process_set.process_set_id = None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable
 
 import pytest
+from ending_in_init import END_IN_INIT
 
 from .conftest import Rueda
 
@@ -114,18 +116,11 @@ def test_a_job_in_which_a_rank_ends_well_before_there_is_a_world_fails(
     rueda: Rueda, script: Script, job: str, where: str
 ) -> None:
     """As where SIGTERM comes, and the program's handler calls sys.exit(0)."""
-    name = script(f"""
-        import threading
+    program = f"""
         import rueda, rueda._native
-        main = threading.get_ident()
         def leave(*_):
             mark("leaves")
             sys.exit(0)
-        def end_in_init():
-            while sys._current_frames()[main].f_code.co_name != "init":
-                time.sleep(0.01)
-            time.sleep(0.3)
-            os.kill(os.getpid(), signal.SIGTERM)
         signal.signal(signal.SIGTERM, leave)
         if rank == 0 and {where == "before init"}:
             leave()
@@ -137,7 +132,8 @@ def test_a_job_in_which_a_rank_ends_well_before_there_is_a_world_fails(
                 time.sleep(0.5)
                 sys.exit(7)
         rueda.init()
-    """)
+    """
+    name = script(END_IN_INIT + textwrap.dedent(program))
     ran = rueda("run", "--no-mpi", "-np", "3", *JOBS[job], "--init-timeout", "600", "python3", name)
     assert ran.code == (7 if where == "before init" else 1), ran.out + ran.err
     assert "failed first" in ran.last_line, ran.err

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from ending_in_init import END_IN_INIT
 from rueda_command import launcher_environment
 
 from .pods import PORT, Pods, Process
@@ -231,18 +232,14 @@ with rueda.world(rank, 2, file.read_text()):
 def test_a_job_in_which_a_rank_ends_well_before_there_is_a_world_fails(
     pods: Pods, flags: list[str]
 ) -> None:
-    program = """
-import os, pathlib, signal, sys, threading, time
+    program = (
+        END_IN_INIT
+        + """
+import pathlib
 import rueda
-main = threading.get_ident()
 def leave(*_):
     pathlib.Path("leaves").touch()
     sys.exit(0)
-def end_in_init():
-    while sys._current_frames()[main].f_code.co_name != "init":
-        time.sleep(0.01)
-    time.sleep(0.3)
-    os.kill(os.getpid(), signal.SIGTERM)
 signal.signal(signal.SIGTERM, leave)
 if os.environ["RUEDA_RANK"] == "0":
     threading.Thread(target=end_in_init, daemon=True).start()
@@ -250,6 +247,7 @@ while os.environ["RUEDA_RANK"] != "0" and not pathlib.Path("leaves").exists():
     time.sleep(0.01)
 rueda.init(init_timeout=60)
 """
+    )
     processes = pods.all(2, "--min-np", "1", *flags, program=program)
     (said,) = last_lines(processes, 1)
     assert "failed first" in said

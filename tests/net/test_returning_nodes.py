@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .pods import Pods
+from .pods import Pods, Process
 from .test_nodes import end
 
 # Each step adds the number of ranks to a total, which newcomers receive; ends after file `stop`
@@ -56,14 +56,19 @@ def wait_for_size(pods: Pods, number: int, size: int) -> None:
         time.sleep(0.02)
 
 
-def test_a_node_that_comes_again_joins_those_that_have_gone_on(pods: Pods) -> None:
-    flags = ["--min-np", "1", "--max-np", "4"]
+def lose_and_start_again(pods: Pods, flags: list[str], host: str = "h1") -> tuple[Process, Process]:
+    """Two nodes train, h1 is lost, and the second node starts again on `host`. Returns both nodes' launchers."""
     first, second = pods.all(2, *flags, program=TRAINS)
     wait_for_size(pods, 0, 4)
     pods.looks.kill_all("h1")
     wait_for_size(pods, 0, 2)
     second.communicate()
-    again = pods.start("h1", "--nodes", "2", "--node-rank", "1", *flags, program=TRAINS)
+    return first, pods.start(host, "--nodes", "2", "--node-rank", "1", *flags, program=TRAINS)
+
+
+def test_a_node_that_comes_again_joins_those_that_have_gone_on(pods: Pods) -> None:
+    flags = ["--min-np", "1", "--max-np", "4"]
+    first, again = lose_and_start_again(pods, flags)
     wait_for_size(pods, 0, 4)
     os.kill(int((pods.folder / "ready.1").read_text()), signal.SIGKILL)  # and one on node 0
     wait_for_size(pods, 0, 3)
@@ -138,12 +143,7 @@ def test_a_node_that_waits_to_join_again_ends_as_node_0_does(
 ) -> None:
     cooldown = "600" if waits == "for its turn" else "0"
     flags = ["--min-np", "1", "--max-np", "4", "--blacklist-cooldown-range", cooldown, cooldown]
-    first, second = pods.all(2, *flags, program=TRAINS)
-    wait_for_size(pods, 0, 4)
-    pods.looks.kill_all("h1")
-    wait_for_size(pods, 0, 2)
-    second.communicate()
-    again = pods.start("h1", "--nodes", "2", "--node-rank", "1", *flags, program=TRAINS)
+    first, again = lose_and_start_again(pods, flags)
     assert first.stderr is not None
     while "node 1 on h1 has reconnected" not in first.stderr.readline():
         assert first.poll() is None, first.communicate()
@@ -159,12 +159,7 @@ def test_a_node_that_waits_to_join_again_ends_as_node_0_does(
 
 def test_a_node_that_comes_again_on_another_host_is_called_by_it(pods: Pods) -> None:
     flags = ["--min-np", "1", "--max-np", "4"]
-    first, second = pods.all(2, *flags, program=TRAINS)
-    wait_for_size(pods, 0, 4)
-    pods.looks.kill_all("h1")
-    wait_for_size(pods, 0, 2)
-    second.communicate()
-    again = pods.start("h2", "--nodes", "2", "--node-rank", "1", *flags, program=TRAINS)
+    first, again = lose_and_start_again(pods, flags, "h2")
     wait_for_size(pods, 0, 4)
     pods.looks.kill_all("h2")
     wait_for_size(pods, 0, 2)

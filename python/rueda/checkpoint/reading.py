@@ -16,6 +16,7 @@ from rueda.checkpoint.content import (
     PARTS,
     VALUE,
     Kind,
+    Slot,
     difference,
     is_of_value,
     own_key,
@@ -26,7 +27,7 @@ from rueda.checkpoint.files import Manifest, read_manifest, verify
 from rueda.checkpoint.own_states import completed, of_other_ranks
 from rueda.checkpoint.problems import CheckpointError
 from rueda.checkpoint.snapshot import PICKLED, STATES
-from rueda.torch.layouts import Strides, fitted, laid_out
+from rueda.torch.layouts import fitted, laid_out, uninitialized
 
 __all__ = ["Reading"]
 
@@ -80,13 +81,12 @@ class Reading:
             for rank, key in enumerate(own_keys)
         ]
         states = {name: saved[name][1] for name in parts}
-        strides = {each.name: each.strides for state in states.values() for each in slots_in(state)}
         of_values = {
             name
             for name, each in self._metadata.state_dict_metadata.items()
             if isinstance(each, TensorStorageMetadata) and is_of_value(name)
         }
-        tensors = self._tensors(dict.fromkeys(of_values) | strides)
+        tensors = self._tensors([*map(Slot, of_values), *slots_in(states)])
         self._of_values = {name: tensors[name] for name in of_values}
         for name, state in states.items():
             whole = completed(put_together(state, tensors), self._own_of(name))
@@ -120,8 +120,7 @@ class Reading:
         return of_other_ranks(map(self._with_tensors, every))
 
     def _with_tensors(self, state: dict[str, Any]) -> dict[str, Any]:
-        strides = {each.name: each.strides for each in slots_in(state)}
-        together: dict[str, Any] = put_together(state, self._tensors(strides))
+        together: dict[str, Any] = put_together(state, self._tensors(slots_in(state)))
         return together
 
     def _unpickled(self, what: str, content: bytes) -> Any:
@@ -153,19 +152,17 @@ class Reading:
             if found is not None:
                 self.differences.append(found)
 
-    def _tensors(self, strides: Mapping[str, Strides | None]) -> dict[str, torch.Tensor]:
-        """Reads the tensors of these names into memory with these strides; ``None``: contiguous."""
+    def _tensors(self, slots: Iterable[Slot]) -> dict[str, torch.Tensor]:
+        """Reads the tensors for these slots, by name, with the slots' strides."""
+        cpu = torch.device("cpu")
         flat: dict[str, Any] = {}
-        for name, wanted in strides.items():
-            known = self._metadata.state_dict_metadata.get(name)
+        for slot in slots:
+            known = self._metadata.state_dict_metadata.get(slot.name)
             if isinstance(known, TensorStorageMetadata):
-                size, dtype = known.size, known.properties.dtype
-                if wanted is None:
-                    flat[name] = torch.empty(size, dtype=dtype, device="cpu")
-                else:
-                    flat[name] = torch.empty_strided(size, wanted, dtype=dtype, device="cpu")
+                dtype = known.properties.dtype
+                flat[slot.name] = uninitialized(known.size, slot.strides, dtype, cpu)
             else:
-                self._raise_missing(name)
+                self._raise_missing(slot.name)
         return self._read(flat) if flat else {}
 
     def _read(self, flat: dict[str, Any]) -> dict[str, Any]:

@@ -215,8 +215,14 @@ def _enter_another(
     address = broadcast_object(address, first, "elastic.door")
     if own == speaker and here.session is not None:
         ranks = {str(number): len(staying) + i for i, number in enumerate(joiners)}
-        door = {"address": address, "joiners": ranks, "numbers": numbers}
-        here.session.send(door={**door, "place": place, "sets": sets_of_init()})
+        door = {
+            "address": address,
+            "joiners": ranks,
+            "numbers": numbers,
+            "place": place,
+            "sets": sets_of_init(),
+        }
+        here.session.send(door=door)
     left = [rank for rank in range(len(here.members)) if rank not in staying]
     try:
         epoch, previous = enter(

@@ -21,7 +21,16 @@ from torch.nn.parameter import is_lazy
 
 from rueda.torch.shards import like, local_of
 
-__all__ = ["Strides", "fitted", "is_dense", "laid_out", "strides_of", "strides_of_parameters"]
+__all__ = [
+    "Strides",
+    "fitted",
+    "is_dense",
+    "laid_out",
+    "laid_out_like",
+    "strides_of",
+    "strides_of_parameters",
+    "uninitialized",
+]
 
 Strides = tuple[int, ...]
 
@@ -62,6 +71,15 @@ def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
+def uninitialized(
+    shape: Sequence[int], strides: Strides | None, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """A tensor with these strides; ``None``: contiguous."""
+    if strides is None:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+
 def laid_out(tensor: torch.Tensor, strides: Strides | None) -> torch.Tensor:
     """The tensor itself if it has these strides, or if they are ``None``; otherwise a copy that has them.
 
@@ -73,9 +91,19 @@ def laid_out(tensor: torch.Tensor, strides: Strides | None) -> torch.Tensor:
     """
     if strides is None or tuple(tensor.stride()) == strides:
         return tensor
-    made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    made = uninitialized(tensor.shape, strides, tensor.dtype, tensor.device)
     with torch.no_grad():
         return made.copy_(tensor)
+
+
+def laid_out_like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """A gradient, or state of the parameter's shape, with its strides; of a ``DTensor``, those of this rank's part.
+
+    Autograd and optimizers lay these out so, and fused optimizers depend on it. Sparse tensors stay as they are.
+    """
+    if tensor.layout != torch.strided:
+        return tensor
+    return laid_out(tensor, strides_of(local_of(parameter)))
 
 
 def strides_of_parameters(optimizer: torch.optim.Optimizer) -> list[Strides | None]:

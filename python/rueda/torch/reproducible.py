@@ -18,7 +18,7 @@ from rueda.lifecycle import rank
 from rueda.process_sets import ProcessSet, takes_part
 from rueda.torch.compiling import never_compiled, never_traced
 from rueda.torch.layered import laid_over, load_in_place, note_step, require_known
-from rueda.torch.layouts import laid_out, strides_of
+from rueda.torch.layouts import laid_out_like
 from rueda.torch.leaf_gradients import LeafGradients
 from rueda.torch.leaf_sum import Nodes, leaves_of
 
@@ -300,8 +300,8 @@ class Reproducible(torch.optim.Optimizer):
         gradients.wait()
         for number in self._rueda_trained:
             tensor = gradients.sums[number].tensor
-            # Averages are contiguous; fused optimizers depend on what autograd would have made.
-            tensor.grad = laid_out(gradients.results[number], strides_of(tensor))
+            # Averages are contiguous.
+            tensor.grad = laid_out_like(gradients.results[number], tensor)
         with torch.no_grad():
             for number in self._rueda_buffers:
                 gradients.sums[number].tensor.copy_(gradients.results[number])

@@ -16,7 +16,14 @@ from rueda.objects import allgather_object, broadcast_object
 from rueda.process_sets import ProcessSet, global_process_set
 from rueda.submission import Collectives, refuse
 from rueda.torch.compression_state import COMPRESSION_STATE, shared_by_ranks
-from rueda.torch.layouts import Strides, fitted, laid_out, strides_of, strides_of_parameters
+from rueda.torch.layouts import (
+    Strides,
+    fitted,
+    laid_out,
+    strides_of,
+    strides_of_parameters,
+    uninitialized,
+)
 from rueda.torch.optimizer_state import load_as_given
 from rueda.torch.shards import is_cut, like, local_of
 from rueda.torch.tensors import TorchAdapter
@@ -174,13 +181,12 @@ def _device_of(optimizer: torch.optim.Optimizer) -> torch.device:
 def allocated(outline: Any, optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
     """Uninitialized tensors for an outline's slots, with the strides there; without an optimizer, on the CPU."""
     gpu = torch.device("cpu") if optimizer is None else _device_of(optimizer)
-    return [_empty(slot, gpu if slot.on_gpu else torch.device("cpu")) for slot in _slots(outline)]
-
-
-def _empty(slot: _Slot, device: torch.device) -> torch.Tensor:
-    if slot.strides is None:
-        return torch.empty(slot.shape, dtype=slot.dtype, device=device)
-    return torch.empty_strided(slot.shape, slot.strides, dtype=slot.dtype, device=device)
+    return [
+        uninitialized(
+            slot.shape, slot.strides, slot.dtype, gpu if slot.on_gpu else torch.device("cpu")
+        )
+        for slot in _slots(outline)
+    ]
 
 
 def laid_out_as(outline: Any, tensors: list[torch.Tensor]) -> None:

@@ -10,9 +10,7 @@ import logging
 import os
 import random
 import resource
-import shutil
 import sys
-import tempfile
 import threading
 import time
 import types
@@ -27,6 +25,7 @@ import rueda.checkpoint as ck
 import rueda.torch as rt
 import torch
 import torch.distributed.checkpoint as dcp
+from parallel import folder
 from rueda.checkpoint.files import MANIFEST, read_manifest
 from rueda.checkpoint.folder import remove
 from rueda.checkpoint.reading import Reading
@@ -35,19 +34,6 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from training import adam, batch, model, sgd, share
 
 logging.getLogger("rueda").setLevel(logging.ERROR)  # results tell of failed saves here
-
-
-@contextlib.contextmanager
-def folder() -> Iterator[Path]:
-    """A folder, the same on all ranks, removed when all have finished with it."""
-    own = tempfile.mkdtemp(prefix="checkpoints-") if rueda.rank() == 0 else None
-    path = Path(rueda.broadcast_object(own))
-    try:
-        yield path / "of a run"
-    finally:
-        rueda.barrier()
-        if rueda.rank() == 0:
-            shutil.rmtree(path)
 
 
 def train(net: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:

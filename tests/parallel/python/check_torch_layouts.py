@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -18,6 +14,7 @@ import rueda.elastic
 import rueda.horovod.torch as hvd
 import rueda.torch as rt
 import torch
+from parallel import folder
 from rueda.checkpoint import content
 from rueda.torch.state_exchange import exchange_state
 from torch import nn
@@ -65,16 +62,21 @@ def has_its_layouts(module: nn.Module, optimizer: Optimizer) -> None:
                 assert each.stride() == parameter.stride(), (name, each.stride())
 
 
-@contextmanager
-def folder() -> Iterator[Path]:
-    """A folder, the same on all ranks."""
-    path = Path(rueda.broadcast_object(tempfile.mkdtemp() if rueda.rank() == 0 else None))
-    try:
-        yield path / "of a run"
-    finally:
-        rueda.barrier()
-        if rueda.rank() == 0:
-            shutil.rmtree(path)
+def goes_on_as_uninterrupted(
+    module: nn.Module,
+    optimizer: Optimizer,
+    make: Callable[..., Optimizer],
+    about: object = None,
+    to_the_bit: bool = True,
+) -> None:
+    """What has the state of three steps has its layouts, and takes three more."""
+    has_its_layouts(module, optimizer)
+    train(module, optimizer, range(3, 6))
+    expected = as_uninterrupted(make, 6)
+    if to_the_bit:
+        assert all(map(torch.equal, module.parameters(), expected)), about
+    else:
+        torch.testing.assert_close(list(module.parameters()), expected)
 
 
 def broadcast(module: nn.Module, optimizer: Optimizer) -> None:
@@ -113,10 +115,7 @@ def check_every_door() -> None:
                 optimizer = make(module.parameters())
                 train(module, optimizer, range(3 if is_root else steps_of_others))
                 door(module, optimizer)
-                has_its_layouts(module, optimizer)
-                train(module, optimizer, range(3, 6))
-                expected = as_uninterrupted(make, 6)
-                assert all(map(torch.equal, module.parameters(), expected)), (door, name)
+                goes_on_as_uninterrupted(module, optimizer, make, (door, name))
 
 
 def check_ranks_with_other_layouts() -> None:
@@ -129,9 +128,7 @@ def check_ranks_with_other_layouts() -> None:
                 optimizer = make(module.parameters())
                 train(module, optimizer, range(3 if is_root else 0))
                 door(module, optimizer)
-                has_its_layouts(module, optimizer)
-                train(module, optimizer, range(3, 6))
-                torch.testing.assert_close(list(module.parameters()), as_uninterrupted(make, 6))
+                goes_on_as_uninterrupted(module, optimizer, make, to_the_bit=False)
 
 
 def check_state_that_differs_from_its_parameter_stays_like_that() -> None:
@@ -162,10 +159,7 @@ def check_survivors_that_take_the_state_of_others() -> None:
             is_source = rueda.rank() >= size // 2
             train(module, optimizer, range(3 if is_source else behind))
             exchange_state([module], optimizer, range(size // 2, size))
-            has_its_layouts(module, optimizer)
-            train(module, optimizer, range(3, 6))
-            expected = as_uninterrupted(make, 6)
-            assert all(map(torch.equal, module.parameters(), expected)), (name, behind)
+            goes_on_as_uninterrupted(module, optimizer, make, (name, behind))
 
 
 def check_checkpoints() -> None:
@@ -179,13 +173,7 @@ def check_checkpoints() -> None:
                 again = network(9, is_row_major)
                 other = make(again.parameters())
                 ck.load(path, module=again, optimizer=other)
-                has_its_layouts(again, other)
-                train(again, other, range(3, 6))
-                expected = as_uninterrupted(make, 6)
-                if is_row_major:
-                    torch.testing.assert_close(list(again.parameters()), expected)
-                else:
-                    assert all(map(torch.equal, again.parameters(), expected)), name
+                goes_on_as_uninterrupted(again, other, make, name, not is_row_major)
 
 
 def check_checkpoints_of_earlier_versions() -> None:
@@ -211,9 +199,7 @@ def check_checkpoints_of_earlier_versions() -> None:
         other = make(again.parameters())
         loaded = ck.load(path, module=again, optimizer=other)
         assert torch.equal(loaded.each_rank[rueda.rank()], module[0].weight)
-        has_its_layouts(again, other)
-        train(again, other, range(3, 6))
-        assert all(map(torch.equal, again.parameters(), as_uninterrupted(make, 6)))
+        goes_on_as_uninterrupted(again, other, make)
 
 
 def check_values_of_each_rank_in_checkpoints() -> None:
@@ -232,9 +218,7 @@ def check_values_of_each_rank_in_checkpoints() -> None:
             other = make(again.parameters())
             again.load_state_dict(model_state)
             other.load_state_dict(optimizer_state)
-            has_its_layouts(again, other)
-            train(again, other, range(3, 6))
-            assert all(map(torch.equal, again.parameters(), as_uninterrupted(make, 6)))
+            goes_on_as_uninterrupted(again, other, make)
 
 
 def loss_of(module: nn.Module, number: int) -> torch.Tensor:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,19 @@ def run(checks: dict[str, Any]) -> None:
         if rueda.rank() == 0:
             print("ok", name, flush=True)
     rueda.shutdown()
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder that does not exist yet, the same on all ranks, removed when all have finished with it."""
+    own = tempfile.mkdtemp(prefix="rueda-") if rueda.rank() == 0 else None
+    path = Path(rueda.broadcast_object(own))
+    try:
+        yield path / "of a run"
+    finally:
+        rueda.barrier()
+        if rueda.rank() == 0:
+            shutil.rmtree(path)
 
 
 @contextmanager

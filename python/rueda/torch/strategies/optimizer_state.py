@@ -12,7 +12,7 @@ import torch
 
 from rueda.errors import MismatchError, UnsupportedError
 from rueda.objects import allgather_object, broadcast_object
-from rueda.torch.layouts import laid_out, strides_of
+from rueda.torch.layouts import laid_out_like
 from rueda.torch.shards import local_of
 from rueda.torch.strategies.named import assign
 from rueda.torch.strategies.replica import Replica
@@ -181,9 +181,8 @@ def _zeros(
         parameter_name, _, key = name.rpartition(".")
         parameter = local_of(replica.originals[parameter_name])
         zeros = torch.zeros(shape, dtype=dtype, device=parameter.device)
-        # As a step of the optimizer would create it.
         is_like_it = tuple(parameter.shape) == shape
-        made[name] = laid_out(zeros, strides_of(parameter) if is_like_it else None)
+        made[name] = laid_out_like(zeros, parameter) if is_like_it else zeros
         replica.set_optimizer_state(parameter_name, {key: made[name]})
     return made
 

@@ -19,7 +19,7 @@ from rueda.lifecycle import world_number
 from rueda.observation import options
 from rueda.process_sets import ProcessSet
 from rueda.torch.exchanges import allgather
-from rueda.torch.layouts import laid_out, strides_of
+from rueda.torch.layouts import laid_out_like
 from rueda.torch.point_to_point import recv_async, send_async
 from rueda.torch.reductions import allreduce_async, grouped_allreduce_async
 from rueda.torch.shards import as_placed, is_cut, like, local_of
@@ -194,7 +194,7 @@ class Replica:
         """Sets each parameter's gradient by name, or to None if it is missing or the parameter requires none."""
         for name, each in self.originals.items():
             gradient = gradients.get(name) if each.requires_grad else None
-            each.grad = None if gradient is None else like(_laid_out_like(gradient, each), each)
+            each.grad = None if gradient is None else like(laid_out_like(gradient, each), each)
 
     def optimizer_state(self, name: str) -> dict[str, Any]:
         """The optimizer's state of a parameter; for state that is sharded like it, this rank's shard."""
@@ -344,13 +344,6 @@ class Replica:
             send_async(each.detach().cpu(), partner, tag, where) for each in tensors.values()
         ]
         return Meeting(received, pending, {name: each.device for name, each in tensors.items()})
-
-
-def _laid_out_like(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """A gradient as autograd lays it out; fused optimizers depend on that. Averages are contiguous."""
-    if gradient.layout != torch.strided:
-        return gradient
-    return laid_out(gradient, strides_of(local_of(parameter)))
 
 
 def replicas_of(parameters: Iterable[torch.Tensor]) -> list[Replica]:
