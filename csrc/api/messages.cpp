@@ -27,6 +27,7 @@ Handle submit(bool is_send, const TensorView& tensor, int peer, const MessageOpt
   request.set_id = set_id;
   request.peer = peer;
   request.tag = options.tag;
+  request.may_wait_long = options.may_wait_long;
   request.dtype = tensor.dtype;
   request.count = tensor.count();
   request.data = static_cast<std::byte*>(tensor.data);

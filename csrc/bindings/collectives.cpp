@@ -259,10 +259,12 @@ void bind_collectives(py::module_& module) {
       released);
   module.def(
       "recv",
-      [](std::uintptr_t tensor, Shape shape, int dtype, int source, std::int64_t tag, int set) {
-        return recv(view(tensor, std::move(shape), dtype), source, {tag, {set}});
+      [](std::uintptr_t tensor, Shape shape, int dtype, int source, std::int64_t tag, int set,
+         bool may_wait_long) {
+        return recv(view(tensor, std::move(shape), dtype), source, {tag, {set}, may_wait_long});
       },
-      released);
+      released, py::arg("tensor"), py::arg("shape"), py::arg("dtype"), py::arg("source"),
+      py::arg("tag"), py::arg("set"), py::arg("may_wait_long") = false);
   module.def(
       "refuse",
       [](const std::string& name, int set, const std::string& why, bool unsupported, int group_size,

@@ -7,6 +7,7 @@
 #include "core/in_quotes.h"
 #include "core/log.h"
 #include "core/strings.h"
+#include "plan/inquiry.h"
 
 namespace rueda {
 
@@ -16,6 +17,19 @@ constexpr double goodbye_seconds = 5;
 
 std::string called(const std::string& name) {
   return name.empty() ? "a tensor without a name" : in_quotes(name);
+}
+
+MessageStalls::Actions report_stalls(ActiveMessages& control, Metrics& metrics) {
+  return {.ask =
+              [&control](int peer) {
+                control.send(peer, ControlMessage::where,
+                             encode_whereabouts_question(message_stalls_set));
+              },
+          .warn =
+              [&metrics](const std::string& report) {
+                metrics.stall_warnings.add(1);
+                log(LogLevel::warning, report);
+              }};
 }
 
 }  // namespace
@@ -33,6 +47,8 @@ Epoch::Epoch(World world, const EpochServices& services, LossPolicy on_loss,
       devices_(make_device_backend(services_.options, *backend_)),
       control_(*world_.control, services_.metrics),
       departures_(*world_.control),
+      stalls_(world_.topology.rank, seconds(services_.options.stall_warning),
+              report_stalls(control_, services_.metrics)),
       messages_(
           world_.host, *world_.transport, departures_,
           [this](int peer, std::span<const std::byte> message) {
@@ -40,7 +56,8 @@ Epoch::Epoch(World world, const EpochServices& services, LossPolicy on_loss,
           },
           [this](int id) {
             return id > 0 && process_sets_->existed(id) && !process_sets_->find(id);
-          }),
+          },
+          &stalls_),
       tables_(messages_, control_, departures_, services_),
       whereabouts_(control_),
       sets_(*process_sets_, messages_, *devices_, services_),
@@ -68,7 +85,14 @@ void Epoch::handle_messages() {
                   });
   control_.handle(ControlMessage::whereabouts,
                   [this](int peer, std::span<const std::byte> payload) {
-                    return sets_.hear_whereabouts(peer, payload);
+                    auto answer = decode_whereabouts_answer(payload);
+                    if (!answer) return false;
+                    if (answer->set_id != message_stalls_set) {
+                      sets_.hear_whereabouts(peer, std::move(*answer));
+                    } else if (!losses_.has_failed()) {
+                      stalls_.hear(peer, std::move(answer->text), Clock::now());
+                    }
+                    return true;
                   });
   control_.handle(ControlMessage::where, [this](int peer, std::span<const std::byte> payload) {
     return whereabouts_.receive(peer, payload, Clock::now());

@@ -21,6 +21,7 @@
 #include "coordinator/command.h"
 #include "coordinator/epoch_services.h"
 #include "coordinator/losses.h"
+#include "coordinator/message_stalls.h"
 #include "coordinator/open_sets.h"
 #include "coordinator/point_to_point.h"
 #include "coordinator/process_sets.h"
@@ -113,6 +114,7 @@ class Epoch final : public Progress::Work {
   const std::unique_ptr<DeviceBackend> devices_;
   ActiveMessages control_;
   Departures departures_;
+  MessageStalls stalls_;
   PointToPoint messages_;
   TableEndpoint tables_;
   WhereaboutsAnswers whereabouts_;

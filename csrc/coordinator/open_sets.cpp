@@ -5,7 +5,6 @@
 #include "core/earlier.h"
 #include "core/strings.h"
 #include "plan/farewell.h"
-#include "plan/inquiry.h"
 #include "plan/set_naming.h"
 #include "plan/tree.h"
 
@@ -60,13 +59,10 @@ void OpenSets::leave() {
   for (const auto& [id, set] : sets_) set->leave();
 }
 
-bool OpenSets::hear_whereabouts(int peer, std::span<const std::byte> payload) {
-  auto answer = decode_whereabouts_answer(payload);
-  if (!answer) return false;
-  SetCoordinator* const set = find(answer->set_id);
-  if (are_broken_ || set == nullptr) return true;  // the set has ended meanwhile
-  set->hear_whereabouts(peer, std::move(answer->text), Clock::now());
-  return true;
+void OpenSets::hear_whereabouts(int peer, WhereaboutsAnswer answer) {
+  SetCoordinator* const set = find(answer.set_id);
+  if (are_broken_ || set == nullptr) return;  // the set has ended meanwhile
+  set->hear_whereabouts(peer, std::move(answer.text), Clock::now());
 }
 
 // --- Names that ranks submit to different sets

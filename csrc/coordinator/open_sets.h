@@ -23,6 +23,7 @@
 #include "coordinator/point_to_point.h"
 #include "coordinator/process_sets.h"
 #include "coordinator/set_coordinator.h"
+#include "plan/inquiry.h"
 
 namespace rueda {
 
@@ -55,8 +56,8 @@ class OpenSets {
 
   // --- Messages from other ranks
 
-  // Takes an awaited member's answer where its application is; false if it is malformed.
-  bool hear_whereabouts(int peer, std::span<const std::byte> payload);
+  // Takes an awaited member's answer where its application is.
+  void hear_whereabouts(int peer, WhereaboutsAnswer answer);
   // Ranks that submit one name to different sets would wait for each other forever. So a rank that
   // learns that a set waits for a name checks whether it has submitted that name to another set,
   // and makes it an error of both; likewise if it hears of the error in one of them.

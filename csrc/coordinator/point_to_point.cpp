@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "coordinator/process_sets.h"
+#include "core/earlier.h"
 #include "core/strings.h"
 #include "plan/negotiation_message.h"
 
@@ -61,7 +62,8 @@ Status withdrawn_status(int sender) {
 }  // namespace
 
 PointToPoint::PointToPoint(const HostGroup& host, Transport& transport,
-                           const Departures& departures, Post post, WasRemoved was_removed)
+                           const Departures& departures, Post post, WasRemoved was_removed,
+                           MessageStalls* stalls)
     : host_(host),
       transport_(transport),
       departures_(departures),
@@ -71,7 +73,8 @@ PointToPoint::PointToPoint(const HostGroup& host, Transport& transport,
         Writer writer = words(Word::room);
         writer.unsigned_integer(room);
         post_(sender, writer.take());
-      }) {}
+      }),
+      stalls_(stalls) {}
 
 void PointToPoint::submit(MessageRequest request) {
   if (request.is_send) return offer(std::move(request));
@@ -80,6 +83,7 @@ void PointToPoint::submit(MessageRequest request) {
            (request.peer < 0 || request.peer == offer.sender);
   });
   if (found == offers_.end()) {
+    if (stalls_ != nullptr) stalls_->begin(request);
     receives_.push_back(std::move(request));
     return;
   }
@@ -107,6 +111,7 @@ void PointToPoint::offer(MessageRequest request) {
     post_(peer, message);
     return request.handle->complete({});
   }
+  if (stalls_ != nullptr) stalls_->begin(request);
   // Registered before it is offered: a message to this very rank may be answered within post_().
   offered_.emplace(number, std::move(request));
   post_(peer, message);
@@ -245,7 +250,14 @@ bool PointToPoint::step(Time now) {
     departure = done ? departing_.erase(departure) : std::next(departure);
   }
   moved = fail_sends() || moved;
-  return fail_receives(now) || moved;
+  moved = fail_receives(now) || moved;
+  if (stalls_ != nullptr && stalls_->is_due(now)) {
+    std::vector<WaitingMessage*> waiting;
+    for (MessageRequest& receive : receives_) waiting.push_back(&receive);
+    for (auto& [number, send] : offered_) waiting.push_back(&send);
+    stalls_->look(now, waiting);
+  }
+  return moved;
 }
 
 // Returns whether it is done.
@@ -342,12 +354,12 @@ bool PointToPoint::fail_receives(Time now) {
 
 std::optional<Time> PointToPoint::next_deadline() const {
   std::optional<Time> earliest;
+  if (stalls_ != nullptr && expects()) earliest = stalls_->next_look();
   if (closed_.empty()) return earliest;
   for (const MessageRequest& receive : receives_) {
     const auto closing = closed_.find(receive.set_id);
     if (closing == closed_.end()) continue;
-    const Time end = closing->second.receives_end;
-    earliest = earliest ? std::min(*earliest, end) : end;
+    earliest = earlier(earliest, closing->second.receives_end);
   }
   return earliest;
 }

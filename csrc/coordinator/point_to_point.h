@@ -26,6 +26,7 @@
 
 #include "coordinator/departures.h"
 #include "coordinator/inline_window.h"
+#include "coordinator/message_stalls.h"
 #include "coordinator/open_handle.h"
 #include "core/clock.h"
 #include "core/status.h"
@@ -37,11 +38,7 @@
 namespace rueda {
 
 // One side of a message as the application submitted it.
-struct MessageRequest {
-  bool is_send = false;
-  int set_id = 0;
-  int peer = -1;  // world rank; -1: from the rank that sends first
-  std::int64_t tag = 0;
+struct MessageRequest : WaitingMessage {
   DataType dtype = DataType::float32;
   std::int64_t count = 0;  // in elements
   std::byte* data = nullptr;
@@ -63,10 +60,10 @@ class PointToPoint {
   static constexpr std::size_t inline_bytes = 4096;
 
   // Keeps references to all arguments. `was_removed`: whether a set existed once and was removed;
-  // by default none was.
+  // by default none was. `stalls`: reports what waits for too long; by default nothing is reported.
   PointToPoint(
       const HostGroup& host, Transport& transport, const Departures& departures, Post post,
-      WasRemoved was_removed = [](int) { return false; });
+      WasRemoved was_removed = [](int) { return false; }, MessageStalls* stalls = nullptr);
 
   PointToPoint(const PointToPoint&) = delete;  // its window refers to it
   PointToPoint& operator=(const PointToPoint&) = delete;
@@ -82,7 +79,6 @@ class PointToPoint {
   [[nodiscard]] bool expects() const { return !receives_.empty() || !offered_.empty(); }
   [[nodiscard]] bool uses_transport() const;
   [[nodiscard]] std::optional<Time> next_deadline() const;
-
   // A member of the set has left. Messages between others continue. Only ranks with a connection
   // learn who else leaves, so from now on a receive waits for at most `timeout`.
   void close(int set_id, const Status& reason, Time now, Duration timeout);
@@ -159,6 +155,7 @@ class PointToPoint {
   std::set<int> left_;              // sets that this rank has left and that still exist
   std::map<int, Closing> closed_;   // by set id
   InlineWindow window_;
+  MessageStalls* const stalls_;
   std::uint64_t next_number_ = 0;
   std::uint64_t next_sequence_ = 0;
 };

@@ -72,8 +72,9 @@ constexpr std::array table{
         &Options::join_average},
     OptionSpec{"stall_warning", "RUEDA_STALL_WARNING", "HOROVOD_STALL_CHECK_TIME_SECONDS", seconds,
                "", true,
-               "When a tensor has waited this long for some ranks, every rank is told which. 0 "
-               "never warns.",
+               "When a tensor has waited this long for some ranks, every rank is told which. A "
+               "message that has waited this long for its other side is reported by the rank that "
+               "waits. 0 never warns.",
                &Options::stall_warning},
     OptionSpec{"stall_error", "RUEDA_STALL_ERROR", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", seconds,
                "", true,

@@ -331,6 +331,9 @@ Handle refuse(const std::string& name, ProcessSet process_set, const std::string
 struct MessageOptions {
   std::int64_t tag = 0;
   ProcessSet process_set = {};
+  // Otherwise a message whose other side has not come after RUEDA_STALL_WARNING seconds is
+  // reported.
+  bool may_wait_long = false;
 };
 inline constexpr int any_source = -1;
 

@@ -301,7 +301,13 @@ def send(
     tensor: int, shape: Sequence[int], dtype: int, target: int, tag: int, set: int
 ) -> Handle: ...
 def recv(
-    tensor: int, shape: Sequence[int], dtype: int, source: int, tag: int, set: int
+    tensor: int,
+    shape: Sequence[int],
+    dtype: int,
+    source: int,
+    tag: int,
+    set: int,
+    may_wait_long: bool = False,
 ) -> Handle: ...
 def refuse(
     name: str, set: int, why: str, unsupported: bool, group_size: int, reason: str = ""

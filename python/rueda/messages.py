@@ -52,9 +52,14 @@ class Messages(Generic[A]):
         return Handle(lambda: [begin()], lambda _: None, (source, view.owner))
 
     def recv(
-        self, array: object, source_rank: int | None, tag: int, process_set: ProcessSet
+        self,
+        array: object,
+        source_rank: int | None,
+        tag: int,
+        process_set: ProcessSet,
+        may_wait_long: bool = False,
     ) -> Handle[int]:
-        """See :func:`rueda.recv_async`."""
+        """See :func:`rueda.recv_async`. ``may_wait_long``: it is not reported as stalled."""
         try:
             source = ANY_SOURCE if source_rank is None else _whole("source_rank", source_rank)
             if source_rank is not None and source < 0:
@@ -71,6 +76,7 @@ class Messages(Generic[A]):
             source,
             number,
             identify(process_set),
+            may_wait_long,
         )
         return Handle(lambda: [begin()], lambda natives: natives[0].source(), (target, view.owner))
 

@@ -33,7 +33,8 @@ def send(
 
     ``array``: any shape, strides and size, of a dtype that Rueda supports. ``target_rank``: a world rank and member of
     ``process_set``; may be this rank, if one side is asynchronous. ``tag``: a whole number, the same on both sides.
-    ``timeout``: in seconds; by default this waits as long as both ranks live.
+    ``timeout``: in seconds; by default this waits as long as both ranks live. A message whose other side does not come
+    for ``RUEDA_STALL_WARNING`` seconds is reported, with the line at which the other rank is.
 
     Raises :class:`rueda.InvalidArgumentError` for a rank outside the set and :class:`rueda.UnsupportedError` for an
     unsupported dtype, immediately and on this rank only. Raises on both ranks

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
 from launching import Job
 from rueda.whereabouts import describe_place
 
@@ -92,6 +93,46 @@ def test_a_stall_names_the_line_of_each_missing_rank(tmp_path: Path) -> None:
             reports = job.output(0).splitlines()
             missing = {(k, t) for k, t in missing if not any(k in r and t in r for r in reports)}
         assert not missing, f"{missing}\n{job.report()}"
+
+
+# Each rank receives what the other has not sent; rank 0 sends it once its own wait has been reported. Rank 1 may wait.
+EXCHANGE = """\
+import numpy as np, rueda
+from rueda.messages import Messages
+from rueda.numpy_arrays import NumpyAdapter
+
+def wait_for_rank_0():
+    messages = Messages(NumpyAdapter())
+    messages.recv(np.zeros(3), 0, 1, rueda.global_process_set, may_wait_long=True).result()
+
+rueda.init()
+if rueda.rank() == 0:
+    awaited = rueda.recv_async(np.zeros(3), source_rank=1, tag=2)
+    while rueda.metrics()["stall_warnings"] == 0:
+        awaited.wait(0.05)
+    rueda.send(np.ones(3), target_rank=1, tag=1)
+    awaited.result()
+else:
+    wait_for_rank_0()
+    rueda.send(np.ones(3), target_rank=0, tag=2)
+"""
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_a_message_that_waits_names_the_line_of_the_other_rank(
+    tmp_path: Path, transport: str
+) -> None:
+    script = tmp_path / "exchange.py"
+    script.write_text(EXCHANGE)
+    extra = {"RUEDA_STALL_WARNING": "0.5", "RUEDA_TRANSPORT": transport}
+    with Job(script, 2, extra=extra) as job:
+        assert all(ended.returncode == 0 for ended in job.wait()), job.report()
+        assert re.search(
+            r"warning: a message from rank 1 to rank 0 with tag 2 has waited for [\d.]+ s: rank 0 receives it, rank 1 "
+            r"has not sent it; rank 1 is at exchange\.py:\d+ in ",
+            job.output(0),
+        ), job.report()
+        assert "has waited" not in job.output(1), job.report()
 
 
 def test_signals_do_not_keep_a_rank_from_telling_where_it_is() -> None:

@@ -49,7 +49,7 @@ class PrivateLink:
             address,
             secret(),
             listener,
-            {"init_timeout": str(_MEETING), "recovery": "off"},
+            {"init_timeout": str(_MEETING), "recovery": "off", "stall_warning": "0"},
         )
         self._set = ProcessSet(range(size))
         self._set.process_set_id = self._number

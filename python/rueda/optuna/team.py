@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from rueda import _native
 from rueda.errors import InvalidArgumentError, RuedaError, UnsupportedError
 from rueda.failures import Failure
 from rueda.groups import number_in, taken_slots
 from rueda.lifecycle import rank, size
 from rueda.objects import allgather_object, broadcast_object
-from rueda.point_to_point import recv, send
+from rueda.optuna.words import receive_word, send_word
 from rueda.process_sets import ProcessSet
 
 __all__ = ["Team", "leave", "open_teams"]
@@ -95,14 +93,13 @@ class Team:
         """Sends a number from the leader to all others, which may wait for it as long as the leader lives."""
         with self._talking():
             for other in self.ranks[1:]:
-                send(np.array([word], np.int64), other, process_set=self._members)
+                send_word(word, other, self._members)
 
     def wait_for_signal(self) -> int:
         """Receives the leader's next number."""
-        word = np.zeros(1, np.int64)
         with self._talking():
-            recv(word, self.leader, process_set=self._members)
-        return int(word[0])
+            word, _ = receive_word(self.leader, self._members)
+        return word
 
     def gather(self, mine: Any) -> list[Any]:
         """The values of all members, in rank order."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 
-import numpy as np
-
 from rueda.errors import RuedaError
-from rueda.point_to_point import recv, send
+from rueda.optuna.words import receive_word, send_word
 from rueda.process_sets import ProcessSet
 
 __all__ = ["Tickets"]
@@ -63,15 +61,13 @@ class Tickets:
                 self._thread.join()
 
     def _request(self, what: int) -> None:
-        send(np.array([what], np.int64), self._office, _REQUESTS, self._leaders)
+        send_word(what, self._office, self._leaders, _REQUESTS)
 
     def _answer(self) -> int:
-        word = np.zeros(1, np.int64)
-        recv(word, self._office, _ANSWERS, self._leaders)
-        return int(word[0])
+        return receive_word(self._office, self._leaders, _ANSWERS)[0]
 
     def _reply(self, leader: int, word: int) -> None:
-        send(np.array([word], np.int64), leader, _ANSWERS, self._leaders)
+        send_word(word, leader, self._leaders, _ANSWERS)
 
     def _work(self, count: int | None) -> None:
         # All leaders, including this rank's, notice a broken world themselves.
@@ -82,14 +78,13 @@ class Tickets:
         left = float("inf") if count is None else count
         running = set(self._leaders.ranks)
         done = []
-        word = np.zeros(1, np.int64)
         while running:
-            leader = recv(word, None, _REQUESTS, self._leaders)
-            if word[0] in (_DONE, _WITHDRAWN):
+            word, leader = receive_word(None, self._leaders, _REQUESTS)
+            if word in (_DONE, _WITHDRAWN):
                 running.remove(leader)
-                if word[0] == _DONE:
+                if word == _DONE:
                     done.append(leader)
-            elif word[0] == _STOP:
+            elif word == _STOP:
                 left = 0
             else:
                 self._reply(leader, int(left > 0))
