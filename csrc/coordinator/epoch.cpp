@@ -262,15 +262,15 @@ bool Epoch::awaits_messages() const {
   return messages_.expects() || tables_.expects() || sets_.negotiates();
 }
 
-std::optional<Time> Epoch::next_deadline() const {
+Epoch::Deadlines Epoch::deadlines() const {
   std::optional<Time> earliest = leaving_until_;
-  if (losses_.has_failed()) return earliest;
+  if (losses_.has_failed()) return {earliest, {}};
   earliest = earlier(earliest, messages_.next_deadline());
   earliest = earlier(earliest, tables_.next_deadline());
   earliest = earlier(earliest, whereabouts_.next_look());
   earliest = earlier(earliest, devices_->next_look());
   earliest = earlier(earliest, losses_.next_look());
-  return earlier(earliest, sets_.next_deadline());
+  return {earlier(earliest, sets_.next_deadline()), stalls_.next_look()};
 }
 
 // --- The end

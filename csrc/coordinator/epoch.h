@@ -85,7 +85,7 @@ class Epoch final : public Progress::Work {
   bool take_commands(Time now) override;
   bool advance(Time now, Readable readable) override;
   [[nodiscard]] bool is_active() const override;
-  [[nodiscard]] std::optional<Time> next_deadline() const override;
+  [[nodiscard]] Deadlines deadlines() const override;
   [[nodiscard]] bool requires_polling() const override;
   [[nodiscard]] OnNetwork awaits_network() const override;
   [[nodiscard]] bool awaits_messages() const override;

@@ -354,7 +354,6 @@ bool PointToPoint::fail_receives(Time now) {
 
 std::optional<Time> PointToPoint::next_deadline() const {
   std::optional<Time> earliest;
-  if (stalls_ != nullptr && expects()) earliest = stalls_->next_look();
   if (closed_.empty()) return earliest;
   for (const MessageRequest& receive : receives_) {
     const auto closing = closed_.find(receive.set_id);

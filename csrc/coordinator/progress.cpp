@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "core/cancellation_off.h"
+#include "core/earlier.h"
 #include "core/signals_blocked.h"
 #include "core/start_thread.h"
 
@@ -51,6 +53,14 @@ Duration spin_limit(Progress::Work::OnNetwork awaited, const NetworkSpinning& sp
 
 bool is_alone(const HostGroup& host) {
   return !host.memory() || host.memory()->size() == 1;
+}
+
+// How long the progress thread sleeps without the lock. If a report is due already, a caller has
+// the lock; it mostly makes the report itself.
+std::optional<Time> end_of_park(Time report_due) {
+  constexpr Duration least = std::chrono::milliseconds(100);
+  if (report_due == Time::max()) return std::nullopt;
+  return std::max(report_due, Clock::now() + least);
 }
 
 }  // namespace
@@ -96,7 +106,7 @@ void Progress::run() {
       take_over();
       if (drive()) break;
     }
-    if (lock_->park(metrics_.sleeps)) woken_ = true;
+    if (lock_->park(metrics_.sleeps, end_of_park(report_due_))) woken_ = true;
   }
   work_.wind_up();
   lock_->close();
@@ -119,7 +129,7 @@ bool Progress::drive() {
       }
       if (moved) backoff.renew();
       if (moved ? looks_again() : work_.is_active() && back_off(backoff, now)) continue;
-      if (!is_unfinished(now)) {
+      if (!is_unfinished(work_.deadlines(), now)) {
         release();
         return false;
       }
@@ -173,7 +183,13 @@ void Progress::take_over() {
 }
 
 void Progress::release() {
-  if (is_unfinished(Clock::now())) lock_->set(ProgressLock::unfinished);
+  const Work::Deadlines due = work_.deadlines();
+  const Time report = due.report.value_or(Time::max());
+  const Time known = report_due_;
+  if (report != known) report_due_ = report;
+  // The progress thread may be parked for longer than that.
+  const bool is_sooner = report < known;
+  if (is_sooner || is_unfinished(due, Clock::now())) lock_->set(ProgressLock::unfinished);
   rearm_watcher();
   lock_->release(target_);
 }
@@ -196,6 +212,7 @@ bool Progress::back_off(Backoff& backoff, Time now) {
 
 bool Progress::step(Time now) {
   metrics_.looks.add(1);
+  if (now >= report_due_.load(std::memory_order_relaxed)) report_due_ = Time::max();
   bool moved = false;
   if (lock_->has(ProgressLock::queued)) {
     lock_->clear(ProgressLock::queued);
@@ -229,8 +246,8 @@ Progress::Slept Progress::sleep(std::optional<Time> until, bool as_thread) {
   const Work::Arming arming = work_.arm();
   if (arming == Work::Arming::refused) return {};
   armed_ = arming == Work::Arming::armed;
-  const auto due = work_.next_deadline();
-  return park(sleeper, on, until && due ? std::min(until, due) : (until ? until : due), as_thread);
+  const auto [due, report] = work_.deadlines();
+  return park(sleeper, on, earlier(until, earlier(due, report)), as_thread);
 }
 
 // Yields the processor; after a long wait, pauses for short times, from which a control message or
@@ -292,13 +309,14 @@ void Progress::rearm_watcher() {
 }
 
 // Whether a thread must own the lock even if nothing has happened.
-bool Progress::is_unfinished(Time now) const {
-  return work_.is_active() || work_.next_deadline() || work_.may_stop(now);
+bool Progress::is_unfinished(const Work::Deadlines& due, Time now) const {
+  return due.step || work_.is_active() || work_.may_stop(now);
 }
 
 bool Progress::is_due(Time now) const {
-  const auto deadline = work_.next_deadline();
-  return deadline && now >= *deadline;
+  const auto [due, report] = work_.deadlines();
+  const auto first = earlier(due, report);
+  return first && now >= *first;
 }
 
 }  // namespace rueda

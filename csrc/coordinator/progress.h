@@ -8,6 +8,7 @@
 #include <sched.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -46,7 +47,11 @@ class Progress {
     // Whether something may happen so soon that it is worth spinning for.
     [[nodiscard]] virtual bool is_active() const = 0;
     // When to step even if nothing happens.
-    [[nodiscard]] virtual std::optional<Time> next_deadline() const = 0;
+    struct Deadlines {
+      std::optional<Time> step;    // for what is in progress
+      std::optional<Time> report;  // only to report what waits for an application
+    };
+    [[nodiscard]] virtual Deadlines deadlines() const = 0;
     // Whether no wake-up announces progress, so that steps must be repeated.
     [[nodiscard]] virtual bool requires_polling() const = 0;
     // What is in flight that the second descriptor signals: on a network. `much` takes far longer
@@ -146,7 +151,7 @@ class Progress {
   void empty_event();
   void disarm();
   void rearm_watcher();
-  [[nodiscard]] bool is_unfinished(Time now) const;
+  [[nodiscard]] bool is_unfinished(const Work::Deadlines& due, Time now) const;
   [[nodiscard]] bool is_due(Time now) const;
 
   Work& work_;
@@ -168,6 +173,8 @@ class Progress {
   int polls_in_vain_ = 0;         // in a row
   bool woken_ = false;            // the progress thread was, and has not stepped yet
   NetworkSpinning network_spinning_;
+  // When the parked progress thread must make a report; Time::max(): never.
+  std::atomic<Time> report_due_{Time::max()};
   std::thread thread_;
 };
 

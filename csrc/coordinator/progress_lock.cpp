@@ -64,11 +64,11 @@ bool ProgressLock::reclaim() {
   return owner_.compare_exchange_strong(expected, Owner::progress_thread);
 }
 
-bool ProgressLock::park(Counter& sleeps) {
+bool ProgressLock::park(Counter& sleeps, std::optional<Time> deadline) {
   Sleeper sleeper(idle_word_, Sleeper::On::word, false);
   if (owner_.load() == Owner::none && !is_wanted_by_caller() && work_.load() != 0) return false;
   sleeps.add(1);
-  (void)sleeper.sleep(std::nullopt);
+  (void)sleeper.sleep(deadline);
   return true;
 }
 

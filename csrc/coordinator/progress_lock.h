@@ -70,9 +70,9 @@ class ProgressLock {
   // After that sleep: whether the thread still holds the lock.
   [[nodiscard]] bool reclaim();
   [[nodiscard]] bool is_wanted_by_caller() const { return waiting_callers_.load() > 0; }
-  // Without the lock: sleeps until there may be work that nobody does; false if there is some
-  // already.
-  bool park(Counter& sleeps);
+  // Without the lock: sleeps until there may be work that nobody does, or until `deadline`; false
+  // if there is some already.
+  bool park(Counter& sleeps, std::optional<Time> deadline);
 
   // --- For the owner
 

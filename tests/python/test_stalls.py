@@ -194,3 +194,28 @@ def test_where_there_are_only_libraries_the_innermost_line_is_told() -> None:
     thread.start()
     thread.join()
     assert describe_place(frames[0]) == "at package/made_up.py:2 in act"
+
+
+# A receive that stays open while the ranks are busy with something else.
+BUSY = """\
+import numpy as np, rueda
+
+rueda.init()
+awaited = rueda.recv_async(np.zeros(3), source_rank=1 - rueda.rank())
+numbers = np.zeros(1)
+for _ in range(5000):
+    rueda.allreduce_(numbers, name="x")
+print("woken in vain:", rueda.metrics()["idle_wakeups"], flush=True)
+rueda.send(numbers.repeat(3), target_rank=1 - rueda.rank())
+awaited.result()
+"""
+
+
+def test_an_open_receive_wakes_nobody_while_other_calls_go_on(tmp_path: Path) -> None:
+    script = tmp_path / "busy.py"
+    script.write_text(BUSY)
+    with Job(script, 2) as job:
+        assert all(ended.returncode == 0 for ended in job.wait()), job.report()
+        for rank in range(2):
+            (woken,) = re.findall(r"woken in vain: (\d+)", job.output(rank))
+            assert int(woken) < 50, job.report()

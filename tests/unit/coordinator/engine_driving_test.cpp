@@ -229,7 +229,7 @@ class NetworkWork final : public Progress::Work {
     return true;
   }
   bool is_active() const override { return true; }
-  std::optional<Time> next_deadline() const override { return std::nullopt; }
+  Deadlines deadlines() const override { return {}; }
   bool requires_polling() const override { return false; }
   OnNetwork awaits_network() const override { return much_ ? OnNetwork::much : OnNetwork::little; }
   bool awaits_messages() const override { return false; }
