@@ -14,20 +14,24 @@ namespace rueda {
 void MessageStalls::begin(WaitingMessage& message) {
   if (patience_ <= Duration::zero() || message.set_id < 0 || message.may_wait_long) return;
   message.since = Clock::now();
-  message.next_report = message.since + patience_;
-  next_look_ = earlier(next_look_, message.next_report);
+  next_look_ = earlier(next_look_, next_report(message));
+}
+
+Time MessageStalls::next_report(const WaitingMessage& message) const {
+  constexpr int most = 20;  // a million times as long
+  return message.since + patience_ * (1 << std::min<int>(message.reports, most));
 }
 
 void MessageStalls::look(Time now, std::span<WaitingMessage* const> waiting) {
   next_look_.reset();
   std::map<int, std::vector<const WaitingMessage*>> due;  // by peer
   for (WaitingMessage* message : waiting) {
-    if (message->next_report == Time{}) continue;
-    if (now >= message->next_report) {
+    if (message->since == Time{}) continue;
+    if (now >= next_report(*message)) {
       due[message->peer].push_back(message);
-      message->next_report = now + (now - message->since);
+      ++message->reports;
     }
-    next_look_ = earlier(next_look_, message->next_report);
+    next_look_ = earlier(next_look_, next_report(*message));
   }
   for (const auto& [peer, messages] : due) {
     const auto oldest = std::min_element(
@@ -48,8 +52,9 @@ std::string MessageStalls::describe(const WaitingMessage& message, std::size_t o
   const std::string peer = message.peer < 0 ? "any rank" : str("rank ", message.peer);
   const std::string own = str("rank ", rank_);
   const double waited = std::round(to_seconds(now - message.since) * 10) / 10;
-  std::string text = str("a message from ", message.is_send ? own : peer, " to ",
-                         message.is_send ? peer : own, " with tag ", message.tag);
+  std::string text = str("a message of ", message.count, " x ", name_of(message.dtype), " from ",
+                         message.is_send ? own : peer, " to ", message.is_send ? peer : own,
+                         " with tag ", message.tag);
   if (message.set_id > 0) text += str(" in process set ", message.set_id);
   text += str(" has waited for ", waited, " s: ");
   if (message.is_send) {

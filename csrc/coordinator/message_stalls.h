@@ -16,6 +16,7 @@
 
 #include "core/clock.h"
 #include "plan/inquiry.h"
+#include "rueda/types.h"
 
 namespace rueda {
 
@@ -25,12 +26,14 @@ inline constexpr int message_stalls_set = -3;
 // One side of a message whose other side has not come.
 struct WaitingMessage {
   bool is_send = false;
-  int set_id = 0;
-  int peer = -1;  // -1: any rank
-  std::int64_t tag = 0;
   bool may_wait_long = false;  // then it is not reported
-  Time since{};
-  Time next_report{};
+  std::uint8_t reports = 0;    // so far
+  DataType dtype = DataType::float32;
+  int set_id = 0;
+  int peer = -1;  // world rank; -1: any
+  std::int64_t tag = 0;
+  std::int64_t count = 0;  // in elements
+  Time since{};            // the epoch: not reported
 };
 
 class MessageStalls {
@@ -61,6 +64,7 @@ class MessageStalls {
     std::string text;
     Time end{};  // of the wait for its place
   };
+  [[nodiscard]] Time next_report(const WaitingMessage& message) const;
   [[nodiscard]] std::string describe(const WaitingMessage& message, std::size_t others,
                                      Time now) const;
   void send_reports(Time now);

@@ -39,8 +39,6 @@ namespace rueda {
 
 // One side of a message as the application submitted it.
 struct MessageRequest : WaitingMessage {
-  DataType dtype = DataType::float32;
-  std::int64_t count = 0;  // in elements
   std::byte* data = nullptr;
   OpenHandle handle;
 

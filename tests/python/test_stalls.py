@@ -128,8 +128,8 @@ def test_a_message_that_waits_names_the_line_of_the_other_rank(
     with Job(script, 2, extra=extra) as job:
         assert all(ended.returncode == 0 for ended in job.wait()), job.report()
         assert re.search(
-            r"warning: a message from rank 1 to rank 0 with tag 2 has waited for [\d.]+ s: rank 0 receives it, rank 1 "
-            r"has not sent it; rank 1 is at exchange\.py:\d+ in ",
+            r"warning: a message of 3 x float64 from rank 1 to rank 0 with tag 2 has waited for [\d.]+ s: "
+            r"rank 0 receives it, rank 1 has not sent it; rank 1 is at exchange\.py:\d+ in ",
             job.output(0),
         ), job.report()
         assert "has waited" not in job.output(1), job.report()

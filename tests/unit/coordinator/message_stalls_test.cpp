@@ -17,6 +17,7 @@ struct Watched {
   // A message that has waited since `start`, or a little longer.
   WaitingMessage& wait(WaitingMessage message) {
     WaitingMessage& added = messages.emplace_back(message);
+    added.count = 5;
     stalls.begin(added);
     start = std::max(start, added.since);
     return added;
@@ -52,7 +53,8 @@ TEST_CASE("a message that waits is reported once its other side has said where i
   CHECK(rank.look(60s).empty());
   CHECK(rank.asked == std::vector{1});
   const std::string text =
-      "a message from rank 1 to rank 0 with tag 3 has waited for 60 s: rank 0 receives it, rank 1 "
+      "a message of 5 x float32 from rank 1 to rank 0 with tag 3 has waited for 60 s: rank 0 "
+      "receives it, rank 1 "
       "has not sent it";
   SECTION("it says so") {
     CHECK(rank.hear(1, "at train.py:41 in load", 60s) ==
@@ -86,13 +88,14 @@ TEST_CASE("a report tells what each side of a message does") {
   SECTION("one that anybody may send") {
     rank.wait({.is_send = false, .set_id = 2, .tag = 7});
     CHECK(rank.look(60s) ==
-          Strings{"a message from any rank to rank 0 with tag 7 in process set 2 "
+          Strings{"a message of 5 x float32 from any rank to rank 0 with tag 7 in process set 2 "
                   "has waited for 60 s: rank 0 receives it, no rank has sent it"});
   }
   SECTION("one to this very rank") {
     rank.wait({.is_send = true, .peer = 0, .tag = 7});
-    CHECK(rank.look(60s) == Strings{"a message from rank 0 to rank 0 with tag 7 has waited for 60 "
-                                    "s: rank 0 sends it, rank 0 has not received it"});
+    CHECK(rank.look(60s) ==
+          Strings{"a message of 5 x float32 from rank 0 to rank 0 with tag 7 has waited for 60 "
+                  "s: rank 0 sends it, rank 0 has not received it"});
   }
   CHECK(rank.asked.empty());
 }
@@ -106,16 +109,16 @@ TEST_CASE("messages that wait for one rank are reported together") {
   rank.wait({.is_send = false, .peer = 1, .tag = 9});
   CHECK(rank.look(60s).empty());
   CHECK(rank.asked == std::vector{1, 2});
-  CHECK(rank.hear(1, "", 60s) ==
-        Strings{"a message from rank 0 to rank 1 with tag 5 has waited for 62 s: rank 0 sends it, "
-                "rank 1 has not received it (and 2 more)"});
+  CHECK(rank.hear(1, "", 60s) == Strings{"a message of 5 x float32 from rank 0 to rank 1 with tag "
+                                         "5 has waited for 62 s: rank 0 sends it, "
+                                         "rank 1 has not received it (and 2 more)"});
   CHECK(rank.hear(2, "", 60s).size() == 1);
 }
 
 TEST_CASE("messages that may wait and Rueda's own are not reported, and none if that is off") {
   Watched rank;
   rank.messages.reserve(2);
-  rank.wait({.is_send = false, .peer = 1, .may_wait_long = true});
+  rank.wait({.is_send = false, .may_wait_long = true, .peer = 1});
   rank.wait({.is_send = false, .set_id = -2, .peer = 1});
   CHECK_FALSE(rank.stalls.next_look());
   CHECK(rank.look(1h).empty());
