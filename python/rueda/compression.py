@@ -135,9 +135,9 @@ class RandomK(_Sparse):
 
     Splits a run into k = ceil(fraction · elements) equal parts and sends one element of each, chosen by ``seed``: 48
     bits each. Ranks with the same seed choose the same elements, so the sum is as small as each rank's part. Use a new
-    seed for each call; DistributedOptimizer() does, and keeps what is lost as for :class:`TopK`. Expected loss:
-    (1 - fraction) of the sum of squares. Stich et al., "Sparsified SGD with memory", NeurIPS 2018, definition 2.2.
-    Memory: 4 bytes per element with error feedback.
+    seed for each call, as DiLoCo and DistributedOptimizer() do; the latter also keeps what is lost as for
+    :class:`TopK`. Expected loss: (1 - fraction) of the sum of squares. Stich et al., "Sparsified SGD with memory",
+    NeurIPS 2018, definition 2.2. Memory: 4 bytes per element with error feedback.
 
     Example::
 

@@ -241,5 +241,28 @@ def check_optimizers_that_take_matrices_only() -> None:
     still_works()
 
 
+def check_step_counts_of_zero_dimensional_parameters_are_not_averaged() -> None:
+    """They come from the first rank with a step, as other parameters' do; moments are averaged."""
+    for kind in (torch.optim.Adam, torch.optim.NAdam, torch.optim.ASGD):
+        for steps_of_first in (5, 0):
+            trained = nn.ParameterList([torch.tensor(1.0), torch.ones(3)])
+            wrapped = rt.wrap(trained, kind(trained.parameters(), lr=0.1), strategy="oneshot")
+            for _ in range(2 if rueda.rank() else steps_of_first):
+                wrapped.zero_grad()
+                ((trained[0] * trained[1]).sum() * (rueda.rank() + 1)).backward()
+                wrapped.step()
+            moment = "ax" if kind is torch.optim.ASGD else "exp_avg"
+            mine = wrapped.state.get(trained[0], {}).get(moment, torch.tensor(0.0))
+            mean = rt.allreduce(mine.reshape(1).clone(), name="moment")
+            wrapped.switch("sync")
+            scalar, vector = wrapped.state[trained[0]], wrapped.state[trained[1]]
+            assert scalar["step"] == (steps_of_first or 2)
+            for name in ("step", "mu_product", "mu", "eta"):
+                assert scalar.get(name) == vector.get(name), name
+            torch.testing.assert_close(scalar[moment].reshape(1), mean)
+            same_bits(*(scalar[name] for name in sorted(scalar)))
+            wrapped.close()
+
+
 if __name__ == "__main__":
     parallel.run(globals())

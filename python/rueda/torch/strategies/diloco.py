@@ -34,7 +34,8 @@ class DiLoCo(Strategy):
     - ``mixing`` a: x_i ← a x_i + (1 - a) x̃, which keeps part of the local steps taken meanwhile (section 2.3, which
       uses 0.5 with a delay). With more than 0, parameters differ between ranks.
     - ``codec``: compresses Δ, for example ``"int8"``, see docs/compression.md (section 2.4 uses 4 bits). Without error
-      feedback.
+      feedback: of sparse codecs, the local steps of elements that a round does not send are lost. ``"randomk"`` chooses
+      other elements in each round, and ``"topk"`` those that have moved most.
 
     Example::
 

@@ -247,7 +247,7 @@ class Hogwild(Downpour):
 
     def start(self, replica: Replica) -> None:
         super().start(replica)
-        self._coming: Handle[torch.Tensor] | None = None
+        self._coming: Handle[torch.Tensor] | _Read | None = None
         self._gone: Handle[None] | None = None
 
     @torch.no_grad()
@@ -280,17 +280,30 @@ class Hogwild(Downpour):
         self._coming = None  # it was read before
 
     def state_dict(self) -> dict[str, Any]:
+        """The state, including what a read in flight brings, for which this waits."""
         self._finish_push()
-        return super().state_dict()
+        coming = None if self._coming is None else self._coming.result().clone()
+        return {**super().state_dict(), "coming": coming}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._coming = None
+        coming = state.get("coming")  # older versions did not save it
+        self._coming = None if coming is None else _Read(coming.to("cpu", copy=True))
 
     def stop(self) -> None:
         self._finish_push()
         self._coming = None
         super().stop()
+
+
+class _Read:
+    """A read of the centre that had completed before it was saved."""
+
+    def __init__(self, centre: torch.Tensor) -> None:
+        self._centre = centre
+
+    def result(self) -> torch.Tensor:
+        return self._centre
 
 
 def _number_or_epoch(strategy: Downpour) -> None:

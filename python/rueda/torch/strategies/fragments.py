@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from rueda.compression import Codec
+from rueda.compression import Codec, RandomK, named_codec
 from rueda.torch.strategies.named import Named, assign, copied, difference, load
 from rueda.torch.strategies.replica import Averaging, Replica
 
@@ -44,7 +46,7 @@ class Fragment:
         self._number = number
         self._replica = replica
         self._parameters = parameters
-        self._codec = codec
+        self._codec = named_codec(codec)
         self.agreed = copied(parameters)
         self._outer = torch.optim.SGD(self.agreed.values(), **outer)
         self._in_flight: Averaging | None = None
@@ -61,8 +63,18 @@ class Fragment:
         # The mean's tensors are created here, and the outer optimizer may write them in another mode.
         with torch.inference_mode(False), torch.no_grad():
             self._in_flight = self._replica.average_async(
-                difference(self.agreed, self._parameters), f"fragment{self._number}", self._codec
+                difference(self.agreed, self._parameters),
+                f"fragment{self._number}",
+                self._codec_of_round(),
             )
+
+    def _codec_of_round(self) -> Codec | None:
+        """The codec; a random one chooses other elements in each round and fragment, the same on all ranks."""
+        if not isinstance(self._codec, RandomK):
+            return self._codec
+        # Steps are part of a saved state, so that a resumed run chooses as one without interruption.
+        place = self._number << 32 | self.sent_at & 0xFFFFFFFF
+        return replace(self._codec, seed=operator.index(self._codec.seed) + place)
 
     def receive(self, mixing: float) -> None:
         """Waits for the mean, takes the outer step, and mixes its result into the parameters."""

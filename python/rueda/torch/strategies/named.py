@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 import torch
 
+from rueda.errors import InvalidArgumentError
+from rueda.torch.strategies.names import listed
+
 __all__ = ["Named", "assign", "copied", "difference", "load"]
 
 Named = Mapping[str, torch.Tensor]
@@ -34,8 +37,17 @@ def assign(targets: Named, values: Named) -> None:
 
 
 def load(targets: Named, values: Named) -> None:
-    """assign() of saved values; raises ValueError if their names or shapes differ."""
-    kept = {name: each.shape for name, each in targets.items()}
-    if {name: each.shape for name, each in values.items()} != kept:
-        raise ValueError(f"the state belongs to other parameters than {', '.join(kept)}")
+    """assign() of saved values.
+
+    Raises :class:`rueda.InvalidArgumentError`, which says which differ, if their names or shapes do.
+    """
+    common = [name for name in targets if name in values]
+    found = {
+        "only the state has": [name for name in values if name not in targets],
+        "the state lacks": [name for name in targets if name not in values],
+        "another shape have": [n for n in common if targets[n].shape != values[n].shape],
+    }
+    differing = [f"{what} {listed(names)}" for what, names in found.items() if names]
+    if differing:
+        raise InvalidArgumentError(f"the state belongs to other parameters: {'; '.join(differing)}")
     assign(targets, values)

@@ -19,6 +19,9 @@ from rueda.torch.strategies.replica import Replica
 
 __all__ = ["average_state", "entries", "entries_or_zeros", "entry_names", "take_rest"]
 
+# What torch's optimizers keep as one number for a parameter of any shape: for a zero-dimensional one, it has its shape.
+_SCALARS = ("step", "mu_product", "mu", "eta", "H_diag")
+
 
 def entry_names(replica: Replica) -> set[str]:
     """The names of the state entries that the optimizer keeps for a parameter.
@@ -106,7 +109,8 @@ def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 def entries(replica: Replica, names: Collection[str] | None = None) -> dict[str, torch.Tensor]:
     """The optimizer's floating-point or complex state tensors, of all names or of these.
 
-    Without scalars, unless the parameter is one. Keys are parameter and name, such as ``"fc.weight.exp_avg"``.
+    Without scalars, unless the parameter is one, and without step counts and the like in any case. Keys are parameter
+    and name, such as ``"fc.weight.exp_avg"``.
     """
     found = {}
     for parameter_name, parameter in replica.parameters.items():
@@ -116,7 +120,7 @@ def entries(replica: Replica, names: Collection[str] | None = None) -> dict[str,
                 wanted
                 and isinstance(kept, torch.Tensor)
                 and (kept.is_floating_point() or kept.is_complex())
-                and (kept.dim() or not parameter.dim())
+                and (kept.dim() or (not parameter.dim() and name not in _SCALARS))
             ):
                 found[f"{parameter_name}.{name}"] = kept
     return found

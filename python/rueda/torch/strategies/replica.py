@@ -93,9 +93,9 @@ class Meeting:
 class Replica:
     """This rank's model and optimizer, as a :class:`Strategy` sees them.
 
-    - ``parameters``: those of the optimizer that required gradients when the strategy started (all, if none did), by
-      their names in the model; for sharded ones (``DTensor``), this rank's shard, which all ranks of the set hold.
-      ``originals``: all parameters of the optimizer themselves.
+    - ``parameters``: those of the optimizer that required gradients when the strategy started (all, if none did), also
+      if a state of it is loaded, by their names in the model before torch.compile(); for sharded ones (``DTensor``),
+      this rank's shard, which all ranks of the set hold. ``originals``: all parameters of the optimizer themselves.
     - ``optimizer``: the one that wrap() returned.
     - ``steps``: the number of steps that the optimizer has taken since the strategy started. ``batches``: the number of
       step() calls since the start of the epoch in which it started; strategies may skip the optimizer's step. Both are
@@ -133,12 +133,16 @@ class Replica:
         self.begin()
         _replicas.add(self)
 
-    def begin(self, steps: int = 0, batches: int = 0) -> None:
-        """Notes that a strategy starts, or continues from a saved state with these counts; on all ranks alike."""
+    def begin(self, steps: int = 0, batches: int = 0, trained: Iterable[str] | None = None) -> None:
+        """Notes that a strategy starts, or continues from a saved state with these counts; on all ranks alike.
+
+        ``trained``: the names of ``parameters``, if a state has them; by default those that require gradients now.
+        """
         self.steps = steps
         self.batches = batches
-        trained = {name: each for name, each in self.originals.items() if each.requires_grad}
-        self._trained = trained or self.originals
+        if trained is None:
+            trained = [name for name, each in self.originals.items() if each.requires_grad]
+        self._trained = {name: self.originals[name] for name in trained} or self.originals
         self._begun += 1
         self._world = world_number()
 
@@ -164,6 +168,11 @@ class Replica:
                 f"switch(), which starts again from the mean of the ranks; neither works for ranks that are new to "
                 f"this training"
             )
+
+    @property
+    def trained(self) -> list[str]:
+        """The names of ``parameters``, for a state: not all of them need require gradients when it is loaded."""
+        return list(self._trained)
 
     @property
     def parameters(self) -> dict[str, torch.Tensor]:

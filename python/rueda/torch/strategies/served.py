@@ -305,7 +305,10 @@ class Served(Strategy):
 
         def prepare() -> tuple[None, dict[str, str]]:
             if state["pulled"].shape != self.pulled.shape:
-                raise InvalidArgumentError("the state belongs to other parameters")
+                raise InvalidArgumentError(
+                    f"the state belongs to other parameters: they have {state['pulled'].numel()} elements, and those "
+                    f"here {self._size}"
+                )
             if tuple(state["part"]) != self._part():
                 raise InvalidArgumentError(
                     f"the state belongs to another rank, or another number of ranks: it has elements "

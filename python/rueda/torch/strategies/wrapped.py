@@ -25,6 +25,7 @@ from rueda.torch.state import broadcast_optimizer_state, broadcast_parameters
 from rueda.torch.strategies.agreed import agree, layout_of, require_same
 from rueda.torch.strategies.beginning import Beginning
 from rueda.torch.strategies.closed import Closed
+from rueda.torch.strategies.names import trained_in, uncompiled, with_known_names
 from rueda.torch.strategies.new_gradients import NewGradients
 from rueda.torch.strategies.optimizer_state import (
     average_state,
@@ -291,6 +292,7 @@ class Wrapped(torch.optim.Optimizer):
             "strategy": strategy.describe(),
             "steps": replica.steps,
             "batches": replica.batches,
+            "trained": replica.trained,
             "kept": strategy.state_dict(),
         }
         state: dict[str, Any] = {STRATEGY_STATE: kept}
@@ -302,8 +304,9 @@ class Wrapped(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a state; the strategy starts anew from the state of an optimizer without a strategy.
 
-        Load the model first. Raises :class:`rueda.InvalidArgumentError` for the state of another strategy, and after
-        close().
+        Load the model first. The strategy goes on with the parameters that required gradients when it started, before
+        the state was saved, whether they do now or not. Raises :class:`rueda.InvalidArgumentError` for the state of
+        another strategy or of other parameters, and after close().
 
         Collective for strategies in pairs and over a table (:attr:`Strategy.loads_together`): a rank that has no state
         to load must tell the others by other means before they call this. If one rank's state is invalid, all raise
@@ -316,28 +319,31 @@ class Wrapped(torch.optim.Optimizer):
         if isinstance(strategy, Closed):
             strategy.refuse()
         load_optimizer = partial(super().load_state_dict, rest)
+        known = replica.originals.keys()
 
-        def prepare() -> tuple[tuple[int, int], dict[str, str]]:
+        def prepare() -> tuple[tuple[int, int, list[str] | None], dict[str, str]]:
             if kept is not None and kept["strategy"] != strategy.describe():
                 raise InvalidArgumentError(
                     f"the state belongs to {kept['strategy']}, but this is {strategy.describe()}: wrap() with the "
                     f"state's strategy, load it, then switch()"
                 )
-            taken = (0, 0) if kept is None else (int(kept["steps"]), int(kept["batches"]))
+            begun: tuple[int, int, list[str] | None] = (0, 0, None)
+            if kept is not None:
+                begun = int(kept["steps"]), int(kept["batches"]), trained_in(kept, known)
             load_in_place(self, load_optimizer)
-            return taken, {}
+            return begun, {}
 
         if strategy.loads_together:
-            taken = agree(f"{replica.prefix}/state is loaded", replica.process_set, prepare)
+            begun = agree(f"{replica.prefix}/state is loaded", replica.process_set, prepare)
         else:
-            taken, _ = prepare()
-        replica.begin(*taken)
+            begun, _ = prepare()
+        replica.begin(*begun)
         self._rueda_takes_step = None
         strategy.start(replica)
-        strategy.load_compression_state(compression)
+        strategy.load_compression_state(with_known_names(compression, known))
         self._rueda_beginning = Beginning(strategy)
         if kept is not None:
-            strategy.load_state_dict(kept["kept"])
+            strategy.load_state_dict(with_known_names(kept["kept"], known))
             self._rueda_beginning.is_over = (
                 True  # the copy fits the saved parameters, whenever those are loaded
             )
@@ -424,7 +430,7 @@ def wrap(
             period = whole_number("steps_per_epoch", period, 1)
         by_default = strategy is None and mode is None and frequency is None
         chosen = strategy_of(equiv.strategy() if by_default else strategy, mode, frequency)
-        names = names_of(optimizer, model.named_parameters(), _NOT_OF_MODEL)
+        names = uncompiled(names_of(optimizer, model.named_parameters(), _NOT_OF_MODEL))
         replica = Replica(optimizer, {n: p for p, n in names.items()}, process_set, prefix)
         replica.sparse = {names[each] for each in _sparse_in(model) if each in names}
         settings = {
