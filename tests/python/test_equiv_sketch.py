@@ -126,6 +126,21 @@ def test_a_mask_stays_as_it_is() -> None:
     assert norm_of(torch.tensor([3.0, torch.inf, 4.0])) == 5
 
 
+def test_runs_perturb_the_model_even_if_its_state_dict_has_copies(tmp_path: Path) -> None:
+    model = torch.nn.Linear(20, 10)
+    model.register_state_dict_post_hook(
+        lambda module, state, prefix, _: state.update(
+            {n: each.clone() for n, each in state.items()}
+        )
+    )
+    before = model.weight.detach().clone()
+    recorder = Recorder(tmp_path, RunSettings(1, "sync", 0, ("true",), perturbation=True))
+    recorder.watch(model)
+    assert not torch.equal(model.weight, before)
+    torch.testing.assert_close(model.weight.detach(), before)
+    recorder.end()
+
+
 def test_a_loss_of_nan_is_told_from_none(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, RunSettings(1, "sync", 0, ("true",)))
     wrong: Any = torch.ones(2)

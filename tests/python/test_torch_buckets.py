@@ -154,6 +154,39 @@ def test_memory_of_a_bucket() -> None:
     assert "is now torch.float32 of shape [4] on 'cpu'" in slot.take_in()
 
 
+@pytest.mark.parametrize("has_gradient", [False, True])
+def test_gradients_do_not_fit_a_bucket_of_another_layout(has_gradient: bool) -> None:
+    """A gradient that is left in the bucket's memory is laid out anew: nothing else would do that."""
+    parameter = torch.nn.Parameter(torch.ones(2, 3, 4, 5))
+    slot = Bucket("b", [parameter], [describe(parameter, "p")]).slots[0]
+    values = torch.arange(120.0).view(2, 3, 4, 5)
+    parameter.grad = values.clone()
+    assert slot.take_in() == ""
+    assert parameter.grad is slot.view()
+    parameter.data = parameter.data.to(memory_format=torch.channels_last)
+    if not has_gradient:
+        parameter.grad = None
+    why_not = slot.take_in()
+    assert why_not.endswith("the strides [60, 1, 15, 3], and was laid out with [60, 20, 5, 1]")
+    if has_gradient:
+        assert parameter.grad.stride() == parameter.stride()
+        assert torch.equal(parameter.grad, values)
+        assert parameter.grad.data_ptr() != slot.pointer
+    else:
+        assert parameter.grad is None
+
+
+def test_a_parameter_whose_gradients_stay_the_same_may_change_its_strides() -> None:
+    """With gaps, or overlapping: its gradients are row-major."""
+    parameter = torch.nn.Parameter(torch.ones(4, 6)[:, ::2])
+    slot = Bucket("b", [parameter], [describe(parameter, "p")]).slots[0]
+    parameter.data = torch.ones(4, 9)[:, ::3]
+    for _ in range(2):
+        parameter.grad = torch.ones(4, 3)
+        assert slot.take_in() == ""
+        assert parameter.grad is slot.view()
+
+
 def test_memory_is_taken_over_from_a_bucket_of_the_same_gradients() -> None:
     parameters = [torch.nn.Parameter(torch.ones(n)) for n in (3, 17)]
     descriptions = [describe(p, str(i)) for i, p in enumerate(parameters)]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from rueda.errors import UnsupportedError
 from rueda.torch.fingerprints import number_of_words, numbers_of
-from rueda.torch.strategies.replica import Replica, replicas_of
-from rueda.torch.strategies.wrapped import Wrapped
+from rueda.torch.strategies.alike import diverging, strategy_in_use
+from rueda.torch.strategies.replica import Replica
 
 __all__ = ["fingerprint", "require_alike", "require_same_parameters"]
 
@@ -21,7 +21,7 @@ def require_alike(name: str, part: Any) -> None:
     """Raises :class:`rueda.UnsupportedError` for an optimizer whose state differs between ranks."""
     if not isinstance(part, torch.optim.Optimizer):
         return
-    for replica in _diverging(each for group in part.param_groups for each in group["params"]):
+    for replica in diverging(each for group in part.param_groups for each in group["params"]):
         if replica.optimizer.state is part.state:  # wrapped, or below the wrapped one
             raise UnsupportedError(
                 f"{name}: with the strategy {_told(replica)} each rank's optimizer has its own state: "
@@ -33,7 +33,7 @@ def fingerprint(parts: Mapping[str, Any]) -> int:
     """Identifies the values, now, of the modules' parameters that a strategy may let differ; 0 if there are none."""
     tensors: list[torch.Tensor] = []
     for _, module in sorted(_modules(parts)):
-        known = {each for replica in _diverging(module.parameters()) for each in replica.known}
+        known = {each for replica in diverging(module.parameters()) for each in replica.known}
         tensors += [each for each in module.parameters() if each in known]
     return number_of_words(numbers_of(tensors)) & _BITS if tensors else 0
 
@@ -45,7 +45,7 @@ def require_same_parameters(parts: Mapping[str, Any], fingerprints: Sequence[int
     told = [
         f"{name}: with the strategy {_told(replica)} each rank's parameters are its own now"
         for name, module in _modules(parts)
-        for replica in _diverging(module.parameters())
+        for replica in diverging(module.parameters())
     ]
     raise UnsupportedError(
         f"{'; '.join(told) or 'parameters differ between ranks'}: call the optimizer's consolidate() before saving"
@@ -56,17 +56,7 @@ def _modules(parts: Mapping[str, Any]) -> list[tuple[str, torch.nn.Module]]:
     return [(name, each) for name, each in parts.items() if isinstance(each, torch.nn.Module)]
 
 
-def _diverging(parameters: Iterable[torch.Tensor]) -> list[Replica]:
-    return [each for each in replicas_of(parameters) if _may_diverge(each.optimizer)]
-
-
-def _may_diverge(optimizer: torch.optim.Optimizer) -> bool:
-    if not isinstance(optimizer, Wrapped):
-        return False
-    strategy = getattr(optimizer, "_rueda_strategy", None)  # None if it could not start
-    return strategy is not None and not strategy.ranks_stay_equal
-
-
 def _told(replica: Replica) -> str:
-    assert isinstance(replica.optimizer, Wrapped)
-    return replica.optimizer.strategy.describe()
+    strategy = strategy_in_use(replica)
+    assert strategy is not None
+    return strategy.describe()

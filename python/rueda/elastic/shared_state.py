@@ -154,11 +154,13 @@ class SharedState:
             for number, part in self._objects()
         ]
         if self._optimizer is not None or self._modules:
-            from rueda.torch.state_exchange import exchange_state
+            from rueda.torch.state_exchange import exchange_state, give_caches, received_caches
 
             if received is not None:
                 received.give(self._modules, self._optimizer)
+            caches = received_caches(self._modules, sources)
             exchange_state(self._modules, self._optimizer, sources)
+            give_caches(caches)
         if rank() not in sources[:1]:
             for part, state in objects:
                 part.load_state_dict(state)
@@ -214,7 +216,9 @@ def _difference(
 def _outline(part: Any) -> dict[str, str]:
     outline = {"its type": type(part).__name__}
     if _is_module(part):
-        for name, value in part.state_dict().items():
+        from rueda.torch.model_tensors import tensors_of
+
+        for name, value in {**tensors_of(part), **part.state_dict()}.items():
             outline[f"'{name}'"] = _kind(value)
     elif _is_optimizer(part):
         for number, group in enumerate(part.param_groups):

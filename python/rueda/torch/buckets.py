@@ -17,7 +17,7 @@ from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
 from rueda.submission import changed_in_flight, replaced_in_flight, written_in_flight
 from rueda.torch.gathering import Gathering
-from rueda.torch.layouts import is_dense
+from rueda.torch.layouts import is_dense, laid_out_like
 from rueda.torch.shards import is_cut
 from rueda.torch.tensors import (
     code_of,
@@ -99,11 +99,15 @@ def describe(
     if why_not:
         return Description(name, (), (), 0, why_not)
     shape = tuple(parameter.shape)
-    # A gradient made by autograd has its parameter's strides if those leave no gaps, else row-major ones.
-    stride = tuple(parameter.stride()) if is_dense(shape, parameter.stride()) else row_major(shape)
+    stride = _stride_of_gradient(shape, parameter.stride())
     code = code_of(parameter.dtype)
     assert code is not None
     return Description(name, shape, stride, code, "", parameter.device.type)
+
+
+def _stride_of_gradient(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+    """Of one made by autograd: its parameter's strides if those leave no gaps, else row-major ones."""
+    return tuple(stride) if is_dense(shape, stride) else row_major(shape)
 
 
 def _why_not(parameter: torch.Tensor) -> str:
@@ -209,6 +213,7 @@ class Slot:
         "_memory",
         "_offset",
         "_stride",
+        "_stride_of_parameter",
         "_submitted",
         "_view",
         "bucket",
@@ -234,6 +239,7 @@ class Slot:
         self._memory = memory
         self._offset = offset
         self._stride = description.stride
+        self._stride_of_parameter: tuple[int, ...] = parameter.stride()  # when that was decided
         self._view = self._make_view()
         self.pointer = self._view.data_ptr()
         self.version = 0  # of the view, when the bucket was submitted
@@ -279,6 +285,10 @@ class Slot:
         A missing ``.grad`` becomes zeros in the bucket.
         """
         gradient = self.parameter.grad
+        if self.parameter.stride() != self._stride_of_parameter:
+            why_not = self._follow_parameter()
+            if why_not:
+                return why_not, None
         if gradient is None:
             if not self.parameter.requires_grad:  # frozen meanwhile
                 return NOT_WANTED, None
@@ -325,6 +335,23 @@ class Slot:
         with torch.no_grad():  # part of a graph
             gradient.copy_(self.view())
         return None
+
+    def _follow_parameter(self) -> str:
+        """Called when the parameter's strides have changed, as by ``model.to(memory_format=torch.channels_last)``.
+
+        Returns why the gradient cannot be in the bucket, or an empty string. Fused optimizers pass through the memory
+        of parameter and gradient without looking at strides: a ``.grad`` that was left with the old ones is replaced.
+        """
+        parameter, stride = self.parameter, self.parameter.stride()
+        if parameter.shape != self.shape:
+            return ""  # found when the gradient is compared
+        if _stride_of_gradient(self.shape, stride) == self._stride:
+            self._stride_of_parameter = stride
+            return ""
+        gradient = parameter.grad
+        if gradient is not None and gradient.shape == self.shape and not gradient.requires_grad:
+            parameter.grad = laid_out_like(gradient, parameter)
+        return f"belongs to a parameter with the strides {list(stride)}, and was laid out with {list(self._stride)}"
 
     def _holds(self, gradient: torch.Tensor) -> bool:
         try:

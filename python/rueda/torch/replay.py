@@ -62,7 +62,7 @@ def why_not(state: TensorState, optimizer: torch.optim.Optimizer | None) -> str:
     if optimizer is None:
         return "there is no optimizer"
     if state.strays:
-        return "the optimizer has parameters of no module"
+        return "parameters are in no module's state_dict()"
     if not all(tensor.is_cpu and tensor.layout == torch.strided for tensor in state.tensors):
         return "tensors are not in memory of the CPU"
     if getattr(_base_of(optimizer), "__module__", "__main__") == "__main__":

@@ -53,7 +53,9 @@ def broadcast_parameters(
     ``params``: ``model.state_dict()``, ``model.named_parameters()`` or ``model.parameters()``. Any shapes and dtypes,
     the same on every rank; they need not be contiguous. For a ``DTensor``, each rank gets the part that it holds, so
     all ranks of the set must hold the same part (:class:`rueda.torch.parallel.Grid`). ``root_rank``: a rank of the
-    set, which is to be given for sets without rank 0: ``process_set.ranks[0]``.
+    set, which is to be given for sets without rank 0: ``process_set.ranks[0]``. A state_dict() lacks buffers that are
+    not persistent, which ``model.named_buffers()`` has. Where hooks make it of copies, only
+    ``model.named_parameters()`` and ``model.named_buffers()`` reach the model.
 
     Raises as :func:`rueda.torch.broadcast_`, and :class:`rueda.InvalidArgumentError` on every rank for a value that is
     not a tensor, and on this rank only for ``params`` without values, such as the model itself.

@@ -18,14 +18,16 @@ from rueda.messages import Messages
 from rueda.objects import allgather_object, broadcast_object
 from rueda.process_sets import global_process_set
 from rueda.submission import Collectives
-from rueda.torch.fingerprints import bits_of
+from rueda.torch.exchanges import broadcast_async
+from rueda.torch.fingerprints import bits_of, numbers_of
 from rueda.torch.layouts import fitted, strides_of_parameters
+from rueda.torch.model_tensors import caches_in_common, caches_of
 from rueda.torch.optimizer_state import load_as_given
 from rueda.torch.state import allocated, filled, laid_out_as
 from rueda.torch.state_pieces import Piece, TensorState, cut, deal, digest
 from rueda.torch.tensors import TorchAdapter
 
-__all__ = ["exchange_state"]
+__all__ = ["exchange_state", "give_caches", "received_caches"]
 
 _log = logging.getLogger("rueda")
 _collectives = Collectives(TorchAdapter(gpus=True))
@@ -38,6 +40,40 @@ _WINDOW = 16
 
 # A rank's status for a piece: it keeps its own, it knows its digest, or it has none.
 _CONTENT, _KNOWN, _MISSING = range(3)
+
+
+def received_caches(
+    modules: Sequence[torch.nn.Module], sources: Sequence[int]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The modules' buffers that are not persistent, each with the value that it is to have here; collective.
+
+    A rank that is not in ``sources`` is to have those of the first source, where it has another value of the same shape
+    and dtype. Nothing has been changed yet.
+    """
+    own = {
+        f"{number}.{name}": each
+        for number, module in enumerate(modules)
+        for name, each in caches_of(module).items()
+    }
+    caches = caches_in_common(own, "elastic.caches", global_process_set)
+    if not caches:
+        return []
+    numbers = np.array([numbers_of(list(caches.values()))], np.int64)
+    table = allgather(numbers, "elastic.caches.numbers")
+    handles = [
+        (each, broadcast_async(each.detach(), sources[0], f"elastic.cache/{name}"))
+        for (name, each), told in zip(caches.items(), table.T, strict=True)
+        if (told != told[0]).any()
+    ]
+    received = [(each, handle.result()) for each, handle in handles]
+    return received if rank() not in sources else []
+
+
+def give_caches(received: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Gives each buffer its value."""
+    with torch.no_grad():
+        for own, value in received:
+            own.copy_(value)
 
 
 def exchange_state(

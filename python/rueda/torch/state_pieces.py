@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from rueda.torch.fingerprints import BLOCK_BYTES, bits_of, number_of
+from rueda.torch.model_tensors import tensors_of
 from rueda.torch.state import outline_of
 
 __all__ = ["Piece", "TensorState", "cut", "deal", "digest"]
@@ -58,12 +59,13 @@ def digest(content: torch.Tensor) -> int:
 class TensorState:
     """The tensors of modules and of an optimizer, as they are now.
 
-    ``tensors``: first all of the modules' ``state_dict()``, then parameters of the optimizer that belong to none of the
+    ``tensors``: first all of the modules' ``state_dict()``, then what these lack, which are parameters and persistent
+    buffers that an overridden ``state_dict()`` leaves out and parameters of the optimizer that belong to none of the
     modules, then the tensors of the optimizer's state. ``outline``: of the optimizer's state, see
     :func:`rueda.torch.state.outline_of`. ``trained``: for each parameter of the optimizer, its index among the tensors.
-    ``names``: all but the optimizer's state, as module index and name; the index of what belongs to no module is the
-    number of modules. ``strays``: the parameters that belong to none. ``others``: for each module, what its
-    ``state_dict()`` has besides tensors (extra state).
+    ``names``: all but the optimizer's state, as module index and name; the index of what no ``state_dict()`` has is the
+    number of modules. ``strays``: the tensors that none has. ``others``: for each module, what its ``state_dict()`` has
+    besides tensors (extra state).
     """
 
     def __init__(
@@ -72,7 +74,9 @@ class TensorState:
         self.names: list[tuple[int, str]] = []
         self.tensors: list[torch.Tensor] = []
         self.others: list[dict[str, Any]] = []
+        self.strays: list[torch.Tensor] = []
         numbers: dict[int, int] = {}
+        left_out: list[tuple[str, torch.Tensor]] = []
         for number, module in enumerate(modules):
             state = module.state_dict(keep_vars=True)
             self.others.append(
@@ -84,18 +88,24 @@ class TensorState:
                 numbers.setdefault(id(tensor), len(self.tensors))
                 self.names.append((number, name))
                 self.tensors.append(tensor.detach())
-        self.outline: Any = None
-        self.strays: list[torch.Tensor] = []
-        self.trained: list[int] = []
+            rest = tensors_of(module).items()
+            left_out += [(name, tensor) for name, tensor in rest if name not in state]
+        parameters: list[torch.Tensor] = []
         if optimizer is not None:
-            for parameter in (each for group in optimizer.param_groups for each in group["params"]):
-                if id(parameter) not in numbers:
-                    numbers[id(parameter)] = len(self.tensors)
-                    name = f"parameter {len(self.trained)} of the optimizer"
-                    self.names.append((len(modules), name))
-                    self.tensors.append(parameter.detach())
-                    self.strays.append(parameter)
-                self.trained.append(numbers[id(parameter)])
+            parameters = [each for group in optimizer.param_groups for each in group["params"]]
+            left_out += [
+                (f"parameter {number} of the optimizer", each)
+                for number, each in enumerate(parameters)
+            ]
+        for name, tensor in left_out:
+            if id(tensor) not in numbers:
+                numbers[id(tensor)] = len(self.tensors)
+                self.names.append((len(modules), name))
+                self.tensors.append(tensor.detach())
+                self.strays.append(tensor)
+        self.trained = [numbers[id(each)] for each in parameters]
+        self.outline: Any = None
+        if optimizer is not None:
             self.outline, own = outline_of(optimizer)
             self.tensors += own
 

@@ -246,6 +246,94 @@ def check_gradients_of_ranks_with_other_layouts() -> None:
         torch.testing.assert_close(list(module.parameters()), list(alone.parameters()))
 
 
+# Several buckets, only some of which have gradients of another layout.
+BUCKETS: dict[str, Any] = {"gradient_as_bucket_view": True, "bucket_bytes": 256}
+WAYS_TO_TRAIN: dict[str, Callable[[nn.Module, Optimizer], Any]] = {
+    "wrap": rt.wrap,
+    "rueda": lambda module, its: rt.DistributedOptimizer(its, module.named_parameters(), **BUCKETS),
+    "deferred": lambda module, its: rt.DistributedOptimizer(
+        its, module.named_parameters(), overlap_forward=True, **BUCKETS
+    ),
+    "horovod": lambda module, its: hvd.DistributedOptimizer(its, module.named_parameters()),
+}
+
+
+def convert(module: nn.Module) -> None:
+    module.to(memory_format=torch.channels_last)
+
+
+def convert_parameters_alone(module: nn.Module) -> None:
+    """Their gradients stay where they are."""
+    for each in module.parameters():
+        if each.dim() == 4:
+            each.data = each.data.to(memory_format=torch.channels_last)
+
+
+def follows_its_layout(
+    way: str,
+    make: Callable[..., Optimizer],
+    module: nn.Module,
+    change: Callable[[int], None],
+    clears: bool,
+) -> list[tuple[int, ...]]:
+    """Trains a module that ``change`` converts, as well as one that is not converted; returns gradients' strides."""
+    alone = network(is_row_major=True)
+    single = make(alone.parameters())
+    optimizer = WAYS_TO_TRAIN[way](module, make(module.parameters()))
+    for step in range(8):
+        change(step)
+        for each, its in ((alone, single), (module, optimizer)):
+            its.zero_grad(set_to_none=clears)
+            loss_of(each, step).backward()
+            its.step()
+    if way == "deferred":
+        optimizer.finish_updates()
+    torch.testing.assert_close(list(module.parameters()), list(alone.parameters()))
+    for parameter in module.parameters():
+        assert parameter.grad.stride() == parameter.stride(), way
+    return [parameter.grad.stride() for parameter in module.parameters()]
+
+
+def check_models_that_are_converted_while_they_are_trained() -> None:
+    """On all ranks, or on the first alone: gradients have the strides of their parameters from the same step on."""
+    make = partial(torch.optim.SGD, lr=0.1, fused=True)  # its state would have the old strides
+    for way in WAYS_TO_TRAIN:
+        for to_other_layout in (convert, convert_parameters_alone):
+            for on_all in (True, False):
+                for clears in (True, False):
+                    if rueda.size() == 1 and not (clears or to_other_layout is convert):
+                        continue  # without buckets, gradients are as torch leaves them
+                    module = network(is_row_major=True)
+
+                    def change(
+                        step: int,
+                        module: nn.Module = module,
+                        takes_part: bool = on_all or rueda.rank() == 0,
+                        to_other_layout: Callable[[nn.Module], None] = to_other_layout,
+                    ) -> None:
+                        if step == 4 and takes_part:
+                            to_other_layout(module)
+
+                    strides = follows_its_layout(way, make, module, change, clears)
+                    is_converted = on_all or rueda.rank() == 0
+                    assert (strides[0] == (27, 1, 9, 3)) == is_converted, way
+
+
+def check_converted_gradients_are_in_buckets_again() -> None:
+    module = network(is_row_major=True)
+    optimizer = WAYS_TO_TRAIN["rueda"](module, torch.optim.SGD(module.parameters(), lr=0.1))
+    for step in range(6):
+        if step == 2:
+            convert(module)
+        optimizer.zero_grad()
+        loss_of(module, step).backward()
+        optimizer.step()
+    buckets = optimizer.gradient_buckets()
+    names = {name for bucket in buckets.names for name in bucket}
+    assert names == {name for name, _ in module.named_parameters()}, buckets
+    assert len(buckets.names) > 1
+
+
 def check_averages_that_become_gradients() -> None:
     """Of strategies and of reproducible training."""
     make = OPTIMIZERS["SGD"]

@@ -101,6 +101,28 @@ def check_accumulated_sparse_gradients_are_saved() -> None:
     assert torch.equal(*ends)
 
 
+def check_gradients_of_another_dtype_than_their_parameter() -> None:
+    """Added up as they are; a rank that has none sends zeros of their dtype."""
+    if not hasattr(torch.Tensor, "grad_dtype"):
+        return
+    trained = nn.Linear(3, 2, dtype=torch.bfloat16)
+    for each in trained.parameters():
+        each.grad_dtype = torch.float32
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.1, foreach=False)
+    wrapped = rt.wrap(trained, optimizer, strategy="accumulate:2")
+    for _ in range(2):
+        for number in range(2):
+            wrapped.zero_grad()
+            trained.bias.grad = torch.full((2,), 1.0 + 0.001 * (number + 1))
+            if rueda.rank() == 0:
+                trained.weight.grad = torch.full((2, 3), 1.001)
+            wrapped.step()
+        assert trained.bias.grad.dtype == torch.float32
+        torch.testing.assert_close(trained.bias.grad, torch.full((2,), 1.0015))
+        torch.testing.assert_close(trained.weight.grad, torch.full((2, 3), 1.001 / rueda.size()))
+    same_bits(*(each.float() for each in trained.parameters()))
+
+
 def check_sparse_gradients_that_no_module_tells_of() -> None:
     """As of a function called by itself."""
     trained = nn.ParameterDict({"table": torch.ones(ROWS, 2), "dense": torch.ones(3)})

@@ -16,6 +16,7 @@ from rueda.equivalence.record_files import Layout, Writer, loss_cell
 from rueda.equivalence.run_settings import RunSettings, settings_of_environment
 from rueda.errors import InvalidArgumentError, RuedaError
 from rueda.torch.equiv.sketch import Signs, hash_of, norm_of, perturb, values_of
+from rueda.torch.model_tensors import tensors_of
 
 __all__ = [
     "Recorder",
@@ -187,7 +188,7 @@ class Recorder:
     def _tensors(self) -> dict[str, torch.Tensor]:
         model = self._model
         assert model is not None
-        state = model.state_dict() if isinstance(model, torch.nn.Module) else model
+        state: Mapping[str, Any] = model if isinstance(model, Mapping) else _state_of(model)
         return {
             name: value if isinstance(value, torch.Tensor) else torch.from_numpy(value)
             for name, value in state.items()
@@ -234,6 +235,11 @@ class Recorder:
             row[place.start + 1] = norm_of(values)
             row[place.start + 2 : place.stop] = sketch.numpy()
         return row
+
+
+def _state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The model's tensors themselves, as runs perturb them, and its ``state_dict()`` may have copies."""
+    return {name: each.detach() for name, each in tensors_of(model).items()}
 
 
 def _eps_of(dtype: torch.dtype) -> float:

@@ -63,7 +63,9 @@ class GradientAccumulation(Strategy):
         for name, each in self.replica.originals.items():
             if name not in self._sums and (each.requires_grad or name in names):
                 local, is_sparse = local_of(each), name in self.replica.sparse
-                self._sums[name] = no_rows(local, 1) if is_sparse else torch.zeros_like(local)
+                total = no_rows(local, 1) if is_sparse else torch.zeros_like(local)
+                # Newer versions of torch let gradients have another dtype than their parameter.
+                self._sums[name] = total.to(getattr(each, "grad_dtype", None) or each.dtype)
                 self._untouched.add(name)
 
     @torch.no_grad()

@@ -17,12 +17,14 @@ from rueda.torch.compression_state import COMPRESSION_STATE
 from rueda.torch.equiv import recorder as equiv
 from rueda.torch.gradients import new_prefix
 from rueda.torch.layered import laid_over, load_in_place, note_step, require_known
+from rueda.torch.model_tensors import tensors_of
 from rueda.torch.optimizer import Distributed, names_of
 from rueda.torch.reductions import allreduce
 from rueda.torch.reproducible import Reproducible
 from rueda.torch.shards import is_cut, require_same_parts
-from rueda.torch.state import broadcast_optimizer_state, broadcast_parameters
+from rueda.torch.state import broadcast_optimizer_state
 from rueda.torch.strategies.agreed import agree, layout_of, require_same
+from rueda.torch.strategies.alike import begin_alike
 from rueda.torch.strategies.beginning import Beginning
 from rueda.torch.strategies.closed import Closed
 from rueda.torch.strategies.names import trained_in, uncompiled, with_known_names
@@ -375,11 +377,12 @@ def wrap(
     """Returns an optimizer like ``optimizer`` that trains ``model`` on all ranks by a strategy. Collective.
 
     The one line that makes a training loop distributed: the loop keeps its zero_grad(), backward() and step(), on this
-    rank's share of the data. All ranks start with the model and the optimizer of the first. The result is an instance
-    of ``optimizer``'s class and shares its state and param_groups, so learning rate schedulers work as before; use it
-    instead of ``optimizer`` from now on. Load weights before: with a strategy that keeps a copy of them, the first step
-    raises :class:`rueda.InvalidArgumentError` on each rank where they have changed. docs/strategies.md helps to
-    choose a strategy.
+    rank's share of the data. All ranks start with the optimizer of the first, and with the parameters and buffers of
+    its model; the extra state of modules stays, and so do buffers that are not persistent and differ in shape between
+    ranks. The result is an instance of ``optimizer``'s class and shares its state and param_groups, so learning rate
+    schedulers work as before; use it instead of ``optimizer`` from now on. Load weights before: with a strategy that
+    keeps a copy of them, the first step raises :class:`rueda.InvalidArgumentError` on each rank where they have
+    changed. docs/strategies.md helps to choose a strategy.
 
     - ``strategy``: a :class:`rueda.torch.strategies.Strategy`, or a text such as ``"local:8"``, ``"diloco:16"`` or
       ``"diloco:16,codec=int8"``. By default ``"sync"``: gradients are averaged in every step. In a run of
@@ -400,7 +403,8 @@ def wrap(
 
     Raises, on every rank, :class:`rueda.MismatchError` if strategies, their parameters, or models differ between
     ranks; :class:`rueda.InvalidArgumentError` for an unknown or invalid strategy, an optimizer without the state that
-    the strategy needs, or parameters of the optimizer that are not in the model; and :class:`rueda.UnsupportedError`
+    the strategy needs, parameters of the optimizer that are not in the model, or parameters that differ between ranks
+    because another wrapped optimizer trains them (call its consolidate() first); and :class:`rueda.UnsupportedError`
     for parameters that the strategy does not support, or an optimizer whose state it cannot foresee. The world survives
     each of these errors.
 
@@ -437,7 +441,7 @@ def wrap(
             "strategy": chosen.describe(),
             "number of steps per epoch": str(period),
             "optimizer": type(optimizer).__name__,
-            **layout_of(model.state_dict()),
+            **layout_of(tensors_of(model)),
             "parameters of the optimizer": ", ".join(replica.originals),
             "parameters that require gradients": ", ".join(replica.parameters),
             "parameters that are sharded over ranks": ", ".join(
@@ -449,9 +453,8 @@ def wrap(
     prefix = new_prefix(process_set, "strategy")
     chosen, replica, period = agree(f"{prefix}/wrap", process_set, prepare)
     require_same_parts(replica.originals.items(), f"{prefix}/parts", process_set)
-    first = process_set.ranks[0]
-    broadcast_parameters(model.state_dict(), first, process_set)
-    broadcast_optimizer_state(optimizer, first, process_set)
+    begin_alike(model, replica)
+    broadcast_optimizer_state(optimizer, process_set.ranks[0], process_set)
     wrapped = laid_over(Wrapped, optimizer)
     wrapped._rueda_replica = replica
     wrapped._rueda_new = None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 
 from rueda.horovod import elastic_state
 from rueda.horovod.basics import rank
@@ -16,6 +17,8 @@ from rueda.horovod.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from rueda.process_sets import global_process_set
+from rueda.torch.model_tensors import caches_in_common, caches_of, tensors_of
 
 __all__ = [
     "ModelStateHandler",
@@ -95,9 +98,22 @@ class ModelStateHandler(_StateDictHandler):
     """For ``torch.nn.Module``."""
 
     def sync(self) -> None:
-        """Broadcasts parameters and buffers."""
-        broadcast_parameters(self.value.state_dict(), root_rank=0)
+        """Broadcasts parameters, buffers and the extra state of modules.
+
+        Buffers that are not persistent and differ in shape between ranks stay.
+        """
+        module = self.value
+        caches = caches_in_common(caches_of(module), "elastic.caches", global_process_set)
+        broadcast_parameters({**tensors_of(module), **caches}, root_rank=0)
+        extra = broadcast_object(_extra_state_of(module), root_rank=0)
+        if extra and rank() != 0:
+            module.load_state_dict({**module.state_dict(), **extra})
         self.save()
+
+
+def _extra_state_of(module: torch.nn.Module) -> dict[str, Any]:
+    state = module.state_dict()
+    return {name: each for name, each in state.items() if name.endswith(_EXTRA_STATE_KEY_SUFFIX)}
 
 
 class OptimizerStateHandler(_StateDictHandler):
