@@ -64,6 +64,8 @@ _block = 0
 _endings: list[Callable[[], None]] = []
 # The argument of sys.exit(), if it reports a failure.
 _exit_code: object = None
+# What init() raises instead of forming a world of this process alone; empty where it may.
+_no_lone_world = ""
 
 
 def init(
@@ -125,6 +127,9 @@ def init(
         )
     else:
         _native.init(given)
+        if is_new and _no_lone_world and _native.size() == 1 and given.get("bootstrap") != "none":
+            _native.shutdown()
+            raise InvalidArgumentError(_no_lone_world)
     if is_new and _native.size() > 1:
         start_telling()
         if _native.options()["recovery"] == "on":
@@ -220,6 +225,15 @@ def world(rank: int, size: int, rendezvous: str | None = None, **options: object
     finally:
         _block = 0
         shutdown()
+
+
+def refuse_to_be_alone(reason: str) -> None:
+    """Makes :func:`init` raise :class:`rueda.InvalidArgumentError` where it would form a world of this process alone.
+
+    For processes that an engine has placed as ranks of a larger world, which no launcher has told :func:`init` of.
+    """
+    global _no_lone_world
+    _no_lone_world = reason
 
 
 def abort(reason: str) -> None:

@@ -109,6 +109,12 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     return process_set
 
 
+def stand_for(process_set: ProcessSet, number: int) -> None:
+    """Makes the object stand for a set that has been added already, of the same ranks."""
+    process_set.process_set_id = number
+    _added.add(process_set)
+
+
 def remove_process_set(process_set: ProcessSet) -> None:
     """Removes a set; every rank of the world must call this. The global set cannot be removed.
 

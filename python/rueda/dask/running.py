@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import distributed
 
-from rueda import lifecycle, rendezvous
+from rueda import _native, lifecycle, rendezvous
 from rueda.arguments import shown
 from rueda.dask.reservation import LOOK, reserved, workers_of
 from rueda.engines.exits import without_exit
@@ -34,9 +34,19 @@ from rueda.errors import (
 __all__ = ["run"]
 
 
+# Seconds for which a rank waits for one of an interrupted call, which ends in its next collective.
+_TO_END = 5.0
+
+# On a worker: the address and the rank of the world that its thread of Dask's is in, or enters.
+_entered: tuple[str, int] | None = None
+
+
 class _StartedAgain(PeerLostError):
     """Dask has called a rank's function again, in a new process at the lost worker's address."""
 
+
+# How a task is done whose function has returned or raised; that of a cancelled one may still run.
+_ENDED = ("finished", "error")
 
 # Errors that mean a lost worker. Dask raises its own after distributed.scheduler.allowed-failures losses.
 _LOSSES = (_StartedAgain, distributed.KilledWorker)
@@ -120,6 +130,9 @@ def _run_once(
         except TypeError as error:  # Dask's, whose message contains a traceback of several pages
             what = f"{error}".partition("\n")[0]
             raise InvalidArgumentError(f"what a rank returns cannot be pickled: {what}") from error
+    except BaseException as error:
+        _stop(client, ranks, workers, address, error, timeout / 4)
+        raise
     finally:
         # Otherwise Dask would rerun the task of a lost worker, alone.
         client.cancel(ranks, force=True)
@@ -212,7 +225,7 @@ def _wait(
             waiting = workers_of(client).keys() & {
                 w
                 for f, w in zip(futures, workers, strict=True)
-                if f.status not in ("finished", "error") or w == workers[0]
+                if f.status not in _ENDED or w == workers[0]
             }
             _end_meeting(client, address, cause, waiting, timeout / 4)
             continue  # that took a while: check again which ranks are running
@@ -252,6 +265,37 @@ def _end_meeting(
         )
 
 
+def _stop(
+    client: distributed.Client,
+    futures: list[Any],
+    workers: list[str],
+    address: str,
+    error: BaseException,
+    limit: float,
+) -> None:
+    """Ends the world of ranks that still run because of an error here, such as Ctrl-C: Dask stops no task's thread."""
+    left = {w for f, w in zip(futures, workers, strict=True) if f.status not in _ENDED}
+    if not left:
+        return
+    cause = f"rueda.dask.run() has ended in the client: {lifecycle.describe(type(error), error)}"
+    with contextlib.suppress(Exception):  # the error that is being raised counts
+        # Runs outside the task threads, as in _end_meeting().
+        client.run(
+            _end_world,
+            address,
+            cause,
+            workers=sorted(left & workers_of(client).keys()),
+            on_error="ignore",
+            callback_timeout=limit,
+        )
+
+
+def _end_world(address: str, cause: str) -> None:
+    rendezvous.close(address, cause)
+    if _entered is not None and _entered[0] == address and lifecycle.is_initialized():
+        _native.abort(cause)
+
+
 def _process() -> str:
     """The id of this worker process; a worker that Dask restarts at the same address has another."""
     return str(distributed.get_worker().id)
@@ -282,7 +326,26 @@ def _rank(
     kwargs: dict[str, Any],
 ) -> Any:
     _require_process(process, rank)
+    _require_no_world()
+    global _entered
+    _entered = address, rank
+    try:
+        with lifecycle.world(rank, size, address, **_network()):
+            return without_exit(fn, *args, **kwargs)
+    finally:
+        _entered = None
+
+
+def _require_no_world() -> None:
+    deadline = time.monotonic() + _TO_END
+    while _entered is not None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if (earlier := _entered) is not None:
+        raise RuedaError(
+            f"this worker still runs rank {earlier[1]} of an earlier rueda.dask.run(), which ended without it: the "
+            "rank ends in its next collective; wait for it, or restart the worker"
+        )
     if lifecycle.is_initialized():
-        raise RuedaError("this worker is in a world already: leave it with rueda.shutdown()")
-    with lifecycle.world(rank, size, address, **_network()):
-        return without_exit(fn, *args, **kwargs)
+        raise RuedaError(
+            "this worker is in a world already: leave it with rueda.shutdown(), as by client.run(rueda.shutdown)"
+        )

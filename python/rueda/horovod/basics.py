@@ -16,7 +16,7 @@ from rueda.horovod.process_sets import ProcessSet
 from rueda.horovod.settings import defaults, understood, warn_of_unused
 from rueda.lifecycle import world_number
 from rueda.objects import allgather_object
-from rueda.process_sets import add_process_set, end_process_sets
+from rueda.process_sets import add_process_set, end_process_sets, stand_for
 
 __all__ = [
     "ccl_built",
@@ -66,12 +66,14 @@ def is_initialized() -> bool:
 def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
     """Forms the world unless it exists, then adds ``process_sets``; does nothing in a process forked from a rank.
 
+    A set that exists already, as in a second call, is not added again: the object then stands for it.
+
     ``comm``: ``None`` for all processes that the launcher has started; a list of some of their ranks, or an mpi4py
     communicator, for a world of those, numbered in that order. ``process_sets``: sets to add, the same on every rank,
     or ``"dynamic"``; sets can be added later in either case. A process that joins a running job adds none: by then
     ``hvd.elastic.run`` has removed the other ranks' sets.
 
-    Raises ``ValueError`` for an invalid ``comm`` and for a set that is listed twice or exists already, and
+    Raises ``ValueError`` for an invalid ``comm`` and for a set that is listed twice or has all ranks, and
     :class:`HorovodInternalError` if the world cannot be formed.
 
     Example::
@@ -97,13 +99,18 @@ def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = Non
     for process_set in wanted:
         if process_set.ranks is None:
             _learn_ranks(process_set)
-    taken = [_native.ranks_of(each) for each in _native.process_set_ids()]
+    there = {tuple(_native.ranks_of(each)): each for each in reversed(_native.process_set_ids())}
+    seen = [_native.ranks_of(0)]
     for number, process_set in enumerate(wanted):
-        if process_set.ranks in taken:
+        ranks = process_set.ranks
+        assert ranks is not None
+        if ranks in seen:
             raise ValueError(f"process_sets entry number {number} is a duplicate: {process_set}")
-        add_process_set(process_set)
-        assert process_set.ranks is not None
-        taken.append(process_set.ranks)
+        seen.append(ranks)
+        if tuple(ranks) in there:
+            stand_for(process_set, there[tuple(ranks)])
+        else:
+            add_process_set(process_set)
 
 
 def _learn_ranks(process_set: ProcessSet) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rueda import lifecycle, rendezvous
-from rueda.engines.exits import without_exit
 from rueda.engines.forming import Forming, plainly
 from rueda.engines.given import (
     count_of,
@@ -22,77 +20,19 @@ from rueda.engines.given import (
     seconds_of,
     variables_of,
 )
-from rueda.engines.network import options_at
 from rueda.engines.pickling import pickled
 from rueda.engines.ranks import failed_by_itself, in_order_of_hosts, noted
-from rueda.errors import (
-    InvalidArgumentError,
-    PeerLostError,
-    RuedaError,
-    ShutdownError,
-    TimeoutError,
-)
-from rueda.ray.resources import check_room, check_room_in_group
+from rueda.errors import InvalidArgumentError, PeerLostError, RuedaError, TimeoutError
+from rueda.ray.reservation import Reservation, connection
+from rueda.ray.resources import share_of
+from rueda.ray.worker import Worker
 
 __all__ = ["RayExecutor"]
 
 _TO_TELL = 15.0  # extra seconds in which workers may report that they could not form a world
 
-_Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]  # a function and its arguments
-
-
-class _Worker:
-    """One rank, in its own actor."""
-
-    def __init__(self, variables: Mapping[str, str], forming: Forming) -> None:
-        os.environ.update(variables)
-        self._forming = forming
-        self._executable: Any = None
-
-    def node(self) -> tuple[str, str]:
-        """The node's id and its address, by which Ray's own messages name it."""
-        return str(ray.get_runtime_context().get_node_id()), str(ray.util.get_node_ip_address())
-
-    def gpus(self) -> list[str]:
-        """The GPUs that Ray has assigned to this worker."""
-        return [str(each) for each in ray.get_runtime_context().get_accelerator_ids()["GPU"]]
-
-    def see(self, gpus: Sequence[str]) -> None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-
-    def open(self, size: int) -> str:
-        return str(rendezvous.open(size, self._network().get("interface", "")))
-
-    def enter(self, rank: int, size: int, address: str, timeout: float) -> None:
-        with self._forming() as options:
-            given = {**self._network(), "init_timeout": f"{timeout:g}", **options}
-            lifecycle.init((), rank=rank, size=size, rendezvous=address, **given)
-
-    def _network(self) -> dict[str, str]:
-        return options_at(ray.util.get_node_ip_address())
-
-    def is_there(self) -> bool:
-        """Whether this worker is in a world."""
-        return lifecycle.is_initialized()
-
-    def leave(self) -> None:
-        lifecycle.shutdown()
-
-    def make(self, given: _Call) -> None:
-        cls, args, kwargs = given
-        self._executable = cls(*args, **kwargs)
-
-    def call(self, given: _Call, on_it: bool) -> Any:
-        """Calls the function. If it raises, tells the other ranks, unless they caused it, and leaves the world."""
-        fn, args, kwargs = given
-        try:
-            given_to = (self._executable,) if on_it else args
-            return without_exit(fn, *given_to, **kwargs)
-        except BaseException as error:
-            if not isinstance(error, PeerLostError | ShutdownError):
-                lifecycle.tell_failure(error)
-            lifecycle.shutdown()
-            raise
+# References to what a call returns on each rank, and to whether its worker still is in the world of all then.
+_Calls = list[tuple[Any, Any]]
 
 
 class RayExecutor:
@@ -141,19 +81,22 @@ class RayExecutor:
                 )
         if gpus_per_worker is not None and not use_gpu:
             raise InvalidArgumentError("gpus_per_worker is given without use_gpu=True")
-        self._each = {"CPU": _share_of("cpus_per_worker", cpus_per_worker)}
+        self._each = {"CPU": share_of("cpus_per_worker", cpus_per_worker)}
         if use_gpu:
             given = 1.0 if gpus_per_worker is None else gpus_per_worker
-            self._each["GPU"] = _share_of("gpus_per_worker", given)
+            self._each["GPU"] = share_of("gpus_per_worker", given)
         self._timeout = seconds_of("timeout", timeout)
         self._room_timeout = self._timeout  # how long to wait for resources that others use
         self._forming: Forming = plainly  # the context within which each worker forms its world
         self._given_group = placement_group
-        self._group: Any = None
+        self._reservation: Reservation | None = None
+        self._connection: tuple[str, str] | None = None  # in which the workers were started
         self._workers: list[Any] = []
         self._hosts: list[str] = []  # their nodes' addresses, by rank
         self._is_whole = False  # whether all workers are in one world
-        self._remote: list[Any] = []  # references of the last run_remote()
+        self._unseen: list[
+            Any
+        ] = []  # of calls that were not waited for: references to whether they are
 
     def start(
         self,
@@ -183,9 +126,12 @@ class RayExecutor:
         if not ray.is_initialized():
             ray.init()
         try:
-            self._reserve()
-            started = [self._start_worker(i, variables) for i in range(self._size)]
-            nodes = self._nodes_of(started)
+            self._connection = connection()
+            room = Reservation(self._size, self._each, self._per_host, self._given_group)
+            self._reservation = room
+            room.wait(self._room_timeout)
+            started = [self._start_worker(room, i, variables) for i in range(self._size)]
+            nodes = self._nodes_of(room, started)
             order = in_order_of_hosts([identity for identity, _ in nodes])
             self._workers = [started[index] for index in order]
             self._hosts = [nodes[index][1] for index in order]
@@ -194,7 +140,8 @@ class RayExecutor:
             self._form()
             if made is not None:
                 given = _put(*made)
-                self._outcome([worker.make.remote(given) for worker in self._workers])
+                making = [each.make.options(num_returns=2) for each in self._workers]
+                self._outcome([tuple(make.remote(given)) for make in making])
         except BaseException:
             self.shutdown()
             raise
@@ -207,7 +154,10 @@ class RayExecutor:
     ) -> list[Any]:
         """Calls ``fn(*args, **kwargs)`` on all ranks; returns the results by rank.
 
-        An exception of ``fn`` is raised here, with the rank as a note (Python 3.11); the next call forms a new world.
+        An exception of ``fn`` is raised here, with the rank as a note (Python 3.11). After it, and after a ``fn`` that
+        has called ``rueda.shutdown()``, the next call forms a new world; ``rueda.init()`` in the same ``fn`` cannot,
+        and raises :class:`rueda.InvalidArgumentError`.
+
         Raises :class:`rueda.PeerLostError` if workers were lost, :class:`rueda.TimeoutError` if ranks do not notice
         within ``timeout`` that another has failed, and :class:`rueda.InvalidArgumentError` before :meth:`start` and if
         ``fn`` or its arguments cannot be pickled.
@@ -222,10 +172,10 @@ class RayExecutor:
     ) -> list[Any]:
         """Starts :meth:`run` without waiting; returns Ray's references to the results by rank.
 
-        If one of them is an error, the next call after all have ended forms a new world.
+        If one of them is an error, or the function has ended the world, the next call after that forms a new world.
+        Calls that were begun before, which Ray has queued, raise :class:`rueda.RuedaError` with the cause.
         """
-        self._remote = self._begin(fn, args, kwargs, False, range(self._size))
-        return list(self._remote)
+        return [value for value, _ in self._begin(fn, args, kwargs, False, range(self._size))]
 
     def execute(self, fn: Callable[[Any], Any]) -> list[Any]:
         """Calls ``fn`` with each rank's executable; otherwise like :meth:`run`."""
@@ -237,54 +187,36 @@ class RayExecutor:
 
     def shutdown(self) -> None:
         """Ends the world and the workers, and releases their resources. :meth:`start` may be called again."""
-        leaving = [worker.leave.remote() for worker in self._workers]
-        if leaving:
-            ray.wait(leaving, num_returns=len(leaving), timeout=min(self._timeout, 10.0))
-        for worker in self._workers:
-            ray.kill(worker)
-        if self._group is not None and self._given_group is None:
-            remove_placement_group(self._group)
-        self._workers, self._remote, self._group, self._is_whole = [], [], None, False
+        workers, self._workers = self._workers, []
+        room, self._reservation = self._reservation, None
+        self._unseen, self._is_whole = [], False
+        if connection() != self._connection:
+            workers = []  # they ended with the Ray in which they were started
+        try:
+            leaving = [worker.leave.remote() for worker in workers]
+            if leaving:
+                ray.wait(leaving, num_returns=len(leaving), timeout=min(self._timeout, 10.0))
+        finally:
+            for worker in workers:
+                ray.kill(worker)
+            if room is not None:
+                room.release()
 
-    def _reserve(self) -> None:
-        """Reserves resources for all workers, unless a placement group was given."""
-        if self._given_group is not None:
-            check_room_in_group("RayExecutor", self._size, self._each, self._given_group)
-            self._group = self._given_group
-            return
-        check_room("RayExecutor", self._size, self._each, self._per_host)
-        if self._per_host is None:
-            self._group = placement_group([self._each] * self._size, strategy="PACK")
-        else:
-            # Rounded, as 3 * 0.1 is slightly more than 0.3.
-            host = {name: round(each * self._per_host, 4) for name, each in self._each.items()}
-            count = self._size // self._per_host
-            self._group = placement_group([host] * count, strategy="STRICT_SPREAD")
-        if not self._group.wait(self._room_timeout):
-            raise self._no_room()
-
-    def _no_room(self) -> TimeoutError:
-        return TimeoutError(
-            f"RayExecutor needs {self._size} times {self._each}, which others still use after "
-            f"{self._room_timeout:g} s: end them, or raise timeout="
-        )
-
-    def _nodes_of(self, started: list[Any]) -> list[tuple[str, str]]:
+    def _nodes_of(self, room: Reservation, started: list[Any]) -> list[tuple[str, str]]:
         """The workers' nodes. In a given placement group, others may use the resources: waits only for the timeout."""
-        limit = None if self._given_group is None else self._room_timeout
+        limit = self._room_timeout if room.is_given else None
         try:
             return list(ray.get([worker.node.remote() for worker in started], timeout=limit))
         except ray.exceptions.GetTimeoutError as error:
             for worker in started:
                 ray.kill(worker)
-            raise self._no_room() from error
+            raise room.no_room(self._room_timeout) from error
 
-    def _start_worker(self, index: int, variables: Mapping[str, str]) -> Any:
-        bundle = -1 if self._given_group is not None else index // (self._per_host or 1)
+    def _start_worker(self, room: Reservation, index: int, variables: Mapping[str, str]) -> Any:
         strategy = PlacementGroupSchedulingStrategy(
-            placement_group=self._group, placement_group_bundle_index=bundle
+            placement_group=room.group, placement_group_bundle_index=room.bundle_of(index)
         )
-        made = ray.remote(_Worker).options(
+        made = ray.remote(Worker).options(
             num_cpus=self._each["CPU"],
             num_gpus=self._each.get("GPU", 0),
             scheduling_strategy=strategy,
@@ -302,6 +234,7 @@ class RayExecutor:
 
     def _form(self) -> None:
         """Forms a new world of all workers, after each has left the previous one."""
+        self._is_whole = False
         trouble = "they still run a function; wait for it, or call shutdown() and start()"
         limit = self._timeout
         try:
@@ -324,6 +257,7 @@ class RayExecutor:
                 f"workers of this RayExecutor do not answer within {limit:g} s: {trouble}"
             ) from error
         self._is_whole = True
+        self._unseen = []  # of the world before
 
     def _begin(
         self,
@@ -332,64 +266,63 @@ class RayExecutor:
         kwargs: Mapping[str, Any] | None,
         on_it: bool,
         ranks: Sequence[int],
-    ) -> list[Any]:
+    ) -> _Calls:
         if not self._workers:
             raise InvalidArgumentError("RayExecutor: call start() first")
+        if connection() != self._connection:
+            raise RuedaError(
+                "the workers of this RayExecutor have ended with the Ray that it was started in: call shutdown() and "
+                "start()"
+            )
         called = function_of("fn", fn), positionals_of("args", args), keywords_of("kwargs", kwargs)
         given = _put(*called)
-        self._look_after_remote()
+        self._look_after_others()
         if not self._is_whole:
             self._form()
-        return [self._workers[rank].call.remote(given, on_it) for rank in ranks]
+        calling = [self._workers[rank].call.options(num_returns=2) for rank in ranks]
+        calls: _Calls = [tuple(call.remote(given, on_it)) for call in calling]
+        # Kept until seen: nobody may wait for these calls here, as after run_remote() or Ctrl-C.
+        self._unseen += [is_there for _, is_there in calls]
+        return calls
 
-    def _look_after_remote(self) -> None:
-        """Checks whether the last :meth:`run_remote`, whose errors only its caller sees, has ended the world."""
-        if not self._remote:
+    def _look_after_others(self) -> None:
+        """Checks whether calls that nobody has waited for, but that have ended, have ended the world."""
+        if not self._unseen:
             return
-        count = len(self._remote)
-        ready, _ = ray.wait(self._remote, num_returns=count, timeout=0, fetch_local=False)
-        if len(ready) < count:
-            return
-        self._remote = []
-        try:
-            asked = [worker.is_there.remote() for worker in self._workers]
-            there = ray.get(asked, timeout=self._timeout)
-        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
-            there = [False]
-        self._is_whole = self._is_whole and all(there)
+        count = len(self._unseen)
+        done, self._unseen = ray.wait(self._unseen, num_returns=count, timeout=0, fetch_local=False)
+        for reference in done:
+            try:
+                self._is_whole &= ray.get(reference)
+            except Exception:
+                self._is_whole = False
 
-    def _outcome(self, references: list[Any]) -> list[Any]:
+    def _outcome(self, calls: _Calls) -> list[Any]:
         """Waits; returns the results, or raises the error of the rank whose failure caused the others."""
+        results: dict[int, Any] = {}
         errors: dict[int, BaseException] = {}
-        waiting = {reference: rank for rank, reference in enumerate(references)}
+        waiting = {is_there: rank for rank, (_, is_there) in enumerate(calls)}
         deadline = None
         while waiting:
             limit = None if deadline is None else max(0.0, deadline - time.monotonic())
             done, _ = ray.wait(list(waiting), timeout=limit)
             if not done:
                 self._is_whole = False
-                raise TimeoutError(
-                    f"rank {min(errors)} has failed, and ranks {sorted(waiting.values())} have not noticed within "
-                    f"{self._timeout:g} s: they have begun no collective since"
-                ) from errors[min(errors)]
+                raise _unnoticed(errors, sorted(waiting.values()), self._timeout)
             for reference in done:
                 rank = waiting.pop(reference)
                 try:
-                    ray.get(reference)
+                    results[rank], is_there = ray.get([calls[rank][0], reference])
+                    self._is_whole &= is_there
                 except Exception as error:
                     errors[rank] = error
                     deadline = deadline or time.monotonic() + self._timeout
+                with suppress(ValueError):
+                    self._unseen.remove(reference)
         if errors:
             self._is_whole = False
             _raise_cause(errors, self._hosts)
-        return list(ray.get(references))
-
-
-def _share_of(name: str, value: Any) -> float:
-    """A number of CPUs or GPUs per worker, possibly fractional."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise InvalidArgumentError(f"{name}={value!r}: pass a number of 0 or more, for each worker")
-    return float(value)
+        return [results[rank] for rank in range(len(calls))]
 
 
 def _put(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -402,8 +335,27 @@ def _put(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) 
         raise
 
 
+def _unnoticed(
+    errors: Mapping[int, BaseException], others: list[int], timeout: float
+) -> TimeoutError:
+    """What to raise if the other ranks have not ended in time after these errors."""
+    lost = _lost(errors)
+    rank, what = (min(lost), "was lost") if lost else (min(errors), "has failed")
+    error = TimeoutError(
+        f"rank {rank} {what}, and ranks {others} have not noticed within {timeout:g} s: they have begun no collective "
+        "since"
+    )
+    error.__cause__ = errors[rank]
+    return error
+
+
+def _lost(errors: Mapping[int, BaseException]) -> list[int]:
+    """The ranks whose workers have ended."""
+    return [rank for rank, e in errors.items() if isinstance(e, ray.exceptions.RayActorError)]
+
+
 def _raise_cause(errors: Mapping[int, BaseException], hosts: Sequence[str]) -> None:
-    lost = [rank for rank, e in errors.items() if isinstance(e, ray.exceptions.RayActorError)]
+    lost = _lost(errors)
     if lost:
         gone = ", ".join(f"rank {rank} ({hosts[rank]})" for rank in sorted(lost))
         raise PeerLostError(

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from numbers import Real
+from typing import Any
 
 import ray
+from ray.util import placement_group_table
 from ray.util.placement_group import PlacementGroup
 
+from rueda.arguments import shown
 from rueda.errors import InvalidArgumentError
 
-__all__ = ["check_room", "check_room_in_group"]
+__all__ = ["check_room", "check_room_in_group", "share_of"]
 
 _UNITS = 10_000  # Ray counts CPUs and GPUs in units of 1/10,000
+
+
+def share_of(name: str, value: Any) -> float:
+    """A number of CPUs or GPUs per worker, possibly fractional, also one of NumPy's."""
+    share = float(value) if isinstance(value, Real) and not isinstance(value, bool) else -1.0
+    if not 0 <= share < math.inf:  # which no comparison with NaN is
+        raise InvalidArgumentError(
+            f"{name}={shown(value)}: pass a number of 0 or more, for each worker"
+        )
+    if share > 0 and share * _UNITS < 1:
+        raise InvalidArgumentError(
+            f"{name}={shown(value)}: pass a number of {1 / _UNITS} or more, Ray's smallest part, for each worker"
+        )
+    return share
 
 
 def check_room(
@@ -21,6 +40,11 @@ def check_room(
 
     ``per_host``: the number of ranks on each node that has any.
     """
+    if not any(each.values()):
+        raise InvalidArgumentError(
+            f"{who} has no resources to reserve with {dict(each)} for each worker: pass cpus_per_worker= above 0, or a "
+            "placement_group= that tells Ray where to start workers without any"
+        )
     total = ray.cluster_resources()
     for name, amount in each.items():
         if _in_units(amount) * num_workers > _in_units(total.get(name, 0)):
@@ -44,6 +68,11 @@ def check_room_in_group(
     who: str, num_workers: int, each: Mapping[str, float], group: PlacementGroup
 ) -> None:
     """Like :func:`check_room` for a placement group, each of whose bundles holds whole workers."""
+    # Of a group that is not known, such as one of an earlier Ray, the table is empty.
+    if placement_group_table(group).get("state", "REMOVED") == "REMOVED":
+        raise InvalidArgumentError(
+            f"the placement group {group.bundle_specs} of {who} has been removed: pass one that exists"
+        )
     room = sum(_rooms(group.bundle_specs, each))
     if room < num_workers:
         raise InvalidArgumentError(

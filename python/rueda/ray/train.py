@@ -23,8 +23,8 @@ from rueda.ray.resources import check_room
 
 __all__ = ["RuedaConfig", "RuedaTrainer", "report"]
 
-# In a worker: the address and options with which to enter a world. Ray runs the training function in its own thread,
-# and offers no other place for data that the backend has sent to the process before.
+# In a worker: the address and options with which to enter a world, or why there is none. Ray runs the training function
+# in its own thread, and offers no other place for data that the backend has sent to the process before.
 _meeting: dict[str, Any] = {}
 
 
@@ -69,8 +69,9 @@ class _RuedaBackend(Backend):  # type: ignore[misc]
 
     def on_training_start(self, worker_group: Any, backend_config: RuedaConfig) -> None:
         size = len(worker_group)
-        address = worker_group.execute_single(0, _open, size, backend_config.interface)
-        worker_group.execute(_remember, address, size, backend_config.options)
+        with _raised_by(worker_group):
+            address = worker_group.execute_single(0, _open, size, backend_config.interface)
+            worker_group.execute(_remember, address, size, backend_config.options)
 
 
 class _ElasticBackend(Backend):  # type: ignore[misc]
@@ -83,12 +84,17 @@ class _ElasticBackend(Backend):  # type: ignore[misc]
         self._size = 0
 
     def on_training_start(self, worker_group: Any, backend_config: RuedaConfig) -> None:
-        if hasattr(worker_group, "get_replica_groups") or self._reception is None:  # all workers
-            self._close()
-            self._size = len(worker_group)
-            self._reception = Reception(self._size, backend_config.interface or _own_interface())
-        address = str(self._reception.address)
-        worker_group.execute(_remember, address, self._size, backend_config.options)
+        with _raised_by(worker_group):
+            if (
+                hasattr(worker_group, "get_replica_groups") or self._reception is None
+            ):  # all workers
+                self._close()
+                self._size = len(worker_group)
+                self._reception = Reception(
+                    self._size, backend_config.interface or _own_interface()
+                )
+            address = str(self._reception.address)
+            worker_group.execute(_remember, address, self._size, backend_config.options)
 
     def on_shutdown(self, worker_group: Any, backend_config: RuedaConfig) -> None:
         if hasattr(worker_group, "get_replica_groups"):
@@ -109,14 +115,34 @@ def _own_interface() -> str:
     return options_at(ray.util.get_node_ip_address()).get("interface", "")
 
 
+@contextmanager
+def _raised_by(worker_group: Any) -> Iterator[None]:
+    """What the block raises is raised by the workers instead, when they begin to train.
+
+    If a backend raises it, Ray's controller ends with the workers running and their resources reserved.
+    """
+    try:
+        yield
+    except ray.exceptions.RayActorError:  # there is a worker less to tell
+        raise
+    except Exception as error:
+        worker_group.execute(_remember_failure, getattr(error, "cause", error))
+
+
 def _remember(address: str, size: int, options: Mapping[str, Any]) -> None:
     _meeting.update(address=address, size=size, options=dict(options), has_ended=False)
+
+
+def _remember_failure(error: Exception) -> None:
+    _meeting["failure"] = error
 
 
 @contextmanager
 def _in_world() -> Iterator[None]:
     rank = ray.train.get_context().get_world_rank()
     meeting = _meeting
+    if (failure := meeting.pop("failure", None)) is not None:
+        raise failure
     try:
         options = {**options_at(ray.util.get_node_ip_address()), **meeting["options"]}
         world = lifecycle.world(rank, meeting["size"], meeting["address"], **options)

@@ -130,6 +130,28 @@ def is_busy(marks: str, dies: bool) -> None:
         time.sleep(0.01)
 
 
+def trains_on(marks: str) -> None:
+    """Trains until another stops it, and writes what has stopped it."""
+    own = Path(marks) / f"{rueda.rank()}"
+    own.touch()
+    deadline = time.monotonic() + 60
+    try:
+        rueda.barrier()
+        (Path(marks) / "all").touch()
+        while time.monotonic() < deadline:
+            rueda.allreduce(np.ones(1), "gradient")
+            time.sleep(0.01)
+    except rueda.RuedaError as error:
+        own.write_text(str(error))
+        raise
+
+
+def computes_on(marks: str) -> None:
+    """Computes without collectives, so that nothing stops it."""
+    (Path(marks) / f"{rueda.rank()}").touch()
+    appears(Path(marks) / "end")
+
+
 def appears(path: Path) -> None:
     """Returns when the file exists."""
     deadline = time.monotonic() + 60
@@ -222,6 +244,48 @@ def check_a_rank_that_returns_early_is_told_and_not_tried_again(
     assert told.peer == 1
     assert any(f"raised on rank {rank}, worker" in f"{told.__notes__}" for rank in (0, 2))
     assert sorted(each.name[0] for each in folder.iterdir()) == ["0", "1", "2"]
+
+
+def interrupts_once(path: Path) -> None:
+    """Sends this process Ctrl-C when the file exists."""
+
+    def interrupt() -> None:
+        appears(path)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+
+
+def check_an_interrupted_call_ends_its_ranks(client: distributed.Client, folder: Path) -> None:
+    interrupts_once(folder / "all")
+    with raises(KeyboardInterrupt, ""):
+        rueda.dask.run(client, trains_on, [str(folder)], 3)
+    began = time.monotonic()
+    assert len(rueda.dask.run(client, total, [0], 3)) == 3
+    assert time.monotonic() - began < 30, "the ranks trained on"
+    told = [(folder / f"{rank}").read_text() for rank in range(3)]
+    # A rank that is between two collectives then is in no world any more.
+    either = ("rueda.dask.run() has ended in the client: KeyboardInterrupt", "not been initialised")
+    assert all(any(text in each for text in either) for each in told), told
+
+
+def check_a_rank_that_runs_on_after_its_call_is_named(
+    client: distributed.Client, folder: Path
+) -> None:
+    """On a worker with a second thread, which would call another function at once."""
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=True, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as other,
+    ):
+        interrupts_once(folder / "0")
+        with raises(KeyboardInterrupt, ""):
+            rueda.dask.run(other, computes_on, [str(folder)], 1)
+        with raises(rueda.RuedaError, "still runs rank 0 of an earlier rueda.dask.run()"):
+            rueda.dask.run(other, total, [0], 1)
+        threading.Timer(1, (folder / "end").touch).start()
+        assert len(rueda.dask.run(other, total, [0], 1)) == 1
 
 
 def check_a_lost_connection_makes_all_begin_anew(client: distributed.Client, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ import rueda.elastic
 import rueda.horovod.ray
 import rueda.ray
 from digits import TRAINED, accuracy_of, gradient_of, learned_alone, require_as_good, samples
+from ray.util import placement_group_table
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rueda.horovod import alias
@@ -80,7 +82,9 @@ def sum_of(held: list[Any]) -> float:
     return float(ray.get(held[0]).sum())
 
 
-def is_busy() -> None:
+def is_busy(dies: bool = False) -> None:
+    if rueda.rank() == 1 and dies:
+        os.kill(os.getpid(), signal.SIGKILL)
     if rueda.rank() == 1:
         raise ValueError("nobody notices")
     time.sleep(60)
@@ -99,6 +103,55 @@ def is_interrupted() -> None:
     if rueda.rank() == 1:
         raise KeyboardInterrupt("in the loader")
     rueda.allreduce(np.ones(1), "gradient")
+
+
+def is_told(marks: str) -> None:
+    deadline = time.monotonic() + 60
+    while not (Path(marks) / "told").exists():
+        assert time.monotonic() < deadline, "not told"
+        time.sleep(0.01)
+
+
+def ends_its_world(begins_another: bool = False, marks: str = "") -> tuple[int, float]:
+    """Like a script of Horovod's, from init() to shutdown()."""
+    if marks:
+        is_told(marks)
+    rueda.init()
+    found = rueda.size(), total(0.0)[2]
+    rueda.shutdown()
+    if begins_another:
+        rueda.init()
+    return found
+
+
+def fails_late(marks: str) -> None:
+    """Raises, on both ranks, once it is told to."""
+    (Path(marks) / f"began {rueda.rank()}").touch()
+    is_told(marks)
+    raise ValueError(f"a bad row on rank {rueda.rank()}")
+
+
+def has_two_sets() -> list[int | None]:
+    """Calls init() with process sets, as each function of a Horovod user's does."""
+    import horovod.common.basics as hvd
+    from horovod.common.process_sets import ProcessSet
+
+    sets = [ProcessSet([0]), ProcessSet([1])]
+    hvd.init(process_sets=sets)
+    own = rueda.allreduce(np.ones(1), "own", rueda.Sum, process_set=sets[rueda.rank()])
+    assert own.tolist() == [1.0]
+    return [each.process_set_id for each in sets]
+
+
+class FailsOnOne:
+    """An executable that cannot be created on rank 1, for which rank 0 waits."""
+
+    def __init__(self, way: str) -> None:
+        if rueda.rank() == 1 and way == "exit":
+            sys.exit("no executable")
+        if rueda.rank() == 1:
+            raise ValueError("no executable")
+        rueda.allreduce(np.ones(1), "created")
 
 
 class Counter:
@@ -148,6 +201,139 @@ def check_the_executor_runs_functions(folder: Path) -> None:
     executor.shutdown()
     executor.start()
     assert len(executor.run(total, [0.0])) == 2
+    executor.shutdown()
+
+
+def check_a_function_may_end_its_world(folder: Path) -> None:
+    """The next call must not train separate worlds of one rank."""
+    executor = rueda.ray.RayExecutor(num_workers=2)
+    executor.start()
+    for _ in range(2):
+        assert executor.run(ends_its_world) == [(2, 1.0)] * 2
+    assert ray.get(executor.run_remote(ends_its_world)) == [(2, 1.0)] * 2
+    with raises_of(rueda.InvalidArgumentError, "init() would form", "of this process alone"):
+        executor.run(ends_its_world, [True])
+    assert [value for _, _, value in executor.run(total, [0.0])] == [1.0, 1.0]
+    begun = executor.run_remote(ends_its_world, [False, str(folder)])
+    threading.Timer(1, (folder / "told").touch).start()
+    with raises_of(rueda.RuedaError, "queued behind another", "rueda.shutdown()"):
+        executor.run(total, [0.0])
+    assert ray.get(begun) == [(2, 1.0)] * 2
+    assert [value for _, _, value in executor.run(total, [0.0])] == [1.0, 1.0]
+    executor.shutdown()
+
+
+def check_a_call_behind_one_that_fails_tells_why(folder: Path) -> None:
+    executor = rueda.ray.RayExecutor(num_workers=2)
+    executor.start()
+    begun = executor.run_remote(fails_late, [str(folder)])
+    threading.Timer(1, (folder / "told").touch).start()
+    with raises_of(rueda.RuedaError, "queued behind another", "ValueError: a bad row on rank"):
+        executor.run(total, [0.0])
+    with raises_of(ValueError, "a bad row on rank"):
+        ray.get(begun)
+    assert [value for _, _, value in executor.run(total, [0.0])] == [1.0, 1.0]
+    executor.shutdown()
+
+
+def check_a_call_after_one_that_was_interrupted(folder: Path) -> None:
+    """Ctrl-C in the driver does not stop the ranks, which fail later."""
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 60
+        while len(list(folder.glob("began *"))) < 2:
+            assert time.monotonic() < deadline, "the ranks have not begun"
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    executor = rueda.ray.RayExecutor(num_workers=2)
+    executor.start()
+    threading.Thread(target=interrupt, daemon=True).start()
+    with raises(KeyboardInterrupt, ""):
+        executor.run(fails_late, [str(folder)])
+    (folder / "told").touch()
+    ray.wait(executor._unseen, num_returns=2, timeout=60)
+    assert [value for _, _, value in executor.run(total, [0.0])] == [1.0, 1.0]
+    executor.shutdown()
+
+
+def check_an_executable_that_fails_on_one_rank(folder: Path) -> None:
+    executor = rueda.ray.RayExecutor(num_workers=2)
+    for way, kind in (("raise", ValueError), ("exit", rueda.RuedaError)):
+        began = time.monotonic()
+        with raises_of(kind, "no executable", "raised on rank 1"):
+            executor.start(FailsOnOne, [way])
+        assert time.monotonic() - began < 50, "the other rank did not notice"
+    executor.start()
+    assert executor.run(rueda.rank) == [0, 1]
+    executor.shutdown()
+
+
+def reserved() -> list[Any]:
+    """Returns what placement groups that are not removed hold, once that stays the same."""
+    deadline = time.monotonic() + 20
+    while held := [
+        each["bundles"] for each in placement_group_table().values() if each["state"] != "REMOVED"
+    ]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    return held
+
+
+def check_an_executor_that_is_dropped_frees_its_resources(folder: Path) -> None:
+    executor = rueda.ray.RayExecutor(num_workers=4, timeout=3)
+    executor.start()
+    with raises(rueda.TimeoutError, "others still use after 3 s", "1 of them in this process"):
+        rueda.ray.RayExecutor(num_workers=2, timeout=3).start()
+    del executor
+    gc.collect()
+    assert reserved() == []
+
+
+def check_an_executor_whose_ray_was_shut_down(folder: Path) -> None:
+    executor = rueda.ray.RayExecutor(num_workers=2)
+    executor.start()
+    ray.shutdown()
+    with raises(rueda.RuedaError, "have ended with the Ray", "shutdown() and start()"):
+        executor.run(rueda.rank)
+    assert not ray.is_initialized()
+    executor.shutdown()
+    assert not ray.is_initialized()
+    start_ray()
+    executor.start()
+    assert executor.run(rueda.rank) == [0, 1]
+    ray.shutdown()
+    start_ray()
+    executor.shutdown()
+    executor.start()
+    assert executor.run(rueda.rank) == [0, 1]
+    executor.shutdown()
+
+
+def check_shares_of_processors(folder: Path) -> None:
+    rueda.ray.RayExecutor(2, np.int64(1), use_gpu=True, gpus_per_worker=np.float32(0.5))
+    for value in (float("inf"), float("nan"), 1e-5, np.int64(-1)):
+        with raises(rueda.InvalidArgumentError, f"cpus_per_worker={value!r}: pass a number of"):
+            rueda.ray.RayExecutor(2, value)
+    with raises(rueda.InvalidArgumentError, "no resources to reserve", "cpus_per_worker= above 0"):
+        rueda.ray.RayExecutor(2, 0).start()
+    group = placement_group([{"CPU": 1}] * 2)
+    executor = rueda.ray.RayExecutor(2, 0, placement_group=group)
+    executor.start()
+    assert executor.run(rueda.rank) == [0, 1]
+    executor.shutdown()
+    remove_placement_group(group)
+    assert reserved() == []
+    with raises(rueda.InvalidArgumentError, "placement group", "has been removed"):
+        executor.start()
+
+
+def check_a_lost_worker_that_is_not_noticed(folder: Path) -> None:
+    executor = rueda.ray.RayExecutor(num_workers=2, timeout=3)
+    executor.start()
+    with raises(rueda.TimeoutError, "rank 1 was lost, and ranks [0] have not noticed"):
+        executor.run(is_busy, [True])
     executor.shutdown()
 
 
@@ -272,6 +458,8 @@ def check_horovods_executor(folder: Path) -> None:
     assert told == [(rank, 2, "all", "7") for rank in range(2)]
     assert heard == [{"rank": 0, "step": step} for step in range(3)]
     assert executor.run(logs, kwargs={"steps": 0}) == told
+    for _ in range(2):
+        assert executor.run(has_two_sets) == [[1, 2]] * 2
     assert executor.execute(Counter.add) == [23, 23]
     assert executor.execute(Counter.add, callbacks=[heard.append]) == [25, 25]
     assert executor.execute_single(lambda counter: counter.count) == 12
@@ -433,6 +621,18 @@ def check_a_trainer_goes_on_from_its_checkpoint(folder: Path) -> None:
     require_as_good(metrics["accuracy"], learned_alone())
 
 
+def check_a_trainer_that_cannot_begin_leaves_nothing_reserved(folder: Path) -> None:
+    for is_elastic in (False, True):
+        backend = rueda.ray.RuedaConfig(interface="nowhere0", elastic=is_elastic)
+        told = ""
+        try:
+            trainer(total, folder / f"{is_elastic}", backend_config=backend).fit()
+        except ray.train.WorkerGroupError as error:
+            told = str(error)
+        assert "InitializationError: interface (RUEDA_INTERFACE) 'nowhere0'" in told, told
+        assert reserved() == []
+
+
 def check_a_trainer_tells_the_error_and_its_rank(folder: Path) -> None:
     told = ""
     try:
@@ -575,10 +775,14 @@ def check_a_function_that_does_not_survive_begins_anew_on_all_workers(folder: Pa
     ]
 
 
+def start_ray() -> None:
+    ray.init(num_cpus=5, num_gpus=2, include_dashboard=False, object_store_memory=100 << 20)
+
+
 if __name__ == "__main__":
     named = [(name, act) for name, act in list(globals().items()) if name.startswith("check_")]
     checks = [act for name, act in named if name in (sys.argv[2:] or dict(named))]
-    ray.init(num_cpus=5, num_gpus=2, include_dashboard=False, object_store_memory=100 << 20)
+    start_ray()
     for act in checks:
         folder = Path(sys.argv[1]) / act.__name__
         folder.mkdir()

@@ -43,8 +43,14 @@ def check_process_sets(size: int) -> None:
         hvd.init(process_sets=[first])
         assert first.process_set_id is not None
         assert first.included() == (hvd.rank() == 0)
-        with parallel.raises(ValueError, "duplicate"):
-            hvd.init(process_sets=[hvd.ProcessSet([0])])
+        again, other = hvd.ProcessSet([0]), hvd.ProcessSet([1])
+        hvd.init(process_sets=[again, other])  # as Horovod: they stand for those that exist
+        assert again.process_set_id == first.process_set_id != other.process_set_id
+        if hvd.rank() < 2:
+            own = (again, other)[hvd.rank()]
+            assert hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=own).item() == 1
+        with parallel.raises(ValueError, "number 1 is a duplicate"):
+            hvd.init(process_sets=[hvd.ProcessSet([0]), hvd.ProcessSet([0])])
         with parallel.raises(ValueError, "duplicate"):
             hvd.init(process_sets=[hvd.ProcessSet(range(size))])
     with parallel.raises(ValueError, "'static'"):
@@ -53,6 +59,8 @@ def check_process_sets(size: int) -> None:
     hvd.shutdown()
     assert first.process_set_id is None
     assert first.size() is None
+    if size > 1:
+        assert again.process_set_id is None
 
 
 def check_some_of_the_ranks(launched: tuple[int, int]) -> None:
