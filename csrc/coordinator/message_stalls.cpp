@@ -18,8 +18,7 @@ void MessageStalls::begin(WaitingMessage& message) {
 }
 
 Time MessageStalls::next_report(const WaitingMessage& message) const {
-  constexpr int most = 20;  // a million times as long
-  return message.since + patience_ * (1 << std::min<int>(message.reports, most));
+  return message.since + seconds(std::ldexp(to_seconds(patience_), message.reports));
 }
 
 void MessageStalls::look(Time now, std::span<WaitingMessage* const> waiting) {
@@ -29,7 +28,9 @@ void MessageStalls::look(Time now, std::span<WaitingMessage* const> waiting) {
     if (message->since == Time{}) continue;
     if (now >= next_report(*message)) {
       due[message->peer].push_back(message);
-      ++message->reports;
+      do {
+        ++message->reports;
+      } while (now >= next_report(*message));  // this process may have been stopped
     }
     next_look_ = earlier(next_look_, next_report(*message));
   }

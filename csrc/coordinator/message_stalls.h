@@ -33,7 +33,7 @@ struct WaitingMessage {
   int peer = -1;  // world rank; -1: any
   std::int64_t tag = 0;
   std::int64_t count = 0;  // in elements
-  Time since{};            // the epoch: not reported
+  Time since{};            // Time{}: it is not reported
 };
 
 class MessageStalls {

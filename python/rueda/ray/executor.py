@@ -94,9 +94,8 @@ class RayExecutor:
         self._workers: list[Any] = []
         self._hosts: list[str] = []  # their nodes' addresses, by rank
         self._is_whole = False  # whether all workers are in one world
-        self._unseen: list[
-            Any
-        ] = []  # of calls that were not waited for: references to whether they are
+        # Of calls that nobody has waited for: references to whether a worker still was in it then.
+        self._unseen: list[Any] = []
 
     def start(
         self,

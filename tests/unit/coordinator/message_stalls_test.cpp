@@ -83,6 +83,14 @@ TEST_CASE("a message is reported again each time that its wait has doubled") {
   CHECK(reported == std::vector<Duration>{60s, 120s, 240s, 480s, 960s, 1920s});
 }
 
+TEST_CASE("a look that comes late makes one report") {
+  Watched rank;
+  rank.wait({.is_send = false});
+  CHECK(rank.look(1h).size() == 1);
+  CHECK(rank.look(1h).empty());
+  CHECK(rank.stalls.next_look() == rank.start + 64min);
+}
+
 TEST_CASE("a report tells what each side of a message does") {
   Watched rank;
   SECTION("one that anybody may send") {
