@@ -194,7 +194,8 @@ def world(rank: int, size: int, rendezvous: str | None = None, **options: object
 
     The world is left at the end of the block. If an exception ends the block, the other ranks first receive its text
     and raise :class:`rueda.PeerLostError` with it, instead of waiting for a rank whose process lives on. Arguments and
-    errors are those of :func:`init`.
+    errors are those of :func:`init`. After :func:`shutdown` in the block, :func:`init` raises
+    :class:`rueda.InvalidArgumentError` where it would form a world of this process alone.
 
     Example::
 
@@ -209,6 +210,11 @@ def world(rank: int, size: int, rendezvous: str | None = None, **options: object
     global _block
     init((), rank=rank, size=size, rendezvous=rendezvous, **options)
     _block = _worlds
+    if size > 1:
+        refuse_to_be_alone(
+            f"rank {rank} of {size} has left the world of its rueda.world() block (of an engine, the world of its "
+            "function), and init() would form another one of this process alone: end the block or the function first"
+        )
     try:
         yield
     except BaseException as error:
@@ -224,6 +230,7 @@ def world(rank: int, size: int, rendezvous: str | None = None, **options: object
         raise
     finally:
         _block = 0
+        refuse_to_be_alone("")
         shutdown()
 
 

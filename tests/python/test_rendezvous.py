@@ -57,6 +57,26 @@ def test_ranks_meet_at_an_address_that_they_are_told(size: int, tmp_path: Path) 
     assert [(e.returncode, e.output) for e in ended] == [(0, "done\n")] * size
 
 
+def test_a_rank_that_has_left_its_world_early_does_not_train_alone(tmp_path: Path) -> None:
+    program = """
+    address = told("address", rueda.rendezvous.open(2) if rank == 0 else None)
+    for name in ("RUEDA_SIZE", "RUEDA_RENDEZVOUS"):  # as where no launcher has started the process
+        os.environ.pop(name, None)
+    with rueda.world(rank, 2, address):
+        rueda.shutdown()
+        try:
+            rueda.init()
+        except rueda.InvalidArgumentError as error:
+            assert not rueda.is_initialized()
+            print(error)
+    """
+    with job(program, 2, tmp_path) as started:
+        ended = started.wait(60)
+    for rank, each in enumerate(ended):
+        assert each.returncode == 0, ended
+        assert f"rank {rank} of 2 has left the world of its rueda.world() block" in each.output
+
+
 def test_an_exception_that_is_swallowed_reaches_the_others(tmp_path: Path) -> None:
     program = """
     opened = rueda.rendezvous.open(size) if rank == 0 else None
