@@ -95,7 +95,8 @@ def test_a_stall_names_the_line_of_each_missing_rank(tmp_path: Path) -> None:
         assert not missing, f"{missing}\n{job.report()}"
 
 
-# Each rank receives what the other has not sent; rank 0 sends it once its own wait has been reported. Rank 1 may wait.
+# Each rank receives what the other has not sent; rank 0 sends it once its own wait has been reported twice. Rank 1 may
+# wait long.
 EXCHANGE = """\
 import numpy as np, rueda
 from rueda.messages import Messages
@@ -108,7 +109,7 @@ def wait_for_rank_0():
 rueda.init()
 if rueda.rank() == 0:
     awaited = rueda.recv_async(np.zeros(3), source_rank=1, tag=2)
-    while rueda.metrics()["stall_warnings"] == 0:
+    while rueda.metrics()["stall_warnings"] < 2:  # on a busy machine the first may come without an answer
         awaited.wait(0.05)
     rueda.send(np.ones(3), target_rank=1, tag=1)
     awaited.result()
