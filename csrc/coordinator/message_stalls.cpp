@@ -84,13 +84,9 @@ void MessageStalls::send_reports(Time now) {
       reports_.push_back(report);
       continue;
     }
-    const bool is_asked = report.peer >= 0 && report.peer != rank_;
-    const std::array peers{report.peer};
-    actions_.warn(report.text + (is_asked ? inquiry_.report(peers, now,
-                                                            [](const std::vector<int>& ranks) {
-                                                              return str("rank ", ranks.front());
-                                                            })
-                                          : std::string()));
+    const auto describe = [](const std::vector<int>& ranks) { return str("rank ", ranks.front()); };
+    // Empty for those that look() has not asked.
+    actions_.warn(report.text + inquiry_.report(std::array{report.peer}, now, describe));
   }
 }
 

@@ -43,8 +43,6 @@ class MessageStalls {
     std::function<void(const std::string& report)> warn;
   };
 
-  // Reports nothing.
-  MessageStalls() = default;
   // `patience`: how long a message waits before it is reported; zero: it never is.
   MessageStalls(int rank, Duration patience, Actions actions)
       : rank_(rank), patience_(patience), actions_(std::move(actions)) {}
@@ -69,9 +67,9 @@ class MessageStalls {
                                      Time now) const;
   void send_reports(Time now);
 
-  int rank_ = 0;
-  Duration patience_{};
-  Actions actions_;
+  const int rank_;
+  const Duration patience_;
+  const Actions actions_;
   Inquiry inquiry_;
   std::vector<Report> reports_;  // that wait for the peer's answer
   std::optional<Time> next_look_;

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "core/cancellation_off.h"
-#include "core/earlier.h"
 #include "core/signals_blocked.h"
 #include "core/start_thread.h"
 
@@ -246,8 +245,7 @@ Progress::Slept Progress::sleep(std::optional<Time> until, bool as_thread) {
   const Work::Arming arming = work_.arm();
   if (arming == Work::Arming::refused) return {};
   armed_ = arming == Work::Arming::armed;
-  const auto [due, report] = work_.deadlines();
-  return park(sleeper, on, earlier(until, earlier(due, report)), as_thread);
+  return park(sleeper, on, earlier(until, work_.deadlines().first()), as_thread);
 }
 
 // Yields the processor; after a long wait, pauses for short times, from which a control message or
@@ -314,8 +312,7 @@ bool Progress::is_unfinished(const Work::Deadlines& due, Time now) const {
 }
 
 bool Progress::is_due(Time now) const {
-  const auto [due, report] = work_.deadlines();
-  const auto first = earlier(due, report);
+  const auto first = work_.deadlines().first();
   return first && now >= *first;
 }
 

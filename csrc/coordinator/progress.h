@@ -22,6 +22,7 @@
 #include "coordinator/progress_lock.h"
 #include "coordinator/watcher.h"
 #include "core/clock.h"
+#include "core/earlier.h"
 #include "core/status.h"
 #include "core/unique_fd.h"
 #include "onehost/host_group.h"
@@ -50,6 +51,8 @@ class Progress {
     struct Deadlines {
       std::optional<Time> step;    // for what is in progress
       std::optional<Time> report;  // only to report what waits for an application
+
+      [[nodiscard]] std::optional<Time> first() const { return earlier(step, report); }
     };
     [[nodiscard]] virtual Deadlines deadlines() const = 0;
     // Whether no wake-up announces progress, so that steps must be repeated.

@@ -49,6 +49,14 @@ def train(module: nn.Module, optimizer: Optimizer, steps: range) -> None:
         optimizer.step()
 
 
+def trained(make: Callable[..., Optimizer]) -> tuple[nn.Module, Optimizer]:
+    """After three steps."""
+    module = network()
+    optimizer = make(module.parameters())
+    train(module, optimizer, range(3))
+    return module, optimizer
+
+
 def as_uninterrupted(make: Callable[..., Optimizer], steps: int) -> list[torch.Tensor]:
     module = network()
     train(module, make(module.parameters()), range(steps))
@@ -166,9 +174,7 @@ def check_checkpoints() -> None:
     for name, make in OPTIMIZERS.items():
         for is_row_major in (False, True):  # where it is loaded
             with folder() as path:
-                module = network()
-                optimizer = make(module.parameters())
-                train(module, optimizer, range(3))
+                module, optimizer = trained(make)
                 ck.save(path, 3, module=module, optimizer=optimizer).result(60)
                 again = network(9, is_row_major)
                 other = make(again.parameters())
@@ -180,9 +186,7 @@ def check_checkpoints_of_earlier_versions() -> None:
     """These have no strides: what has a parameter's shape is laid out like it."""
     make = OPTIMIZERS["Adam"]
     with folder() as path:
-        module = network()
-        optimizer = make(module.parameters())
-        train(module, optimizer, range(3))
+        module, optimizer = trained(make)
 
         def without(kept: Any) -> dict[str, Any]:
             return {name: each for name, each in vars(kept).items() if name != "strides"}
@@ -206,9 +210,7 @@ def check_values_of_each_rank_in_checkpoints() -> None:
     """Such as the state of another optimizer."""
     make = OPTIMIZERS["Adam"]
     with folder() as path:
-        module = network()
-        optimizer = make(module.parameters())
-        train(module, optimizer, range(3))
+        module, optimizer = trained(make)
         states = [module.state_dict(), optimizer.state_dict()]
         pending = ck.save(path, 3, extra=states, each_rank=states)
         pending.result(60)

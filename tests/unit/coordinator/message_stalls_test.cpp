@@ -54,8 +54,7 @@ TEST_CASE("a message that waits is reported once its other side has said where i
   CHECK(rank.asked == std::vector{1});
   const std::string text =
       "a message of 5 x float32 from rank 1 to rank 0 with tag 3 has waited for 60 s: rank 0 "
-      "receives it, rank 1 "
-      "has not sent it";
+      "receives it, rank 1 has not sent it";
   SECTION("it says so") {
     CHECK(rank.hear(1, "at train.py:41 in load", 60s) ==
           Strings{text + "; rank 1 is at train.py:41 in load"});
@@ -131,7 +130,7 @@ TEST_CASE("messages that may wait and Rueda's own are not reported, and none if 
   CHECK_FALSE(rank.stalls.next_look());
   CHECK(rank.look(1h).empty());
 
-  MessageStalls never;
+  MessageStalls never(0, 0s, {});
   WaitingMessage message{.is_send = false, .peer = 1};
   never.begin(message);
   CHECK_FALSE(never.next_look());

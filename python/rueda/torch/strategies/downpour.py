@@ -247,7 +247,7 @@ class Hogwild(Downpour):
 
     def start(self, replica: Replica) -> None:
         super().start(replica)
-        self._coming: Handle[torch.Tensor] | _Read | None = None
+        self._coming: Handle[torch.Tensor] | None = None
         self._gone: Handle[None] | None = None
 
     @torch.no_grad()
@@ -288,22 +288,16 @@ class Hogwild(Downpour):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         coming = state.get("coming")  # older versions did not save it
-        self._coming = None if coming is None else _Read(coming.to("cpu", copy=True))
+        if coming is None:
+            self._coming = None
+        else:
+            centre = coming.to("cpu", copy=True)
+            self._coming = Handle(list, lambda _: centre, None)  # a read that has completed
 
     def stop(self) -> None:
         self._finish_push()
         self._coming = None
         super().stop()
-
-
-class _Read:
-    """A read of the centre that had completed before it was saved."""
-
-    def __init__(self, centre: torch.Tensor) -> None:
-        self._centre = centre
-
-    def result(self) -> torch.Tensor:
-        return self._centre
 
 
 def _number_or_epoch(strategy: Downpour) -> None:
