@@ -25,6 +25,7 @@
 #include "gil.h"
 #include "handle.h"
 #include "persistent.h"
+#include "row_sums.h"
 #include "rueda/rueda.h"
 #include "tables.h"
 
@@ -251,6 +252,7 @@ PYBIND11_MODULE(_native, module) {
   bind_blocking(module);
   bind_persistent(module);
   bind_tables(module);
+  bind_row_sums(module);
   module.def("metrics", &rueda::metrics);
   module.def("count_filled_gradient", &rueda::count_filled_gradient);
   module.def("has_direct_access", &rueda::has_direct_access);

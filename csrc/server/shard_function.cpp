@@ -73,12 +73,15 @@ Bytes count(const ShardView& shard, std::span<const std::byte> /*arguments*/) {
 
 // Indices of items and their values, the largest first, of equal ones the one with the least index:
 // in a dense shard the elements with the largest magnitudes, of rows those with the largest norms.
+// NaN counts as the largest value, as in a maximum.
 Bytes top(const ShardView& shard, std::span<const std::byte> arguments) {
   const auto wanted = read<std::int64_t>(arguments);
   if (wanted < 0) throw InvalidArgumentError("a negative number of items");
   std::vector<std::pair<float, std::int64_t>> found;
   const auto is_before = [](const auto& a, const auto& b) {
-    return a.first > b.first || (a.first == b.first && a.second < b.second);
+    const bool is_nan = std::isnan(a.first);
+    if (is_nan != std::isnan(b.first)) return is_nan;
+    return a.first > b.first || ((is_nan || a.first == b.first) && a.second < b.second);
   };
   const auto take = [&](float magnitude, std::int64_t index) {
     found.emplace_back(magnitude, index);

@@ -163,7 +163,7 @@ def _begun(
     try:
         label = text_of(name) or None
         compressor = Compression.none if compression is None else compression
-        how = SparseAllreduce(label, op, factors, process_set, compressor, algorithm)
+        how = SparseAllreduce(label, op, factors, process_set, compressor, algorithm, copies=alone)
         return begun(how, tensor, alone)
     except Refusal as refusal:
         return refuse(name, process_set, refusal)  # type: ignore[return-value]  # never returns

@@ -9,15 +9,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from rueda import _native
 from rueda.adapter import Refusal
 
-__all__ = ["ALGORITHMS", "SparseChoice", "algorithm_number", "choose_sparse_algorithm"]
+__all__ = ["ALGORITHMS", "Exchange", "SparseChoice", "algorithm_number", "choose_sparse_algorithm"]
 
 ALGORITHMS = ("auto", "gather", "split", "dense")
-# How many bytes could be moved in the time of one more exchange.
-EXCHANGE_BYTES = 16 << 10
 # Rows with keys are sorted and placed one by one, so they take longer per byte than a dense tensor.
 KEYED_COST = 1.5
+
+
+class Exchange(NamedTuple):
+    """What one more exchange costs."""
+
+    equal_bytes: int
+    """How many bytes could be moved in its time."""
+    inline_bytes: int
+    """Up to how many bytes of rows are sent with the first exchange, which spares the others."""
+
+    @staticmethod
+    def of_world() -> Exchange:
+        """That of this world; every rank has the same."""
+        return _BY_MEMORY if _native.has_direct_access() else _BY_NETWORK
+
+
+_BY_NETWORK = Exchange(16 << 10, 1 << 10)
+_BY_MEMORY = Exchange(192 << 10, 128 << 10)  # where ranks read each other's memory
 
 
 class SparseChoice(NamedTuple):
@@ -40,13 +57,18 @@ class SparseChoice(NamedTuple):
 
 
 def choose_sparse_algorithm(
-    rows: Sequence[int], union_rows: int, extent: int, row_bytes: int
+    rows: Sequence[int],
+    union_rows: int,
+    extent: int,
+    row_bytes: int,
+    exchange_bytes: int = _BY_NETWORK.equal_bytes,
 ) -> SparseChoice:
     """The algorithm that :func:`rueda.torch.sparse_allreduce` uses for such tensors; every rank chooses the same.
 
     ``rows``: distinct rows of each rank; ``union_rows``: of all together; ``extent``: rows of the dense tensor;
     ``row_bytes``: bytes of one row's values. Chooses the algorithm with the fewest bytes, where rows with keys count
-    one and a half times and each exchange as 16 KiB.
+    one and a half times and each exchange as ``exchange_bytes``: 16 KiB by default, 192 KiB if all ranks are on one
+    host and read each other's memory.
 
     Example::
 
@@ -62,8 +84,8 @@ def choose_sparse_algorithm(
     dense = round(2 * others * extent * (row_bytes + 1))
     costs = {
         "gather": KEYED_COST * gather,
-        "split": KEYED_COST * split + EXCHANGE_BYTES,
-        "dense": dense + EXCHANGE_BYTES,
+        "split": KEYED_COST * split + exchange_bytes,
+        "dense": dense + exchange_bytes,
     }
     best = min(costs, key=lambda name: costs[name])
     return SparseChoice(best, union_rows, gather, split, dense)

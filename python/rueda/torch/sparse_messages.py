@@ -1,23 +1,21 @@
-"""The messages for exchanging sparse tensors, as bytes.
+"""The message with which ranks begin a sparse allreduce.
 
-A block has rows: their number, the values, the keys, each aligned so that it can be read in place. A header describes a
-rank's tensor and its number of rows, followed by all rows if they are few, otherwise by a sample of their keys
-(``sparse_sample.py``).
+A header describes a rank's tensor and its number of rows. Keys follow, and the values: of all rows if they are few,
+otherwise only a sample of the keys (``sparse_sample.py``). Each is aligned so that it can be read in place.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from rueda.torch.sparse_rows import Rows, key_dtype
 
-__all__ = ["Header", "Layout", "block_of", "blocks_in", "headers_in"]
+__all__ = ["Header", "Layout", "headers_in"]
 
 ALIGNMENT = 16
-INLINE_BYTES = 1024  # limit for a block that is sent with its header
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,15 @@ class Layout:
         """Bytes of one row's values."""
         return self.width * self.dtype.itemsize
 
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of one row's values and its key."""
+        return self.row_bytes + key_dtype(self.extent).itemsize
+
+    def sent(self, keys: torch.Tensor) -> torch.Tensor:
+        """Keys in the type in which they are sent."""
+        return keys.to(key_dtype(self.extent))
+
 
 def _aligned(count: int) -> int:
     return -(-count // ALIGNMENT) * ALIGNMENT
@@ -47,32 +54,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(flat, (0, rest)) if rest else flat
 
 
-def block_of(rows: Rows, layout: Layout) -> torch.Tensor:
-    """Rows as bytes; the values must already have the type in which they are sent."""
-    head = torch.tensor([len(rows.keys), 0], device="cpu").view(torch.uint8)
-    keys = rows.keys.to(key_dtype(layout.extent))
-    return torch.cat([head, _bytes(rows.values), _bytes(keys)])
-
-
-def blocks_in(memory: torch.Tensor, layout: Layout) -> list[Rows]:
-    """The consecutive blocks in ``memory``; the values are views of it."""
-    found = []
-    key_type = key_dtype(layout.extent)
-    place = 0
-    while place < len(memory):
-        count = int(memory[place : place + 8].view(torch.int64))
-        place += ALIGNMENT
-        size = count * layout.row_bytes
-        values = memory[place : place + size].view(layout.dtype).reshape(count, layout.width)
-        place += _aligned(size)
-        size = count * key_type.itemsize
-        keys = memory[place : place + size].view(key_type).to(torch.int64)
-        place += _aligned(size)
-        found.append(Rows(keys, values))
-    return found
-
-
-# total bytes, rank, token, rows, keys in the sample or -1; then the fields that must be the same everywhere: op,
+# total bytes, rank, token, rows, keys in the sample (-1: all); then the fields that must be the same everywhere: op,
 # prescale, postscale, dtype, dtype on the wire, algorithm, sparse dimensions, dimensions. The shape follows.
 _HEAD = struct.Struct("=qqqqqqddqqqqq")
 
@@ -91,26 +73,24 @@ class Header:
     sparse_dim: int
     shape: tuple[int, ...]
     keys: torch.Tensor  # of the sample, or of all rows
-    inline: Rows | None = None
+    inline: Rows | None = None  # all rows, if they are sent along
 
     def agreed(self) -> tuple[int, tuple[float, float], tuple[int, int], int, int, tuple[int, ...]]:
         """The fields that must be the same on every rank."""
         return self.op, self.factors, self.dtypes, self.algorithm, self.sparse_dim, self.shape
 
-    def message(self, layout: Layout, rows: Rows, may_inline: bool) -> torch.Tensor:
-        """This header, followed by either the rows or the sample."""
-        size = len(rows.keys) * (layout.row_bytes + 8) + 3 * ALIGNMENT
-        is_inline = may_inline and size <= INLINE_BYTES
-        rest = (
-            block_of(rows, layout) if is_inline else _bytes(self.keys.to(key_dtype(layout.extent)))
-        )
+    def message(self, layout: Layout) -> torch.Tensor:
+        """This header and what follows it."""
+        rest = _bytes(layout.sent(self.keys))
+        if self.inline is not None:
+            rest = torch.cat([rest, _bytes(self.inline.values)])
         fixed = _HEAD.size + 8 * len(self.shape)
         head = _HEAD.pack(
             _aligned(fixed) + len(rest),
             self.rank,
             self.token,
             self.rows,
-            -1 if is_inline else len(self.keys),
+            len(self.keys) if self.inline is None else -1,
             self.op,
             *self.factors,
             *self.dtypes,
@@ -153,17 +133,12 @@ def headers_in(memory: torch.Tensor, mine: Header, layout: Layout) -> list[Heade
 
 
 def _with_keys(header: Header, rest: torch.Tensor, count: int, layout: Layout) -> Header:
-    inline = blocks_in(rest, layout)[0] if count < 0 else None
+    is_inline = count < 0
     key_type = key_dtype(layout.extent)
-    sample = (
-        rest[: count * key_type.itemsize].view(key_type).to(torch.int64) if count >= 0 else None
-    )
-    assert inline is not None or sample is not None
-    return Header(
-        header.rank,
-        header.token,
-        header.rows,
-        *header.agreed(),
-        inline.keys if inline is not None else sample,  # type: ignore[arg-type]
-        inline,
-    )
+    size = (header.rows if is_inline else count) * key_type.itemsize
+    keys = rest[:size].view(key_type)
+    inline = None
+    if is_inline:
+        values = rest[_aligned(size) :][: header.rows * layout.row_bytes].view(layout.dtype)
+        inline = Rows(keys, values.reshape(header.rows, layout.width))
+    return replace(header, keys=keys.to(torch.int64), inline=inline)

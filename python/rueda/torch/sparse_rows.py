@@ -12,18 +12,17 @@ from typing import NamedTuple
 
 import torch
 
+from rueda import _native
 from rueda.adapter import Refusal
+from rueda.torch.tensors import code_of
 
 __all__ = [
     "SIGNED",
     "Rows",
-    "averaged",
-    "distinct_rows",
     "indices_of",
     "key_dtype",
     "keys_of",
     "sum_of",
-    "wide_dtype",
 ]
 
 _MAX_KEYS = 2**63 - 1
@@ -35,15 +34,15 @@ SIGNED = {
 
 
 class Rows(NamedTuple):
-    """Distinct rows, sorted by key."""
+    """Rows and their keys, which are distinct and ascending unless something else is said."""
 
-    keys: torch.Tensor  # int64
+    keys: torch.Tensor  # int64, or as they are sent
     values: torch.Tensor  # one row for each key, in one dimension
 
-
-def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type in which sums of such values are formed: float32 for 16-bit floats."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    def divided(self, counts: Sequence[int]) -> list[Rows]:
+        """Consecutive parts with these numbers of rows."""
+        parts = zip(self.keys.split([*counts]), self.values.split([*counts]), strict=True)
+        return [Rows(keys, values) for keys, values in parts]
 
 
 def key_dtype(extent: int) -> torch.dtype:
@@ -80,37 +79,26 @@ def indices_of(keys: torch.Tensor, extents: Sequence[int]) -> torch.Tensor:
     return torch.stack(rows[::-1]) if rows else keys.new_empty(0, len(keys))
 
 
-def distinct_rows(keys: torch.Tensor, values: torch.Tensor, is_coalesced: bool) -> Rows:
-    """Sums rows with the same key. The values are widened to the type of sums."""
-    wide = values.to(wide_dtype(values.dtype))
-    if is_coalesced:
-        return Rows(keys, wide)
-    union, places = torch.unique(keys, return_inverse=True)
-    return Rows(union, _added(len(union), [(places, wide)]))
+def sum_of(parts: Sequence[Rows], divisor: int = 1, factor: float = 1.0) -> Rows:
+    """The sums of rows with the same key, in the order of the parts, and of the rows within each part.
+
+    Keys may repeat and have any order. Sums of 16-bit floats are formed in float32; all are divided (integers round
+    towards negative infinity), multiplied, and only then rounded. ``parts``: at least one, all with keys and values of
+    the same types.
+    """
+    rows = [(part.keys.contiguous(), _plain(part.values)) for part in parts]
+    places = [(keys.data_ptr(), values.data_ptr(), len(keys)) for keys, values in rows]
+    keys, values = rows[0]
+    width, dtype = values.shape[1], values.dtype
+    code = code_of(dtype)
+    assert code is not None, f"{dtype} was not refused"
+    sums = _native.RowSums(places, keys.dtype.itemsize, width, code)
+    union = torch.empty(sums.count, dtype=torch.int64, device="cpu")
+    total = torch.empty(sums.count, width, dtype=dtype, device="cpu")
+    sums.write(union.data_ptr(), total.data_ptr(), divisor, factor)
+    return Rows(union, total)
 
 
-def sum_of(parts: Sequence[Rows]) -> Rows:
-    """The sum, one part after another, so that it has the same bits wherever the parts have the same order."""
-    if len(parts) == 1:
-        return parts[0]
-    union = torch.unique(torch.cat([part.keys for part in parts]))
-    placed = [(torch.searchsorted(union, part.keys), part.values) for part in parts]
-    return Rows(union, _added(len(union), placed))
-
-
-def _added(count: int, placed: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    dtype = placed[0][1].dtype
-    computed = SIGNED.get(dtype, dtype)  # sums have the same bits
-    total = torch.zeros(count, placed[0][1].shape[1], dtype=computed, device="cpu")
-    for places, values in placed:
-        total.index_add_(0, places, values.view(computed))
-    return total.view(dtype)
-
-
-def averaged(values: torch.Tensor, divisor: int) -> torch.Tensor:
-    """Divides; integers are rounded towards negative infinity."""
-    if values.is_floating_point() or values.is_complex():
-        return values.div(divisor)
-    if values.dtype in SIGNED:
-        return torch.from_numpy(values.numpy() // divisor)
-    return values.div(divisor, rounding_mode="floor")
+def _plain(values: torch.Tensor) -> torch.Tensor:
+    """The values as they lie in memory."""
+    return values.resolve_conj().resolve_neg().contiguous()

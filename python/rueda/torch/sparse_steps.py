@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -28,20 +28,18 @@ from rueda.torch.differences import difference
 from rueda.torch.phases import Steps
 from rueda.torch.sparse_choice import (
     ALGORITHMS,
+    Exchange,
     SparseChoice,
     algorithm_number,
     choose_sparse_algorithm,
 )
-from rueda.torch.sparse_messages import Header, Layout, block_of, blocks_in, headers_in
+from rueda.torch.sparse_messages import Header, Layout, headers_in
 from rueda.torch.sparse_rows import (
     SIGNED,
     Rows,
-    averaged,
-    distinct_rows,
     indices_of,
     keys_of,
     sum_of,
-    wide_dtype,
 )
 from rueda.torch.sparse_sample import sample_of, union_sample
 from rueda.torch.tensors import TorchAdapter, code_of
@@ -53,7 +51,10 @@ _collectives = Collectives(TorchAdapter())
 
 @dataclass(frozen=True)
 class SparseAllreduce:
-    """The arguments of a sparse allreduce. ``name``: None for an unnamed operation."""
+    """The arguments of a sparse allreduce.
+
+    ``name``: None for an unnamed operation. ``copies``: for a caller who may write the tensor before the end.
+    """
 
     name: str | None
     op: ReduceOp
@@ -61,6 +62,7 @@ class SparseAllreduce:
     process_set: ProcessSet
     compression: Compressor
     algorithm: str
+    copies: bool = False
 
     def steps(
         self, tensor: torch.Tensor, tell: Callable[[SparseChoice], None]
@@ -108,21 +110,29 @@ class _Exchange:
         how.check(tensor)
         self._how = how
         self._tell = tell
+        self._exchange = Exchange.of_world()
         like = self._like = tensor.detach()
         self._extents = like.shape[: like.sparse_dim()]
         self._dense_shape = like.shape[like.sparse_dim() :]
         values = like._values()
         width = math.prod(self._dense_shape)
         keys = keys_of(like._indices(), self._extents)
-        rows = distinct_rows(keys, values.reshape(len(keys), width), like.is_coalesced())
-        scaled = rows.values if how.factors[0] == 1.0 else rows.values * how.factors[0]
-        narrow = scaled.to(like.dtype).reshape(len(rows.keys), *self._dense_shape)
+        rows = Rows(keys, values.reshape(len(keys), width))
+        if not like.is_coalesced() or how.factors[0] != 1.0:
+            rows = sum_of([rows], factor=how.factors[0])
+        elif how.copies:
+            rows = Rows(rows.keys.clone(), rows.values.clone())
+        narrow = rows.values.reshape(len(rows.keys), *self._dense_shape)
         wire, self._context = how.compression.compress(narrow)
         wire_code = code_of(wire.dtype)
         if wire_code is None:
             raise Refusal(f"{wire.dtype}, to which it was compressed, is not supported", True)
         self._rows = Rows(rows.keys, wire.reshape(len(rows.keys), width))
         self._layout = Layout(math.prod(self._extents), width, wire.dtype)
+        is_inline = (
+            how.algorithm == "auto"
+            and len(rows.keys) * self._layout.sent_bytes <= self._exchange.inline_bytes
+        )
         self._header = Header(
             _native.rank(),
             0 if how.name else secrets.randbits(62),
@@ -133,10 +143,11 @@ class _Exchange:
             algorithm_number(how.algorithm),
             like.sparse_dim(),
             tuple(like.shape),
-            sample_of(rows.keys),
+            rows.keys if is_inline else sample_of(rows.keys),
+            self._rows if is_inline else None,
         )
         # Built before anything is submitted: until then, other ranks can still be told that this rank fails.
-        self._message = self._header.message(self._layout, self._rows, how.algorithm == "auto")
+        self._message = self._header.message(self._layout)
 
     def steps(self) -> Steps[torch.Tensor]:
         how, layout = self._how, self._layout
@@ -171,39 +182,46 @@ class _Exchange:
         return self._result(rows)
 
     def _choice(self, counts: Sequence[int], union: int) -> SparseChoice:
-        choice = choose_sparse_algorithm(counts, union, self._layout.extent, self._layout.row_bytes)
+        choice = choose_sparse_algorithm(
+            counts,
+            union,
+            self._layout.extent,
+            self._layout.row_bytes,
+            self._exchange.equal_bytes,
+        )
         wanted = self._how.algorithm
         return choice if wanted == "auto" else choice._replace(algorithm=wanted)
 
     def _gather(self, name: str, divisor: int, counts: Sequence[int]) -> Steps[Rows]:
-        how = self._how
-        block = block_of(self._rows, self._layout)
-        (memory,) = yield [_collectives.allgather(block, f"{name}/rows", how.process_set)]
-        parts = blocks_in(memory, self._layout)
-        if [len(part.keys) for part in parts] != [*counts]:
+        rows = yield from self._gathered(f"{name}/rows", self._rows)
+        if len(rows.keys) != sum(counts):
             raise MismatchError(
                 f"'{name}': a rank has joined before its sparse tensor had been reduced: wait for its handle before "
                 f"join()",
                 tensor=name,
             )
-        return self._summed(parts, divisor)
+        return self._summed(rows.divided(counts), divisor)
 
     def _split(self, name: str, divisor: int, boundaries: torch.Tensor) -> Steps[Rows]:
-        how, layout = self._how, self._layout
-        blocks = [block_of(part, layout) for part in _cut(self._rows, boundaries)]
-        sizes = [len(block) for block in blocks]
-        ((memory, _),) = yield [
-            _collectives.alltoall_with_counts(
-                torch.cat(blocks), sizes, f"{name}/rows", how.process_set
-            )
+        how, rows = self._how, self._rows
+        places = [0, *torch.searchsorted(rows.keys, boundaries).tolist(), len(rows.keys)]
+        sizes = [end - begin for begin, end in pairwise(places)]
+        (values, received), (keys, _) = yield [
+            _collectives.alltoall_with_counts(sent, sizes, f"{name}/{what}", how.process_set)
+            for sent, what in ((rows.values, "rows"), (self._layout.sent(rows.keys), "rows' keys"))
         ]
-        sums = self._summed(blocks_in(memory, layout), divisor)
-        block = block_of(sums, layout)
-        (memory,) = yield [_collectives.allgather(block, f"{name}/sums", how.process_set)]
-        parts = blocks_in(memory, layout)
-        return Rows(
-            torch.cat([part.keys for part in parts]), torch.cat([part.values for part in parts])
-        )
+        sums = self._summed(Rows(keys, values).divided(received.tolist()), divisor)
+        rows = yield from self._gathered(f"{name}/sums", sums)
+        return Rows(rows.keys.to(torch.int64), rows.values)
+
+    def _gathered(self, name: str, rows: Rows) -> Steps[Rows]:
+        """All ranks' rows, in rank order."""
+        keys = self._layout.sent(rows.keys)
+        values, keys = yield [
+            _collectives.allgather(rows.values, name, self._how.process_set),
+            _collectives.allgather(keys, f"{name}' keys", self._how.process_set),
+        ]
+        return Rows(keys, values)
 
     def _dense(self, name: str) -> Steps[Rows]:
         how, layout, rows = self._how, self._layout, self._rows
@@ -234,12 +252,8 @@ class _Exchange:
 
     def _summed(self, parts: Sequence[Rows], divisor: int) -> Rows:
         """The scaled sum, in the type in which it is sent."""
-        wide = wide_dtype(self._layout.dtype)
-        rows = sum_of([Rows(part.keys, part.values.to(wide)) for part in parts])
-        values = averaged(rows.values, divisor) if self._how.op == Average else rows.values
-        if self._how.factors[1] != 1.0:
-            values = values * self._how.factors[1]
-        return Rows(rows.keys, values.to(self._layout.dtype))
+        divided_by = divisor if self._how.op == Average else 1
+        return sum_of(parts, divided_by, self._how.factors[1])
 
     def _result(self, rows: Rows) -> torch.Tensor:
         values: Any = rows.values.reshape(len(rows.keys), *self._dense_shape)
@@ -252,12 +266,6 @@ class _Exchange:
             is_coalesced=True,
             check_invariants=False,
         )
-
-
-def _cut(rows: Rows, boundaries: torch.Tensor) -> Iterator[Rows]:
-    places = [0, *torch.searchsorted(rows.keys, boundaries).tolist(), len(rows.keys)]
-    for begin, end in pairwise(places):
-        yield Rows(rows.keys[begin:end], rows.values[begin:end])
 
 
 _FIELDS = ("op", "scale factors", "dtype", "algorithm", "sparse_dim", "shape")

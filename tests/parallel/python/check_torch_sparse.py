@@ -168,6 +168,26 @@ def check_goes_on_though_nobody_waits() -> None:
     assert handle.done()
 
 
+def check_tensors_may_be_written_meanwhile() -> None:
+    """Also coalesced ones, whose memory could be sent as it lies."""
+    for count, algorithm in product((10, 3000), ALGORITHMS):
+        tensor = torch.ones(count, 20).to_sparse(1)
+        handle = rt.sparse_allreduce_async(tensor, "written", rueda.Sum, algorithm=algorithm)
+        tensor.values().zero_()
+        tensor.indices().zero_()
+        expected = torch.full((count, 20), float(rueda.size()))
+        assert torch.equal(handle.result().to_dense(), expected), (count, algorithm)
+
+
+def check_complex_values_that_are_conjugated_when_read() -> None:
+    for count, algorithm in product((2, 3000), ALGORITHMS):
+        values = torch.complex(torch.ones(count, 3), torch.full((count, 3), 2.0)).conj()
+        rows = torch.arange(count)[None] * 2
+        tensor = torch.sparse_coo_tensor(rows, values, (9000, 3), is_coalesced=True)
+        result = rt.sparse_allreduce(tensor, "conjugated", algorithm=algorithm)
+        assert torch.equal(result.to_dense(), tensor.to_dense()), (count, algorithm)
+
+
 def check_a_name_that_is_pending() -> None:
     """A second submission raises at the call, on its own rank; the first one is unharmed."""
     tensor = drawn(0, 1, 900, (9000,), (4,), torch.float32)
