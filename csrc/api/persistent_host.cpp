@@ -1,6 +1,7 @@
 // A persistent allreduce on one host: in the calling thread, through a channel of its own.
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,7 @@ class HostRun final : public PersistentRun {
           const ProcessSetMembers& members, int number)
       : life_(tensor),
         transfers_(life_.observe_runs()),
+        patience_(patience_of(life_.runtime().options())),
         oversubscribed_(tensor.host.memory->is_oversubscribed()),
         placement_(tensor.host.memory),
         channel_(tensor.host.memory, tensor.host.ranks, members.rank,
@@ -80,6 +82,7 @@ class HostRun final : public PersistentRun {
     const HostChannel::Visit visit(channel_);
     if (!visit) fail_ended();
     last_move_.reset();
+    long_wait_.reset();
     to_copy_back_ = copy_ != nullptr;
     if (copy_) copy(copy_.get(), input_);
     reduction_.start();
@@ -99,6 +102,7 @@ class HostRun final : public PersistentRun {
       const HostChannel::Visit visit(channel_);
       if (!visit) fail_ended();
       fail_if_left();
+      note_wait();
     }
     if (!reduction_.done()) return false;
     finish();
@@ -126,8 +130,15 @@ class HostRun final : public PersistentRun {
     return policy;
   }
 
+  // How long a wait is ordinary; after that, a rank may be frozen.
+  static Duration patience_of(const Options& options) {
+    const bool minds_silence = options.recovery == "on" && options.heartbeat > 0;
+    return minds_silence ? seconds(options.heartbeat) / 16 : Duration::max();
+  }
+
   // A failure on this rank is a failure on all, which rely on it.
   void finish() {
+    long_wait_.reset();
     life_.end(reduction_.status());
     if (!reduction_.status().ok()) {
       channel_.stop();
@@ -179,8 +190,17 @@ class HostRun final : public PersistentRun {
       } else if (!backoff.back_off(now)) {
         sleep();
         check();
+        note_wait();
       }
     }
+  }
+
+  // Tells the engine, which knows nothing of this run, once the wait is long.
+  void note_wait() {
+    if (long_wait_) return;
+    const Time now = Clock::now();
+    if (!last_move_) last_move_ = now;
+    if (now - *last_move_ > patience_) long_wait_ = life_.runtime().begin_long_wait();
   }
 
   void sleep() {
@@ -234,6 +254,7 @@ class HostRun final : public PersistentRun {
 
   PersistentLife life_;
   TransferCounters& transfers_;
+  const Duration patience_;
   const bool oversubscribed_;
   Placement placement_;
   HostChannel channel_;
@@ -244,6 +265,7 @@ class HostRun final : public PersistentRun {
   bool to_copy_back_ = false;
   HostReduction reduction_;
   std::optional<Time> last_move_;  // in this run, once it has been waited for
+  std::unique_ptr<LongWaits::Wait> long_wait_;
 };
 
 }  // namespace

@@ -219,7 +219,8 @@ bool Epoch::advance(Time now, Readable readable) {
   losses_.look_at_doubts(now);
   if (losses_.has_failed()) return true;
   if (losses_.minds_silence()) {  // otherwise there is no need to ask what is in progress
-    losses_.look_for_silence(now, is_active() || awaits_messages());
+    const bool is_waiting = is_active() || awaits_messages() || services_.long_waits.any();
+    losses_.look_for_silence(now, is_waiting);
     if (losses_.has_failed()) return true;
   }
   if (Status status = sets_.failed_transfer(now); !status.ok()) {

@@ -5,6 +5,7 @@
 
 #include "coordinator/command_queue.h"
 #include "coordinator/flight_recorder.h"
+#include "coordinator/long_waits.h"
 #include "coordinator/metrics.h"
 #include "coordinator/timeline.h"
 #include "core/options.h"
@@ -19,6 +20,7 @@ struct EpochServices {
   Metrics& metrics;
   Timeline& timeline;
   FlightRecorder& recorder;
+  const LongWaits& long_waits;
   std::function<void(const Status&)> on_failure = {};  // once, when the epoch breaks
 };
 

@@ -32,9 +32,10 @@ Runtime::Runtime(World world, const Options& options, LossPolicy on_loss,
       timeline_(history_->trace()),
       recorder_(options.flight_recorder, static_cast<std::size_t>(options.flight_recorder_size),
                 world.topology.rank, world.topology.size),
-      epoch_(std::move(world),
-             {options_, commands_, metrics_, timeline_, recorder_, std::move(on_failure)}, on_loss,
-             std::move(inherited.sets)),
+      epoch_(
+          std::move(world),
+          {options_, commands_, metrics_, timeline_, recorder_, long_waits_, std::move(on_failure)},
+          on_loss, std::move(inherited.sets)),
       progress_(epoch_, epoch_.layout().host, epoch_.layout().topology.local_size, metrics_),
       sender_(commands_, progress_),
       tables_(sender_, epoch_.process_sets()),
@@ -69,6 +70,12 @@ void Runtime::take_over(std::uint64_t epoch) {
 
 Runtime::~Runtime() {
   shutdown();
+}
+
+std::unique_ptr<LongWaits::Wait> Runtime::begin_long_wait() {
+  auto wait = std::make_unique<LongWaits::Wait>(long_waits_);
+  progress_.notify();
+  return wait;
 }
 
 std::vector<Handle> Runtime::open_handles(std::vector<Submission>& submissions) const {

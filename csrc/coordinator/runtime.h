@@ -23,6 +23,7 @@
 #include "coordinator/epoch.h"
 #include "coordinator/flight_recorder.h"
 #include "coordinator/history.h"
+#include "coordinator/long_waits.h"
 #include "coordinator/metrics.h"
 #include "coordinator/progress.h"
 #include "coordinator/repeated_call.h"
@@ -96,6 +97,9 @@ class Runtime {
   // This rank's most recent operations; records nothing without Options::flight_recorder.
   [[nodiscard]] FlightRecorder& flight_recorder() { return recorder_; }
 
+  // From now on, silent ranks are looked for as if an operation were in progress.
+  [[nodiscard]] std::unique_ptr<LongWaits::Wait> begin_long_wait();
+
   // Leaves the world: finishes what all ranks have agreed on; the rest fails with ShutdownError.
   void shutdown();
   // Tells all ranks that this one is lost because of `cause`, then stops.
@@ -126,6 +130,7 @@ class Runtime {
   const History::Chapter chapter_;  // these metrics' part of the history
   Timeline timeline_;
   FlightRecorder recorder_;
+  LongWaits long_waits_;
   CommandQueue commands_;
   Epoch epoch_;
   Progress progress_;

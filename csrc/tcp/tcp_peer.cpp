@@ -249,8 +249,10 @@ void TcpPeer::drop(std::size_t slot, const Status& cause, Time now, bool is_refu
   } else if (now - *unreachable_since_ > reach_timeout) {
     // A peer whose host is gone too does not refuse connections: it does not answer.
     if (ends_in_order_) return outgoing_.finish_all();
-    return fail(Status(ErrorCode::transport,
-                       str("rank ", peer_, " cannot be reached at ", addresses_.front()), peer_)
+    return fail(Status(ErrorCode::peer_lost,
+                       str("rank ", context_.rank, " cannot reach rank ", peer_, " at ",
+                           addresses_.front()),
+                       peer_, {.reason = ErrorReason::unreachable})
                     .because(obstacle_));
   }
   // Streams that break together are one failed attempt.

@@ -40,6 +40,7 @@ class TcpPeer {
 
   // State shared by all peers of a rank.
   struct Context {
+    int rank;  // this one
     const Handshake& handshake;
     const Key& key;  // for streams
     EpollSet<TcpWatched>& watched;

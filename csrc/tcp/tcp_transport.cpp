@@ -98,7 +98,11 @@ TcpTransport::TcpTransport(int rank, std::vector<std::vector<std::string>> addre
                            const Key& key)
     : handshake_("ruedatcp", key.derive({"handshake"}), rank, static_cast<int>(addresses.size())),
       stream_key_(key.derive({"stream"})),
-      context_{handshake_, stream_key_, watched_, [this](Time time) { call_at(time); },
+      context_{rank,
+               handshake_,
+               stream_key_,
+               watched_,
+               [this](Time time) { call_at(time); },
                std::move(own_hosts)},
       pending_("data links", handshake_, std::move(listeners),
                {[this](int peer, std::uint64_t) { return at(peer).expects_stream(); },

@@ -109,6 +109,44 @@ def test_two_halves_never_both_go_on(make_lab: MakeLab, tmp_path: Path, answer: 
         assert "cannot reach the surviving" in one["stopped"] or "majority" in one["stopped"], one
 
 
+SEPARATED = """
+    import numpy as np
+    import rueda
+    rueda.init()
+    process = rank
+    def total():  # large, so that it is reduced around a ring
+        return rueda.allreduce(np.full(300_000, rueda.rank() + 1.0), op=rueda.Sum, name="x")
+    total()
+    mark("ready")
+    try:
+        while True:
+            total()
+    except rueda.PeerLostError as error:
+        found = str(error)
+    try:
+        recovery = rueda.recover(timeout=30)
+        assert np.all(total() == 3)
+        print("left", recovery.previous_ranks, found, flush=True)
+    except rueda.PeerLostError as error:
+        print("stopped", error, flush=True)
+"""
+
+
+def test_of_two_ranks_that_only_others_reach_one_is_lost(make_lab: MakeLab, tmp_path: Path) -> None:
+    lab = make_lab(3, rate="1gbit")
+    launcher = Launcher(lab, tmp_path, [str(lab.agent)])
+    line = ["-H", "h0:1,h1:1,h2:1", "--min-np", "1", *launcher.program(SEPARATED)]
+    with launcher.running(*line, ranks=3) as process:
+        lab.part(["h1"], ["h2"])
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, out + err
+    assert out.count("left [0, ") == 2, out + err
+    assert (
+        "rank 1 cannot reach rank 2 at tcp:" in out or "rank 2 cannot reach rank 1 at tcp:" in out
+    )
+    assert out.count("stopped") == 1, out + err
+
+
 FREEZING = """
     import numpy as np
     import rueda

@@ -325,6 +325,60 @@ whole(2)
     assert "traced with 0" in ended[1].output
 
 
+WAITING = {
+    "wait": "operation.wait()",
+    "done": "while not operation.done(): time.sleep(0.001)",
+}
+
+
+@pytest.mark.parametrize("waiting", WAITING)
+def test_a_frozen_rank_is_lost_while_others_wait_in_a_persistent_operation(waiting: str) -> None:
+    """In their own threads, of which the engine knows nothing."""
+    lose(
+        f"""
+import torch
+import rueda.torch
+rueda.init()
+operation = rueda.torch.PersistentAllreduce(torch.ones(1000), op=rueda.Sum, name="kept")
+for _ in range(3):
+    operation.start()
+    operation.wait()
+if rueda.rank() == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)  # the others kill it
+operation.start()
+try:
+    {WAITING[waiting]}
+    raise AssertionError("it ended")
+except rueda.PeerLostError as error:
+    assert (error.peer, error.reason) == (1, "unreachable"), (error.peer, error.reason)
+rueda.recover()
+whole(2)
+""",
+        3,
+        {1},
+    )
+
+
+def test_a_rank_that_freezes_between_steps_is_lost() -> None:
+    lose(
+        """
+import rueda.elastic
+class Nothing:
+    def state_dict(self): return {}
+    def load_state_dict(self, state): pass
+rueda.init()
+process = rueda.rank()
+for step in rueda.elastic.steps(9, Nothing()):
+    with step:
+        if process == 1 and step.number == 3:
+            os.kill(os.getpid(), signal.SIGSTOP)
+whole(2)
+""",
+        3,
+        {1},
+    )
+
+
 def test_a_whole_world_is_broken_only_when_asked() -> None:
     check(
         PREAMBLE

@@ -41,7 +41,8 @@ class Rows(NamedTuple):
 
     def divided(self, counts: Sequence[int]) -> list[Rows]:
         """Consecutive parts with these numbers of rows."""
-        parts = zip(self.keys.split([*counts]), self.values.split([*counts]), strict=True)
+        sizes = [*counts]
+        parts = zip(torch.split(self.keys, sizes), torch.split(self.values, sizes), strict=True)
         return [Rows(keys, values) for keys, values in parts]
 
 

@@ -51,7 +51,7 @@ std::vector<std::byte> said_in(std::uint64_t set, std::size_t bytes = 1) {
 class EpochByHand {
  public:
   explicit EpochByHand(World world)
-      : epoch_(std::move(world), {options_, commands_, metrics_, timeline_, recorder_},
+      : epoch_(std::move(world), {options_, commands_, metrics_, timeline_, recorder_, long_waits_},
                LossPolicy::end_world) {
     expect_ok(epoch_.open(), "the world is there");
   }
@@ -86,6 +86,7 @@ class EpochByHand {
   CommandQueue commands_;
   Metrics metrics_;
   Timeline timeline_;
+  const LongWaits long_waits_;
   FlightRecorder recorder_;
   Epoch epoch_;
 };

@@ -69,7 +69,7 @@ class Sender {
   EpollSet<TcpWatched> watched_;
   Time next_{};
   const TcpPeer::Context context_{
-      handshake_, key_, watched_, [this](Time time) { next_ = std::min(next_, time); }, {}};
+      0, handshake_, key_, watched_, [this](Time time) { next_ = std::min(next_, time); }, {}};
   Listener listener_;
   std::vector<UniqueFd> accepted_;
   Bytes bytes_ = pattern(1 << 20, 1);

@@ -49,11 +49,9 @@ struct Called {
   const Handshake handshake{"ruedatcp", world, 0, 2};
   EpollSet<TcpWatched> watched;
   Time next_call = Time::max();
-  const TcpPeer::Context context{handshake,
-                                 streams,
-                                 watched,
-                                 [this](Time time) { next_call = std::min(next_call, time); },
-                                 {}};
+  const TcpPeer::Context context{
+      0, handshake, streams, watched, [this](Time time) { next_call = std::min(next_call, time); },
+      {}};
   TcpPeer peer{1, {"unix:@nowhere"}, context};
 };
 

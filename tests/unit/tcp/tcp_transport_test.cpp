@@ -134,9 +134,10 @@ TEST_CASE("a peer that cannot be reached any more fails, named with its address"
   const Bytes bytes = pattern(1 << 20, 1);
   const Ticket out = survivor->send(1, {.sequence = 1}, std::array{ConstBytes(bytes)});
   const Status status = wait_for(*survivor, out);
-  CHECK(status.code() == ErrorCode::transport);
+  CHECK(status.code() == ErrorCode::peer_lost);
+  CHECK(status.details().reason == ErrorReason::unreachable);
   CHECK(status.peer() == 1);
-  CHECK(contains(status, "rank 1 cannot be reached at tcp:127.0.0.1:"));
+  CHECK(contains(status, "rank 0 cannot reach rank 1 at tcp:127.0.0.1:"));
   CHECK(contains(status, "refused"));
 }
 
