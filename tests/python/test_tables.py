@@ -252,6 +252,93 @@ rueda.shutdown()
         assert told == 2, ended[rank].output
 
 
+def test_a_set_of_ranks_is_told_of_them_by_their_numbers_in_the_world() -> None:
+    program = """
+rueda.init()
+some = rueda.add_process_set([0, 2, 3])
+if rueda.rank() != 1:
+    tables = [
+        RowTable("rows", 4, partition=lambda rows: rows % 3, replicated=True, process_set=some),
+        Table("flat", 30, process_set=some),
+    ]
+    tables[0].add(range(9), np.ones((9, 4))).result()
+meet_then_die(2)
+try:
+    while True:
+        rueda.barrier()
+except rueda.PeerLostError:
+    pass
+rueda.recover()
+if some.included():
+    for table in tables:
+        try:
+            table.restored(some)
+        except (rueda.InvalidArgumentError, rueda.PeerLostError) as error:
+            print(error, flush=True)
+rueda.barrier()
+rueda.shutdown()
+"""
+    ended = run(PREAMBLE + program, 4, extra={"RUEDA_RECOVERY": "on"})
+    assert ended[1].returncode == 0, ended[1].output
+    for rank in (0, 3):
+        assert ended[rank].returncode == 0, ended[rank].output
+        # In the world that follows, rank 2 is what rank 3 was.
+        assert "rank 2 cannot take part" in ended[rank].output
+        assert "table 'rows': rank 2 cannot put what it holds" in ended[rank].output
+        assert "no remaining rank holds the part of rank 2" in ended[rank].output
+
+
+@pytest.mark.parametrize("added", [0, 1])
+def test_ranks_that_hold_different_tables_of_a_name_are_told(added: int) -> None:
+    """As if a rank had been lost when restored() had returned on some of the ranks only."""
+    program = f"""
+rueda.init()
+first = rueda.rank()
+held = [Table("flat", 24, replicated=True), RowTable("rows", 2, replicated=True)]
+
+def add(flat, rows):
+    flat.add(np.ones(24)).result()
+    rows.add(np.arange(40), np.ones((40, 2))).result()
+
+def lose(dead):
+    meet_then_die(dead)
+    try:
+        while True:
+            rueda.barrier()
+    except rueda.PeerLostError:
+        rueda.recover()
+
+add(*held)
+lose(1)
+restored = [table.restored() for table in held]
+for _ in range({added}):
+    add(*restored)
+if first != 2:
+    held = restored
+lose(2)  # which was rank 3
+for table in held:
+    try:
+        table.restored()
+    except rueda.MismatchError as error:
+        assert error.field == "table" and len(error.values) == 2, error.values
+        print(error, flush=True)
+rueda.barrier()
+# The names are free again.
+with Table("flat", 24), RowTable("rows", 2):
+    pass
+rueda.shutdown()
+"""
+    stalls = {"RUEDA_STALL_ERROR": "20"}
+    ended = run(PREAMBLE + program, 4, extra={"RUEDA_RECOVERY": "on", **stalls})
+    for rank in (0, 2):
+        assert ended[rank].returncode == 0, ended[rank].output
+        for table in ("flat", "rows"):
+            assert (
+                f"table '{table}' differs between ranks: 3 owners, restored() 1 times, on rank 0; "
+                "4 owners, restored() 0 times, on rank 1" in ended[rank].output
+            ), ended[rank].output
+
+
 def test_a_rank_without_memory_is_told_to_all() -> None:
     program = """
 import resource

@@ -163,7 +163,7 @@ def readable(about: Callable[[str], str], call: str, what: str, values: npt.Arra
     """
     try:
         array = values if isinstance(values, np.ndarray) else np.asarray(values)
-        if array.dtype.kind in "cSUMm" or values is None:
+        if array.dtype.kind in "cSUMmO":  # of objects, NumPy would take None for NaN
             raise TypeError(f"its dtype is {array.dtype}")
         return np.ascontiguousarray(array, np.float32)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:

@@ -208,8 +208,8 @@ class RowTable(OpenTable):
     ) -> Handle[None]:
         """Adds to the rows, by the table's rule, ``factor`` times their deltas.
 
-        The deltas of a row that occurs several times are summed first, so that each row is sent once. ``delta`` may be
-        written again immediately. ``by_staleness`` and ``ticks``: see :meth:`Table.add`.
+        The deltas of a row that occurs several times are summed first, in their order, so that each row is sent once.
+        ``delta`` may be written again immediately. ``by_staleness`` and ``ticks``: see :meth:`Table.add`.
         """
         numbers, source = self._items("add", rows, "delta", delta)
         factor = factor_of(self.about, factor)
@@ -340,6 +340,9 @@ def _distinct(numbers: Rows) -> tuple[Rows, npt.NDArray[np.intp] | None]:
 
 def _summed(source: Floats, places: npt.NDArray[np.intp], count: int) -> Floats:
     """For each of ``count`` rows, the sum of its values, added in their order."""
-    order = np.argsort(places, kind="stable")
-    starts = np.searchsorted(places[order], np.arange(count))
-    return np.add.reduceat(source[order], starts, axis=0)
+    width = source.shape[1]
+    summed = np.full(count * width, -0.0, np.float32)  # adding to it keeps the sign of zero
+    # NumPy has a fast loop for one dimension only.
+    elements = places[:, np.newaxis] * width + np.arange(width)
+    np.add.at(summed, elements.reshape(-1), source.reshape(-1))
+    return summed.reshape(count, width)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import struct
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -18,6 +19,7 @@ from rueda.adapter import Refusal
 from rueda.errors import InvalidArgumentError
 from rueda.handles import Handle
 from rueda.process_sets import ProcessSet, global_process_set
+from rueda.server.clock import Clock
 from rueda.server.handing_over import hand_over
 from rueda.server.opening import (
     Floats,
@@ -52,8 +54,11 @@ class OpenTable:
         self._name = name
         self._ranks = process_set.size()
         self._rank = process_set.rank()
-        self._clock = 0
+        self._clock = Clock()
         self._is_over = False
+        self._process = os.getpid()
+        self.world_ranks = list(process_set.ranks)  # of the world in which it was opened
+        self.generation = 0  # how often its contents have been handed over from table to table
 
     @property
     def name(self) -> str:
@@ -66,8 +71,12 @@ class OpenTable:
 
     @property
     def clock(self) -> int:
-        """The number of steps that this rank has reported as done."""
-        return self._clock
+        """The number of steps that this rank has reported as done.
+
+        A report counts from the call on, and no longer once it has ended with an error: a step that was refused has not
+        been done.
+        """
+        return self._clock.now()
 
     def tick(self) -> Handle[None]:
         """Reports a step as done; values that others get for this clock include its earlier additions."""
@@ -83,7 +92,7 @@ class OpenTable:
         If all ranks do so, between two barriers, they continue as equals whatever their clocks were.
         """
         handle = self._begin(lambda: self._native.restart(0), None)
-        self._clock = 0
+        self._clock.set(0)
         return handle
 
     def clocks(self) -> list[int]:
@@ -91,6 +100,7 @@ class OpenTable:
 
         The largest 64-bit integer for a rank that has finished.
         """
+        self._require_this_process()
         return self._native.clocks()
 
     @property
@@ -104,7 +114,7 @@ class OpenTable:
             self.finish().result()
             return
         self._begin(lambda: self._native.restart(clock), None).result()
-        self._clock = clock
+        self._clock.set(clock)
 
     def staleness(self) -> dict[int, int]:
         """How many additions of this rank, each to one owner, had which staleness.
@@ -112,11 +122,13 @@ class OpenTable:
         Staleness is the number of additions that an owner has counted between the values that this rank last got from
         it and this rank's addition. 64 stands for 64 and more.
         """
+        self._require_this_process()
         counts = self._native.staleness()
         return {staleness: count for staleness, count in enumerate(counts) if count}
 
     def seen(self) -> list[int]:
         """For each rank of the process set, its part's additions when this rank last got values of it."""
+        self._require_this_process()
         return self._native.seen()
 
     def call(self, function: str, arguments: bytes = b"") -> list[bytes]:
@@ -149,7 +161,7 @@ class OpenTable:
     def top(self, count: int) -> list[tuple[int, float]]:
         """The elements with the largest magnitudes, or the rows with the largest norms, each with that value.
 
-        The largest first; among equal ones, the one with the smallest number.
+        The largest first; among equal ones, the one with the smallest number. NaN is larger than any number.
         """
         count = of_call(self.about("top"), whole, "count", count)
         if count < 0:
@@ -157,7 +169,7 @@ class OpenTable:
         found: list[tuple[int, float]] = []
         for result in self.call("top", struct.pack("=q", count)):
             found += struct.iter_unpack("=qf", result)
-        return sorted(found, key=lambda item: (-item[1], item[0]))[:count]
+        return sorted(found, key=_largest_first)[:count]
 
     @property
     def owners(self) -> int:
@@ -203,10 +215,20 @@ class OpenTable:
         references: object,
         ticks: bool = False,
     ) -> Handle[None]:
-        handle = Handle(lambda: [begin()], lambda _: None, references)
-        if ticks:
-            self._clock += 1
-        return handle
+        begun: list[_native.Handle] = []
+
+        def submit() -> list[_native.Handle]:
+            begun.append(begin())
+            if ticks:
+                self._clock.count(begun[0])
+            return begun
+
+        return Handle(submit, lambda _: None, references, begun=begun)
+
+    def _require_this_process(self) -> None:
+        """Raises :class:`rueda.NotInitializedError` in a child made by fork()."""
+        if os.getpid() != self._process:
+            self._native.parts()  # raises it, as everything that asks the core for more than numbers
 
 
 class Table(OpenTable):
@@ -374,7 +396,9 @@ class Table(OpenTable):
 
         Of each part, the copy with the most additions is used. Raises :class:`rueda.PeerLostError` on every rank if no
         rank holds some part any more: without ``replicated`` that is so after any loss of a rank, with it if two
-        neighbours are lost. The rule's state (Adagrad's sums) and clocks are restored, too.
+        neighbours are lost. The rule's state (Adagrad's sums) and clocks are restored, too. Raises
+        :class:`rueda.MismatchError` on every rank if a rank was lost so that this method returned a table on some of
+        the ranks only, and they go on from different ones.
         """
         table = Table(self.name, self.size, process_set=process_set, **self._options)
         hand_over(self, table, table.put_part, process_set)
@@ -399,6 +423,14 @@ def _native_get(
     native: _native.Table, target: Floats, begin: int, min_clock: int
 ) -> Callable[[], _native.Handle]:
     return lambda: native.get(target.ctypes.data, target.size, begin, min_clock)
+
+
+def _largest_first(item: tuple[int, float]) -> tuple[bool, float, int]:
+    """The place of a number of an element and its value: compared with any number, NaN is neither less nor equal."""
+    index, value = item
+    if math.isnan(value):
+        return False, 0, index
+    return True, -value, index
 
 
 def _doubles(results: Sequence[bytes]) -> list[float]:

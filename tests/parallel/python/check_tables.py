@@ -105,6 +105,45 @@ def check_the_order_of_the_ring_has_the_bits_of_an_allreduce() -> None:
             np.testing.assert_array_equal(own, largest)
 
 
+def check_a_refused_step_is_not_counted() -> None:
+    """Factors differ in every third step, so that all its additions are refused while others are under way."""
+    if size() == 1:
+        return
+    with Table("refused", 50, order="ring") as table:
+
+        def add(is_refused: bool) -> rueda.Handle[None]:
+            factor = 2.0 if is_refused and rank() == 0 else 1.0
+            return table.add(np.ones(50), factor=factor, ticks=True)
+
+        def require(refused: rueda.Handle[None]) -> None:
+            with raises(rueda.MismatchError, "others of the same step"):
+                refused.result()
+
+        add(False).result()
+        assert table.clock == 1
+        require(add(True))
+        assert table.clock == 1
+        rueda.barrier()
+        handles = [add(step % 3 == 1) for step in range(50)]
+        assert 34 <= table.clock <= 51
+        for step, handle in enumerate(handles):
+            require(handle) if step % 3 == 1 else handle.result()
+        assert table.clock == 34
+        assert table.clocks() == [34] * size()
+        assert table.get(min_clock=table.clock).result().tolist() == [34 * size()] * 50
+        rueda.barrier()
+        refused = add(True)
+        table.restart().result()
+        require(refused)
+        assert table.clock == 0  # the step was of before
+        rueda.barrier()
+        handle = add(False)
+        assert table.clock == 1  # at once
+        handle.result()
+        assert table.get(min_clock=1).result().tolist() == [35 * size()] * 50
+        rueda.barrier()
+
+
 def check_adagrad_at_the_owner() -> None:
     with Table("adagrad", 9, rule="adagrad", parameters=[0.1, 1e-8]) as table:
         if rank() == 0:
@@ -228,6 +267,9 @@ def check_a_forked_child_has_no_part() -> None:
         lambda table: table.get().result(),
         lambda table: table.add(np.ones(table.size)).result(),
         lambda table: table.tick().result(),
+        Table.clocks,
+        Table.staleness,
+        Table.seen,
         Table.close,
     )
     with warnings.catch_warnings():
@@ -403,6 +445,8 @@ def check_arguments_of_wrong_types() -> None:
             (lambda: table.put(text), "'t': put(): values='x' cannot be converted"),
             (lambda: table.put(None), "'t': put(): values=None cannot be converted"),
             (lambda: table.put([[1], [1, 2]]), "'t': put(): values=[[1], [1, 2]] cannot be"),
+            (lambda: table.put([None] * 10), "'t': put(): values=[None, "),
+            (lambda: table.add([*one[:9], None]), "its dtype is object"),
             (lambda: table.put(one * 1j), "its dtype is complex128"),
             (lambda: table.put(one, begin=text), "'t': put(): begin='x' is not a whole number"),
             (lambda: table.add(text), "'t': add(): delta='x' cannot be converted"),
@@ -419,6 +463,10 @@ def check_arguments_of_wrong_types() -> None:
             (lambda: rows.get([1], min_clock=text), "'rows': get(): min_clock='x' is not a whole"),
             (lambda: rows.get([1], text), "'rows': get(): out= must be a contiguous"),
             (lambda: rows.put([1], text), "'rows': put(): values='x' cannot be converted"),
+            (
+                lambda: rows.add([1], [None, 1]),
+                "'rows': add(): delta=[None, 1] cannot be converted",
+            ),
             (lambda: rows.put([1], one), "'rows': put(): values= of shape (10,) for 1 row of 2"),
             (lambda: rows.add([1], one[:2], factor=text), "'rows': add(): factor='x' is not a"),
             (lambda: rows.add([1], one[:2], ticks=text), "'rows': add(): ticks='x' is neither"),
@@ -461,6 +509,24 @@ def check_of_repeated_rows_the_last_is_put_and_all_are_added() -> None:
         rueda.barrier()
 
 
+def check_deltas_of_a_repeated_row_are_summed_in_their_order() -> None:
+    """Each float32 sum is rounded, so that another order, as NumPy's pairwise sums have it, gives another value."""
+    deltas = np.array([1e8, *[1] * 7, -1e8, *[1] * 9, 0.1, 0.3], np.float32)
+    expected = np.float32(0)
+    for delta in deltas:
+        expected += delta
+    assert expected != np.add.reduceat(deltas, [0])[0]  # or this checks nothing
+    for width in (1, 3):
+        with RowTable("in order", width) as table:
+            if rank() == 0:
+                rows = np.full(2 * deltas.size, 5)
+                rows[1::2] = 6 + np.arange(deltas.size)
+                table.add(rows, np.repeat(deltas, 2 * width)).result()
+                assert table.get([5]).result().tolist() == [[expected] * width]
+                assert table.get([6, 14]).result().tolist() == [[1e8] * width, [-1e8] * width]
+            rueda.barrier()
+
+
 def check_an_add_does_not_wait_for_a_rank_that_computes() -> None:
     """That rank's script does not call Rueda until the others have added, and holds the GIL."""
     with Table("busy", 1000 * size(), bounds=[0, *[1000 * size()] * size()]) as table:
@@ -487,6 +553,25 @@ def check_nothing_of_an_unnamed_row_takes_memory() -> None:
         table.add([rank()], np.ones((1, 1000))).result()
         rueda.barrier()
         assert sum(struct.unpack("=q", n)[0] for n in table.call("count")) == 1000 * size()
+        rueda.barrier()
+
+
+def check_nan_is_the_largest_of_all() -> None:
+    """This takes a core whose owners put NaN first as well."""
+    nan = math.nan
+    with Table("nan", 6) as table, RowTable("nan rows", 2) as rows:
+        if rank() == 0:
+            table.put([7, nan, 5, 1, 2, 3]).result()
+            rows.put([1, 2, 3, 4], [[1, 1], [nan, 1], [5, 5], [1, nan]]).result()
+        rueda.barrier()
+        assert math.isnan(table.max())
+        for top, expected in (
+            (table.top(6), [(1, nan), (0, 7), (2, 5), (5, 3), (4, 2), (3, 1)]),
+            (table.top(1), [(1, nan)]),
+            (table.top(2), [(1, nan), (0, 7)]),
+            (rows.top(3), [(2, nan), (4, nan), (3, np.float32(math.sqrt(50)))]),
+        ):
+            np.testing.assert_equal(top, expected)
         rueda.barrier()
 
 
