@@ -5,6 +5,7 @@ Subcommands are imported on demand, so that jobs start sooner. Only `rueda bench
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import signal
@@ -161,12 +162,30 @@ def build(native: Native) -> click.Group:
     return rueda
 
 
+def _replace_characters_that_stdout_lacks() -> None:
+    stdout = sys.stdout
+    if not isinstance(stdout, io.TextIOWrapper):
+        return
+    if stdout.errors == "strict":
+        stdout.reconfigure(errors="replace")
+    elif stdout.errors == "surrogateescape":  # in the locales C and POSIX
+        codecs.register_error("rueda.replace", _escape_or_replace)
+        stdout.reconfigure(errors="rueda.replace")
+
+
+def _escape_or_replace(error: UnicodeError) -> tuple[bytes, int]:
+    """Like Python's "surrogateescape", which keeps names that cannot be decoded, but "?" where that raises."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    found = error.object[error.start : error.end]
+    escaped = (ord(each) - 0xDC00 for each in found)
+    return bytes(byte if 0x80 <= byte <= 0xFF else ord("?") for byte in escaped), error.end
+
+
 def main() -> None:
     """The console script."""
     open_missing_streams()
-    stdout = sys.stdout
-    if isinstance(stdout, io.TextIOWrapper) and stdout.errors == "strict":
-        stdout.reconfigure(errors="replace")  # for characters that the user's encoding lacks
+    _replace_characters_that_stdout_lacks()
     try:
         with _exit_codes_of_signals():
             build(load_native())(prog_name="rueda")

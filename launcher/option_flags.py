@@ -12,6 +12,21 @@ import click
 # Options that `rueda run` declares itself, because they affect the launcher.
 _LAUNCHER_OWNS = {"bootstrap"}
 
+# As in csrc/plan/algorithm_table.cpp.
+_ALGORITHMS = (
+    "auto",
+    "flat",
+    "staged",
+    "direct",
+    "ring",
+    "hierarchical",
+    "doubling",
+    "halving",
+    "tree",
+    "gathered",
+    "pairwise",
+)
+
 _NUMBERS = {
     "bytes": (
         re.compile(r"\d+(\.\d*)?([KMGkmg]i?B?)?"),
@@ -68,6 +83,8 @@ class OptionFlag:
         """Why the library does not accept this value, or ""."""
         if self.type == "choice" and value.lower() not in map(str.lower, self.choices):
             return f"give one of {', '.join(self.choices)}"
+        if self.name == "algorithm" and (names := _unknown_algorithms(value)):
+            return f"'{names[0]}' is none; choose from {', '.join(_ALGORITHMS)}, each optionally with a range of sizes"
         if self.type in _NUMBERS and not _NUMBERS[self.type][0].fullmatch(value):
             return f"give {_NUMBERS[self.type][1]}"
         return ""
@@ -81,13 +98,17 @@ class OptionFlag:
         return f"{text} [{self.environment}{', ' + self.horovod if self.horovod else ''}]"
 
 
-def _check_number(type_name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+def _unknown_algorithms(value: str) -> list[str]:
+    names = [part.partition(":")[0] for part in value.split(";")]
+    return [name for name in names if name and name not in _ALGORITHMS]
+
+
+def _check(flag: OptionFlag) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """A callback that accepts what the library accepts, and passes it on as written."""
-    pattern, accepted = _NUMBERS[type_name]
 
     def check(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-        if value is not None and not pattern.fullmatch(value):
-            raise click.BadParameter(f"'{value}' is not accepted: give {accepted}.", ctx, param)
+        if value is not None and (problem := flag.problem_of(value)):
+            raise click.BadParameter(f"'{value}' is not accepted: {problem}.", ctx, param)
         return value
 
     return check
@@ -112,7 +133,7 @@ def add_flags(flags: Iterable[OptionFlag]) -> Callable[[click.Command], click.Co
                     if choice
                     else click.STRING,
                     metavar=None if choice else flag.type.upper(),
-                    callback=_check_number(flag.type) if flag.type in _NUMBERS else None,
+                    callback=None if choice else _check(flag),
                     help=flag.help,
                 )
             )

@@ -17,6 +17,10 @@ class FiniteRange(click.FloatRange):
     most = sys.float_info.max
     what = "a finite number"
 
+    def _describe_range(self) -> str:
+        """For --help. Of a range without bounds click writes "x<=None"."""
+        return "" if self.min is None and self.max is None else super()._describe_range()
+
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:

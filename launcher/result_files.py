@@ -13,7 +13,7 @@ __all__ = ["replace_file", "require_file", "write_file"]
 
 
 def require_file(option: str, path: Path | None) -> None:
-    """Call before anything runs. Raises LaunchError if the path is a folder, or its folder does not exist."""
+    """Call before anything runs. Raises LaunchError if the path is a folder, or no such file can be created."""
     if path is None:
         return
     if os.path.isdir(path):
@@ -21,6 +21,14 @@ def require_file(option: str, path: Path | None) -> None:
     folder = path.absolute().parent
     if not os.path.isdir(folder):
         raise LaunchError(f"{option} {path}: there is no folder '{folder}'")
+    if os.path.lexists(path):
+        return  # not opened to try, as it may be a pipe
+    try:
+        # Mere permissions are not enough: in /proc not even root creates files.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        path.unlink()
+    except OSError as error:
+        raise LaunchError(f"{option} {path}: it cannot be created: {error.strerror}") from error
 
 
 def write_file(path: Path, text: str) -> None:

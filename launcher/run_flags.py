@@ -194,7 +194,7 @@ _FLAGS = [
     click.option(
         "--nodes", type=int, metavar="N",
         help="Start one part of a job that runs on N nodes; -np ranks of it run here. Start the same command on each "
-        "node, as in the pods of an indexed Kubernetes job. Default: PET_NNODES, SLURM_NNODES.",
+        "node, as in the pods of an indexed Kubernetes job. Default: PET_NNODES, SLURM_STEP_NUM_NODES, SLURM_NNODES.",
     ),
     click.option(
         "--node-rank", type=int, metavar="R",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
+from rueda.launcher.mpirun import provide_home
 
 from .command import make_collectives_command
 from .latency.command import make_latency_command
@@ -20,6 +23,10 @@ class _Bench(click.Group):
         elif args[0] not in self.commands:
             args = ["collectives", *args]
         return super().parse_args(context, args)
+
+    def invoke(self, context: click.Context) -> Any:
+        provide_home()  # for Open MPI's mpirun
+        return super().invoke(context)
 
 
 def make_bench_command() -> click.Group:

@@ -11,6 +11,7 @@ import click
 
 from ..companion import run_to_end
 from ..errors import LaunchError
+from ..mpirun import provide_home
 from ..native import Native
 from .row import Row
 
@@ -146,6 +147,7 @@ def make_check_command(native: Native) -> click.Command:
         Prints a table on a terminal, otherwise one line per component. With -H, tries the links between hosts.
         """
         _check_flags(hosts, ssh, interface, mpi, mpi_args)
+        provide_home()
         if hosts is not None:
             context.exit(_check_hosts(hosts, ssh, interface, mpi, mpi_args, as_json))
         from .report import make_report  # `rueda run` has no use for what it imports

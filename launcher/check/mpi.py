@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ..errors import LaunchError
-from ..mpirun import find_mpirun, inspect_mpirun, provide_home
+from ..mpirun import find_mpirun, inspect_mpirun
 from .row import Row, missing
 from .shared_object import ldconfig, probe
 
@@ -116,7 +116,6 @@ def mpirun_row(library: Row) -> Row:
     path = find_mpirun()
     if path is None:
         return missing("mpirun", "none next to the MPI library or on the PATH", _INSTALL)
-    provide_home()
     try:
         found = inspect_mpirun(path)
     except LaunchError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,11 @@ from typing import Any
 _DEADLINE = 20
 # Bytes of an answer: a pipe holds as many.
 _MOST = 1 << 16
+
+# What a process of Open MPI says itself, and the notice that ends it if that is during MPI_Init.
+_SAID = re.compile(r"\[\S+:\d+\] (.+)").match
+_NOTICES = ("***", "---")
+_ABORTED = re.compile(r"\[\S+:\d+\] Local abort before MPI_INIT")
 
 # The answer has a pipe of its own, since a library that is loaded may print. What it starts does not inherit that.
 _PRELUDE = """
@@ -47,12 +53,21 @@ def probe(script: str, *arguments: str) -> Any:
             os.close(write_end)
         text = told.read(_MOST)
     if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        raise OSError(lines[-1] if lines else f"loading it ended with status {done.returncode}")
+        said = _reason_in(done.stderr)
+        raise OSError(said or f"loading it ended with status {done.returncode}")
     try:
         return json.loads(text or b"")
     except ValueError as error:
         raise OSError("loading it ended the process early") from error
+
+
+def _reason_in(stderr: str) -> str:
+    """The last line; of an Open MPI that has given up, what it said before the notices that it always ends with."""
+    lines = stderr.strip().splitlines()
+    if lines and _ABORTED.match(lines[-1]):
+        said = [found[1] for found in map(_SAID, lines[:-1]) if found]
+        lines = said or [line for line in lines[:-1] if not line.startswith(_NOTICES)]
+    return lines[-1] if lines else ""
 
 
 def ldconfig(name: str) -> list[Path]:

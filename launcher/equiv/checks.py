@@ -20,18 +20,18 @@ __all__ = ["check_launch", "check_strategies", "check_variables"]
 _TIMEOUT = 120.0
 
 
-def check_strategies(ways: Iterable[Way]) -> None:
+def check_strategies(plan: Plan) -> None:
     """Raises LaunchError for a strategy of Rueda's with invalid parameters. Names those that are not Rueda's.
 
     A script may have strategies of its own, and there may be no torch here: then the runs tell.
     """
-    texts = dict.fromkeys(way.strategy for way in ways)
-    for text in texts:
+    reference = plan.reference
+    texts = {reference.strategy: f"--reference {reference.ranks}:{reference.strategy}"}
+    texts |= {way.strategy: f"--strategy {way.strategy}" for way in plan.candidates}
+    for text, given in texts.items():
         name = text.partition(":")[0].strip()
         if name not in NAMES:
-            say(
-                f"--strategy {text}: '{name}' is none of Rueda's strategies, so the script must know it"
-            )
+            say(f"{given}: '{name}' is none of Rueda's strategies, so the script must know it")
     asked = [text for text in texts if text != "sync" and text.partition(":")[0].strip() in NAMES]
     if not asked:
         return
@@ -39,7 +39,12 @@ def check_strategies(ways: Iterable[Way]) -> None:
     command = [sys.executable, "-m", "rueda.launcher.equiv.strategy_check", *asked]
     found = _run(command)
     if found is not None and found.returncode == 1 and found.stdout.strip():
-        raise LaunchError(found.stdout.strip().splitlines()[-1])
+        problem = found.stdout.strip().splitlines()[-1]
+        if problem.startswith(f"--strategy {reference.strategy}: "):
+            problem = problem.replace(
+                f"--strategy {reference.strategy}", texts[reference.strategy], 1
+            )
+        raise LaunchError(problem)
 
 
 def check_variables(ways: Iterable[Way]) -> None:

@@ -240,7 +240,7 @@ def _check(plan: Plan, folder: Path | None) -> None:
     ways = (plan.reference, *plan.candidates)
     check_variables(ways)
     check_launch(plan)
-    check_strategies(ways)
+    check_strategies(plan)
     if folder is not None:
         read_looks(folder)
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rueda.equivalence.quality import seeds_text
 
 from ..finite import finite
+from ..terminal import print_table
 from .comparison import Comparison, Price, Row
 
 __all__ = ["as_json", "print_report"]
@@ -44,7 +45,7 @@ def print_report(comparison: Comparison, console: Console) -> None:
         is_reference = row is comparison.reference
         cells = _cells(row, is_reference)
         table.add_row(*cells, *(_price(row.price, is_reference) if has_target else ()))
-    console.print(table)
+    print_table(console, table)
     for line in lines_of(comparison):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -129,7 +129,7 @@ def assemble(folder: Path, asked: Asked) -> Report:
     stragglers = find_stragglers(
         [each.rank for each in usual],
         own,
-        [float(sum(each.waited_for[rank.rank] for each in splits)) for rank in usual],
+        [float(sum(each.waited_in_steps[rank.rank] for each in splits)) for rank in usual],
     )
     bounds = {}
     if stragglers:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rueda.report.split import COLUMNS, RankSplit
 
 from ..finite import finite
+from ..terminal import print_table
 from .assembly import Report
 from .sentences import lines_of
 
@@ -32,7 +33,7 @@ def print_report(report: Report, console: Console) -> None:
             table.add_column(head, justify="right")
         for cells in rows_of(report, key):
             table.add_row(*cells)
-        console.print(table)
+        print_table(console, table)
     if report.predictions:
         table = Table(title="Predicted, each rank with the data that it has", title_justify="left")
         for head in (
@@ -55,7 +56,7 @@ def print_report(report: Report, console: Console) -> None:
                 f"{one.speedup:.1f}",
                 f"{one.efficiency:.0%}",
             )
-        console.print(table)
+        print_table(console, table)
     for line in lines_of(report):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections import Counter
@@ -44,6 +45,13 @@ def _size(bytes: int) -> str:
     return f"{bytes} bytes"
 
 
+def _prediction(microseconds: float) -> str:
+    if microseconds == 0:
+        return "no time predicted: nothing was measured"
+    digits = ".2g" if microseconds < 10 else ".0f"
+    return f"{microseconds:{digits}} µs predicted"
+
+
 def describe(world: dict[str, Any]) -> str:
     """The result of :func:`measure` as lines of text."""
     hosts = ", ".join(f"{name} ({ranks})" for name, ranks in world["hosts"].items())
@@ -64,7 +72,7 @@ def describe(world: dict[str, Any]) -> str:
             continue
         before = row["algorithm"]
         lines.append(
-            f"allreduce from {_size(row['bytes'])}: {before}, {row['predicted_us']:.0f} µs predicted"
+            f"allreduce from {_size(row['bytes'])}: {before}, {_prediction(row['predicted_us'])}"
         )
     if world["links"] and all(link["transport"] != "mpi" for link in world["links"]):
         lines.append("link mpi: not tried; 'rueda check -H HOSTS --mpi' has mpirun start the ranks")
@@ -75,6 +83,8 @@ def main() -> None:
     """Prints the result once; with ``--json`` as one object."""
     import rueda
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # for characters that the user's encoding lacks
     rueda.init()
     world = measure()
     if rueda.rank() == 0:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rueda.bench import tuning, values
+from click.testing import CliRunner
+from rueda.bench import subcommands, tuning, values
 from rueda.bench.collectives import COLLECTIVES, REDUCTION
 from rueda.bench.contenders import Contender, Missing, find_peer
 from rueda.bench.explain import algorithm_table
@@ -438,3 +439,12 @@ def test_an_incomplete_i_mpi_root_hides_no_intel_mpi(
 def test_an_intel_mpi_that_is_named_must_be_one(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"mpiexec\.hydra"):
         find_intel_mpi(tmp_path)
+
+
+def test_without_home_mpirun_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    given: list[str] = []
+    monkeypatch.setattr(subcommands, "provide_home", lambda: given.append("home"))
+    for collective in ([], ["latency"], ["train"]):
+        CliRunner().invoke(subcommands.make_bench_command(), [*collective, "-np", "0"])
+    assert given == ["home"] * 3

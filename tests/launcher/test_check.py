@@ -169,6 +169,44 @@ def test_what_a_loaded_library_prints_is_no_part_of_the_answer() -> None:
         probe(f"{chatter}raise SystemExit('the last line')")
 
 
+RULER = "-" * 74
+GIVES_UP = """*** An error occurred in MPI_Init_thread
+*** on a NULL communicator
+*** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,
+***    and MPI will try to terminate your MPI job as well)
+[vm:5] Local abort before MPI_INIT completed completed successfully, but am not able to aggregate error messages"""
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            f"[vm:5] Error: Unable to get the user home directory\n{RULER}\nSorry!\n{RULER}\n{GIVES_UP}",
+            "Error: Unable to get the user home directory",
+        ),
+        (f"{RULER}\n  PML add procs failed\n{RULER}\n{GIVES_UP}", "PML add procs failed"),
+        ("[vm:5] a warning\nthe last line", "the last line"),
+    ],
+)
+def test_the_reason_is_not_that_open_mpi_has_given_up(said: str, reason: str) -> None:
+    with pytest.raises(OSError, match=rf"^ *{reason}$"):
+        probe(f"raise SystemExit({said!r})")
+
+
+def test_mpi_is_found_as_well_without_home() -> None:
+    with_home = launcher_environment()
+    without = {name: value for name, value in with_home.items() if name != "HOME"}
+    components = []
+    for environment in (with_home, without):
+        ran = subprocess.run(
+            [*LAUNCHER, "check", "--json"],
+            env=environment, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        components.append(json.loads(ran.stdout)["components"])
+    for name in ("MPI library", "MPI threads", "mpirun", "transport mpi"):
+        assert components[0][name] == components[1][name]
+
+
 def test_a_library_that_ends_the_process_gives_no_answer() -> None:
     with pytest.raises(OSError, match=r"^loading it ended the process early$"):
         probe("os._exit(0)")

@@ -17,6 +17,7 @@ from rueda.launcher.hosts import parse_hosts
 from rueda.launcher.job import Job
 from rueda.launcher.mpirun import Mpirun, MpirunOptions, command_line
 from rueda.launcher.native import Native
+from rueda.launcher.nodes.flags import _COUNTS, _RANKS
 from rueda_command import launcher_environment
 
 TABLE = [
@@ -375,6 +376,63 @@ def test_a_command_that_is_nearly_one_is_named() -> None:
     shown = click.testing.CliRunner().invoke(command, ["xyz"])
     assert shown.exit_code == 2
     assert "did you mean" not in shown.output
+
+
+@pytest.mark.parametrize(
+    ("value", "is_good"),
+    [
+        ("auto", True),
+        ("", True),
+        ("flat:0-8K;direct:8K-1M;ring:1M-", True),
+        ("gathered;pairwise", True),
+        ("hierarchical;doubling;halving;tree;staged", True),
+        ("foo", False),
+        ("flat:0-8K;rnig:8K-", False),
+    ],
+)
+def test_an_unknown_algorithm_is_told_at_once(value: str, is_good: bool) -> None:
+    row = {
+        "name": "algorithm", "environment": "RUEDA_ALGORITHM", "horovod": "", "type": "text",
+        "choices": "", "must_agree": True, "description": "Which.", "default": "auto",
+    }  # fmt: skip
+    native = Native(ModuleType("rueda._native"), option_table=[row])
+    result = run("--no-mpi", "--dry-run", "-np", "1", "--algorithm", value, "true", native=native)
+    assert result.exit_code == (0 if is_good else 2), result.output
+    assert ("choose from auto, flat, staged" in result.output) is not is_good
+
+
+def test_help_has_the_variables_that_count_nodes() -> None:
+    text = " ".join(run("--help").output.split())
+    assert f"Default: {', '.join(_COUNTS)}." in text
+    assert f"Default: {', '.join(_RANKS)}." in text
+
+
+PRINTS = r"""
+import sys
+from rueda.launcher import cli
+def print_it(**_):
+    sys.stdout.write("39 \u00b5s, \udce9.py" + chr(10))
+cli.build = lambda _: print_it
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "shown"),
+    [
+        ({"LC_ALL": "C", "PYTHONUTF8": "0"}, b"39 ?s, \xe9.py\n"),
+        ({"LC_ALL": "C", "PYTHONUTF8": "1"}, b"39 \xc2\xb5s, \xe9.py\n"),
+        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii:strict"}, b"39 ?s, ?.py\n"),
+    ],
+)
+def test_characters_that_the_users_encoding_lacks_end_nothing(
+    variables: dict[str, str], shown: bytes
+) -> None:
+    environment = {**launcher_environment(), "PYTHONCOERCECLOCALE": "0", **variables}
+    done = subprocess.run(
+        [sys.executable, "-c", PRINTS], env=environment, capture_output=True, timeout=60, check=True
+    )
+    assert done.stdout == shown
 
 
 def test_a_command_imports_no_other() -> None:

@@ -23,6 +23,7 @@ from recorded import recorded
 from recorded import training as training_of
 from rich.console import Console
 from rueda.equivalence.run_settings import RunSettings
+from rueda.launcher.equiv.checks import check_strategies
 from rueda.launcher.equiv.plan import (
     Plan,
     Planned,
@@ -180,6 +181,10 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
             ["--launch=-H localhost:1"],
             "2 ranks sync: -np 2 is more than the 1 slot of the hosts",
         ),
+        (
+            ["--variant", "a:RUEDA_ALGORITHM=rnig"],
+            "--variant a: RUEDA_ALGORITHM=rnig: 'rnig' is none; choose from auto, flat",
+        ),
         (["--launch=--no-such-flag"], "2 ranks sync: Error: No such option"),
     ],
 )
@@ -213,7 +218,31 @@ def test_a_strategy_with_invalid_parameters_is_told_before_anything_runs(
     assert "--strategy local:0: " in ran.last_line
     assert "period=0" in ran.last_line
     assert "--strategy mine:0: 'mine' is none of Rueda's strategies" in ran.err
+    ran = rueda(*EQUIV, "--np", "4", "--reference", "2:local:0", *command)
+    assert ran.code == 2
+    assert "--reference 2:local:0: " in ran.last_line
+    assert "--strategy local" not in ran.err
     assert not (tmp_path / "count").exists()
+
+
+def test_the_flag_that_names_an_unknown_strategy_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reference = Way(2, "x")
+    check_strategies(Plan(reference, (Way(4, "y"), Way(4, "x:1")), 1, ("python",)))
+    told = capsys.readouterr().err.splitlines()
+    assert [line.removeprefix("rueda: ").partition(": ")[0] for line in told] == [
+        "--reference 2:x", "--strategy y", "--strategy x:1",
+    ]  # fmt: skip
+    check_strategies(Plan(reference, (Way(4, "x"),), 1, ("python",)))
+    assert "--strategy x: 'x' is none" in capsys.readouterr().err
+
+
+def test_a_number_without_bounds_has_none_in_help(rueda: Rueda) -> None:
+    text = rueda("equiv", "--help").out
+    assert "--target-loss X" in text
+    assert "None" not in text
+    assert "x>0" in text  # that of --margin, which has one
 
 
 @pytest.mark.parametrize(

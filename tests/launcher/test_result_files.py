@@ -79,7 +79,18 @@ def test_characters_that_are_no_text_are_written_all_the_same(tmp_path: Path) ->
 def test_files_that_cannot_be_are_refused_before_anything_runs(tmp_path: Path) -> None:
     require_file("--json", None)
     require_file("--json", tmp_path / "new")
-    require_file("--json", tmp_path / ("x" * 300))  # reported when it is written
+    assert not list(tmp_path.iterdir())
+    kept = tmp_path / "kept"
+    kept.write_text("before")
+    require_file("--json", kept)
+    assert kept.read_text() == "before"
+    (tmp_path / "link").symlink_to(tmp_path / "none")
+    require_file("--json", tmp_path / "link")
+    require_file("--json", Path("/dev/null"))
+    with pytest.raises(LaunchError, match=r"--json .*: it cannot be created: File name too long"):
+        require_file("--json", tmp_path / ("x" * 300))
+    with pytest.raises(LaunchError, match=r"--markdown /proc/x: it cannot be created: "):
+        require_file("--markdown", Path("/proc/x"))
     with pytest.raises(LaunchError, match=r"--json .*: that is a folder"):
         require_file("--json", tmp_path)
     with pytest.raises(LaunchError, match="--json none/new: there is no folder '/"):

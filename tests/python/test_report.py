@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_times import MS, recording, row, two_ranks
+from rueda.launcher.report.assembly import Asked, assemble
 from rueda.report.clocks import Operations, offset_between
 from rueda.report.intervals import inside, intervals, paint, union
 from rueda.report.native_hooks import _Hooks
@@ -259,6 +260,35 @@ def test_ranks_that_are_slow_now_and_then_are_named_and_a_bound_helps():
     assert {each.rank for each in found} == {0, 1, 2, 3}
     assert {each.kind for each in found} == {"transient"}
     assert time_with_bound(own, 4) < 0.8 * time_with_bound(own, 0)
+
+
+@pytest.mark.parametrize("ahead", [0, 55 * MS])
+def test_a_straggler_is_not_blamed_for_what_was_waited_before_the_steps(tmp_path, ahead):
+    """Rank 1 loads for 4 s at first, is 300 ms late in the first step, and 40 ms in two of the later ones."""
+    made = []
+    for rank in (0, 1):
+        shift = ahead * rank
+        late = [4000 * MS, *(300 * MS * (n == 0) + 40 * MS * (n in (7, 15)) for n in range(24))]
+        rows, at = [row(Kind.BEGIN, shift)], 100 * MS + shift
+        for number, slowest in enumerate(late):
+            at += 10 * MS
+            own, done = slowest * rank, at + slowest + MS
+            if number:
+                rows.append(row(Kind.INPUT, at - 10 * MS, at - 9 * MS))
+            rows += [row(Kind.SUBMIT, at + own, at + own, 7, 64), row(Kind.WAIT, at + own, done, 7)]
+            if number:
+                rows.append(row(Kind.STEP, done))
+            at = done
+        rows.append(row(Kind.END, at + MS))
+        clock = "there" if ahead and rank else "here"
+        made.append(recording(rows, tmp_path, rank=rank, clock=clock))
+    first, _ = split(made)
+    assert first.waited_for[1] == pytest.approx(4.38, abs=1e-6)
+    assert first.waited_in_steps[1] == pytest.approx(0.08, abs=1e-6)
+    assert first.waited_in_steps[0] == 0
+    (found,) = assemble(tmp_path, Asked()).stragglers
+    assert (found.rank, found.kind) == (1, "transient")
+    assert found.waited_for == pytest.approx(0.08, abs=1e-6)
 
 
 def test_equal_ranks_are_not_named():

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 import distributed
+import tblib.pickling_support
+from distributed.protocol import pickle
 
 from rueda import _native, lifecycle, rendezvous
 from rueda.arguments import shown
@@ -30,6 +32,7 @@ from rueda.errors import (
     TimeoutError,
     error_in,
 )
+from rueda.failures import without_constructor
 
 __all__ = ["run"]
 
@@ -92,7 +95,7 @@ def run(
     size = len(workers_of(client)) if num_proc is None else count_of("num_proc", num_proc, "ranks")
     if size == 0:
         raise InvalidArgumentError("rueda.dask.run() finds no worker: start workers first")
-    pickled(distributed.protocol.pickle.dumps, "the function with its arguments", given)
+    pickled(pickle.dumps, "the function with its arguments", given)
     attempt = 0
     while True:
         try:
@@ -332,8 +335,30 @@ def _rank(
     try:
         with lifecycle.world(rank, size, address, **_network()):
             return without_exit(fn, *args, **kwargs)
+    except Exception as error:
+        carried = _carried(error)
+        if carried is error:
+            raise
     finally:
         _entered = None
+    raise carried  # not above, or the error that Dask cannot carry would be its context
+
+
+def _carried(error: Exception) -> Exception:
+    """The error, or what Dask can carry of it, who otherwise sends an ``Exception`` with its text."""
+    tblib.pickling_support.install(error)  # as Dask does before it pickles an error
+    try:
+        str(error)
+        pickle.loads(pickle.dumps(error))
+        return error
+    except Exception:  # whatever its own __str__, __init__ or __reduce__ raises
+        carried = without_constructor(error, pickle)
+    try:
+        str(carried)
+    except Exception:
+        carried = None
+    carried = carried or RuedaError(lifecycle.describe(type(error), error))
+    return carried.with_traceback(error.__traceback__)
 
 
 def _require_no_world() -> None:

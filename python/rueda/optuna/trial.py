@@ -11,6 +11,7 @@ import optuna
 
 from rueda.errors import MismatchError, ShutdownError, error_in
 from rueda.failures import Failure, first_cause, report
+from rueda.lifecycle import describe
 from rueda.optuna.team import Team, leave
 from rueda.process_sets import ProcessSet
 
@@ -171,9 +172,12 @@ class Trial(optuna.trial.BaseTrial):  # type: ignore[misc]
         self, answer: tuple[Any, Failure | None, dict[str, Any]]
     ) -> tuple[Any, Exception | None]:
         value, failed, self._state = answer
-        if not self._state and failed:
-            self._failure = failed.error
-        return value, failed.error if failed else None
+        if failed is None:
+            return value, None
+        error = failed.error if self._team.is_leader else failed.here()
+        if not self._state:
+            self._failure = error
+        return value, error
 
     def _meet(self, said: str | Failure) -> None:
         """Compares what the ranks do. Sets the trial's failure if one has failed or they differ."""
@@ -188,7 +192,7 @@ class Trial(optuna.trial.BaseTrial):  # type: ignore[misc]
         if failures:
             first = first_cause(failures)
             # An error that all ranks got alike from the study belongs to no rank in particular.
-            alike = {(type(each.error), f"{each.error}") for each in failures}
+            alike = {describe(type(each.error), each.error) for each in failures}
             together = len(failures) == len(everyone) and len(alike) == 1
             is_mine = together or first.rank == self._team.rank
             failure = mine if mine and is_mine else first.here()

@@ -48,7 +48,8 @@ class RankSplit:
     """Of one rank, in seconds. ``whole`` and ``training``, from the first step to the last, have the COLUMNS.
 
     - ``steps``: (S, 5), the COLUMNS of each step that has a beginning.
-    - ``waited_for``: for each rank of the world, how long it was waited for.
+    - ``waited_for``: for each rank of the world, how long it was waited for; ``waited_in_steps``: in steps alone, after
+      those that warm up.
     - ``events``: rows of the recording; ``recording``: seconds that writing them took.
     """
 
@@ -60,6 +61,7 @@ class RankSplit:
     steps: Seconds
     submissions: tuple[tuple[Submission, ...], ...]
     waited_for: Seconds
+    waited_in_steps: Seconds
     clock_uncertainty: float
     events: int
     recording: float
@@ -100,6 +102,8 @@ def split(recordings: Sequence[Recording]) -> list[RankSplit]:
         waits = numbered[number][1]
         lost: list[Intervals] = []
         waited_for = np.zeros(max(size, max(ranks) + 1))
+        waited_in_steps = np.zeros_like(waited_for)
+        first, last_end = _after_warm_up(recording)
         for key in np.unique(waits.key):
             if key not in last:
                 continue
@@ -111,11 +115,15 @@ def split(recordings: Sequence[Recording]) -> list[RankSplit]:
             begin, end = waits.begin[chosen], waits.end[chosen]
             until = np.where(who[index] == number, begin, np.clip(ours, begin, end))
             lost.append(intervals(begin, until))
-            np.add.at(waited_for, np.array(ranks)[who[index]], (until - begin) * 1e-9)
+            blamed = np.array(ranks)[who[index]]
+            within = np.clip(until, first, last_end) - np.clip(begin, first, last_end)
+            np.add.at(waited_for, blamed, (until - begin) * 1e-9)
+            np.add.at(waited_in_steps, blamed, within * 1e-9)
         pulled = pulls[number]
         lost.append(intervals(pulled["begin"], pulled["end"] - answer))
+        waited = (waited_for, waited_in_steps)
         found.append(
-            _split(recording, waits, np.concatenate(lost), waited_for, offsets[number].uncertainty)
+            _split(recording, waits, np.concatenate(lost), waited, offsets[number].uncertainty)
         )
     return found
 
@@ -213,7 +221,7 @@ def _split(
     recording: Recording,
     waits: _Waits,
     lost: Intervals,
-    waited_for: Seconds,
+    waited: tuple[Seconds, Seconds],
     uncertainty: float,
 ) -> RankSplit:
     rows = recording.rows
@@ -255,7 +263,7 @@ def _split(
         inner.sum(0),
         inner if len(steps) else np.zeros((0, len(COLUMNS))),
         submissions if len(steps) else (),
-        waited_for,
+        *waited,
         uncertainty * 1e-9,
         len(rows),
         float((own["end"] - own["begin"])[own["kind"] == Kind.OWN].sum()) * 1e-9,
@@ -323,6 +331,15 @@ def _edges(steps: Times, starts: Times, zones: Intervals) -> Times:
     if starts[0] < steps[0]:
         return np.concatenate([starts[:1], steps])
     return steps
+
+
+def _after_warm_up(recording: Recording) -> tuple[int, int]:
+    """From where to where the steps are in which stragglers are looked for."""
+    rows = recording.of(Kind.INPUT)
+    batches = rows[(rows["flags"] & MAIN > 0) & (rows["flags"] & EVAL == 0)]
+    steps = _steps(recording)
+    edges = _edges(steps, _starts(steps, batches["begin"]), NONE)[WARM_UP:]
+    return (int(edges[0]), int(edges[-1])) if len(edges) else (0, 0)
 
 
 def _submissions(

@@ -34,7 +34,7 @@ class Straggler:
 
     - ``factor``: of a permanent one its median step over the others'; otherwise its slow steps over its median.
     - ``share``: of its steps, that are slow.
-    - ``waited_for``: seconds that all other ranks together have waited for it.
+    - ``waited_for``: seconds that all other ranks together have waited for it in their steps, after those that warm up.
     """
 
     rank: int

@@ -35,6 +35,26 @@ def fails(marks: str) -> float:
     return float(rueda.allreduce(np.ones(1), "gradient")[0])
 
 
+class HasLock(Exception):
+    """No pickle carries its lock."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+        self.sample = 7
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise KeyError("no text")
+
+
+def raises_one(kind: type[Exception]) -> None:
+    if rueda.rank() == 1:
+        raise kind("in the loader")
+    rueda.barrier()
+
+
 def loses(marks: str, times: int) -> int:
     """Rank 2 dies in the first `times` attempts; all ranks agree on the attempt's number."""
     if rueda.rank() == 0:
@@ -226,6 +246,15 @@ def check_an_error_is_told_and_not_tried_again(client: distributed.Client, folde
         rueda.dask.run(client, exits, ["cannot go on"])
     with raises(rueda.RuedaError, "KeyboardInterrupt: in the loader"):
         rueda.dask.run(client, is_interrupted)
+    told = None
+    try:
+        rueda.dask.run(client, raises_one, [HasLock])
+    except HasLock as error:
+        told = error
+    assert told is not None
+    assert (f"{told}", told.sample) == ("in the loader", 7)
+    with raises(rueda.RuedaError, "Wordless"):
+        rueda.dask.run(client, raises_one, [Wordless])
     assert rueda.dask.run(client, exits, [0]) == [before[0], None, before[2]]
     with raises(rueda.InvalidArgumentError, "what a rank returns cannot be pickled", "type lock"):
         rueda.dask.run(client, threading.Lock)

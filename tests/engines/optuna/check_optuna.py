@@ -339,7 +339,7 @@ def check_what_is_caught_does_not_end_the_study() -> None:
         study,
         objective,
         n_trials=8,
-        catch=(ValueError, Local, rueda.RuedaError),
+        catch=(ValueError, Local),
         callbacks=[lambda _, trial: heard.append(trial.number)],
     )
     failed = [t.number for t in study.get_trials() if t.state == optuna.trial.TrialState.FAIL]
@@ -347,6 +347,50 @@ def check_what_is_caught_does_not_end_the_study() -> None:
     everyone = rueda.allgather_object(heard)
     assert sorted(everyone[0] + everyone[2]) == list(range(8))
     assert everyone[1] == everyone[3] == []
+    still_works()
+
+
+class Diverged(Exception):
+    """Ordinary, but pickle calls the constructor with the text alone."""
+
+    def __init__(self, loss: float, step: int) -> None:
+        super().__init__(f"diverged to {loss} in step {step}")
+        self.step = step
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise KeyError("no text")
+
+
+def check_what_no_pickle_carries_is_caught_by_its_class() -> None:
+    kinds: dict[int, Exception] = {1: Diverged(3.5, 7), 2: Wordless()}
+    seen: list[tuple[int, Exception]] = []
+
+    def objective(trial: rueda.optuna.Trial) -> float:
+        x = trial.suggest_float("x", 0, 1)
+        if trial.number in kinds and trial.process_set.rank() == 1:
+            raise kinds[trial.number]
+        try:
+            rueda.barrier(trial.process_set)
+            trial.report(x, 0)
+        except rueda.ShutdownError:
+            pass  # the trial's end tells what has happened
+        except Exception as error:
+            seen.append((trial.number, error))
+            raise
+        return x
+
+    study = shared("classes")
+    rueda.optuna.optimize(study, objective, n_trials=8, catch=(Diverged, Wordless))
+    failed = [t.number for t in study.get_trials() if t.state == optuna.trial.TrialState.FAIL]
+    assert failed == [1, 2], failed
+
+    def diverges(trial: rueda.optuna.Trial) -> float:
+        raise Diverged(0.5, trial.process_set.rank())
+
+    with raises(Diverged, "diverged to 0.5 in step"):
+        rueda.optuna.optimize(shared("diverges"), diverges, n_trials=4)
     still_works()
 
 

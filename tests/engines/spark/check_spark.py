@@ -181,6 +181,15 @@ class NoSuchSample(Exception):
     """An error of the main script, which workers do not have."""
 
 
+class Diverged(Exception):
+    """Pickle calls its constructor with the text alone, and does not carry its lock."""
+
+    def __init__(self, loss: float, step: int) -> None:
+        super().__init__(f"diverged to {loss} in step {step}")
+        self.step = step
+        self.lock = threading.Lock()
+
+
 def check_an_error_is_told_and_not_tried_again(spark: SparkSession, folder: Path) -> None:
     def fails() -> float:
         (folder / f"began-{rueda.rank()}").touch(exist_ok=False)
@@ -203,6 +212,17 @@ def check_an_error_is_told_and_not_tried_again(spark: SparkSession, folder: Path
     told = raised_by(lambda: rueda.spark.run(misses, num_proc=1))
     assert type(told) is NoSuchSample
     assert f"{told}" == "sample 7"
+
+    def diverges() -> None:
+        if rueda.rank() == 1:
+            raise Diverged(3.5, 7)
+        rueda.barrier()
+
+    told = raised_by(lambda: rueda.spark.run(diverges, num_proc=2))
+    assert type(told) is Diverged
+    assert f"{told}" == "diverged to 3.5 in step 7"
+    assert told.step == 7
+    assert "in diverges" in f"{told.__cause__}"
 
     def exits() -> None:
         sys.exit("cannot go on")

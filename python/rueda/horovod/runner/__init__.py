@@ -28,6 +28,7 @@ from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.failures import Failure
 from rueda.horovod.alias import is_installed
 from rueda.horovod.runner.desk import DESK, Desk
+from rueda.lifecycle import describe
 
 __all__ = ["run"]
 
@@ -276,7 +277,7 @@ def _results(outcomes: Mapping[int, Any], size: int, code: int, last_line: str) 
         cause = next(iter(failures.values())) if own is None else failures[own]
         error = cause.here()
         raise RuntimeError(
-            f"{_PHRASE}: rank {cause.rank}: {type(error).__name__}: {error}"
+            f"{_PHRASE}: rank {cause.rank}: {describe(type(error), error)}"
         ) from error
     if code:
         raise RuntimeError(f"{_PHRASE}: exit code {code}: {last_line}")

@@ -20,6 +20,7 @@ from typing import Any
 from rueda.endpoints import endpoint_of
 from rueda.errors import InitializationError, RuedaError
 from rueda.failures import report
+from rueda.lifecycle import describe
 
 __all__ = ["DESK", "Desk", "deliver", "fetch", "take_address"]
 
@@ -116,10 +117,10 @@ def _unpickled(rank: int, content: bytes) -> Any:
     try:
         return cloudpickle.loads(content)
     except Exception as error:  # imports and constructors may raise anything
-        told = (
-            f"what it returned or raised cannot be unpickled here: {type(error).__name__}: {error}"
+        told = describe(type(error), error)
+        return report(
+            rank, RuedaError(f"what it returned or raised cannot be unpickled here: {told}")
         )
-        return report(rank, RuedaError(told))
 
 
 def _limit_silence(connection: Connection, seconds: int) -> None:
