@@ -163,6 +163,11 @@ class Arrivals:
         self._have_met = False
 
     @property
+    def anybody_has_come(self) -> bool:
+        """Whether a rank has arrived."""
+        return bool(self._come)
+
+    @property
     def somebody_waits(self) -> bool:
         """Whether some ranks, but not all, have arrived."""
         return 0 < len(self._come) < self._ranks

@@ -17,6 +17,7 @@ from .environment import forwarded_by_default, without_identity
 from .errors import LaunchError
 from .hosts import format_hosts, total_slots
 from .job import Job
+from .mpirun_ends import reporting
 
 _VERSION = re.compile(r"\(Open MPI\) (\d+)\.([\w.]+)")
 # If one of these is set, mpirun takes hosts and slots from the batch system.
@@ -171,6 +172,11 @@ def _input(mpirun: Mpirun, options: MpirunOptions) -> list[str]:
     return ["--stdin", "none"] if mpirun.major >= 5 and has_no_input() and not is_asked else []
 
 
+def may_lose_ranks(job: Job, options: MpirunOptions) -> bool:
+    """Whether mpirun lets the other ranks go on when one is lost. It then ends with 0 whatever becomes of them."""
+    return options.ulfm or job.recovers
+
+
 def command_line(mpirun: Mpirun, job: Job, options: MpirunOptions) -> list[str]:
     """The whole command line, ready to run or print."""
     on_path = shutil.which("mpirun") == mpirun.path
@@ -183,7 +189,9 @@ def command_line(mpirun: Mpirun, job: Job, options: MpirunOptions) -> list[str]:
     argv += _input(mpirun, options)
     if os.geteuid() == 0:
         argv.append("--allow-run-as-root")
-    if options.ulfm or job.recovers:
+    command = job.command
+    if may_lose_ranks(job, options):
+        command = tuple(reporting(job.command))
         if mpirun.major < 5:
             what = "--ulfm" if options.ulfm else "RUEDA_RECOVERY=on"
             raise LaunchError(f"{what} needs Open MPI 5; {mpirun.path} is {mpirun.version}")
@@ -192,4 +200,4 @@ def command_line(mpirun: Mpirun, job: Job, options: MpirunOptions) -> list[str]:
         argv += ["--runtime-options", "error-nonzero-status=false"]
         # Open MPI's hierarchical collectives fail after a failure (open-mpi/ompi issue 13915).
         argv += ["--mca", "coll", "^han"]
-    return [*argv, *_variables(job), *options.extra, *job.command]
+    return [*argv, *_variables(job), *options.extra, *command]

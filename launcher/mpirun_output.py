@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from .failure import Failure, FailureWatch
 from .lines import LineAssembler
+from .mpirun_ends import StatusLines
 from .output import RankOutput, Stream
 
 _RULE = re.compile(r"\s*-{60,}\s*")
@@ -136,8 +137,17 @@ class Demultiplexer:
 class MpirunOutput:
     """Handles mpirun's two streams. Passes the ranks' output to `output`, and returns mpirun's own lines."""
 
-    def __init__(self, output: RankOutput, ranks: int, separator: bytes) -> None:
+    def __init__(
+        self,
+        output: RankOutput,
+        ranks: int,
+        separator: bytes,
+        on_status: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """`on_status`: called with each rank that has ended and its status, if ranks report it; see reporting()."""
         self._output = output
+        self._on_status = on_status
+        self._status_lines = StatusLines()
         self._streams = {s: Demultiplexer(ranks, separator) for s in ("stdout", "stderr")}
         self._notices = {s: Notices() for s in ("stdout", "stderr")}
 
@@ -152,6 +162,8 @@ class MpirunOutput:
         for stream in streams:
             own += self._sort(stream, self._streams[stream].finish())
             own.append((stream, self._notices[stream].finish()))
+        for rank, text in self._status_lines.finish():
+            self._output.write(rank, "stderr", text)
         return [(stream, text) for stream, text in own if text]
 
     @property
@@ -165,7 +177,17 @@ class MpirunOutput:
         own: list[tuple[Stream, str]] = []
         for source, text in pieces:
             if source is not None:
-                self._output.write(*source, text)
+                self._write(*source, text)
             elif shown := self._notices[stream].see(text.decode(errors="replace")):
                 own.append((stream, shown))
         return own
+
+    def _write(self, rank: int, stream: Stream, text: bytes) -> None:
+        """Passes on what a rank has printed, without the line about its exit status."""
+        status = None
+        if stream == "stderr" and self._on_status is not None:
+            text, status = self._status_lines.take(rank, text)
+        if text:
+            self._output.write(rank, stream, text)
+        if status is not None and self._on_status is not None:
+            self._on_status(rank, status)

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .absentees import AbsenteeWatch
-from .arrivals import VARIABLE
+from .arrivals import VARIABLE, LocalArrivals
+from .builtin import MOMENT
 from .environment import without_identity
 from .errors import LaunchError
 from .failure import Failure
 from .job import Job
 from .mpirun import is_batch_job
+from .mpirun_ends import RankEnds
 from .mpirun_output import MpirunOutput, first_failure
 from .orphans import INTERVAL, OrphanWatch
 from .output import RankOutput, Stream, ended_by, ended_well
@@ -37,29 +39,45 @@ class MpirunRun(SupervisedRun):
         output: RankOutput,
         grace: float,
         relay: int,
+        may_lose_ranks: bool = False,
     ) -> None:
-        """`relay`: the result of guardian.guard()."""
+        """`relay`: the result of guardian.guard(). `may_lose_ranks`: see mpirun.may_lose_ranks().
+
+        Raises LaunchError for an impossible RUEDA_MIN_NP.
+        """
         super().__init__(output, grace, relay)
         self._argv = argv
+        self._recovers = job.recovers
         self._only_host = "" if is_batch_job() or not job.is_local else socket.gethostname()
         self._ranks = job.ranks
         self._ranks_here = job.ranks if self._only_host else 0
+        self._separator = separator
         self._streams = MpirunOutput(output, job.ranks, separator)
+        self._ends: RankEnds | None = None  # if mpirun's own exit code does not tell
+        if may_lose_ranks:
+            variables = {**os.environ, **job.settings}
+            self._ends = RankEnds(job, variables, sees_arrivals=self._ranks_here > 0)
         self._status = 0
         self._noticed = False
 
     def _has_failed(self) -> bool:
-        return bool(self._streams.failures)
+        return bool(self._streams.failures) or self._is_lost
+
+    @property
+    def _is_lost(self) -> bool:
+        """Whether the job cannot go on without the ranks that have failed, although mpirun lets it."""
+        return self._ends is not None and bool(self._ends.failures)
 
     def _verdict(self, supervisor: Supervisor) -> tuple[int, str]:
-        if supervisor.interrupted_by is not None:
+        if supervisor.interrupted_by is not None and not (self._recovers and self._is_lost):
             return ended_by(supervisor.interrupted_by)
-        if self._absence and not self._streams.failures:
+        if self._absence and not self._has_failed():
             return 1, self._absence
         return self._outcome(supervisor)
 
     async def _run_ranks(self, supervisor: Supervisor) -> None:
         async with self._arrivals(self._ranks, supervisor) as come:
+            self._watch_ends(supervisor, come)
             try:
                 mpirun = supervisor.spawn(
                     self._argv,
@@ -76,7 +94,49 @@ class MpirunRun(SupervisedRun):
                 watch = AbsenteeWatch(mpirun.process.pid, self._ranks_here, come)
                 supervisor.every(INTERVAL, watch.look)
             await supervisor.wait()
-        self._show(self._streams.finish())
+            self._show(self._streams.finish())
+        if self._ends is not None and self._status == 0 and not supervisor.ending:
+            self._ends.note_silent_ends(self._only_host)
+
+    def _watch_ends(self, supervisor: Supervisor, come: LocalArrivals) -> None:
+        """Watches how ranks end, if mpirun lets the job go on without them."""
+        ends = self._ends
+        if ends is None:
+            return
+
+        def look() -> None:
+            if come.anybody_has_come and not come.have_met():
+                ends.note_waiting()
+                self._end_if_lost(supervisor)
+
+        def on_status(rank: int, status: int) -> None:
+            self._rank_has_ended(supervisor, come, ends, rank, status)
+
+        self._streams = MpirunOutput(self._output, self._ranks, self._separator, on_status)
+        supervisor.every(INTERVAL, look)
+
+    def _rank_has_ended(
+        self, supervisor: Supervisor, come: LocalArrivals, ends: RankEnds, rank: int, status: int
+    ) -> None:
+        if supervisor.ending or self._streams.failures:  # mpirun may have ended it
+            return
+        if come.have_met():
+            ends.have_met()
+        if status == 0 and self._ranks_here:
+            come.leave(rank)
+        was_killed = self._only_host and status == -signal.SIGKILL
+        cause = supervisor.oom_kills.explain() if was_killed else ""
+        how = Failure(rank, status, self._only_host, cause=cause)
+        sentence = ends.note(how, is_certain=not self._output.watch.is_consequence(rank))
+        if sentence:
+            self._output.say(sentence)
+        self._end_if_lost(supervisor)
+
+    def _end_if_lost(self, supervisor: Supervisor) -> None:
+        """Ends the ranks that are left if too few are."""
+        if self._is_lost and self._recovers and not self._noticed:
+            self._noticed = True
+            supervisor.end_after_moment(min(MOMENT, self._grace))
 
     def _ended(self, status: int) -> None:
         self._status = status
@@ -91,11 +151,22 @@ class MpirunRun(SupervisedRun):
         for stream, text in own:
             self._output.show(stream, text.encode())
 
+    def _reported(self, code: int) -> list[Failure]:
+        """The failures that end the job by what the ranks themselves have reported. `code`: mpirun's exit code."""
+        if self._ends is None:
+            return []
+        if self._is_lost and (self._recovers or code == 0):
+            return self._ends.failures
+        return self._ends.ended_with(code) if code != 0 and not self._streams.failures else []
+
     def _outcome(self, supervisor: Supervisor) -> tuple[int, str]:
         code = 128 - self._status if self._status < 0 else self._status
+        watch = self._output.watch
+        if reported := self._reported(code):
+            failure = watch.first_cause(reported)
+            return failure.exit_code, watch.explain(failure)
         if code == 0:
             return ended_well(self._output)
-        watch = self._output.watch
         if not self._streams.failures:
             raised = watch.raised()
             if raised is None:

@@ -293,7 +293,8 @@ def _run_mpirun(request: RunRequest, job: Job, tool: mpirun.Mpirun) -> int:
 
     async def run() -> int:
         output = RankOutput(job.ranks, request.output_directory, request.prefix)
-        job_run = MpirunRun(argv, job, tool.tag_separator, output, request.grace, relay)
+        may_lose = mpirun.may_lose_ranks(job, request.mpirun_options)
+        job_run = MpirunRun(argv, job, tool.tag_separator, output, request.grace, relay, may_lose)
         return await job_run.run()
 
     return asyncio.run(run())

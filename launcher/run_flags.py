@@ -222,9 +222,9 @@ _FLAGS = [
     click.option("--map-by", default="", metavar="WHAT", help="As for mpirun."),
     click.option(
         "--ulfm", is_flag=True,
-        help="Keep the job alive when a rank is killed (mpirun --with-ft ulfm, Open MPI 5). To keep it "
-        "alive when a rank exits with an error too, add "
-        "--mpi-args '--runtime-options error-nonzero-status=false'.",
+        help="Keep the job alive when a rank is lost (mpirun --with-ft ulfm, Open MPI 5). The job fails if no rank "
+        "ends well, or with --min-np fewer than that many. Without --min-np it also fails if a rank exits with an "
+        "error, unless you add --mpi-args '--runtime-options error-nonzero-status=false'.",
     ),
     click.option(
         "--mpi-args", default="", metavar="'ARGS'", help="More arguments for mpirun, as one word."

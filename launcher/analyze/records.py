@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -244,9 +244,16 @@ def read_record(path: Path) -> Record:
         raise ValueError(f"a damaged flight record: {error}") from error
 
 
+def _name_of(rank: int, names: Iterable[str]) -> str:
+    """Which of several files is the record of this rank: the one of its name, or else the first."""
+    own = f"rank{rank}.json"
+    return own if own in names else min(names)
+
+
 def _read_world(folder: Path, epoch: int) -> WorldRecords | None:
     records: dict[int, Record] = {}
     damaged: dict[str, str] = {}
+    found: dict[int, dict[str, Record]] = {}  # by rank, then by file
     for path in sorted(folder.iterdir()):
         if not _FILE.fullmatch(path.name):
             continue
@@ -255,7 +262,12 @@ def _read_world(folder: Path, epoch: int) -> WorldRecords | None:
         except (OSError, ValueError) as error:
             damaged[str(path)] = getattr(error, "strerror", None) or str(error)
         else:
-            records[record.rank] = record
+            found.setdefault(record.rank, {})[path.name] = record
+    for rank, files in found.items():
+        name = _name_of(rank, files)
+        records[rank] = files.pop(name)
+        why = f"it says that it is the record of rank {rank}, as does {name}"
+        damaged |= {str(folder / other): why for other in files}
     if not records and not damaged:
         return None
     return WorldRecords(folder, epoch, records, damaged)

@@ -686,6 +686,28 @@ def test_a_damaged_record_is_not_called_missing(tmp_path: Path) -> None:
     assert "rank 1 left a record that cannot be read; the others waited for it in vain." in text
 
 
+@pytest.mark.parametrize(("left_out", "named"), [(0, 1), (3, 1), (0, 3)])
+def test_a_record_of_another_rank_than_its_file_says(
+    tmp_path: Path, left_out: int, named: int
+) -> None:
+    for rank in without_record(left_out):
+        write(tmp_path, rank)
+    copy = json.loads((tmp_path / f"rank{named}.json").read_text()) | {"host": "elsewhere"}
+    (tmp_path / f"rank{left_out}.json").write_text(json.dumps(copy))
+    (world,) = read_folder(tmp_path)
+    assert world.records[named].host != "elsewhere"
+    analysis = compare(world)
+    assert analysis.without_record == ()
+    text = text_of(analysis)
+    why = f"it says that it is the record of rank {named}, as does rank{named}.json"
+    assert f"rank{left_out}.json' cannot be read: {why}" in text
+    assert f"rank {left_out}: no record" not in text
+    (tmp_path / f"rank{named}.json").unlink()
+    (world,) = read_folder(tmp_path)  # as if the file had been renamed
+    assert world.records[named].host == "elsewhere"
+    assert world.damaged == {}
+
+
 def test_files_that_would_make_the_reader_wait(rueda: Rueda, tmp_path: Path) -> None:
     rank = Rank(0, 2)
     rank.do("a")

@@ -16,6 +16,7 @@ from rueda.launcher.environment import without_identity
 from rueda.launcher.hosts import parse_hosts
 from rueda.launcher.job import Job
 from rueda.launcher.mpirun import Mpirun, MpirunOptions, command_line
+from rueda.launcher.mpirun_ends import reporting
 from rueda.launcher.native import Native
 from rueda.launcher.nodes.flags import _COUNTS, _RANKS
 from rueda_command import launcher_environment
@@ -109,7 +110,8 @@ def dry_run(mpirun: str, *arguments: str, native: Native = with_extension) -> li
             ["-np", "1", "-x", "A=b c", "-x", "OMP_NUM_THREADS=7", "--ulfm",
              "--mpi-args", "--mca x 'y z'", "--fusion-threshold", "16M", "true", "-np", "--help"],
             "-np 1 --bind-to none --output tag --with-ft ulfm -x 'A=b c' -x OMP_NUM_THREADS=7 "
-            "-x RUEDA_FUSION_THRESHOLD=16M --mca x 'y z' true -np --help",
+            "-x RUEDA_FUSION_THRESHOLD=16M --mca x 'y z' "
+            + shlex.join(reporting(["true", "-np", "--help"])),
         ),
     ],
 )  # fmt: skip
