@@ -20,6 +20,8 @@ leaves = st.one_of(
     st.integers(),
     st.text(max_size=3),
     st.lists(st.integers(0, 3), max_size=2).map(lambda shape: torch.ones(shape)),
+    st.lists(st.integers(0, 3), max_size=3).map(lambda rows: sparse(rows)),
+    st.lists(st.integers(0, 3), max_size=3).map(lambda rows: sparse(rows).coalesce()),
 )
 states = st.recursive(
     leaves,
@@ -31,9 +33,23 @@ states = st.recursive(
 )
 
 
+def sparse(rows: list[int]) -> torch.Tensor:
+    """With a value in each of these rows, some of them twice."""
+    return torch.sparse_coo_tensor([rows], torch.ones(len(rows), 2), (4, 2), check_invariants=True)
+
+
 def same(left: object, right: object) -> bool:
     if isinstance(left, torch.Tensor):
-        return isinstance(right, torch.Tensor) and torch.equal(left, right)
+        if not isinstance(right, torch.Tensor) or left.layout != right.layout:
+            return False
+        if left.layout == torch.strided:
+            return torch.equal(left, right)
+        return (
+            left.shape == right.shape
+            and left.is_coalesced() == right.is_coalesced()
+            and torch.equal(left._indices(), right._indices())
+            and torch.equal(left._values(), right._values())
+        )
     if isinstance(left, dict):
         return (
             isinstance(right, dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -43,7 +43,7 @@ from rueda.torch.separate_gradients import (
     Watched,
     WhenReduced,
 )
-from rueda.torch.shards import local_of
+from rueda.torch.shards import is_cut, local_of
 
 __all__ = [
     "ANY_NUMBER",
@@ -605,6 +605,16 @@ class GradientReducer:
             self._leave_world()
         else:
             self._bucketed.start(bucket)
+
+
+def expect_sparse(reducer: GradientReducer, names: Collection[str]) -> None:
+    """Says that the gradients of these parameters are sparse, for where this rank has none in its first steps.
+
+    Otherwise it would contribute zeros of a dense one, which do not match the sparse ones of other ranks.
+    """
+    for watched in reducer._watched:
+        if watched.name in names and not is_cut(watched.parameter):
+            watched.sparse_dimensions = 1
 
 
 def most_passes(reducer: GradientReducer) -> int:

@@ -521,7 +521,7 @@ def _explained(error: MismatchError) -> MismatchError:
         return error
     why = "the gradient is sparse on some ranks and dense on others"
     explained = MismatchError(
-        f"{error}; {why}: sparse_as_dense=True reduces both",
+        f"{error}; {why}: DistributedOptimizer(sparse_as_dense=True) reduces both",
         error.peer,
         tensor=error.tensor,
         field=error.field,

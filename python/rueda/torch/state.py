@@ -82,7 +82,8 @@ def broadcast_optimizer_state(
     Works for every optimizer, even if the root has not taken a step yet; the root's is only read. The ranks' optimizers
     must have param_groups of the same lengths, otherwise every rank raises :class:`rueda.InvalidArgumentError`; so does
     a single rank if its argument is not an optimizer. State that the root keeps in the memory layout of its parameter,
-    such as ``channels_last``, gets the layout of the parameter on each rank, as fused optimizers require.
+    such as ``channels_last``, gets the layout of the parameter on each rank, as fused optimizers require. Sparse state,
+    such as SGD's momentum of sparse gradients, travels as indices and values, and stays sparse.
 
     Example::
 
@@ -117,7 +118,10 @@ def broadcast_optimizer_state(
 
 
 def outline_of(optimizer: torch.optim.Optimizer) -> tuple[Any, list[torch.Tensor]]:
-    """The optimizer's state with its tensors replaced by slots, and those tensors themselves, not copies."""
+    """The optimizer's state with its tensors replaced by slots, and those tensors themselves, not copies.
+
+    In place of sparse tensors, such as SGD's momentum of sparse gradients, there are their indices and their values.
+    """
     tensors: list[torch.Tensor] = []
     return _outline(_shared_state(optimizer), tensors), tensors
 
@@ -143,8 +147,39 @@ class _Slot:
     strides: Strides | None = None  # None: contiguous
 
 
+@dataclass(frozen=True)
+class _SparseSlot:
+    """Stands for a sparse tensor, whose indices and values are sent separately, like other tensors."""
+
+    indices: _Slot
+    values: _Slot
+    shape: tuple[int, ...]
+    is_coalesced: bool
+
+    def filled(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The tensor whose parts are at the slots' places."""
+        values = tensors[self.values.number]
+        return torch.sparse_coo_tensor(
+            tensors[self.indices.number],
+            values,
+            self.shape,
+            device=values.device,
+            is_coalesced=self.is_coalesced,
+            check_invariants=False,
+        )
+
+
+def _sparse_outline(value: torch.Tensor, tensors: list[torch.Tensor]) -> _SparseSlot:
+    whole = value.detach()
+    # The public accessors refuse tensors that are not coalesced, such as SGD's momentum.
+    indices, values = (_outline(part, tensors) for part in (whole._indices(), whole._values()))
+    return _SparseSlot(indices, values, tuple(whole.shape), whole.is_coalesced())
+
+
 def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """``value`` with each tensor moved to ``tensors`` and replaced by a slot."""
+    """``value`` with each tensor moved to ``tensors`` and replaced by a slot; of a sparse one, both of its parts."""
+    if isinstance(value, torch.Tensor) and value.layout == torch.sparse_coo:
+        return _sparse_outline(value, tensors)
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         part = local_of(value)
@@ -166,6 +201,8 @@ def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
 def _slots(outline: Any) -> Iterable[_Slot]:
     if isinstance(outline, _Slot):
         yield outline
+    elif isinstance(outline, _SparseSlot):
+        yield from (outline.indices, outline.values)
     elif isinstance(outline, dict):
         for item in outline.values():
             yield from _slots(item)
@@ -201,6 +238,8 @@ def filled(outline: Any, tensors: list[torch.Tensor]) -> Any:
     """The inverse of outline_of(): the state with that outline and these tensors."""
     if isinstance(outline, _Slot):
         return tensors[outline.number]
+    if isinstance(outline, _SparseSlot):
+        return outline.filled(tensors)
     if isinstance(outline, dict):
         return {key: filled(item, tensors) for key, item in outline.items()}
     if type(outline) in (list, tuple):

@@ -61,11 +61,11 @@ class TensorState:
 
     ``tensors``: first all of the modules' ``state_dict()``, then what these lack, which are parameters and persistent
     buffers that an overridden ``state_dict()`` leaves out and parameters of the optimizer that belong to none of the
-    modules, then the tensors of the optimizer's state. ``outline``: of the optimizer's state, see
-    :func:`rueda.torch.state.outline_of`. ``trained``: for each parameter of the optimizer, its index among the tensors.
-    ``names``: all but the optimizer's state, as module index and name; the index of what no ``state_dict()`` has is the
-    number of modules. ``strays``: the tensors that none has. ``others``: for each module, what its ``state_dict()`` has
-    besides tensors (extra state).
+    modules, then the tensors of the optimizer's state, of sparse ones their parts. ``outline``: of the
+    optimizer's state, see :func:`rueda.torch.state.outline_of`. ``trained``: for each parameter of the optimizer, its
+    index among the tensors. ``names``: all but the optimizer's state, as module index and name; the index of what no
+    ``state_dict()`` has is the number of modules. ``strays``: the tensors that none has. ``others``: for each module,
+    what its ``state_dict()`` has besides tensors (extra state).
     """
 
     def __init__(

@@ -165,6 +165,52 @@ def check_a_restored_state_has_the_dtypes_that_were_saved() -> None:
     assert same(saved, optimizer.state_dict())
 
 
+def sparse_parts(optimizer: torch.optim.Optimizer) -> list[object]:
+    """What an optimizer keeps of the sparse gradients of its first parameter."""
+    kept = optimizer.state_dict()["state"][0]
+    found = [each for each in kept.values() if isinstance(each, torch.Tensor) and each.is_sparse]
+    return [
+        [each._indices(), each._values(), list(each.shape), each.is_coalesced()] for each in found
+    ]
+
+
+def check_sparse_state() -> None:
+    """Such as SGD's momentum, which need not be coalesced; rows may differ in number, and there may be none."""
+    root = rueda.size() - 1
+    for rows, steps in (([3, 5, 3], 3), ([1], 1), ([], 2)):
+        is_root = rueda.rank() == root
+        module = nn.Embedding(9, 2, sparse=True)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(steps if is_root else 1):
+            optimizer.zero_grad()
+            module(torch.tensor(rows if is_root else [0, 8], dtype=torch.int64)).sum().backward()
+            optimizer.step()
+        before = copy.deepcopy(sparse_parts(optimizer))
+        rt.broadcast_optimizer_state(optimizer, root_rank=root)
+        after = sparse_parts(optimizer)
+        assert len(after) == 1
+        if is_root:
+            assert same(before, after)
+        assert same(rueda.broadcast_object(after, root_rank=root), after)
+        optimizer.zero_grad()
+        module(torch.tensor([4])).sum().backward()
+        optimizer.step()  # received state is usable
+
+
+def check_an_optimizer_with_sparse_state_is_wrapped() -> None:
+    module = nn.Embedding(9, 2, sparse=True)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    module(torch.tensor([rueda.rank() + 1])).sum().backward()
+    optimizer.step()
+    wrapped = rt.wrap(module, optimizer)
+    for _ in range(2):
+        wrapped.zero_grad()
+        module(torch.tensor([rueda.rank()])).sum().backward()
+        wrapped.step()
+        after = [*sparse_parts(wrapped), module.weight.detach()]
+        assert same(rueda.broadcast_object(after), after)
+
+
 def check_distributed_optimizer() -> None:
     module = model(rueda.rank())
     optimizer = rt.DistributedOptimizer(

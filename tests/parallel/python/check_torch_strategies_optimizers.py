@@ -155,6 +155,85 @@ def check_a_sparse_table_that_is_the_last_layer_too() -> None:
     torch.testing.assert_close(trained.rows.weight, alone.rows.weight)
 
 
+def check_sparse_gradients_on_some_ranks_only() -> None:
+    """Dense on the last rank, missing on the first or in some steps; the mean is that of the dense ones."""
+    last = rueda.size() - 1
+    for told, dense_from, first_has in ((True, 0, True), (False, 0, False), (False, 2, True)):
+        trained, alone = (nn.ParameterDict({"dense": torch.ones(3)}).double() for _ in range(2))
+        for each in (trained, alone):
+            each.rows = nn.Embedding(ROWS, 3, sparse=told)
+            each.rows.weight = table().rows.weight
+        wrapped = rt.wrap(trained, torch.optim.SGD(trained.parameters(), lr=0.1), "accumulate:2")
+        single = torch.optim.SGD(alone.parameters(), lr=0.1)
+
+        def loss(module: Any, step: int, rank: int) -> torch.Tensor:
+            total = module["dense"].square().sum()
+            if rank or first_has or step > 3:  # noqa: B023
+                rows = nn.functional.embedding(words(step)[rank], module.rows.weight, sparse=True)
+                total = total + rows.square().sum()
+            if rank == last and step >= dense_from:  # noqa: B023
+                total = total + module.rows.weight.sum()
+            return total
+
+        for step in range(6):
+            wrapped.zero_grad()
+            loss(trained, step, rueda.rank()).backward()
+            wrapped.step()
+            for rank in range(rueda.size()):
+                (loss(alone, step, rank) / 2 / rueda.size()).backward()
+            if step % 2:
+                single.step()
+                single.zero_grad()
+                is_sparse = step < dense_from
+                layout = torch.sparse_coo if is_sparse else torch.strided
+                assert trained.rows.weight.grad.layout == layout, (told, step)
+        torch.testing.assert_close(trained.rows.weight, alone.rows.weight)
+        torch.testing.assert_close(trained["dense"], alone["dense"])
+        same_bits(*trained.parameters())
+        still_works()
+
+
+def check_undeclared_sparse_gradients_that_a_rank_lacks_at_first() -> None:
+    """Nothing on a rank is neither sparse nor dense: the mean is sparse, as SparseAdam requires."""
+    trained = nn.ParameterDict({"table": torch.ones(ROWS, 2)})
+    wrapped = rt.wrap(trained, torch.optim.SparseAdam(trained.parameters()), "accumulate:1")
+    for step in range(3):
+        wrapped.zero_grad()
+        if rueda.rank() or step or rueda.size() == 1:
+            chosen = words(step)[rueda.rank()]
+            nn.functional.embedding(chosen, trained["table"], sparse=True).sum().backward()
+        wrapped.step()
+        assert trained["table"].grad.layout == torch.sparse_coo
+        same_bits(trained["table"])
+
+
+def check_sparse_gradients_that_ranks_lack_in_the_first_step() -> None:
+    """The module says that they are sparse; not of a table that is the last layer, too, whose are dense."""
+    for tied in (False, True):
+        trained, alone = table(tied), table(tied)
+        wrapped = rt.wrap(trained, torch.optim.SGD(trained.parameters(), lr=0.1))
+        single = torch.optim.SGD(alone.parameters(), lr=0.1)
+
+        def loss(module: nn.Module, step: int, rank: int) -> torch.Tensor:
+            rows = module.rows(words(step)[rank])
+            return (module.out(rows) if tied else rows).square().sum()  # noqa: B023
+
+        for step in range(4):
+            wrapped.zero_grad()
+            single.zero_grad()
+            having = [rank for rank in range(rueda.size()) if (rank + step) % 2]
+            if rueda.rank() in having:
+                loss(trained, step, rueda.rank()).backward()
+            wrapped.step()
+            for rank in having:
+                (loss(alone, step, rank) / rueda.size()).backward()
+            single.step()
+            assert (trained.rows.weight.grad.layout == torch.sparse_coo) == (not tied)
+        torch.testing.assert_close(trained.rows.weight, alone.rows.weight)
+        same_bits(trained.rows.weight)
+        wrapped.close()
+
+
 class Boosted(torch.optim.Adam):
     """Has an attribute of its own, which step() reads."""
 
@@ -284,6 +363,51 @@ def check_step_counts_of_zero_dimensional_parameters_are_not_averaged() -> None:
             torch.testing.assert_close(scalar[moment].reshape(1), mean)
             same_bits(*(scalar[name] for name in sorted(scalar)))
             wrapped.close()
+
+
+def check_state_of_parameters_that_some_ranks_have_not_used() -> None:
+    """Counts as zeros where it is missing; the step count comes from a rank that has one. Dense if any rank's is."""
+    last = rueda.size() - 1
+    makers = {
+        "momentum_buffer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        "exp_avg": lambda p: torch.optim.Adam(p, lr=0.1),
+    }
+    for moment, is_sparse, users, dense_on in (
+        ("exp_avg", False, {last}, -1),
+        ("exp_avg", False, {0}, -1),
+        ("momentum_buffer", False, {last}, -1),
+        ("momentum_buffer", True, {last}, -1),
+        ("momentum_buffer", True, {0, last}, -1),
+        ("momentum_buffer", True, {0, last}, last),
+        ("momentum_buffer", True, set(), -1),
+    ):
+        trained = nn.Sequential(nn.Embedding(ROWS, 3, sparse=is_sparse), nn.Linear(3, 1)).double()
+        wrapped = rt.wrap(trained, makers[moment](trained.parameters()), strategy="local:2")
+        table_of, used = trained[0].weight, rueda.rank() in users
+        for step in range(3):
+            wrapped.zero_grad()
+            rows = trained[0](words(step)[rueda.rank()]) if used else torch.ones(2, 3).double()
+            if rueda.rank() == dense_on:
+                rows = rows + table_of.sum()
+            trained[1](rows).square().sum().backward()
+            wrapped.step()
+        kept = wrapped.state.get(table_of, {}).get(moment, torch.zeros(ROWS, 3).double())
+        mean = rt.allreduce(kept.to_dense().clone(), name="moment")
+        wrapped.switch("sync")
+        state = wrapped.state.get(table_of, {})
+        assert bool(state) == bool(users)
+        if users:
+            layout = torch.sparse_coo if is_sparse and dense_on < 0 else torch.strided
+            assert state[moment].layout == layout, (users, dense_on)
+            torch.testing.assert_close(state[moment].to_dense(), mean)
+            same_bits(state[moment].to_dense())
+        if moment == "exp_avg":
+            assert state["step"] == 3
+        wrapped.zero_grad()
+        trained(words(4)[rueda.rank()]).square().sum().backward()
+        wrapped.step()
+        same_bits(*trained.parameters())
+        wrapped.close()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.torch.shards import local_of
 from rueda.torch.sparse import no_rows
 from rueda.torch.strategies.replica import Replica
+from rueda.torch.strategies.sparse_averages import SparseAverages
 from rueda.torch.strategies.strategy import Strategy, at_least
 
 __all__ = ["GradientAccumulation", "MeanOfSums", "apart"]
@@ -26,8 +27,8 @@ class GradientAccumulation(Strategy):
     batches. The loop keeps its zero_grad(), backward() and step() for every batch: all but each k-th step() only add
     the gradients to a separate buffer as large as the parameters. All ranks stay bitwise equal.
 
-    Sums of sparse gradients stay sparse. A parameter whose gradients are sparse though no ``Embedding(sparse=True)``
-    has it must have a gradient on every rank before the first step.
+    Sums of sparse gradients stay sparse, and so does their mean. Where any rank has had a dense one of the same
+    parameter, the mean is dense on all ranks.
 
     switch() and close() raise :class:`rueda.InvalidArgumentError` while batches wait for the others of their step, or
     drop them with ``drop_incomplete``; consolidate() leaves them for that step.
@@ -55,6 +56,7 @@ class GradientAccumulation(Strategy):
         self._sums: dict[str, torch.Tensor] = {}
         # Without a gradient so far, so that the layout of their sums is a guess.
         self._untouched: set[str] = set()
+        self._averages = SparseAverages(replica)
         self._add_sums()
         self._taken = 0
 
@@ -78,9 +80,8 @@ class GradientAccumulation(Strategy):
         self._taken += 1
         if self._taken < self.batches:
             return False
-        means = self.replica.average(
-            {name: each / self.batches for name, each in self._sums.items()}, "gradients"
-        )
+        own = {name: each / self.batches for name, each in self._sums.items()}
+        means = self._averages.average(own, own.keys() - self._untouched)
         self.replica.set_gradients(means)
         self.drop_incomplete()
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,18 @@ from rueda.errors import MismatchError, UnsupportedError
 from rueda.objects import allgather_object, broadcast_object
 from rueda.torch.layouts import laid_out_like
 from rueda.torch.shards import local_of
+from rueda.torch.sparse import no_rows
 from rueda.torch.strategies.named import assign
 from rueda.torch.strategies.replica import Replica
 
-__all__ = ["average_state", "entries", "entries_or_zeros", "entry_names", "take_rest"]
+__all__ = [
+    "Sources",
+    "average_state",
+    "entries",
+    "entries_or_zeros",
+    "entry_names",
+    "take_rest",
+]
 
 # What torch's optimizers keep as one number for a parameter of any shape: for a zero-dimensional one, it has its shape.
 _SCALARS = ("step", "mu_product", "mu", "eta", "H_diag")
@@ -147,74 +155,135 @@ def entries_or_zeros(replica: Replica, names: Collection[str]) -> dict[str, torc
     return made
 
 
-def average_state(replica: Replica) -> int:
-    """Gives all ranks the mean of their optimizers' state; returns the first rank that has any, or the first rank.
+@dataclass(frozen=True)
+class _Kind:
+    """Of a state entry on some rank. ``sparse_dimensions``: 0 for a dense one."""
 
-    A rank without state, which has taken no step yet, counts as zeros. Raises :class:`rueda.MismatchError` on every
-    rank if ranks with state have different entries.
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    sparse_dimensions: int
+
+    @classmethod
+    def of(cls, kept: torch.Tensor) -> _Kind:
+        is_sparse = kept.layout == torch.sparse_coo
+        return cls(tuple(kept.shape), kept.dtype, kept.sparse_dim() if is_sparse else 0)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The ranks whose state is taken where there is no mean. ``first``: for options that belong to no parameter."""
+
+    first: int
+    of_parameters: dict[str, int]
+
+
+_Kinds = dict[str, dict[str, _Kind]]  # by parameter and name
+
+
+def average_state(replica: Replica) -> Sources:
+    """Gives all ranks the mean of their optimizers' state; returns where the rest is to come from, see take_rest().
+
+    A rank without state of a parameter, of which it has had no gradient, counts as zeros, and has state then. An entry
+    that is sparse on some ranks and dense on others becomes dense. Raises :class:`rueda.MismatchError` on every rank if
+    ranks keep different entries of the same parameter.
     """
     mine = entries(replica)
-    told: list[dict[str, tuple[tuple[int, ...], torch.dtype]]] = allgather_object(
-        {name: (tuple(kept.shape), kept.dtype) for name, kept in mine.items()},
-        f"{replica.prefix}/state",
-        replica.process_set,
-    )
-    members = replica.process_set.ranks
-    first = next((place for place, names in enumerate(told) if names), 0)
-    for member, names in zip(members, told, strict=True):
-        differing = sorted(set(names) ^ set(told[first])) if names else []
-        if differing:
-            raise MismatchError(
-                f"the optimizers keep different state: '{differing[0]}' is on only one of the ranks {members[first]} "
-                f"and {member}, as happens if a parameter had a gradient on some ranks only",
-                tensor=differing[0],
-                field="state",
-            )
-    if not mine:
-        mine = _zeros(replica, told[first])
-    assign(mine, replica.average(mine, "state"))
-    return members[first]
-
-
-def _zeros(
-    replica: Replica, kept: dict[str, tuple[tuple[int, ...], torch.dtype]]
-) -> dict[str, torch.Tensor]:
-    """Adds these entries, as zeros, to the optimizer's state and returns them."""
-    made = {}
-    for name, (shape, dtype) in kept.items():
+    own: _Kinds = {name: {} for name in replica.parameters if replica.optimizer_state(name)}
+    for name, kept in mine.items():
         parameter_name, _, key = name.rpartition(".")
-        parameter = local_of(replica.originals[parameter_name])
-        zeros = torch.zeros(shape, dtype=dtype, device=parameter.device)
-        is_like_it = tuple(parameter.shape) == shape
-        made[name] = laid_out_like(zeros, parameter) if is_like_it else zeros
-        replica.set_optimizer_state(parameter_name, {key: made[name]})
+        own[parameter_name][key] = _Kind.of(kept)
+    told: list[_Kinds] = allgather_object(own, f"{replica.prefix}/state", replica.process_set)
+    members = replica.process_set.ranks
+    kinds, sources = _merged(told, members)
+    alike = {
+        f"{parameter}.{key}": _as_everywhere(
+            replica, parameter, key, kind, mine.get(f"{parameter}.{key}")
+        )
+        for parameter, kept_there in kinds.items()
+        for key, kind in kept_there.items()
+    }
+    assign(alike, replica.average(alike, "state"))
+    with_state = (member for member, its in zip(members, told, strict=True) if any(its.values()))
+    return Sources(next(with_state, members[0]), sources)
+
+
+def _merged(told: Sequence[_Kinds], members: Sequence[int]) -> tuple[_Kinds, dict[str, int]]:
+    """The entries that all ranks are to have, and for each parameter the first rank with state of it."""
+    kinds: _Kinds = {}
+    sources: dict[str, int] = {}
+    for member, its in zip(members, told, strict=True):
+        for parameter, kept in its.items():
+            known = kinds.get(parameter)
+            if not known:
+                if known is None or kept:
+                    kinds[parameter], sources[parameter] = dict(kept), member
+                continue
+            if kept and kept.keys() != known.keys():
+                raise _different(parameter, sources[parameter], known, member, kept)
+            for key, kind in kept.items():
+                if not kind.sparse_dimensions:
+                    known[key] = kind
+    return kinds, sources
+
+
+def _different(
+    parameter: str, one: int, kept: Collection[str], other: int, kept_there: Collection[str]
+) -> MismatchError:
+    entry = f"{parameter}.{min(set(kept) ^ set(kept_there))}"
+    return MismatchError(
+        f"the optimizers keep different state: '{entry}' is on only one of the ranks {one} and {other}",
+        tensor=entry,
+        field="state",
+    )
+
+
+def _as_everywhere(
+    replica: Replica, parameter_name: str, key: str, kind: _Kind, kept: torch.Tensor | None
+) -> torch.Tensor:
+    """The optimizer's entry, of that kind from now on; zeros if there has been none."""
+    if kept is not None and _Kind.of(kept).sparse_dimensions == kind.sparse_dimensions:
+        return kept
+    made = _zeros(replica, parameter_name, kind) if kept is None else kept.to_dense()
+    replica.set_optimizer_state(parameter_name, {key: made})
     return made
 
 
-def take_rest(replica: Replica, root: int) -> None:
-    """Gives all ranks the rest of ``root``'s state: scalars, such as step counts, and the groups' options.
+def _zeros(replica: Replica, parameter_name: str, kind: _Kind) -> torch.Tensor:
+    parameter = local_of(replica.originals[parameter_name])
+    is_like_it = tuple(parameter.shape) == kind.shape
+    zeros = torch.zeros(kind.shape, dtype=kind.dtype, device=parameter.device)
+    if kind.sparse_dimensions:
+        return no_rows(zeros, kind.sparse_dimensions)
+    return laid_out_like(zeros, parameter) if is_like_it else zeros
 
-    Call it after average_state(), so that all ranks have the same entries.
+
+def take_rest(replica: Replica, sources: Sources) -> None:
+    """Gives all ranks the rest of the state: scalars, such as step counts, and the groups' options.
+
+    Call it after average_state(), which returns ``sources`` and gives all ranks the same entries.
     """
     optimizer = replica.optimizer
     averaged = {id(each) for each in entries(replica).values()}
-    rest = {
-        name: {
-            key: _portable(value)
-            for key, value in replica.optimizer_state(name).items()
-            if id(value) not in averaged
-        }
-        for name in replica.parameters
-    }
     options = [
         {key: _portable(value) for key, value in group.items() if key != "params"}
         for group in optimizer.param_groups
     ]
-    rest, options = broadcast_object(
-        (rest, options), root, f"{replica.prefix}/rest", replica.process_set
-    )
-    for name, entries_of_root in rest.items():
-        if entries_of_root:  # a parameter without state remains without
+    # Mostly one. The first comes first, with the options.
+    roots = dict.fromkeys([sources.first, *sources.of_parameters.values()])
+    for root in roots:
+        rest = {
+            name: {
+                key: _portable(value)
+                for key, value in replica.optimizer_state(name).items()
+                if id(value) not in averaged
+            }
+            for name, source in sources.of_parameters.items()
+            if source == root
+        }
+        rest, options = broadcast_object(
+            (rest, options), root, f"{replica.prefix}/rest", replica.process_set
+        )
+        for name, entries_of_root in rest.items():
             device = replica.originals[name].device
             replica.set_optimizer_state(name, _brought(entries_of_root, device))
     device = next(iter(replica.parameters.values())).device

@@ -101,8 +101,8 @@ class Replica:
       step() calls since the start of the epoch in which it started; strategies may skip the optimizer's step. Both are
       the same on all ranks, unless the strategy lets ranks take different numbers of steps.
     - ``process_set``: the ranks that train together.
-    - ``known``: the parameters of ``originals``, as a set. ``sparse``: the names of those whose module says that their
-      gradients are sparse, such as ``Embedding(sparse=True)``.
+    - ``known``: the parameters of ``originals``, as a set. ``sparse``: the names of those that only modules have
+      which say that their gradients are sparse, such as ``Embedding(sparse=True)``.
 
     Example::
 

@@ -10,7 +10,7 @@ import torch
 from rueda.compression import Codec
 from rueda.torch.compression import policy_of, require_no_momentum
 from rueda.torch.compression_state import CompressionState
-from rueda.torch.gradients import ANY_NUMBER, most_passes
+from rueda.torch.gradients import ANY_NUMBER, expect_sparse, most_passes
 from rueda.torch.optimizer import DistributedOptimizer, is_skipped
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy, without_gpu
@@ -41,6 +41,10 @@ class Synchronous(Strategy):
     calls of backward(), as with gradients that are accumulated by hand, or clears gradients without a step, as GANs do,
     every step() reduces the sums instead: the training may then call backward() as often as it likes. Otherwise a later
     step with a second backward() raises :class:`rueda.InvalidArgumentError`.
+
+    A parameter without a gradient on some rank contributes zeros there, or no rows if an ``Embedding(sparse=True)`` has
+    it or its last gradient was sparse. One that is sparse on some ranks and dense on others raises
+    :class:`rueda.MismatchError` on all; ``"accumulate:1"`` averages those, too.
 
     ``codec``: compresses gradients, as ``compression`` does there.
 
@@ -78,6 +82,7 @@ class Synchronous(Strategy):
             process_set=replica.process_set,
         )
         self._gradients._rueda.too_often = _TOO_OFTEN
+        expect_sparse(self._gradients._rueda, replica.sparse)
         self._left_to_watch = _WATCHED_STEPS
 
     def _watch(self, usual: int, steps: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
@@ -229,9 +229,10 @@ class Wrapped(torch.optim.Optimizer):
         """Continues with another strategy, given as for wrap(). Collective.
 
         All ranks start it with equal parameters, see :meth:`consolidate`, and with the mean of their optimizers' state,
-        where a rank without a step counts as zeros. Step counts, learning rates and the like come from the first rank
-        with a step. If ranks have taken different numbers of steps where they must not, parameters are averaged
-        nevertheless. Raises as wrap(); the training then continues with the current strategy.
+        where a rank without state of a parameter, as it has had no gradient of it, counts as zeros. A parameter's step
+        count comes from the first rank with state of it; learning rates and the like from the first with a step.
+        If ranks have taken different numbers of steps where they must not, parameters are averaged nevertheless. Raises
+        as wrap(); the training then continues with the current strategy.
 
         Also raises :class:`rueda.InvalidArgumentError` if ``accumulate`` has batches whose step is yet to come: take it
         first, or drop them with ``drop_incomplete``.
@@ -467,11 +468,15 @@ def wrap(
     return wrapped
 
 
-def _sparse_in(model: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """The parameters of which a module says that their gradients are sparse."""
+def _sparse_in(model: torch.nn.Module) -> set[torch.Tensor]:
+    """The parameters of which a module says that their gradients are sparse, and that no other module has, too."""
+    sparse: set[torch.Tensor] = set()
+    others: set[torch.Tensor] = set()
     for module in model.modules():
-        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
-            yield module.weight
+        is_table = isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag)
+        found = sparse if is_table and module.sparse else others
+        found.update(module.parameters(recurse=False))
+    return sparse - others
 
 
 def _check_devices(replica: Replica) -> None:
