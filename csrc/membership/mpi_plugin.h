@@ -28,9 +28,9 @@ class MpiPlugin {
   // Initialises MPI with MPI_THREAD_MULTIPLE unless that has been done. MPI can be initialised only
   // once per process: after MPI_Finalize this fails.
   virtual Status initialize() = 0;
-  // Finalises MPI if initialize() initialised it and nobody has finalised it since. Waits for the
-  // other ranks to do the same. Call at the end of the process, so that Rueda can be initialised
-  // again until then.
+  // Finalises MPI if initialize() initialised it and nobody has finalised it since, unless MPI may
+  // have lost ranks. Waits for the other ranks to do the same. Call at the end of the process, so
+  // that Rueda can be initialised again until then.
   virtual void finalize() = 0;
   // Runs `action` inside MPI_Finalize, whoever calls that, in the caller's thread and while MPI
   // still works: the last chance to shut down transports. Replaces the previous action; an empty

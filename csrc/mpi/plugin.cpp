@@ -23,6 +23,13 @@ namespace rueda::mpi {
 
 namespace {
 
+// Whether Open MPI was started with ULFM. It then does not miss MPI_Finalize, which would wait for
+// ever for a rank that has ended with an exit code of its own: MPI does not learn of that.
+bool outlives_ranks() {
+  const char* const enabled = std::getenv("OMPI_MCA_mpi_ft_enable");
+  return enabled != nullptr && std::string_view(enabled) == "1";
+}
+
 // Set by the progress thread, taken by the thread that calls MPI_Finalize.
 std::mutex action_mutex;
 std::function<void()> finalize_action;
@@ -135,7 +142,7 @@ Status Plugin::join_application() const {
 }
 
 void Plugin::finalize() {
-  if (owned_ && !finalized()) MPI_Finalize();
+  if (owned_ && !finalized() && !outlives_ranks()) MPI_Finalize();
 }
 
 void Plugin::before_finalize(std::function<void()> action) {
