@@ -12,6 +12,7 @@ from ..sessions import Talk
 from ..sink import say as say_at_once
 from .attention import Attention
 from .growth import Growth
+from .probes import Probes
 
 
 class Company:
@@ -35,7 +36,9 @@ class Company:
         self._talks: list[Talk] = []
         self._told: dict[str, list[int]] = {}
         self._unwanted: set[int] = set()
+        self._refused: set[int] = set()
         self._attention = Attention()
+        self._probes = Probes(growth)
 
     def __len__(self) -> int:
         """The number of open sessions."""
@@ -68,14 +71,24 @@ class Company:
             talk.number = int(message["hello"])
             if talk not in self._talks:
                 self._talks.append(talk)
+            self._probes.has_come_again(talk.number)
             talk.send(**self._news())
         if message.get("endings") is True:
             self._tell_endings(talk)
         if "ready" in message:
             growth.is_ready(int(message["ready"]))
+            self._probes.has_come_again(int(message["ready"]))
             self._attention.heard(int(message["ready"]))
         if "waits" in message:
             self._attention.heard(int(message["waits"]))
+        if "probe_at" in message:
+            told = message["probe_at"]
+            pending = [int(number) for number in told["probing"]]
+            self._probes.listens_at(talk.number, str(told["address"]), pending)
+        if message.get("probed") is True:
+            self._probes.succeeded(talk.number)
+        if "unreached" in message:
+            self._reject(talk, message["unreached"])
         if "follow" in message:
             self._show("follow", message["follow"])
         if "door" in message:
@@ -83,8 +96,33 @@ class Company:
         if "formed" in message:
             growth.formed([int(number) for number in message["formed"]["members"]])
         if "refused" in message:
-            for number in growth.refuse([int(n) for n in message["refused"]["joiners"]]):
-                self._end(number)
+            self._refuse(message["refused"])
+
+    def _reject(self, talk: Talk, unreached: dict[str, Any]) -> None:
+        """A process cannot reach some of the ranks. If they are still there, they go on without it."""
+        why = {int(rank): str(each) for rank, each in unreached.items()}
+        if reason := self._probes.unreached(talk.number, why):
+            self._growth.refuse([talk.number])
+            name = self._name_all([talk.number], self._growth.host_of(talk.number))
+            self._say(f"{name} cannot join: {reason}")
+            talk.send(over={"done": False, "why": f"this process cannot join: {reason}"})
+            talk.close()
+
+    def _refuse(self, told: dict[str, Any]) -> None:
+        """Ends processes that the ranks could not let in, and lets their hosts pause."""
+        waited = float(told.get("waited", 0.0))
+        refused = self._growth.refuse([int(number) for number in told["joiners"]])
+        pauses = self._growth.waited_in_vain(refused, waited, time.monotonic())
+        for host, pause in pauses.items():
+            which = [number for number in refused if self._growth.host_of(number) == host]
+            self._say(
+                f"the ranks have waited {waited:.1f} s in vain for {self._name_all(which, host)} to join; the next "
+                f"attempt there follows after {pause:.0f} s at the earliest"
+            )
+        self._refused.update(refused)
+        for number in refused:
+            self._end(number)
+        self._told = {}  # the ranks await news of the others that wait
 
     def _tell_endings(self, talk: Talk) -> None:
         if self._endings is not None:
@@ -133,11 +171,22 @@ class Company:
         for how in gone:
             what = "is lost" if growth.was_member(how.rank) else "has not joined"
             goes_on = "; the job goes on" if is_certain else ""
-            self._say(f"{self._name(how)} {what}, {how.describe_status()}{goes_on}")
+            self._say(f"{self._name(how)} {what}, {self._describe(how)}{goes_on}")
         return True
 
+    def _describe(self, how: Failure) -> str:
+        if how.rank in self._refused and how.status < 0:
+            return "ended because the ranks could not let it in"
+        return how.describe_status()
+
     def _name(self, how: Failure) -> str:
-        return f"process {how.rank}" + (f" on {how.host}" if self._growth.spans_hosts else "")
+        return self._name_all([how.rank], how.host)
+
+    def _name_all(self, numbers: list[int], host: str) -> str:
+        """Processes of one host."""
+        which = "process " if len(numbers) == 1 else "processes "
+        on = f" on {host}" if self._growth.spans_hosts else ""
+        return which + ", ".join(map(str, numbers)) + on
 
     def ended(self, number: int, well: bool) -> None:
         """A process has ended."""
@@ -167,6 +216,7 @@ class Company:
 
     def tell(self) -> None:
         """Sends processes what has changed, and nothing else."""
+        self._send_probes()
         now = self._news()
         if now == self._told:
             return
@@ -174,12 +224,22 @@ class Company:
         for talk in list(self._talks):
             talk.send(**now)
 
+    def _send_probes(self) -> None:
+        due = self._probes.due(talk.number for talk in self._talks)
+        for talk in list(self._talks):
+            if (ranks := due.get(talk.number)) is not None:
+                host_of = self._growth.host_of
+                talk.send(probe=[[rank, host_of(rank), where] for rank, where in ranks.items()])
+
     def _news(self) -> dict[str, list[int]]:
         """What ranks need to know about processes that come and go."""
         growth = self._growth
         silent = self._attention.silent
+        pending = self._probes.pending
+        out = {*silent, *pending}
         return {
-            "joiners": [number for number in growth.ready if number not in silent],
+            "joiners": [n for n in growth.admissible(time.monotonic()) if n not in out],
+            "probing": pending,
             "leaving": growth.leaving,
             "gone": growth.gone,
             "silent": silent,

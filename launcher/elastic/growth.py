@@ -39,6 +39,12 @@ class _Loss:
 
 # Failures of a host are forgotten after this many times the longest pause without another failure.
 _FORGETTING = 10
+# Where the ranks have waited in vain, a pause is this many times as long as they did: that costs them a tenth at most.
+_PAUSE_PER_WAIT = 10.0
+# It doubles with each such attempt, this many times at most.
+_MAX_DOUBLINGS = 3
+# Longer waits, in seconds, than those of any attempt.
+_MAX_WAIT = 3600.0
 
 
 @dataclass
@@ -47,6 +53,8 @@ class _Cooldown:
 
     failures: int = 0  # since one of its processes has joined and continued into another world
     not_before: float = 0.0
+    waits: int = 0  # of the ranks, in vain, since then
+    closed_until: float = 0.0  # those that wait already are not let in either
 
     def begin(self, now: float, limits: tuple[float, float]) -> None:
         """A process has failed there. Failures during the pause may have the same cause and do not count."""
@@ -54,9 +62,24 @@ class _Cooldown:
             return
         first, longest = limits
         if now > self.not_before + _FORGETTING * longest:
-            self.failures = 0
+            self.end()
         self.not_before = now + min(longest, first * 2.0 ** min(self.failures, 60))
         self.failures += 1
+
+    def begin_after_wait(self, waited: float, now: float, limits: tuple[float, float]) -> float:
+        """The ranks have waited for a process of the host in vain. Returns the pause if it is longer than usual."""
+        self.begin(now, limits)
+        pause = waited * _PAUSE_PER_WAIT * 2.0 ** min(self.waits, _MAX_DOUBLINGS)
+        self.waits += 1
+        self.closed_until = max(self.closed_until, now + pause)
+        if self.closed_until <= self.not_before:
+            return 0.0
+        self.not_before = self.closed_until
+        return self.closed_until - now
+
+    def end(self) -> None:
+        """Forgets all failures."""
+        self.failures = self.waits = 0
 
 
 class Growth:
@@ -139,7 +162,7 @@ class Growth:
         self.members = list(members)
         self._ended_well -= self._ever_members - set(self.members)
         for number in self._newcomers & set(self.members):
-            self._cooldowns.setdefault(self.host_of(number), _Cooldown()).failures = 0
+            self._cooldowns.setdefault(self.host_of(number), _Cooldown()).end()
         self._parted |= self._newcomers & self._alive - set(self.members)
         self._newcomers = set(self.members) - self._ever_members
         self._ever_members.update(self.members)
@@ -150,6 +173,20 @@ class Growth:
         refused = [n for n in numbers if n in self._alive and not self.was_member(n)]
         self._ready = [number for number in self._ready if number not in refused]
         return refused
+
+    def waited_in_vain(self, numbers: Iterable[int], waited: float, now: float) -> dict[str, float]:
+        """So many seconds, in which the ranks did nothing else, for these processes, which have not joined.
+
+        Their hosts pause, so that the ranks lose a tenth of the time at most. Returns the hosts for which this pause is
+        longer than the usual one, and its seconds.
+        """
+        if not 0.0 <= waited <= _MAX_WAIT:
+            raise ValueError(f"a wait of {waited} s")
+        pauses = {}
+        for host in dict.fromkeys(map(self.host_of, numbers)):
+            cooldown = self._cooldowns.setdefault(host, _Cooldown())
+            pauses[host] = cooldown.begin_after_wait(waited, now, self._limits.cooldown)
+        return {host: pause for host, pause in pauses.items() if pause > 0.0}
 
     def ended(self, number: int, well: bool, now: float) -> None:
         """A process has ended."""
@@ -267,6 +304,16 @@ class Growth:
         return sorted(self._ready)
 
     @property
+    def coming(self) -> list[int]:
+        """Processes that have not joined yet, whether they wait already or not."""
+        return sorted(self._alive - self._ever_members - self._leaving)
+
+    def admissible(self, now: float) -> list[int]:
+        """Those of them that the ranks may let in: not while their host pauses because the ranks waited in vain."""
+        closed = {host for host, each in self._cooldowns.items() if now < each.closed_until}
+        return [number for number in self.ready if self.host_of(number) not in closed]
+
+    @property
     def gone(self) -> list[int]:
         """The latest processes that have ended without ever having been a rank."""
         return list(self._gone)
@@ -279,7 +326,7 @@ class Growth:
     @property
     def unwanted(self) -> list[int]:
         """Processes that need not join any more: the job is ending, or there are too few slots."""
-        joiners = sorted(self._alive - self._ever_members - self._leaving)
+        joiners = self.coming
         members = self._alive & self._ever_members
         if not members:
             return joiners

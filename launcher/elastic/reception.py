@@ -25,7 +25,7 @@ class Desk:
     def __init__(self, listener: socket.socket, key: bytes, size: int) -> None:
         """Works in the running loop from now on. `size`: the number of ranks with which a world starts."""
         self._room = WaitingRoom(size)
-        self._company = Company(self._room, self._refuse)
+        self._company = Company(self._room, self._refuse, say=_say)
         self._sessions: dict[int, Session] = {}
         self._done: set[int] = set()  # processes that have reported this
         self._is_open = True
@@ -66,7 +66,7 @@ class Desk:
         notice_silence(link)
         number = facts.get("number")
         if number is None:
-            number = self._room.admit(facts["rank"])
+            number = self._room.admit(facts["rank"], str(facts.get("host")))
         else:
             self._room.come_back(number)
         before = self._sessions.get(number)
@@ -138,6 +138,10 @@ class Desk:
         if session := self._sessions.get(number):
             session.send(over=over)
             session.close()
+
+
+def _say(text: str) -> None:
+    _log.warning("reception: %s", text)
 
 
 def _warn(text: str) -> None:

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 
 from .growth import Growth, Limits
 
-# Hosts make no difference here.
-_ANYWHERE = ""
 _NO_LIMIT = 1 << 30
 
 
@@ -24,7 +22,7 @@ class WaitingRoom(Growth):
 
     def __init__(self, size: int) -> None:
         """`size`: the number of ranks with which a world starts."""
-        super().__init__(Limits(1, _NO_LIMIT), [], {_ANYWHERE: _NO_LIMIT})
+        super().__init__(Limits(1, _NO_LIMIT), [], {})
         self._size = size
         self._wishes: dict[int, int] = {}
         self._beginners: list[int] = []
@@ -33,9 +31,9 @@ class WaitingRoom(Growth):
         self._inside: dict[int, str | None] = {}
         self._recalled: set[int] = set()  # possible ranks that were told to turn back
 
-    def admit(self, rank: int) -> int:
-        """A process has come that would be this rank of a first world. Returns its number."""
-        number = self.start(_ANYWHERE)
+    def admit(self, rank: int, host: str = "") -> int:
+        """A process has come from `host` that would be this rank of a first world. Returns its number."""
+        number = self.start(host)
         self._wishes[number] = rank
         return number
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rueda import _native
 from rueda.launcher_session import Session, process_number
+from rueda.probe_listener import ProbeListener
 from rueda.reconnection import Reconnection
 
 if TYPE_CHECKING:
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["Attendance", "attendance", "leave", "secret", "take_up", "tell_formed"]
 
 _log = logging.getLogger("rueda")
+
+# How long to wait for a probe: a part of the mean time between two looks, and seconds at most.
+_PROBE_WAIT_SHARE = 0.01
+_MAX_PROBE_WAIT = 1.0
 
 
 @dataclass
@@ -38,6 +44,11 @@ class Attendance:
     leaving: list[int] = field(default_factory=list)
     # Each rank's process number; empty until known.
     members: list[int] = field(default_factory=list)
+    # Where joining processes prove that they can reach this one.
+    probe_listener: ProbeListener = field(default_factory=ProbeListener)
+    # How often it has looked for changes since then; counted, since the time is not read in each step.
+    looks: int = 0
+    counted_from: float = field(default_factory=time.monotonic)
     # How the ranks of the current world met.
     rendezvous: str = ""
     # State received in the background while this process waited to join.
@@ -58,6 +69,31 @@ class Attendance:
             self.gone = _numbers(message.get("gone"), self.gone)
             self.silent = _numbers(message.get("silent"), self.silent)
             self.leaving = _numbers(message.get("leaving"), self.leaving)
+            self.hear_of_probes(message)
+        if self.probe_listener.is_asked and self.session.is_open:
+            self.probe_listener.answer(self.rendezvous.startswith("tcp:"), self.session.send)
+
+    def hear_of_probes(self, message: dict[str, Any]) -> None:
+        """Notes which processes are to prove that they can reach this one, once it is a rank."""
+        if "probing" in message:
+            self.probe_listener.hear(_numbers(message["probing"], []))
+
+    def await_probe(self) -> None:
+        """Called after this process has said where newcomers can probe whether they reach it.
+
+        That takes milliseconds, and the next look for changes may follow in an hour: waits for it, if that costs next
+        to nothing.
+        """
+        now = time.monotonic()
+        pause = (now - self.counted_from) / max(1, self.looks)
+        self.looks, self.counted_from = 0, now
+        self.probe_listener.has_answered = False
+        while self.probe_listener.probing and not self.joiners and self.is_heard:
+            left = now + min(_MAX_PROBE_WAIT, _PROBE_WAIT_SHARE * pause) - time.monotonic()
+            if left <= 0 or self.session is None:
+                return
+            self.session.wait(left)
+            self.listen()
 
     @property
     def is_heard(self) -> bool:
@@ -84,6 +120,7 @@ class Attendance:
             self.reconnection.begin()
             return
         self.session = found
+        self.probe_listener.ask_again()
         if self.members and _native.rank() == 0:
             self.tell_formed()  # the earlier report may have been lost
 

@@ -76,6 +76,50 @@ def test_a_newcomer_that_ends_well_after_the_others_have_parted_with_it_does_not
     assert growth.count_missing(1.0) == 1
 
 
+def test_where_ranks_wait_in_vain_they_do_nine_tenths_of_the_time_something_else() -> None:
+    growth = GrowthHere(Limits(1, 2, cooldown=(1.0, 60.0)), 1, 2)
+    now = 0.0
+    for pause in (150.0, 300.0, 600.0, 1200.0, 1200.0):
+        joiner = growth.start_one()
+        growth.is_ready(joiner)
+        assert growth.admissible(now) == [joiner]
+        now += 15.0
+        assert growth.refuse([joiner]) == [joiner]
+        assert growth.waited_in_vain([joiner], 15.0, now) == {"here": pause}
+        growth.is_ready(joiner)  # it says so before it is ended
+        assert growth.ready == [joiner]
+        assert growth.admissible(now + pause - 0.1) == []
+        assert growth.admissible(now + pause) == [joiner]
+        growth.ended(joiner, False, now + 0.1)
+        assert growth.count_missing(now + pause - 0.1) == 0
+        now += pause
+        assert growth.count_missing(now) == 1
+    joiner = growth.start_one()
+    growth.formed([0, joiner])
+    growth.formed([0, joiner])  # it has joined and stays
+    assert growth.waited_in_vain([joiner], 15.0, now) == {"here": 150.0}
+
+
+def test_a_short_wait_in_vain_makes_no_pause_longer() -> None:
+    growth = GrowthHere(Limits(1, 2, cooldown=(1.0, 60.0)), 1, 2)
+    joiner = growth.start_one()
+    assert growth.waited_in_vain([joiner], 0.05, 0.0) == {}
+    growth.ended(joiner, False, 0.1)
+    assert growth.count_missing(0.9) == 0
+    assert growth.count_missing(1.0) == 1
+
+
+def test_the_ranks_wait_no_longer_for_a_host_than_for_others() -> None:
+    growth = Growth(Limits(1, 4), ["a"], {"a": 1, "b": 2, "c": 1})
+    numbers = [growth.start(host) for host in ("b", "b", "c")]
+    for number in numbers:
+        growth.is_ready(number)
+    assert growth.admissible(0.0) == numbers
+    assert growth.waited_in_vain(growth.refuse(numbers[:1]), 15.0, 0.0) == {"b": 150.0}
+    assert growth.admissible(1.0) == numbers[2:]
+    assert growth.missing(1.0) == []
+
+
 def test_who_is_ready_is_told_until_it_is_a_member() -> None:
     growth = GrowthHere(Limits(1, 3), 1, 3)
     first, second = growth.start_one(), growth.start_one()

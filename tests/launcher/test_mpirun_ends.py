@@ -206,6 +206,24 @@ except rueda.PeerLostError:
     assert " is lost, " in ran.err, ran
 
 
+def test_ranks_that_end_without_a_word_of_a_lost_one_end(
+    rueda: Rueda, surviving: list[str], script: Script
+) -> None:
+    """MPI_Finalize would wait for it: MPI does not learn of a rank that exits."""
+    pytest.importorskip("rueda._native")
+    ran = rueda(
+        *surviving, "python3",
+        script("""
+        import rueda
+        rueda.init()
+        if rank == 1:
+            raise ValueError("mine")
+        """),
+    )  # fmt: skip
+    assert ran.code == 0, ran
+    assert "rank 1" in ran.last_line, ran
+
+
 def test_a_program_in_no_language_of_ours(rueda: Rueda, surviving: list[str]) -> None:
     ran = rueda(*surviving, "false")
     assert ran.code == 1, ran

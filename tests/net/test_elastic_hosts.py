@@ -31,7 +31,9 @@ import rueda, rueda.elastic
 number = int(os.environ.get("RUEDA_JOINER") or os.environ["RUEDA_RANK"])
 host = socket.gethostname()
 def mark(name):
-    pathlib.Path(f"{name}.{number}").write_text(f"{os.getpid()} {host}")
+    new = pathlib.Path(f"new.{number}")
+    new.write_text(f"{os.getpid()} {host}")
+    new.replace(f"{name}.{number}")  # at once: who sees it may read it
 mark("pid")
 rueda.init()
 
@@ -127,6 +129,13 @@ class Job:
         """Returns the process of a rank and its host."""
         process, host = (self.folder / f"pid.{number}").read_text().split()
         return int(process), host
+
+    def wait_until_ended(self, process: int) -> None:
+        """Waits until one of its processes has ended."""
+        deadline = time.monotonic() + 60
+        while Path(f"/proc/{process}").exists():
+            assert time.monotonic() < deadline, process
+            time.sleep(0.05)
 
     def stop(self) -> tuple[int, str, str]:
         """Lets the ranks end; returns exit code and output."""
@@ -481,6 +490,60 @@ def test_one_that_does_not_come_to_join_is_tried_again_on_its_host(launcher: Lau
         code, out, err = job.stop()
     assert code == 0, out + err
     assert "process 2 on h2 has not joined, exit code 7; the job goes on" in err, err
+
+
+def test_one_that_cannot_reach_a_rank_ends_before_the_ranks_wait_for_it(
+    launcher: Launcher,
+) -> None:
+    timed = PROGRAM.replace(
+        "    if step.lost is None", "    times.append(time.monotonic())\n    if step.lost is None"
+    )
+    timed = timed.replace("sizes = []", "sizes, times = [], []")
+    timed += "print('longest pause', max(b - a for a, b in zip(times, times[1:])), flush=True)\n"
+    (launcher.folder / "train.py").write_text(timed)
+    with discovering(launcher, "h0:1\nh1:1\n", "-np", "2", "--max-np", "3") as job:
+        job.wait_for("size2.0")
+        launcher.lab.part(["h1"], ["h2"])  # the launcher is on h0
+        job.hosts("h0:1\nh1:1\nh2:1\n")
+        job.wait_for("pid.2")
+        job.wait_until_ended(job.rank(2)[0])
+        for host in ("h1", "h2"):
+            launcher.lab.link(host).inner.unlimited()
+        job.wait_for("size3.0")
+        code, out, err = job.stop()
+    assert code == 0, out + err
+    assert len(set(ends(out).values())) == 3, out + err
+    said = only_line(err, "process 2 on h2 cannot join: ")
+    assert "h2 cannot open a connection to process 1 on h1 at tcp:" in said, err
+    assert "no answer within 3 s" in said, err
+    assert "InitializationError: this process cannot join: h2 cannot open a connection" in err, err
+    assert "process 2 on h2 has not joined, exit code 1; the job goes on" in err, err
+    pauses = [float(each) for each in re.findall(r"\[[01]\]<stdout>: longest pause (\S+)", out)]
+    assert len(pauses) == 2, out
+    assert max(pauses) < 5, out
+
+
+def test_a_host_for_which_the_ranks_have_waited_in_vain_is_left_out_for_long(
+    launcher: Launcher,
+) -> None:
+    # As if the network failed after the probe.
+    blind = "import rueda.elastic.joining\nrueda.elastic.joining.unreached = lambda places: {}\n"
+    (launcher.folder / "train.py").write_text(blind + PROGRAM)
+    with discovering(launcher, "h0:1\nh1:1\n", "-np", "2", "--max-np", "3") as job:
+        job.wait_for("size2.0")
+        launcher.lab.part(["h1"], ["h2"])
+        job.hosts("h0:1\nh1:1\nh2:1\n")
+        job.wait_for("pid.2")
+        job.wait_until_ended(job.rank(2)[0])
+        time.sleep(4)  # longer than the host cools down otherwise
+        code, out, err = job.stop()
+    assert code == 0, out + err
+    assert sorted(ends(out)) == [0, 1], out + err
+    only_line(err, "is started on h2")
+    said = only_line(err, "in vain for process 2 on h2 to join")
+    waited, pause = (float(each) for each in re.findall(r"([\d.]+) s ", said))
+    assert waited > 10, err
+    assert pause >= 9.9 * waited, err
 
 
 def test_the_job_ends_where_too_few_ranks_are_left(launcher: Launcher) -> None:

@@ -219,6 +219,7 @@ class ElasticJob:
         if refused := message.get("refused"):
             self.refused.append(refused)
             self._ready = [each for each in self._ready if each not in refused["joiners"]]
+            self._tell(joiners=self._ready)
 
     def _tell(self, **message: Any) -> None:
         for number in list(self._sessions):

@@ -75,6 +75,10 @@ class Engine:
             assert time.monotonic() < deadline, self.outputs()
             time.sleep(0.01)
 
+    def wait_for_end(self, number: int) -> None:
+        """Waits until a process has ended."""
+        self._started[number][0].wait(_TIMEOUT)
+
     def ended(self) -> list[Ended]:
         """Waits for all processes to end."""
         deadline = time.monotonic() + _TIMEOUT
@@ -153,6 +157,36 @@ def test_who_comes_in_the_place_of_a_lost_rank_takes_the_others_state(tmp_path: 
         assert ended[3].output.startswith("began as 2 of 3\n")
         results = {re.findall(r"ended with .*", ended[n].output)[0] for n in (0, 2, 3)}
         assert len(results) == 1, engine.outputs()
+
+
+# Each process is on a host of its own, as far as it says. Process 2 reaches nobody, the others print whom they reach.
+PROVES = """
+import os, socket
+import rueda.elastic.joining as joining
+socket.gethostname = lambda: "host" + os.environ["COUNT"]
+real = joining.unreached
+def unreached(places):
+    hosts = [place.host for place in places]
+    if os.environ["COUNT"] == "2":
+        return {place.number: f"no way to {place.host}" for place in places}
+    print("reaches all of", hosts, "but", real(places), flush=True)
+    return real(places)
+joining.unreached = unreached
+"""
+
+
+def test_who_comes_from_another_host_proves_that_it_reaches_the_ranks(tmp_path: Path) -> None:
+    with Engine(PROVES + TRAINS, 2, tmp_path) as engine:
+        engine.wait_for("went on")
+        engine.start(1)
+        engine.wait_for_end(2)
+        engine.start(1)
+        ended = engine.ended()
+        assert [each.returncode for each in ended] == [0, -signal.SIGKILL, 1, 0], engine.outputs()
+        why = "InitializationError: this process cannot join: no way to host0\n"
+        assert ended[2].output.endswith(why), engine.outputs()
+        assert ended[3].output.startswith("reaches all of ['host0'] but {}\nbegan as 1 of 2\n")
+        assert "no world was formed" not in engine.outputs()
 
 
 @pytest.mark.parametrize("returns", [True, False], ids=["returns", "does not return"])

@@ -67,9 +67,15 @@ class Door:
 
 
 def wanted() -> tuple[bool, bool]:
-    """Whether the launcher has reported that processes wait to join, and that members must leave; does not wait."""
+    """Whether the launcher has reported that processes wait to join, and that members must leave.
+
+    Does not wait, or for a hundredth of the mean time between two calls: see Attendance.await_probe().
+    """
     here = attendance()
     here.listen()
+    here.looks += 1
+    if here.probe_listener.has_answered:
+        here.await_probe()
     # A rank with an open session knows who waits; news from a closed one may be outdated.
     joins = bool(here.joiners) and here.is_heard
     if not here.leaving:
@@ -206,6 +212,7 @@ def _enter_another(
     place: str = "",
 ) -> Change | None:
     """Forms a world of the ranks ``staying``, including this one, and of ``joiners``, whom rank ``speaker`` informs."""
+    began = time.monotonic()
     first = staying[0]
     numbers = [here.members[rank] for rank in staying] + joiners
     own = _native.rank()
@@ -234,7 +241,7 @@ def _enter_another(
             lambda: _look_after(joiners),
         )
     except RuedaError as error:  # also if one of those who enter is lost at this moment
-        _settle_failure(error, joiners, own == speaker)
+        _settle_failure(error, joiners, own == speaker, began)
         return None
     finally:
         if listener is not None:
@@ -284,12 +291,12 @@ def _look_after(joiners: list[int]) -> None:
         )
 
 
-def _settle_failure(error: RuedaError, joiners: list[int], speaks: bool) -> None:
+def _settle_failure(error: RuedaError, joiners: list[int], speaks: bool, began: float) -> None:
     """Keeps the world after all ranks failed to enter another.
 
     If a waiting process has ended or does not answer, the others keep waiting; otherwise the joiners do not fit and are
     refused.
-    ``speaks``: whether this rank reports that.
+    ``speaks``: whether this rank reports that, and for how long all have waited since ``began``.
     """
     here = attendance()
     told = np.array([bool(here.absent_of(joiners))], np.int32)
@@ -301,10 +308,13 @@ def _settle_failure(error: RuedaError, joiners: list[int], speaks: bool) -> None
             here.session.wait(_NEWS / 10)
     _log.warning("no world was formed with the processes that wait to join: %s", error)
     if is_absent:
-        joiners = here.absent_of(joiners)
-    here.joiners = [number for number in here.joiners if number not in joiners]
-    if speaks and here.session is not None and not is_absent:
-        here.session.send(refused={"joiners": joiners, "why": str(error)})
+        absent = here.absent_of(joiners)
+        here.joiners = [number for number in here.joiners if number not in absent]
+        return
+    here.joiners = []  # until the launcher says which of the others to try now
+    if speaks and here.session is not None:
+        waited = time.monotonic() - began
+        here.session.send(refused={"joiners": joiners, "why": str(error), "waited": waited})
 
 
 def _take_survivors(previous_ranks: list[int]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rueda import _native
 from rueda.attendance import Attendance, attendance, secret, tell_formed
 from rueda.door import listen
+from rueda.elastic.probing import Place, unreached
 from rueda.elastic.still_waiting import still_waiting
 from rueda.errors import InitializationError, RuedaError
 from rueda.launcher_session import Session
@@ -93,6 +94,7 @@ def _wait(here: Attendance, options: Mapping[str, str], offers: _Offers) -> None
             here.sets_of_init = entrance.sets_of_init
             arrival.place = entrance.place
             return
+        offers.probe()
         if offers.over:
             kind = JobHasEnded if offers.over.get("done") is True else InitializationError
             raise kind(str(offers.over.get("why"))) from failure
@@ -157,6 +159,7 @@ class _Offers:
         self.last_address = ""  # of the last attempt to enter
         self.over: dict[str, Any] = {}  # why nobody is admitted any more
         self.session = session
+        self._places: list[Place] = []  # the ranks to which it must prove to have a way
         self._entrance: _Entrance | None = None
         self._is_recalled = False  # since the newest entrance was announced
 
@@ -164,7 +167,20 @@ class _Offers:
         """The newest door to the world, once: earlier ones are closed by now."""
         self._listen()
         entrance, self._entrance = self._entrance, None
+        if entrance is not None:
+            self._places = []  # asked for again if it still waits later
         return entrance
+
+    def probe(self) -> None:
+        """Tells whether this process can open connections to all ranks, if that was asked."""
+        places, self._places = self._places, []
+        if not places:
+            return
+        why = unreached(places)
+        if why:
+            self.session.send(unreached=why)
+        else:
+            self.session.send(probed=True)
 
     def look(self) -> None:
         """Called while a world is entered: raises :class:`rueda.InitializationError` if that has become pointless."""
@@ -180,6 +196,10 @@ class _Offers:
 
     def _listen(self) -> None:
         for message in self.session.receive():
+            attendance().hear_of_probes(message)
+            places = message.get("probe")
+            if isinstance(places, list):
+                self._places = [Place(int(n), str(host), str(where)) for n, host, where in places]
             door = message.get("follow")
             if isinstance(door, dict):
                 self.follower = _follow(door, self.follower)
