@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import rueda
 import rueda.elastic
+from rueda.elastic.question import Question
 
 PAUSES = {"idle": 0.01, "small": 0.0, "large": 0.0, "mixed": 0.002}
 SIZES = {
@@ -95,7 +96,17 @@ def barrier(step: int, count: int) -> None:
     rueda.barrier()
 
 
-OPERATIONS = (allreduce, allreduce, allreduce, group, allgather, broadcast, barrier)
+QUESTION = Question(2)
+
+
+def question(step: int, count: int) -> None:
+    """Runs a persistent operation, in which the ranks of one host wait in their own threads."""
+    QUESTION.ask(rueda.rank() == step % rueda.size(), False)
+    told = QUESTION.answer()
+    assert told == [True, False], f"step {step}: a question answered by {told}"
+
+
+OPERATIONS = (allreduce, allreduce, allreduce, group, allgather, broadcast, barrier, question)
 # A measured rank only does allreduces, and checks only a sample of large results.
 IS_MEASURED = os.environ.get("CHAOS_MEASURED") == "1"
 
