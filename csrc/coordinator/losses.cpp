@@ -145,11 +145,17 @@ bool Losses::has_left(int rank) {
 
 void Losses::look_for_silence(Time now, bool is_waiting) {
   const Heartbeat::Look look = heartbeat_.look(now, is_waiting);
+  const Departures& departures = concerned_.departures;
   if (look.ask) {
-    for (const int peer : neighbours_) concerned_.control.send(peer, ControlMessage::question, {});
+    for (const int peer : neighbours_) {
+      if (!departures.has_left(peer)) concerned_.control.send(peer, ControlMessage::question, {});
+    }
   }
-  if (!look.silent || is_excused(*look.silent, now)) return;
+  if (!look.silent) return;
   const int peer = *look.silent;
+  // Its process may do something else now, and must not be taken for a frozen one.
+  if (departures.has_left(peer)) return heartbeat_.hear(peer, now);
+  if (is_excused(peer, now)) return;
   lose(peer, Status(ErrorCode::peer_lost,
                     str(world_.topology.describe(peer), " has not answered for ",
                         services_.options.heartbeat, " s"),

@@ -359,6 +359,80 @@ whole(2)
     )
 
 
+def test_a_rank_that_has_left_is_not_lost_while_others_exchange_messages() -> None:
+    """It would be killed, as it does not answer."""
+    ended = run(
+        PREAMBLE
+        + """
+rueda.init()
+rank = rueda.rank()
+total()
+if rank == 1:
+    rueda.shutdown()
+    time.sleep(2)
+elif rank == 2:
+    time.sleep(1.5)
+    rueda.send(np.ones(4), 0)
+else:
+    array = np.zeros(4)
+    rueda.recv(array, 2)
+    assert np.all(array == 1)
+""",
+        3,
+        extra={**ON, "RUEDA_HEARTBEAT": "0.4"},
+    )
+    assert [each.returncode for each in ended] == [0, 0, 0], "\n".join(e.output for e in ended)
+
+
+@pytest.mark.parametrize("looked", ["polled", "waited"])
+def test_a_rank_that_has_left_is_not_taken_for_frozen(looked: str) -> None:
+    """Though another has waited long in a persistent operation, and keeps it."""
+    ended = run(
+        PREAMBLE
+        + f"""
+import torch
+import rueda.torch
+looked = {looked!r}
+rueda.init()
+rank = rueda.rank()
+operation = rueda.torch.PersistentAllreduce(torch.ones(1000), op=rueda.Sum, name="kept")
+operation.start()
+if rank == 2 and looked == "polled":
+    time.sleep(0.5)
+elif rank == 0 and looked == "polled":
+    for _ in range(4):
+        operation.done()
+        time.sleep(0.1)
+else:
+    operation.wait()
+if rank == 1:
+    if looked == "waited":
+        time.sleep(0.5)
+    del operation
+    rueda.shutdown()
+    time.sleep(1.5)
+elif looked == "polled":
+    operation.wait()  # it is complete
+    time.sleep(1.5)
+else:
+    operation.start()
+    try:
+        operation.wait()
+        raise AssertionError("it ended")
+    except rueda.ShutdownError:
+        time.sleep(1.5)
+    try:
+        total()
+        raise AssertionError("it ended")
+    except rueda.ShutdownError:
+        pass
+""",
+        3,
+        extra={**ON, "RUEDA_HEARTBEAT": "0.4"},
+    )
+    assert [each.returncode for each in ended] == [0, 0, 0], "\n".join(e.output for e in ended)
+
+
 def test_a_rank_that_freezes_between_steps_is_lost() -> None:
     lose(
         """

@@ -521,7 +521,8 @@ def _explained(error: MismatchError) -> MismatchError:
         return error
     why = "the gradient is sparse on some ranks and dense on others"
     explained = MismatchError(
-        f"{error}; {why}: DistributedOptimizer(sparse_as_dense=True) reduces both",
+        f"{error}; {why}: DistributedOptimizer(sparse_as_dense=True) reduces both, and so does the strategy "
+        f"'accumulate:1' of wrap()",
         error.peer,
         tensor=error.tensor,
         field=error.field,
