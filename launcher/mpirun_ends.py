@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from .failure import Failure
 from .job import Job
@@ -11,8 +13,11 @@ from .losses import Losses
 
 # Signals that mpirun sends to the process group of a rank. The rank decides what they do.
 _PASSED_ON = "HUP INT QUIT ABRT ALRM USR1 USR2 TERM"
-_STATUS = b"rueda-rank-status "
-_STATUS_LINE = re.compile(re.escape(_STATUS) + rb"(\d+)\r?\n")
+# Of this run alone: ranks may print what another run has printed.
+STATUS = f"rueda-rank-status-{secrets.token_hex(4)} ".encode()
+_STATUS_LINE = re.compile(re.escape(STATUS) + rb"(\d+)\r?\n")
+# What stops a process or lets it go on. The shell ends with such a code only if the program has.
+_STOPPING = range(147, 151)
 # Runs a rank's command, prints its exit status as the shell knows it, and ends in the same way. Nothing else sees the
 # shell's own messages, such as "Killed". Exit codes 147 to 150 would be signals that stop a process; and the kernel
 # must not write the shell's memory over the program's.
@@ -20,7 +25,7 @@ _REPORTER = (
     "exec 9>&2 2>/dev/null; "
     f"trap : {_PASSED_ON}; "
     '(exec "$@") 2>&9 9>&-; s=$?; '
-    f'printf "{_STATUS.decode()}%d\\n" $s >&9; '
+    f'printf "{STATUS.decode()}%d\\n" $s >&9; '
     "case $s in 14[789]|150) ;; 129|1[3-9]?) "
     f"ulimit -c 0; trap - {_PASSED_ON}; kill -$((s-128)) $$;; esac; exit $s"
 )
@@ -28,12 +33,19 @@ _REPORTER = (
 
 def reporting(command: Sequence[str]) -> list[str]:
     """The command that runs `command` and then prints a line with its exit status, for StatusLines."""
-    return ["sh", "-c", _REPORTER, "sh", *command]
+    return [*_shell(), "-c", _REPORTER, "sh", *command]
+
+
+def _shell() -> list[str]:
+    """A shell that passes on variables whose names are none of its own, such as exported functions, if there is one."""
+    if Path("/bin/bash").exists():
+        return ["/bin/bash", "--posix"]  # otherwise it would first run the script of BASH_ENV
+    return ["/bin/sh"]
 
 
 def status_of(code: int) -> int:
     """A process's status as in subprocess, negative for a signal, from the shell's exit code for it."""
-    return 128 - code if 128 < code <= 192 else code
+    return 128 - code if 128 < code <= 192 and code not in _STOPPING else code
 
 
 class StatusLines:
@@ -61,11 +73,11 @@ class StatusLines:
 
 def _begin_of_status(text: bytes) -> int:
     """Where an unfinished line about a status may begin; the text's end if nowhere."""
-    last = text.rfind(_STATUS)
-    if last >= 0 and text[last + len(_STATUS) :].isdigit():
+    last = text.rfind(STATUS)
+    if last >= 0 and text[last + len(STATUS) :].isdigit():
         return last
-    for size in range(min(len(_STATUS), len(text)), 0, -1):
-        if text.endswith(_STATUS[:size]):
+    for size in range(min(len(STATUS), len(text)), 0, -1):
+        if text.endswith(STATUS[:size]):
             return len(text) - size
     return len(text)
 

@@ -101,7 +101,8 @@ class Company:
     def _reject(self, talk: Talk, unreached: dict[str, Any]) -> None:
         """A process cannot reach some of the ranks. If they are still there, they go on without it."""
         why = {int(rank): str(each) for rank, each in unreached.items()}
-        if reason := self._probes.unreached(talk.number, why):
+        heard = [each.number for each in self._talks]
+        if reason := self._probes.unreached(talk.number, why, heard):
             self._growth.refuse([talk.number])
             name = self._name_all([talk.number], self._growth.host_of(talk.number))
             self._say(f"{name} cannot join: {reason}")

@@ -43,7 +43,7 @@ _FORGETTING = 10
 _PAUSE_PER_WAIT = 10.0
 # It doubles with each such attempt, this many times at most.
 _MAX_DOUBLINGS = 3
-# Longer waits, in seconds, than those of any attempt.
+# Whoever has waited longer, in seconds, was stopped meanwhile.
 _MAX_WAIT = 3600.0
 
 
@@ -80,6 +80,7 @@ class _Cooldown:
     def end(self) -> None:
         """Forgets all failures."""
         self.failures = self.waits = 0
+        self.closed_until = 0.0
 
 
 class Growth:
@@ -180,8 +181,9 @@ class Growth:
         Their hosts pause, so that the ranks lose a tenth of the time at most. Returns the hosts for which this pause is
         longer than the usual one, and its seconds.
         """
-        if not 0.0 <= waited <= _MAX_WAIT:
+        if not waited >= 0.0:
             raise ValueError(f"a wait of {waited} s")
+        waited = min(waited, _MAX_WAIT)
         pauses = {}
         for host in dict.fromkeys(map(self.host_of, numbers)):
             cooldown = self._cooldowns.setdefault(host, _Cooldown())

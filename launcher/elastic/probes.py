@@ -44,7 +44,8 @@ class Probes:
             self._addresses.clear()
             return {}
         ranks = set(self._growth.members) & set(heard)
-        if not ranks <= self._addresses.keys():
+        # Without any, nobody could let a process in either.
+        if not ranks or not ranks <= self._addresses.keys():
             return {}
         told = {rank: self._addresses[rank] for rank in sorted(ranks) if self._addresses[rank]}
         waiting = set(self.pending) & set(self._growth.ready)
@@ -63,10 +64,13 @@ class Probes:
         """The process has reached all ranks that it was told of."""
         self._successful.add(number)
 
-    def unreached(self, number: int, why: Mapping[int, str]) -> str:
-        """The process could not reach these ranks. Returns the reason for one of them that is still there."""
+    def unreached(self, number: int, why: Mapping[int, str], heard: Iterable[int]) -> str:
+        """The process could not reach these ranks. Returns the reason for one of them that is still there.
+
+        `heard`: as for due(). A rank that has been lost is a member until the others have formed another world.
+        """
         self._asked.pop(number, None)
         if number not in self.pending:
             return ""
-        members = self._growth.members
-        return next((each for rank, each in why.items() if rank in members), "")
+        present = set(self._growth.members) & set(heard)
+        return next((each for rank, each in why.items() if rank in present), "")

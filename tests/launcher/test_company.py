@@ -224,17 +224,33 @@ def test_one_that_cannot_reach_a_rank_is_sent_away() -> None:
     assert newcomer.news == ([], [])
 
 
-def test_one_that_could_not_reach_a_rank_that_is_lost_is_asked_again() -> None:
+@pytest.mark.parametrize("have_formed", [True, False])
+def test_one_that_could_not_reach_a_rank_that_is_lost_is_asked_again(have_formed: bool) -> None:
+    """Whether the others have formed another world by then or not."""
     newcomer = Newcomer(0, 1)
     newcomer.wait()
     newcomer.answer(0, "tcp:a:1")
     newcomer.answer(1, "tcp:b:1")
-    newcomer.growth.formed([0])
+    newcomer.of_job.forget(newcomer.members[1])
+    newcomer.of_job.ended(1, False)
+    if have_formed:
+        newcomer.growth.formed([0])
     newcomer.of_job.hear(newcomer.talk, {"unreached": {"1": "c cannot reach b"}})
-    assert newcomer.asked[1:] == [[[0, "a", "tcp:a:1"]]]
+    assert newcomer.asked[-1] == [[0, "a", "tcp:a:1"]]
     assert newcomer.lines == []
     newcomer.of_job.hear(newcomer.talk, {"probed": True})
     assert newcomer.news == ([], [2])
+
+
+def test_one_that_waits_before_any_rank_has_been_heard_is_asked_later() -> None:
+    newcomer = Newcomer()
+    newcomer.wait()
+    newcomer.members = {0: Said()}
+    newcomer.of_job.hear(newcomer.members[0], {"hello": 0})
+    newcomer.of_job.look()
+    assert newcomer.news == ([2], [])
+    newcomer.answer(0, "tcp:a:1")
+    assert newcomer.asked == [[[0, "a", "tcp:a:1"]]]
 
 
 def test_an_address_that_a_rank_has_closed_again_is_not_used() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from rueda.launcher.failure import Failure
 from rueda.launcher.job import Job
 from rueda.launcher.mpirun import find_mpirun, inspect_mpirun
-from rueda.launcher.mpirun_ends import RankEnds, StatusLines, reporting, status_of
+from rueda.launcher.mpirun_ends import STATUS, RankEnds, StatusLines, reporting, status_of
 from rueda.launcher.mpirun_output import MpirunOutput
 from rueda.launcher.output import RankOutput
 
@@ -22,11 +23,11 @@ from .conftest import Rueda
 
 Script = Callable[[str], str]
 
-LINE = b"rueda-rank-status 3\n"
+LINE = STATUS + b"3\n"
 
 
 @given(
-    st.lists(st.sampled_from([b"rueda", b"rueda-rank-status ", b"12", b"r", b" ", b"\n"])),
+    st.lists(st.sampled_from([b"rueda", STATUS, b"12", b"r", b" ", b"\n"])),
     st.data(),
 )
 def test_the_line_is_found_wherever_the_output_is_cut(
@@ -45,7 +46,7 @@ def test_the_line_is_found_wherever_the_output_is_cut(
     assert list(lines.finish()) == []
 
 
-@given(st.lists(st.sampled_from([b"rueda-rank-status ", b"1", b"rueda-rank", b"x", b"\n"])))
+@given(st.lists(st.sampled_from([STATUS, b"1", b"rueda-rank", b"x", b"\n"])))
 def test_text_that_only_begins_like_it_is_not_lost(words: list[bytes]) -> None:
     said = b"".join(words).replace(b"1\n", b"1 \n")
     lines = StatusLines()
@@ -65,16 +66,17 @@ def test_the_lines_of_ranks_are_kept_apart_from_what_they_print(tmp_path: Path) 
     ended: list[tuple[int, int]] = []
     streams = MpirunOutput(output, 2, b" ", lambda *end: ended.append(end))
     streams.write(
-        "stderr", b"[1,1]<stderr>: no line endrueda-rank-status 137\n[1,0]<stderr>: rueda-rank"
+        "stderr",
+        b"[1,1]<stderr>: no line end" + STATUS + b"137\n[1,0]<stderr>: rueda-rank",
     )
     streams.finish()
-    streams.write("stdout", b"[1,0]<stdout>: rueda-rank-status 7\n")
+    streams.write("stdout", b"[1,0]<stdout>: " + STATUS + b"7\n")
     streams.finish()
     output.finish()
     output.writer.write_here()
     assert ended == [(1, -signal.SIGKILL)]
     assert (tmp_path / "rank.1").read_bytes() == b"no line end"
-    assert (tmp_path / "rank.0").read_bytes() == b"rueda-rank\nrueda-rank-status 7\n"
+    assert (tmp_path / "rank.0").read_bytes() == b"rueda-rank\n" + STATUS + b"7\n"
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
@@ -94,7 +96,8 @@ def test_the_lines_of_ranks_are_kept_apart_from_what_they_print(tmp_path: Path) 
 )
 def test_a_command_is_seen_to_end_as_it_does(shell: str, command: str, status: int) -> None:
     try:
-        argv = [shell, *reporting(["sh", "-c", f"cat; echo said >&2; {command}"])[1:]]
+        reported = reporting(["sh", "-c", f"cat; echo said >&2; {command}"])
+        argv = [shell, *reported[reported.index("-c") :]]
         ran = subprocess.run(
             argv, input="given", capture_output=True, text=True, timeout=60, start_new_session=True,
             check=False,
@@ -103,8 +106,20 @@ def test_a_command_is_seen_to_end_as_it_does(shell: str, command: str, status: i
         pytest.skip(f"there is no {shell}")
     assert ran.returncode == status
     code = 128 - status if status < 0 else status
-    assert (ran.stdout, ran.stderr) == ("given", f"said\nrueda-rank-status {code}\n")
-    assert status_of(code) == (-20 if command == "exit 148" else status)
+    assert (ran.stdout, ran.stderr) == ("given", f"said\n{STATUS.decode()}{code}\n")
+    assert status_of(code) == status
+
+
+def test_a_rank_has_all_variables_that_it_would_have(
+    rueda: Rueda, surviving: list[str], script: Script
+) -> None:
+    """Also those whose names are none of a shell's, which some shells drop."""
+    if not os.path.exists("/bin/bash"):
+        pytest.skip("there is no bash")
+    odd = {"a.b": "1", "BASH_FUNC_module%%": "() { :; }"}
+    told = script(f"sys.exit(not {set(odd)} <= os.environ.keys())")
+    ran = rueda(*surviving, "python3", told, **odd)
+    assert ran.code == 0, ran
 
 
 def ends_of(ranks: int, least: int | None = None, sees_arrivals: bool = True) -> RankEnds:
