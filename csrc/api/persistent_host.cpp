@@ -161,7 +161,6 @@ class HostRun final : public PersistentRun {
 
   // The world of this rank has ended, so the other ranks' memory must no longer be accessed.
   [[noreturn]] void fail_ended() {
-    long_wait_.reset();
     life_.end(Status(ErrorCode::shutdown, "its world has ended"));
     life_.fail_if_broken();
     throw ShutdownError(str(in_quotes(life_.name()), " cannot continue: its world has ended"));
@@ -215,7 +214,6 @@ class HostRun final : public PersistentRun {
     if (!life_.is_departing() || !awaits_who_has_left()) return;
     while (!reduction_.done() && reduction_.advance()) continue;
     if (reduction_.done() || !awaits_who_has_left()) return;
-    long_wait_.reset();
     channel_.stop();
     life_.fail_departed();
   }

@@ -65,10 +65,9 @@ def report(rank: int, error: Exception, pickler: Any = pickle) -> Failure:
     RuedaError with its text if its class or ``args`` cannot be.
     """
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    sent: Exception | _Parts | None = error
-    if not _survives(error, describe(type(error), error), pickler):
-        sent = _parts_of(error, pickler)
-    return Failure(rank, error, trace, sent or RuedaError(describe(type(error), error)))
+    text = describe(type(error), error)
+    sent = error if _survives(error, text, pickler) else _parts_of(error, pickler)
+    return Failure(rank, error, trace, sent or RuedaError(text))
 
 
 def without_constructor(error: Exception, pickler: Any = pickle) -> Exception | None:
@@ -90,14 +89,13 @@ def _received(rank: int, trace: str, sent: Exception | _Parts) -> Failure:
     return Failure(rank, sent.joined() if isinstance(sent, _Parts) else sent, trace, sent)
 
 
-def _survives(sent: Exception | _Parts, text: str, pickler: Any) -> bool:
+def _survives(error: Exception, text: str, pickler: Any) -> bool:
     """Whether an error arrives with its text: its own constructor may raise, or make another text of the first one."""
     try:
-        back = pickler.loads(pickler.dumps(sent))
-        error = back.joined() if isinstance(back, _Parts) else back
+        back = pickler.loads(pickler.dumps(error))
     except Exception:  # whatever its own constructor or __reduce__ raises
         return False
-    return isinstance(error, Exception) and describe(type(error), error) == text
+    return isinstance(back, Exception) and describe(type(back), back) == text
 
 
 def _parts_of(error: Exception, pickler: Any) -> _Parts | None:
