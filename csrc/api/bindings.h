@@ -75,8 +75,10 @@ enum class Tried : std::uint8_t { not_repeated, done, begun };
 // Ends all process sets except the world and those that only their members know. Every rank calls
 // it before it does anything else in a world that it has just entered; none waits for another.
 void end_process_sets();
-// For a process set that this rank knows: from now on in this world, stall_error makes operations
-// fail after `seconds` at the earliest. The value given on the set's first rank counts.
+// For a process set that this rank knows, from now on in this world: operations for which ranks are
+// missing fail after `seconds` instead of after stall_error (zero: as before), or after `seconds`
+// at the earliest. The values given on the set's first rank count.
+void set_timeout(ProcessSet set, double seconds);
 void extend_timeout(ProcessSet set, double seconds);
 // Whether the set was added with these ranks, which may have been renumbered since.
 [[nodiscard]] bool was_added_as(ProcessSet set, std::vector<int> ranks);

@@ -94,8 +94,13 @@ void end_process_sets() {
   current_runtime()->sets().end_added();
 }
 
+void set_timeout(ProcessSet set, double seconds) {
+  const auto [runtime, set_id] = runtime_of(set);
+  runtime->sets().set_timeout(set_id, rueda::seconds(seconds)).throw_if_error();
+}
+
 void extend_timeout(ProcessSet set, double seconds) {
-  members_of(set)->timeout_extension->extend(rueda::seconds(seconds));
+  members_of(set)->timeout->extend(rueda::seconds(seconds));
 }
 
 bool was_added_as(ProcessSet set, std::vector<int> ranks) {

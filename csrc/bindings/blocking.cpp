@@ -159,8 +159,9 @@ void throw_if_raised() {
 }
 
 // The same for memory given by address: takes source, target, their addresses, the shape as a tuple
-// of integers, the number of the element type, name, op, prescale, postscale, set, and a limit in
-// seconds or None. Throws TimeoutError once the limit has passed.
+// of integers, the number of the element type, name, op, prescale, postscale, set, a limit in
+// seconds or None, and how much longer to wait in which the engine may tell more. Then throws
+// TimeoutError.
 bool allreduce_memory(Arguments given) {
   auto call = call_of(given[6], given[7], given[8], given[9], given[10]);
   if (!call) return false;
@@ -175,8 +176,9 @@ bool allreduce_memory(Arguments given) {
   call->dtype = static_cast<DataType>(PyLong_AsLong(given[5]));
   std::optional<double> limit;
   if (given[11] != Py_None) limit = PyFloat_AsDouble(given[11]);
+  const double grace = PyFloat_AsDouble(given[12]);
   throw_if_raised();
-  if (!reduce(*call, given[0], given[1], limit)) {
+  if (!reduce(*call, given[0], given[1], limit ? std::optional(*limit + grace) : std::nullopt)) {
     throw TimeoutError(str("allreduce '", call->name, "' has not completed within ", *limit,
                            " s. Timed out waiting ", std::llround(*limit * 1000),
                            "ms for all ranks: some rank has not taken part"),
@@ -194,7 +196,7 @@ struct Direct {
 };
 
 constexpr Direct direct_arrays{"allreduce_arrays", 7, &allreduce_arrays};
-constexpr Direct direct_memory{"allreduce_memory", 12, &allreduce_memory};
+constexpr Direct direct_memory{"allreduce_memory", 13, &allreduce_memory};
 
 template <const Direct& direct>
 PyObject* call_directly(PyObject* /*module*/, PyObject* const* given, Py_ssize_t count) {

@@ -226,6 +226,7 @@ void bind_process_sets(py::module_& module) {
   module.def("throw_if_rank_is_lost", &throw_if_rank_is_lost, released);
   module.def("throw_if_rank_has_left", &throw_if_rank_has_left, released);
   module.def("end_process_sets", &end_process_sets, released);
+  module.def("set_timeout", [](int set, double seconds) { set_timeout({set}, seconds); }, released);
   module.def(
       "extend_timeout", [](int set, double seconds) { extend_timeout({set}, seconds); }, released);
   module.def(

@@ -29,6 +29,7 @@ struct Command {
     form,
     destroy,
     answer_changes,
+    wake,  // a set's timeout has changed
     leave,
     abort,
     open_table,

@@ -175,6 +175,7 @@ void Epoch::carry_out(Command command, Time now) {
                                  str(topology.describe(topology.rank), " failed: ", command.cause),
                                  topology.rank));
     case Command::Kind::destroy: return changes_.destroy(command.set_id);
+    case Command::Kind::wake: return;
     case Command::Kind::answer_changes:
       changes_.answer_late(losses_.failure());  // ok while nothing has failed
       return command.handle->complete({});

@@ -173,16 +173,23 @@ std::vector<Submission> OpenRounds::abandon(ReplayPlan& plan) {
 }
 
 ReplayPlan* OpenRounds::first_that_can_stall() const {
-  const bool can = stall_ > Duration::zero() && !joined_.empty() && !joined_.front()->off;
-  return can ? joined_.front() : nullptr;
+  return !joined_.empty() && !joined_.front()->off ? joined_.front() : nullptr;
+}
+
+std::optional<Time> OpenRounds::when_stalled() const {
+  const ReplayPlan* const joined = first_that_can_stall();
+  if (joined == nullptr || !stall_) return std::nullopt;
+  const Duration stall = stall_();
+  if (stall <= Duration::zero()) return std::nullopt;
+  return joined->since + stall;
 }
 
 ReplayPlan* OpenRounds::overdue(Time now) const {
   for (ReplayPlan* plan : collecting_) {
     if (now - plan->since >= pause_ || plan->is_awaited()) return plan;
   }
-  ReplayPlan* const joined = first_that_can_stall();
-  return joined != nullptr && now - joined->since >= stall_ ? joined : nullptr;
+  const auto due = when_stalled();
+  return due && now >= *due ? first_that_can_stall() : nullptr;
 }
 
 std::optional<Time> OpenRounds::next_deadline() const {
@@ -191,7 +198,7 @@ std::optional<Time> OpenRounds::next_deadline() const {
     if (!earliest || due < *earliest) earliest = due;
   };
   for (const ReplayPlan* plan : collecting_) consider(plan->since + pause_);
-  if (const ReplayPlan* joined = first_that_can_stall()) consider(joined->since + stall_);
+  if (const auto due = when_stalled()) consider(*due);
   return earliest;
 }
 

@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "coordinator/collective_at_once.h"
@@ -124,8 +125,9 @@ class OpenRounds {
   using Plans = PlanTable::Plans;
 
   // `pause`: the longest time between submissions of a plan's members on this rank. `stall`: until
-  // the other ranks must have joined; zero: no limit.
-  OpenRounds(Duration pause, Duration stall) : pause_(pause), stall_(stall) {}
+  // the other ranks must have joined, at present; zero or empty: no limit.
+  OpenRounds(Duration pause, std::function<Duration()> stall)
+      : pause_(pause), stall_(std::move(stall)) {}
 
   [[nodiscard]] bool empty() const { return collecting_.empty() && joined_.empty(); }
   [[nodiscard]] const Plans& collecting() const { return collecting_; }
@@ -164,11 +166,13 @@ class OpenRounds {
     const auto found = std::find(from.begin(), from.end(), &plan);
     if (found != from.end()) from.erase(found);
   }
-  // The joined plan that has waited longest, if waits are limited; or null.
+  // The joined plan that has waited longest; or null.
   [[nodiscard]] ReplayPlan* first_that_can_stall() const;
+  // When it has waited for too long; empty if there is none or waits are not limited.
+  [[nodiscard]] std::optional<Time> when_stalled() const;
 
   const Duration pause_;
-  const Duration stall_;
+  const std::function<Duration()> stall_;
   Plans collecting_;
   Plans joined_;
 };

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "coordinator/timeout_extension.h"
+#include "coordinator/set_timeout.h"
 #include "core/status.h"
 #include "plan/set_slots.h"
 #include "rueda/rueda.h"
@@ -27,7 +27,7 @@ struct ProcessSetMembers {
   std::vector<int> ranks;        // world ranks, sorted; none if all of them are lost
   int rank = -1;                 // of this process within the set; or -1
   std::uint64_t definition = 0;  // a hash of the ranks with which it was added, in whichever world
-  std::shared_ptr<TimeoutExtension> timeout_extension = std::make_shared<TimeoutExtension>();
+  std::shared_ptr<SetTimeout> timeout = std::make_shared<SetTimeout>();
 
   [[nodiscard]] int size() const { return static_cast<int>(ranks.size()); }
   [[nodiscard]] bool has(int world_rank) const {

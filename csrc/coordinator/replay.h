@@ -64,9 +64,10 @@ class Replay {
   using Batch = ReplayPlan::Batch;
 
   struct Options {
-    int plans = 1024;                   // kept at most; newer ones replace the oldest
-    Duration pause{};                   // between the submissions of a plan's members on this rank
-    Duration stall{};                   // until a round is negotiated instead; zero: never
+    int plans = 1024;  // kept at most; newer ones replace the oldest
+    Duration pause{};  // between the submissions of a plan's members on this rank
+    // Until a round is negotiated instead; may change at any time; zero or empty: never.
+    std::function<Duration()> stall;
     std::int64_t fusion_threshold = 0;  // for rounds that several hosts decide together
   };
 

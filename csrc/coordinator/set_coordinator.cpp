@@ -29,15 +29,18 @@ constexpr Duration collecting_pause = std::chrono::milliseconds(2);
 constexpr std::int64_t max_plans = 1024;
 
 // A round that others do not join is negotiated early enough for the stall to be reported in time.
-Replay::Options replay_options(const Options& options) {
+Replay::Options replay_options(const ProcessSetMembers& members, const Options& options) {
   Replay::Options result;
   result.plans = static_cast<int>(std::clamp<std::int64_t>(options.cache_capacity, 0, max_plans));
   result.pause = collecting_pause;
   result.fusion_threshold = options.fusion_threshold;
-  const double warning = options.stall_warning;
-  const double error = options.stall_error;
-  result.stall = seconds(
-      (warning > 0 && error > 0 ? std::min(warning, error) : std::max({warning, error, 0.0})) / 2);
+  result.stall = [timeout = members.timeout, warning = seconds(options.stall_warning),
+                  usual = seconds(options.stall_error)] {
+    const Duration never{};
+    const Duration error = timeout->get(usual);
+    const bool has_both = warning > never && error > never;
+    return (has_both ? std::min(warning, error) : std::max({warning, error, never})) / 2;
+  };
   return result;
 }
 
@@ -83,7 +86,8 @@ SetCoordinator::SetCoordinator(std::shared_ptr<const ProcessSetMembers> members,
       fusion_threshold_(options.fusion_threshold),
       context_(context),
       negotiation_(*members_, options, context_, negotiation_events(std::move(events))),
-      replay_(parts, members_, replay_options(options), *context_.metrics, replay_events()),
+      replay_(parts, members_, replay_options(*members_, options), *context_.metrics,
+              replay_events()),
       batches_(members_, parts, std::move(hosts), options, context, transport, std::move(room)) {}
 
 SetCoordinator::Events SetCoordinator::negotiation_events(Events events) {

@@ -28,8 +28,9 @@ NegotiatorOptions negotiator_options(const ProcessSetMembers& members, const Opt
   result.cache_capacity = options.cache_capacity;
   result.fusion_threshold = options.fusion_threshold;
   result.stall_warning = seconds(options.stall_warning);
-  result.stall_error = seconds(options.stall_error);
-  result.min_timeout = [extension = members.timeout_extension] { return extension->least(); };
+  result.stall_error = [timeout = members.timeout, usual = seconds(options.stall_error)] {
+    return timeout->get(usual);
+  };
   result.asks_whereabouts = asks_whereabouts;
   result.is_watched = [timeline] { return timeline->is_open(); };
   result.on_ready = [timeline, &members](const Request& request, std::span<const int> ranks,
@@ -214,6 +215,7 @@ void SetNegotiation::send(int member, std::vector<std::byte> message) const {
 
 std::vector<ResponseList> SetNegotiation::flush(const Load& load, Time now) {
   changed_ = false;
+  timeouts_ = members_.timeout->changes();
   negotiator_.set_load(load);
   negotiator_.flush(now);
   for (Negotiator::Outgoing& outgoing : negotiator_.take_outgoing()) {

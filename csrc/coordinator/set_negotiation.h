@@ -102,7 +102,9 @@ class SetNegotiation {
   void send(int member, std::vector<std::byte> message) const;
 
   // Whether flush() has anything to do.
-  [[nodiscard]] bool is_due(Time now) const { return changed_ || (deadline_ && now >= *deadline_); }
+  [[nodiscard]] bool is_due(Time now) const {
+    return changed_ || (deadline_ && now >= *deadline_) || timeouts_ != members_.timeout->changes();
+  }
   [[nodiscard]] bool has_changed() const { return changed_; }
   [[nodiscard]] std::optional<Time> deadline() const { return deadline_; }
   // A batch has ended: what was held back for fusion may go.
@@ -149,6 +151,7 @@ class SetNegotiation {
   int next_persistent_ = 0;
   bool changed_ = false;  // since the last flush
   std::optional<Time> deadline_;
+  unsigned timeouts_ = 0;  // how many changes of the set's timeout have been heeded
 };
 
 }  // namespace rueda

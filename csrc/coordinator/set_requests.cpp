@@ -29,6 +29,16 @@ void SetRequests::end_added() {
   }
 }
 
+Status SetRequests::set_timeout(int id, Duration timeout) {
+  const auto members = process_sets_.find(id);
+  if (!members) return process_sets_.missing(id);
+  members->timeout->set(timeout);
+  Command command;
+  command.kind = Command::Kind::wake;
+  sender_.send(std::move(command));
+  return {};
+}
+
 void SetRequests::take_back() {
   process_sets_.take_back();
   Command command;

@@ -6,6 +6,7 @@
 
 #include "coordinator/command_sender.h"
 #include "coordinator/process_sets.h"
+#include "core/clock.h"
 
 namespace rueda {
 
@@ -19,6 +20,8 @@ class SetRequests {
   Status form(int id, const std::vector<int>& ranks);
   // Ends it on this rank, which ends it for all members.
   Status destroy(int id);
+  // Replaces the time after which operations fail for which members are missing; zero: stall_error.
+  Status set_timeout(int id, Duration timeout);
   // ProcessSets::take_back(), then answers callers that have changed sets meanwhile.
   void take_back();
   // Ends all sets that every rank knows, on this rank: each rank does so at the same place in its

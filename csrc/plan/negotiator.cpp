@@ -16,9 +16,8 @@ Negotiator::Negotiator(NegotiatorOptions options)
       joined_(tree_, subtrees_),
       tensors_(tree_, subtrees_, joined_),
       errors_(!subtrees_.children().empty()),
-      stalls_({options_.stall_warning, options_.stall_error, options_.asks_whereabouts,
-               options_.min_timeout},
-              tree_, tensors_, joined_, naming_),
+      stalls_({options_.stall_warning, options_.stall_error, options_.asks_whereabouts}, tree_,
+              tensors_, joined_, naming_),
       cache_(options_.cache_capacity),
       builder_(tensors_, naming_),
       ready_(tensors_, builder_, naming_, options_.fusion_threshold) {}

@@ -43,8 +43,7 @@ struct NegotiatorOptions {
   std::int64_t cache_capacity = 1024;
   std::int64_t fusion_threshold = 64 << 20;  // the root holds back fewer bytes than this
   Duration stall_warning{};                  // zero: never
-  Duration stall_error{};                    // zero: never
-  std::function<Duration()> min_timeout;     // may raise stall_error, at any time; may be empty
+  std::function<Duration()> stall_error;     // may change at any time; zero or empty: never
   // Whether ranks that are waited for can be asked where they are: see take_questions().
   bool asks_whereabouts = false;
   // Called when ranks of the set turn out to be ready for a request: this one, or all of a child's

@@ -23,8 +23,7 @@ Duration StallWatch::timeout() const {
 }
 
 Duration StallWatch::error() const {
-  if (limits_.error <= Duration::zero()) return Duration::zero();
-  return !limits_.min_timeout ? limits_.error : std::max(limits_.error, limits_.min_timeout());
+  return limits_.error ? limits_.error() : Duration::zero();
 }
 
 Time StallWatch::first_report(Time since) const {
@@ -62,6 +61,10 @@ std::optional<Time> StallWatch::next_deadline() const {
 
 ResponseList StallWatch::check(Time now, std::vector<Announcement>& reports) {
   ResponseList responses;
+  if (const Duration error = this->error(); error != judged_by_) {
+    judged_by_ = error;
+    for (auto& [name, tensor] : tensors_) begin(tensor.waiting, tensor.waiting.since);
+  }
   if (report_interval() == Duration::zero() || now < next_check_) return responses;
   next_check_ = Time::max();
   for (auto& [name, tensor] : tensors_) {

@@ -19,10 +19,9 @@ namespace rueda {
 class StallWatch {
  public:
   struct Limits {
-    Duration warning{};  // zero: never
-    Duration error{};    // zero: never
+    Duration warning{};               // zero: never
+    std::function<Duration()> error;  // may change at any time; zero or empty: never
     bool asks_whereabouts = false;
-    std::function<Duration()> min_timeout;  // may raise `error`, at any time; may be empty
   };
   using Waiting = AnnouncedTensor::Waiting;
 
@@ -65,6 +64,7 @@ class StallWatch {
   const SetNaming& naming_;
   Inquiry inquiry_;
   Time next_check_ = Time::max();  // nothing needs to be reported before
+  Duration judged_by_{};           // error() when that was found out
 };
 
 }  // namespace rueda

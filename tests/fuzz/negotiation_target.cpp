@@ -24,7 +24,7 @@ NegotiatorOptions options_of(int rank) {
   options.fanout = 2;
   options.cache_capacity = 3;
   options.stall_warning = seconds(4);
-  options.stall_error = seconds(9);
+  options.stall_error = [] { return seconds(9); };
   return options;
 }
 

@@ -633,6 +633,63 @@ dist.destroy_process_group()
     )
 
 
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_timeout_names_the_rank_that_is_missing(missing: int) -> None:
+    """Of the default group and of one with a shorter timeout, waited for at once, later, and in a future."""
+    check(
+        f"""
+        import torch, torch.distributed as dist, rueda, rueda.torch.c10d
+        from datetime import timedelta
+        missing = {missing}
+        short, long = timedelta(seconds=1), timedelta(seconds=300)
+
+        def at_once(group):
+            dist.all_reduce(torch.ones(3), group=group)
+
+        def gathered(group):
+            dist.all_gather_into_tensor(torch.ones(9), torch.ones(3), group=group)
+
+        def later(group):
+            dist.broadcast(torch.ones(3), 0, group=group, async_op=True).wait()
+
+        def in_time(group):
+            dist.all_reduce(torch.ones(3), group=group, async_op=True).wait(short)
+
+        def in_future(group):
+            dist.all_reduce(torch.ones(3), group=group, async_op=True).get_future().wait()
+
+        def require_named(call, group):
+            store = dist.distributed_c10d._get_default_store()
+            if dist.get_rank() == missing:
+                return store.wait([f"told {{other}}" for other in range(3) if other != missing], long)
+            try:
+                call(group)
+            except RuntimeError as error:
+                text = str(error)
+                assert " has waited for 1" in text and f"missing on rank {{missing}}" in text, text
+                assert "Timed out waiting 1000ms" in text and "stall_error" not in text, text
+            else:
+                raise AssertionError("did not fail")
+            store.set(f"told {{dist.get_rank()}}", "")
+
+        dist.init_process_group("rueda", timeout=long)
+        for call in (at_once, gathered, later, in_time, in_future):
+            group = dist.new_group(timeout=short)
+            for _ in range(4):  # then it is repeated without negotiation
+                dist.all_reduce(torch.ones(3), group=group)
+            require_named(call, group)
+            for rank in range(3):
+                dist.distributed_c10d._get_default_store().delete_key(f"told {{rank}}")
+            dist.barrier()
+        dist.destroy_process_group()
+        dist.init_process_group("rueda", timeout=short)
+        require_named(at_once, None)
+        dist.destroy_process_group()
+        """,
+        3,
+    )
+
+
 def test_waiting_for_longer_than_the_default_group() -> None:
     """Timeouts from wait(timeout) and barrier(timeout) on the first rank."""
     check(

@@ -182,6 +182,7 @@ def reduce_now(
         postscale,
         set_id,
         None,
+        0.0,
     )
 
 

@@ -32,7 +32,7 @@ TEST_CASE("a round is overdue from the deadline on that was told, and not before
   std::mt19937 random(GENERATE(range(0U, 200U)));
   const auto moment = [&random] { return Time() + std::chrono::microseconds(random() % 20'000); };
   const Duration stall = random() % 4 == 0 ? Duration() : Duration(5ms);
-  OpenRounds rounds(2ms, stall);
+  OpenRounds rounds(2ms, [stall] { return stall; });
   std::deque<ReplayPlan> plans(random() % 6);
   // The plans are joined in order of time.
   Time joined_at{};
@@ -59,7 +59,7 @@ TEST_CASE("a round is overdue from the deadline on that was told, and not before
 }
 
 TEST_CASE("who waits for a member of a plan does not wait for the others to be submitted") {
-  OpenRounds rounds(2ms, 10s);
+  OpenRounds rounds(2ms, [] { return Duration(10s); });
   ReplayPlan plan;
   fill(plan, Time());
   rounds.collect(plan);
@@ -69,7 +69,7 @@ TEST_CASE("who waits for a member of a plan does not wait for the others to be s
 }
 
 TEST_CASE("a round is over when it has been executed, or given up with all that it holds") {
-  OpenRounds rounds(2ms, 10s);
+  OpenRounds rounds(2ms, [] { return Duration(10s); });
   ReplayPlan plan;
   fill(plan, Time());
   rounds.collect(plan);

@@ -28,7 +28,7 @@ Response response_of(const std::string& name) {
 
 class Members {
  public:
-  explicit Members(Replay::Options options = {1024, 2ms, 10s}) : hub_(2) {
+  explicit Members(Replay::Options options = {1024, 2ms, [] { return Duration(10s); }}) : hub_(2) {
     run_ranks(2, [&](int rank) {
       auto formed = HostMemory::form(*hub_.make_bootstrap(rank), soon());
       formed.status().throw_if_error();

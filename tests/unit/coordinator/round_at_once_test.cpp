@@ -44,7 +44,7 @@ struct Member {
   Metrics metrics;
   RoundMemory memory;
   PlanTable plans;
-  OpenRounds open{Duration(), Duration()};
+  OpenRounds open{Duration(), [] { return Duration(); }};
   RoundContributions contributions;
   RoundAtOnce at_once;
 };

@@ -20,7 +20,7 @@ NegotiatorOptions small_options() {
   options.fanout = 2;
   options.cache_capacity = 2;
   options.stall_warning = seconds(4);
-  options.stall_error = seconds(9);
+  options.stall_error = [] { return seconds(9); };
   return options;
 }
 

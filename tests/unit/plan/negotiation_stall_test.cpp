@@ -12,7 +12,7 @@ namespace {
 NegotiatorOptions options_of(double warning, double error, unsigned seed = 1) {
   NegotiatorOptions options;
   options.stall_warning = seconds(warning);
-  options.stall_error = seconds(error);
+  options.stall_error = [error] { return seconds(error); };
   options.fanout = 1 + static_cast<int>(seed % 4);
   return options;
 }
@@ -71,19 +71,38 @@ TEST_CASE(
     "who asks for a longer timeout than the setting gets it, also for what is waited for already") {
   for (const bool warns : {false, true}) {
     NegotiatorOptions options = options_of(warns ? 10 : 0, 4);
-    Duration least{};
-    options.min_timeout = [&] { return least; };
+    Duration timeout = seconds(4);
+    options.stall_error = [&] { return timeout; };
     NegotiationSimulator simulator(3, options, 1);
     REQUIRE(simulator.submit(1, allreduce_of("x")).ok());
     simulator.settle();
     pass(simulator, 2);
-    least = seconds(30);
+    timeout = seconds(30);
     pass(simulator, 27);  // until 29
     REQUIRE(simulator.rank(0).warnings.size() == (warns ? 2 : 0));
     REQUIRE(!simulator.rank(1).answers.contains("x"));
     pass(simulator, 2);
     REQUIRE(simulator.rank(1).answers.at("x").front().status.code() == ErrorCode::stalled);
   }
+}
+
+TEST_CASE("a shorter timeout applies to what is waited for already") {
+  Duration timeout = seconds(100);
+  NegotiatorOptions options = options_of(0, 0);
+  options.members = {0, 1, 2};
+  options.stall_error = [&] { return timeout; };
+  Negotiator root(options);
+  REQUIRE(root.submit(allreduce_of("x"), Time{}).ok());
+  root.flush(Time{});
+  REQUIRE(root.next_deadline() == Time{} + seconds(100));
+  timeout = seconds(3);
+  root.flush(Time{} + seconds(1));
+  REQUIRE(root.take_responses().empty());
+  REQUIRE(root.next_deadline() == Time{} + seconds(3));
+  root.flush(Time{} + seconds(3));
+  const std::vector<ResponseList> lists = root.take_responses();
+  REQUIRE(lists.size() == 1);
+  REQUIRE(lists.front().front().status.code() == ErrorCode::stalled);
 }
 
 // The root of three ranks, which submits a tensor at time 0.

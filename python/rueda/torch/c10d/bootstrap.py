@@ -9,7 +9,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -176,16 +176,28 @@ def _create(options: Any, given: object) -> RuedaProcessGroup:
     if not is_met:
         _require_world(watched, is_world, ranks, rank)
     set_id = 0 if is_world else _form_set(watched, rank, ranks)
-    if is_world:
-        _limited = is_limited(options.timeout)
-    membership = Membership(set_id, ranks, owns_world, is_world, not _limited)
+    if is_world and _limited.world != lifecycle.first_world_number():
+        _limited = _Limited(lifecycle.first_world_number(), is_limited(options.timeout))
+    membership = Membership(set_id, ranks, owns_world, is_world, not _limited.by_user)
     return RuedaProcessGroup(store, rank, size, options.timeout, membership)
 
 
 # Prefix of the store keys of the current default group and its subgroups.
 _prefix = ""
-# Whether the user has chosen the world's stall_error, which the groups' timeouts then do not raise.
-_limited = False
+
+
+class _Limited(NamedTuple):
+    """Whether the user has chosen the world's ``stall_error``, which the groups' timeouts then do not change.
+
+    ``world``: the first of the worlds that have followed one another. Later default groups in it may have other
+    timeouts than the first one, from which this is found out.
+    """
+
+    world: int
+    by_user: bool
+
+
+_limited = _Limited(-1, False)
 # The last store from `rueda://`, over which torch's ranks are the same as Rueda's; for one default group.
 _met: weakref.ref[TCPStore] | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -37,6 +38,9 @@ W = TypeVar("W", bound=RuedaWork)
 
 # How many completed works with small results are kept alive.
 KEPT = 512
+# How long an operation that is late is still waited for if the engine, too, is about to fail it, in seconds: its error
+# names the missing ranks, which it first asks where they are, for a second at most.
+GRACE = 2.0
 
 
 def part_of(name: str, number: int) -> str:
@@ -86,8 +90,10 @@ class Operations(AsBackend):
         self._world = lifecycle.world_number()
         self._fatal: Exception | None = None  # what made the group unusable
         self._incarnation = 0  # changes each time that the group's members change
-        self._asked_timeout = 0.0  # the longest timeout given to the engine so far, in seconds
-        self._be_patient(self._timeout)
+        self._judged = (
+            math.inf
+        )  # after how many seconds the engine fails operations, as far as known
+        self._apply_timeout()
 
     # torch's rank and size never change, but a reconfigurable group's do. C++ calls them by the other names.
 
@@ -137,18 +143,37 @@ class Operations(AsBackend):
     def set_timeout(self, timeout: timedelta) -> None:
         """Sets the timeout of later operations that have none of their own."""
         self._timeout = timeout.total_seconds()
-        self._be_patient(self._timeout)
+        self._apply_timeout()
+
+    def _apply_timeout(self) -> None:
+        """Has the engine fail the process set's operations after the group's timeout; its errors name who is missing.
+
+        If the user has chosen ``stall_error``, that limits them, and is left to the world's other operations.
+        """
+        set_id, _, _, is_world, sets_limit = self._membership
+        with suppress(RuedaError):  # the world is gone, or not formed yet
+            self._judged = self._timeout
+            if not sets_limit:
+                limit = float(_native.options()["stall_error"]) or math.inf
+                self._judged = limit if is_world else min(self._timeout, limit)
+            if sets_limit or not is_world:
+                _native.set_timeout(set_id, self._judged)
 
     def _be_patient(self, seconds: float) -> None:
-        """Lets the process set's operations take this long from now on, if the world's ``stall_error`` is shorter.
+        """Lets the process set's operations take at least this long from now on.
 
         The value given on the group's first rank counts.
         """
-        if seconds <= self._asked_timeout or not self._membership.sets_limit:
+        if seconds <= self._judged or not self._membership.sets_limit:
             return
         with suppress(RuedaError):  # the world is gone, or not formed yet
             _native.extend_timeout(self._membership.set_id, seconds)
-            self._asked_timeout = seconds
+            self._judged = seconds
+
+    def _grace_after(self, seconds: float) -> float:
+        """How much longer an operation is waited for that may take so many seconds, see ``GRACE``."""
+        self._be_patient(seconds)
+        return GRACE if seconds >= self._judged else 0.0
 
     def shutdown(self) -> None:
         """Ends the group; later operations raise :class:`rueda.ShutdownError`."""
@@ -160,7 +185,9 @@ class Operations(AsBackend):
             return
         if self._membership.owns_world:
             lifecycle.shutdown()
-        elif not self._membership.is_world:
+        elif self._membership.is_world:
+            _native.set_timeout(self._membership.set_id, 0.0)
+        else:
             _native.destroy_group(self._membership.set_id)
 
     def abort(self) -> None:
@@ -203,12 +230,14 @@ class Operations(AsBackend):
         ``references``: all tensors that it touches, see :func:`tensors_in`; ``make``: creates its work; ``outputs``:
         the caller's tensors that it writes, in nested lists.
         """
-        seconds, name = self._prepared(signature, options)
+        seconds, grace, name = self._prepared(signature, options)
         submit = partial(begin, name)
-        work_of = partial(self._work, what, name, finish, references, seconds, placement, make)
+        work_of = partial(
+            self._work, what, name, finish, references, seconds, grace, placement, make
+        )
         with marked(what):
             if placement is ON_HOST and make is RuedaWork and self._waits_at_once(options):
-                return _at_once(submit, [], finish, references, seconds, work_of)
+                return _at_once(submit, [], finish, references, seconds + grace, work_of)
             return self._begun(work_of(submit), outputs)
 
     def _collective_at_once(
@@ -224,26 +253,28 @@ class Operations(AsBackend):
 
         ``do`` gets the native functions' arguments for such callers: the name, a list for the handle, and the timeout.
         """
-        seconds, name = self._prepared(signature, options)
+        seconds, grace, name = self._prepared(signature, options)
         begun: list[_native.Handle] = []
-        work_of = partial(self._work, what, name, finish, references, seconds, ON_HOST, RuedaWork)
+        work_of = partial(
+            self._work, what, name, finish, references, seconds, grace, ON_HOST, RuedaWork
+        )
         with marked(what):
             return _at_once(
-                lambda: [do(name, begun, seconds)],
+                lambda: [do(name, begun, seconds + grace)],
                 begun,
                 finish,
                 references,
-                seconds,
+                seconds + grace,
                 work_of,
             )
 
-    def _prepared(self, signature: Hashable, options: Any) -> tuple[float, str]:
-        """The timeout and the name of a collective that is about to begin."""
+    def _prepared(self, signature: Hashable, options: Any) -> tuple[float, float, str]:
+        """The timeout, its grace and the name of a collective that is about to begin."""
         self._require_open()
         seconds = seconds_of(options, self._timeout)
-        self._be_patient(seconds)
+        grace = self._grace_after(seconds)
         self._settle_old()
-        return seconds, self._names.next(signature)
+        return seconds, grace, self._names.next(signature)
 
     def _work(
         self,
@@ -252,6 +283,7 @@ class Operations(AsBackend):
         finish: Finish,
         references: object,
         seconds: float,
+        grace: float,
         placement: Placement,
         make: Callable[..., RuedaWork],
         submit: Callable[[], Sequence[_native.Handle]],
@@ -263,6 +295,7 @@ class Operations(AsBackend):
             finish,
             references,
             seconds,
+            grace,
             on_longer=self._be_patient,
             on_settled=partial(self._forget, number),
             on_error=self._names.restart,

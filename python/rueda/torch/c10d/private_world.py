@@ -45,7 +45,6 @@ class PrivateWorld(RuedaProcessGroup):
         with self._ending:  # late errors of the previous world are handled before, or ignored
             self._rank, self._size = rank, size
             self._membership = Membership(world, list(range(size)), True, True)
-            self._asked_timeout = 0.0
             self._names = Names(self._prefix)  # a world's number differs from rank to rank
             self._works = {}
             self._closed = False
@@ -54,7 +53,7 @@ class PrivateWorld(RuedaProcessGroup):
             self.error = None
             # Also leaves when the group is garbage-collected or the interpreter exits.
             self._leave = weakref.finalize(self, _native.close_world, world, "")
-            self._be_patient(self._timeout)
+            self._apply_timeout()
 
     def shutdown(self) -> None:
         """Leaves the world."""

@@ -233,7 +233,7 @@ class Reductions(Operations):
         shape = ONE if count == 1 else tensor.shape
         self._require_open()
         seconds = seconds_of(options, self._timeout)
-        self._be_patient(seconds)
+        grace = self._grace_after(seconds)
         name = self._names.next((0, shape, code, reduction, factor))
         if not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
@@ -252,6 +252,7 @@ class Reductions(Operations):
                     1.0,
                     self._membership.set_id,
                     seconds,
+                    grace,
                 )
         except FATAL as error:
             say_timed_out(error, seconds)

@@ -83,11 +83,11 @@ def say_timed_out(error: Exception, seconds: float) -> None:
 class RuedaWork(Work):
     """The future of one operation of a process group.
 
-    ``what`` describes it in errors; ``timeout`` is the number of seconds it may take from now on; ``on_longer`` is
-    called with the seconds if a caller is about to wait for longer; ``on_settled`` is called with the work once it is
-    settled; ``on_error`` before :meth:`wait` raises an error that all ranks get; ``on_fatal`` with an error that makes
-    the group unusable, before callers see it: possibly several times, from any thread. ``collective``: which one it is,
-    for :func:`show_shapes`.
+    ``what`` describes it in errors; ``timeout`` is the number of seconds it may take from now on, and ``grace`` how
+    many more the engine's error, which tells more, is waited for; ``on_longer`` is called with the seconds if a caller
+    is about to wait for longer; ``on_settled`` is called with the work once it is settled; ``on_error`` before
+    :meth:`wait` raises an error that all ranks get; ``on_fatal`` with an error that makes the group unusable, before
+    callers see it: possibly several times, from any thread. ``collective``: which one it is, for :func:`show_shapes`.
 
     On GPU tensors an operation is done once all its work is enqueued. The host waits only for that; streams wait for
     the results: the current stream in :meth:`wait`, and the streams of code that waits for the future.
@@ -102,6 +102,7 @@ class RuedaWork(Work):
         finish: Callable[[Sequence[_native.Handle]], list[torch.Tensor]],
         references: object,
         timeout: float,
+        grace: float = 0.0,
         on_longer: Callable[[float], object] | None = None,
         on_settled: Callable[[RuedaWork], object] | None = None,
         on_error: Callable[[], None] | None = None,
@@ -114,8 +115,9 @@ class RuedaWork(Work):
         self._placement = placement
         self._touched = references
         self._timeout = timeout
+        self._grace = grace
         self._begun = time.monotonic()
-        self.deadline = self._begun + timeout
+        self.deadline = self._begun + timeout + grace
         self._lock = threading.Lock()
         self._error: Exception | None = None
         self._outputs: list[torch.Tensor] = []
@@ -167,7 +169,8 @@ class RuedaWork(Work):
         if seconds > self._timeout and on_longer is not None:
             on_longer(seconds)
         now = time.monotonic()
-        end = now + seconds if seconds > 0 else max(now, self.deadline)
+        grace = self._grace if seconds >= self._timeout else 0.0
+        end = now + seconds + grace if seconds > 0 else max(now, self.deadline)
         with marked("wait"):
             for native in self._natives:
                 if not native.wait(max(0.0, end - time.monotonic())):
