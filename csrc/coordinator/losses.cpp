@@ -148,7 +148,9 @@ void Losses::look_for_silence(Time now, bool is_waiting) {
   const Departures& departures = concerned_.departures;
   if (look.ask) {
     for (const int peer : neighbours_) {
-      if (!departures.has_left(peer)) concerned_.control.send(peer, ControlMessage::question, {});
+      if (departures.has_left(peer)) continue;
+      concerned_.control.send(peer, ControlMessage::question, {});
+      if (is_dumping_core(world_.process_of(peer))) return lose_crashed(peer);
     }
   }
   if (!look.silent) return;
@@ -160,6 +162,14 @@ void Losses::look_for_silence(Time now, bool is_waiting) {
                     str(world_.topology.describe(peer), " has not answered for ",
                         services_.options.heartbeat, " s"),
                     peer, {.reason = ErrorReason::unreachable}));
+}
+
+// Before its silence is taken for that of a stopped process, which would be killed: that would cut
+// off the dump.
+void Losses::lose_crashed(int peer) {
+  lose(peer, Status(ErrorCode::peer_lost,
+                    str(world_.topology.describe(peer), " has crashed and is writing a core dump"),
+                    peer, {.reason = ErrorReason::ended}));
 }
 
 // A rank of this host that is runnable but gets no processor is alive. An idle rank has answered by

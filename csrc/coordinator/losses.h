@@ -93,6 +93,7 @@ class Losses {
   bool receive_failure(int peer, std::span<const std::byte> payload);
   bool receive_loss(std::span<const std::byte> payload);
   bool is_excused(int peer, Time now);
+  void lose_crashed(int peer);
   void fence(const Status& reason);
   void tell_neighbours(ControlMessage kind, const Status& reason);
 

@@ -101,8 +101,11 @@ Expected<std::unique_ptr<Membership>> Membership::open(Bootstrap& bootstrap, con
       std::move(settings).value(), first, options, bootstrap.secret(), epoch, std::move(enter)));
   const Status opened = membership->connections_.open();
   if (opened.ok()) {
-    first.host.for_each_end(
-        [&](int rank, PeerEnd end) { membership->connections_.watch_end(rank, std::move(end)); });
+    const bool is_one_host = first.topology.local_size == first.topology.size;
+    first.host.for_each_end([&](int rank, PeerEnd end) {
+      if (is_one_host) membership->kills_[rank] = end.kill;
+      membership->connections_.watch_end(rank, std::move(end));
+    });
   }
   const Status all = bootstrap.agree("membership/open", opened, deadline);
   if (!all.ok()) return all;
@@ -227,7 +230,7 @@ bool Membership::pump(std::optional<Time> until) {
   pumping_ = false;
   while (connections_.progress()) continue;
   if (agreement_) {
-    excuse_runnable(Clock::now());
+    look_at_processes(Clock::now());
     agreement_->advance(Clock::now());
   }
   flush();
@@ -235,14 +238,30 @@ bool Membership::pump(std::optional<Time> until) {
   return !stopping_;
 }
 
-// A process that is not runnable has answered by now, but the answer may not have been read.
-void Membership::excuse_runnable(Time now) {
-  const std::vector<int> silent = agreement_->silent(now);
-  for (const int process : silent) {
-    const auto found = identifiers_.find(process);
-    if (found != identifiers_.end() && is_runnable(found->second)) agreement_->excuse(process, now);
+void Membership::look_at_processes(Time now) {
+  if (now >= next_look_) {
+    next_look_ = now + seconds(options_.heartbeat) / 8;
+    for (const auto& [process, identifier] : identifiers_) {
+      if (rank_of(process) < 0 || gone_.contains(process) || !is_dumping_core(identifier)) continue;
+      lose(process, Status(ErrorCode::peer_lost, "it has crashed and is writing a core dump", -1,
+                           {.reason = ErrorReason::ended}));
+    }
   }
-  while (!silent.empty() && connections_.progress()) continue;
+  // A process that is not runnable has answered by now, but the answer may not have been read.
+  while (!agreement_->silent(now).empty() && connections_.progress()) continue;
+  for (const int process : agreement_->silent(now)) look_at_silent(process, now);
+}
+
+// A stopped process, once continued, must not go on beside the others, and the job would wait for
+// it at the end.
+void Membership::look_at_silent(int process, Time now) {
+  const auto found = identifiers_.find(process);
+  if (found == identifiers_.end()) return;
+  if (is_runnable(found->second)) return agreement_->excuse(process, now);
+  const auto kill = kills_.find(process);
+  if (kill == kills_.end() || !is_stopped(found->second) || !kill->second()) return;
+  log(LogLevel::warning, first_.describe(process, rank_of(process)),
+      " was killed: it is stopped and did not answer");
 }
 
 void Membership::flush() {
@@ -269,8 +288,11 @@ void Membership::begin_agreement(Time now) {
                                   .epoch = present_.epoch,
                                   .timeout = seconds(options_.heartbeat),
                                   .min_size = static_cast<int>(options_.min_np),
-                                  .was_stopped = was_stopped_},
+                                  .was_stopped = was_stopped_,
+                                  .is_one_host = !kills_.empty()},
       now);
+  next_look_ = {};
+  look_at_processes(now);
   lose_gone(now);
   lose_reported(now);
   for (const auto& [process, message] : early_views_[present_.epoch]) {
@@ -285,10 +307,6 @@ void Membership::lose_gone(Time now) {
   for (const auto& [process, loss] : gone_) {
     agreement_->lose(process, loss.first, cause_of(process, loss.second), now);
   }
-}
-
-bool Membership::is_decided() const {
-  return agreement_ && agreement_->decision() && agreement_->decision()->ok();
 }
 
 void Membership::form() {
@@ -344,7 +362,8 @@ void Membership::pause_after(const Status& formed, const std::vector<int>& membe
 }
 
 Status Membership::stands(std::uint64_t epoch) const {
-  if (is_decided() && agreement_->decision()->value().epoch == epoch) return {};
+  const auto* const decision = agreement_ ? &agreement_->decision() : nullptr;
+  if (decision && *decision && (*decision)->ok() && (*decision)->value().epoch == epoch) return {};
   return Status(ErrorCode::peer_lost, "another member was lost meanwhile");
 }
 

@@ -90,11 +90,12 @@ class Membership {
   [[nodiscard]] bool has_done_its_part(int process, Loss loss) const;
   // Reports all processes that this one has lost to the agreement.
   void lose_gone(Time now);
-  // Waits longer for processes of this host that get no processor time.
-  void excuse_runnable(Time now);
+  // What is to be seen of processes of this host: those that are writing a core dump have ended;
+  // those that get no processor time are waited for longer; those that are stopped are killed.
+  void look_at_processes(Time now);
+  void look_at_silent(int process, Time now);
   void send(int process, std::uint8_t kind, std::uint64_t epoch,
             std::span<const std::byte> payload);
-  [[nodiscard]] bool is_decided() const;
   [[nodiscard]] bool has_report();
   void lose_reported(Time now);
   [[nodiscard]] Status cause_of(int process, const Status& cause);
@@ -110,11 +111,14 @@ class Membership {
   const Enter enter_;
   // For processes of this host: the process ids under which this one sees them.
   const std::map<int, int> identifiers_;
+  // Likewise: how to kill them. Empty unless all members are on this host.
+  std::map<int, std::function<bool()>> kills_;
   Connections connections_;
 
   // --- Used only by the thread
   Change present_;
   Time broken_at_{};                              // the current world
+  Time next_look_{};                              // at processes that may have crashed
   bool pumping_ = false;                          // waiting for messages
   bool was_stopped_ = false;                      // while it formed the current world
   Duration pause_{};                              // after the last attempt

@@ -102,7 +102,8 @@ bool HostMemory::has_ended(int rank) const {
 
 PeerEnd HostMemory::end_of(int rank) const {
   const auto& process = processes_[static_cast<std::size_t>(rank)];
-  return {process->life_line(), [process] { return process->has_ended(); }};
+  return {process->life_line(), [process] { return process->has_ended(); },
+          [process] { return process->kill(); }};
 }
 
 }  // namespace rueda

@@ -30,6 +30,21 @@ std::optional<std::size_t> threads_in(const std::string& folder) {
   return static_cast<std::size_t>(found.st_nlink) - 2;
 }
 
+// The letter of each thread's state; '?' for those of which it is unknown.
+std::string states_of(int process) {
+  std::string states;
+  if (process <= 0) return states;
+  std::error_code error;
+  const std::filesystem::directory_iterator none;
+  std::filesystem::directory_iterator thread(str("/proc/", process, "/task"), error);
+  for (; !error && thread != none; thread.increment(error)) {
+    std::ifstream in(thread->path() / "stat");
+    std::string stat;
+    states += std::getline(in, stat) ? state_in(stat) : '?';
+  }
+  return states;
+}
+
 }  // namespace
 
 int identifier_of(int process_descriptor) {
@@ -43,14 +58,19 @@ int identifier_of(int process_descriptor) {
 }
 
 bool is_runnable(int process) {
+  return states_of(process).find('R') != std::string::npos;
+}
+
+bool is_stopped(int process) {
+  const std::string states = states_of(process);
+  return !states.empty() && states.find_first_not_of('T') == std::string::npos;
+}
+
+bool is_dumping_core(int process) {
   if (process <= 0) return false;
-  std::error_code error;
-  const std::filesystem::directory_iterator none;
-  std::filesystem::directory_iterator thread(str("/proc/", process, "/task"), error);
-  for (; !error && thread != none; thread.increment(error)) {
-    std::ifstream in(thread->path() / "stat");
-    std::string stat;
-    if (std::getline(in, stat) && state_in(stat) == 'R') return true;
+  std::ifstream in(str("/proc/", process, "/status"));
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("CoreDumping:")) return line.ends_with('1');
   }
   return false;
 }

@@ -131,7 +131,7 @@ void SurvivorAgreement::excuse(int member, Time now) {
 // would have told this process before, or each would have missed the other's signs of life.
 bool SurvivorAgreement::is_witness_of_end(int member, const Peer& peer, Time now) const {
   return !settings_.was_stopped && !peer.has_gone_on &&
-         now - signs_.heard(member) <= settings_.timeout / 2 &&
+         (settings_.is_one_host || now - signs_.heard(member) <= settings_.timeout / 2) &&
          (!peer.said || contains(peer.said->outcome.survivors, settings_.rank));
 }
 
@@ -139,8 +139,10 @@ void SurvivorAgreement::lose(int member, Loss kind, const Status& cause, Time no
   if (is_over()) return;
   notice_pause(now);
   const auto found = peers_.find(member);
-  if (found == peers_.end() || known_.has_ended(member) || !known_.reaches(member)) return;
-  if (kind == Loss::ended && is_witness_of_end(member, found->second, now)) {
+  if (found == peers_.end() || known_.has_ended(member)) return;
+  const bool has_ended = kind == Loss::ended && is_witness_of_end(member, found->second, now);
+  if (!known_.reaches(member) && !(has_ended && settings_.is_one_host)) return;
+  if (has_ended) {
     known_.add_ended(member, shortened(cause));
   } else {
     known_.add_unreachable(member, shortened(cause));
@@ -175,6 +177,7 @@ std::optional<Time> SurvivorAgreement::next_deadline() const {
   }
   const auto objections = decision_ ? std::nullopt : objections_until();
   if (objections && *objections > signs_.last_call()) deadline = std::min(deadline, *objections);
+  if (!decision_ && ends_until_ > signs_.last_call()) deadline = std::min(deadline, ends_until_);
   if (cut_off_since_) deadline = std::min(deadline, *cut_off_since_ + signs_.beat());
   return deadline;
 }
@@ -263,7 +266,7 @@ void SurvivorAgreement::decide(Time now) {
   }
   if (contains(own_.outcome.survivors, settings_.rank)) {
     cut_off_since_.reset();
-    if (all_say_the_same() && objections_until().value_or(now) <= now) conclude();
+    if (all_say_the_same() && objections_until().value_or(now) <= now) conclude(now);
   } else if (known_.reaches_any_of(own_.outcome.survivors)) {
     cut_off_since_.reset();  // one of those that stay will report the outcome
   } else if (!cut_off_since_) {
@@ -274,7 +277,7 @@ void SurvivorAgreement::decide(Time now) {
   }
 }
 
-void SurvivorAgreement::conclude() {
+void SurvivorAgreement::conclude(Time now) {
   const std::vector<int>& survivors = own_.outcome.survivors;
   const std::vector<std::vector<int>>& given_up = own_.outcome.given_up;
   const auto is_majority_of = [&](const std::vector<int>& members) {
@@ -283,6 +286,12 @@ void SurvivorAgreement::conclude() {
   const auto left = str(survivors.size(), " of ", settings_.members.size(), " ranks");
   if (!is_majority_of(known_.members()) ||
       !std::all_of(given_up.begin(), given_up.end(), is_majority_of)) {
+    for (const auto& [member, peer] : peers_) {
+      const bool is_awaited = settings_.is_one_host && !settings_.was_stopped && peer.lost_since &&
+                              !known_.has_ended(member);
+      if (is_awaited) ends_until_ = std::max(ends_until_, *peer.lost_since + settings_.timeout);
+    }
+    if (now < ends_until_) return;
     stop(str(left, " cannot continue: the other ranks may be alive and have the majority"));
   } else if (survivors.size() < static_cast<std::size_t>(std::max(settings_.min_size, 0))) {
     stop(str(left, " are left, fewer than ", settings_.min_size, " (min_np)"));

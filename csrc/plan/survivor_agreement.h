@@ -18,6 +18,10 @@
 // - A process that was silent itself for long (it was stopped and wakes up) does not know what the
 //   others have done meanwhile: it counts members that have ended as unreachable.
 //
+// On one host, who is silent is stopped rather than cut off: it hears and decides nothing, and is
+// killed before the others go on without it. So there a member that was silent counts as ended once
+// its process has, and a minority waits for that.
+//
 // Drive it from the moment when the epoch has broken until the new world is formed, including while
 // that is being formed: a decision can be withdrawn. Then keep it, for receive() and
 // take_messages() only, until the next one takes its place: it answers late messages.
@@ -54,6 +58,8 @@ class SurvivorAgreement {
     // Whether this process may have been silent for longer than half of `timeout` since it decided
     // on the epoch that broke: it was stopped, or did not get to run.
     bool was_stopped = false;
+    // Whether all members are on one host, see "one host" above.
+    bool is_one_host = false;
     // When members gave their last sign of life, if that was before the agreement begins.
     std::map<int, Time> heard = {};
   };
@@ -71,7 +77,8 @@ class SurvivorAgreement {
 
   // The member is lost. `ended`: its process has certainly ended (its connection was closed, or is
   // refused by its host, or its process descriptor says so), and receive() has got everything that
-  // it had sent. `unreachable`: anything else. The first report on a member counts.
+  // it had sent. `unreachable`: anything else. The first report on a member counts; but on one host
+  // a member that was unreachable may end.
   void lose(int member, Loss kind, const Status& cause, Time now);
 
   // Does what is due. Call at next_deadline() at the latest; a caller that is more than half of
@@ -144,7 +151,7 @@ class SurvivorAgreement {
   void begin_proposal(std::uint64_t number, Time now);
   void withdraw();
   void decide(Time now);
-  void conclude();
+  void conclude(Time now);
   void stop(const std::string& why);
   void continue_from(const EpochHasGoneOn& message, Time now);
 
@@ -155,6 +162,7 @@ class SurvivorAgreement {
   std::map<int, Peer> peers_;                       // the other members
   std::optional<EpochHasGoneOn> formed_by_others_;  // includes this process, which is forming one
   std::optional<Time> cut_off_since_;
+  Time ends_until_{};  // when this minority stops waiting for the others to end, on one host
   bool is_formed_ = false;
   bool was_stopped_since_decision_ = false;
 

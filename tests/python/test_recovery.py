@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import signal
 from pathlib import Path
 from typing import Any
@@ -357,6 +359,66 @@ whole(2)
         3,
         {1},
     )
+
+
+@pytest.mark.parametrize("frozen", [[0], [0, 1], [1, 2], [0, 1, 3]], ids=str)
+def test_however_many_ranks_of_a_host_freeze_the_others_go_on(frozen: list[int]) -> None:
+    """The first one and most of them, too: all are killed, so that none can go on later."""
+    size = len(frozen) + 1
+    lose(
+        f"""
+rueda.init()
+whole({size})
+if rueda.rank() in {frozen}:
+    os.kill(os.getpid(), signal.SIGSTOP)
+until_broken()
+rueda.recover()
+whole(1)
+""",
+        size,
+        set(frozen),
+        RUEDA_HEARTBEAT="0.5",
+    )
+
+
+@pytest.mark.parametrize("crashing", [[0], [0, 1]], ids=str)
+def test_a_rank_that_is_writing_a_core_dump_has_ended(crashing: list[int], tmp_path: Path) -> None:
+    """It does not answer for longer than the heartbeat, but must not be killed before the dump is whole."""
+    if Path("/proc/sys/kernel/core_pattern").read_text().startswith(("|", "/")):
+        pytest.skip("core dumps are not written to the working folder here")
+    if resource.getrlimit(resource.RLIMIT_CORE)[1] != resource.RLIM_INFINITY:
+        pytest.skip("core dumps are limited here")
+    held = (1200 << 20) // len(crashing)  # takes longer than the heartbeat
+    ended = run(
+        PREAMBLE
+        + f"""
+import pathlib, resource
+rueda.init()
+rank, crashing, size = rueda.rank(), {crashing}, rueda.size()
+folder = pathlib.Path({os.fspath(tmp_path)!r}) / str(rank)
+folder.mkdir()
+os.chdir(folder)
+whole(size)
+if rank in crashing:
+    resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    held = np.ones({held}, np.uint8)
+    total()
+    os.kill(os.getpid(), signal.SIGSEGV)
+error = until_broken()
+assert error.reason == "ended", (error.reason, error)
+rueda.recover()
+whole(size - len(crashing))
+""",
+        len(crashing) + 1,
+        extra={**ON, "RUEDA_HEARTBEAT": "0.2"},
+    )
+    written = "\n".join(each.output for each in ended)
+    expected = [-signal.SIGSEGV if rank in crashing else 0 for rank in range(len(crashing) + 1)]
+    assert [each.returncode for each in ended] == expected, written
+    for rank in crashing:
+        (dump,) = (tmp_path / str(rank)).iterdir()
+        assert dump.stat().st_size > held, written
+        dump.unlink()
 
 
 def test_a_rank_that_has_left_is_not_lost_while_others_exchange_messages() -> None:

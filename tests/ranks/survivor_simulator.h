@@ -34,6 +34,7 @@ class SurvivorSimulator {
     double max_delay = 0.02;     // of a message, in units of the heartbeat, which is a second
     double lost_arrivals = 0;    // probability that a process misses that all arrived
     double forming_timeout = 3;  // after which a process gives up
+    bool is_one_host = false;    // whoever is frozen and silent is killed
   };
   struct World {
     std::vector<int> members;
@@ -230,6 +231,13 @@ class SurvivorSimulator {
       if (other != number) tell_end(number, other);
     }
   }
+  void kill_frozen(const std::vector<int>& silent) {
+    for (const int number : silent) {
+      const Process& self = process(number);
+      const bool is_frozen = self.frozen_until > now_ && self.state != State::ended;
+      if (options_.is_one_host && is_frozen) end_now(number);
+    }
+  }
   void tell_end(int number, int other) {
     send(number, other, [this, number, other] {
       Process& self = process(other);
@@ -265,6 +273,7 @@ class SurvivorSimulator {
         if (other != number && now_ - self.heard[other] >= seconds(1)) silent.push_back(other);
       }
       if (silent.empty()) return;
+      kill_frozen(silent);
       begin_to_agree(number);
       for (const int other : silent) {
         self.agreement->lose(other, Loss::unreachable,
@@ -284,6 +293,7 @@ class SurvivorSimulator {
     settings.timeout = seconds(1);
     settings.min_size = options_.min_size;
     settings.was_stopped = stopped_.contains(number);
+    settings.is_one_host = options_.is_one_host;
     settings.heard = self.heard;
     self.agreement = std::make_unique<SurvivorAgreement>(settings, now_);
     look(number);
@@ -346,6 +356,7 @@ class SurvivorSimulator {
       at_process(number, [this, number] {
         Process& self = process(number);
         if (self.state != State::agreeing && self.state != State::forming) return;
+        kill_frozen(self.agreement->silent(now_));
         self.agreement->advance(now_);
         look(number);
       });

@@ -151,6 +151,23 @@ TEST_CASE("a process that was killed has left its memory before anybody has wait
   CHECK(becomes_true([&] { return has_left_memory(doomed.process()); }));
 }
 
+TEST_CASE("a process is stopped from SIGSTOP to SIGCONT") {
+  const Doomed doomed;
+  CHECK(becomes_true([&] { return !is_stopped(doomed.process()); }));
+  ::kill(doomed.process(), SIGSTOP);
+  CHECK(becomes_true([&] { return is_stopped(doomed.process()); }));
+  ::kill(doomed.process(), SIGCONT);
+  CHECK(becomes_true([&] { return !is_stopped(doomed.process()); }));
+  CHECK_FALSE(is_dumping_core(doomed.process()));
+}
+
+TEST_CASE("of a process that is not there it is not known whether it is stopped") {
+  CHECK_FALSE(is_stopped(-1));
+  CHECK_FALSE(is_stopped(1 << 30));
+  CHECK_FALSE(is_dumping_core(-1));
+  CHECK_FALSE(is_dumping_core(1 << 30));
+}
+
 TEST_CASE("who lives has not left its memory, and of who is not there nothing is known") {
   CHECK_FALSE(has_left_memory(::getpid()));
   CHECK_FALSE(has_left_memory(-1));

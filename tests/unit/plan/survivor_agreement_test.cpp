@@ -1,4 +1,5 @@
 // What the processes of a world agree on after some are lost, in a simulated network.
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -265,6 +266,55 @@ TEST_CASE("whatever happens, no two worlds live, and everybody gets an answer") 
           }
         }
       }
+    }
+  }
+  simulator.run(25);
+  simulator.set_lost_arrivals(0);
+  simulator.run(15);
+  simulator.require_one_world();
+  simulator.require_rest();
+}
+
+TEST_CASE("on one host, however many are frozen, the others go on, and nobody else does") {
+  SurvivorSimulator::Options options;
+  options.size = GENERATE(from_range(sizes(2, 8)));
+  options.seed = static_cast<unsigned>(GENERATE(range(1, seeds_below(40))));
+  options.is_one_host = true;
+  CAPTURE(options.size, options.seed);
+  SurvivorSimulator simulator(options);
+  const std::vector<int> order = shuffled(simulator, options.size);
+  const auto frozen = order.begin() + 1 + simulator.below(options.size - 1);
+  const double span = GENERATE(0.0, 0.5, 4.0);
+  for (auto one = order.begin(); one != frozen; ++one) {
+    simulator.freeze(1 + simulator.real(span), *one, 1000);
+  }
+  simulator.run(20);
+  std::vector<int> others(frozen, order.end());
+  std::sort(others.begin(), others.end());
+  simulator.require_world_of(others);
+  for (auto one = order.begin(); one != frozen; ++one) {
+    REQUIRE(simulator.process(*one).state == State::ended);
+  }
+}
+
+TEST_CASE("on one host, whatever is frozen or ends, no two worlds live") {
+  SurvivorSimulator::Options options;
+  options.size = GENERATE(from_range(sizes(2, 10)));
+  options.seed = static_cast<unsigned>(GENERATE(range(1, seeds_below(120))));
+  options.max_delay = options.seed % 3 == 0 ? 0.1 : 0.02;
+  options.lost_arrivals = options.seed % 2 == 0 ? 0.2 : 0;
+  options.is_one_host = true;
+  CAPTURE(options.size, options.seed);
+  SurvivorSimulator simulator(options);
+  const double span = GENERATE(0.5, 4.0);
+  for (int event = 2 + simulator.below(3 * options.size); event > 0; --event) {
+    const double when = 1 + simulator.real(span);
+    const int one = simulator.below(options.size);
+    switch (simulator.below(4)) {
+      case 0: simulator.end(when, one); break;
+      case 1: simulator.freeze(when, one, simulator.below(2) == 0 ? simulator.real(3) : 20); break;
+      case 2: simulator.give_up_forming(when, one); break;
+      default: simulator.break_world(when, one);
     }
   }
   simulator.run(25);
