@@ -26,6 +26,7 @@ pytest.importorskip("torch.distributed")
 COLLECTIVES = PARALLEL / "check_c10d_collectives.py"
 TRAINING = PARALLEL / "check_c10d_training.py"
 SHARDED = PARALLEL / "check_sharded_models.py"
+BARRIERS = PARALLEL / "check_c10d_barriers.py"
 BAD_INPUT = PARALLEL / "check_c10d_bad_input.py"
 COMPILE = PARALLEL / "check_c10d_compile.py"
 BACKEND = PARALLEL / "check_c10d_backend.py"
@@ -77,6 +78,11 @@ def test_training(worlds: Worlds, run: Run, check: str) -> None:
 
 @each_check([Run(BAD_INPUT.name, 3)])
 def test_bad_input(worlds: Worlds, run: Run, check: str) -> None:
+    worlds.check(run, check)
+
+
+@each_check([Run(BARRIERS.name, size) for size in (1, 3)])
+def test_barriers(worlds: Worlds, run: Run, check: str) -> None:
     worlds.check(run, check)
 
 

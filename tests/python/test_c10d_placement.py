@@ -13,7 +13,14 @@ pytest.importorskip("torch.distributed")
 
 from rueda.adapter import Refusal, View  # noqa: E402
 from rueda.torch.c10d.arguments import Target, result_memory, target_of  # noqa: E402
-from rueda.torch.c10d.placement import ON_HOST, InPlaceOnGpu, OnGpu, placement_of  # noqa: E402
+from rueda.torch.c10d.barrier import BarrierWork  # noqa: E402
+from rueda.torch.c10d.placement import (  # noqa: E402
+    ON_HOST,
+    InPlaceOnGpu,
+    OnGpu,
+    placement_of,
+    together,
+)
 from rueda.torch.c10d.work import RuedaWork  # noqa: E402
 
 DEVICE = torch.device("cuda", 0)
@@ -295,6 +302,77 @@ def test_work_raises_its_error() -> None:
         work.wait()
     assert "copied" not in cuda.current.seen
     assert isinstance(work.exception(), ValueError)
+
+
+def barrier_after(*earlier: RuedaWork) -> BarrierWork:
+    native = Native(Cuda())
+    return BarrierWork(earlier, "barrier", lambda: [native], lambda _: [], None, 60.0)  # type: ignore[arg-type,list-item,return-value]
+
+
+def test_a_barrier_makes_the_stream_of_its_waiter_wait_for_earlier_results() -> None:
+    cuda = Cuda()
+    work, _ = work_of(cuda, torch.ones(1), Native(cuda))
+    barrier = barrier_after(work)
+    first, second = cuda.new_stream(), cuda.new_stream()
+    with cuda.stream(first):
+        assert barrier.wait()
+    assert first.seen == {"reduced", "copied"}
+    assert cuda.current.seen == set(), "nobody waits on the stream that submitted"
+    with cuda.stream(second):
+        assert barrier.wait()
+    assert second.seen == {"reduced", "copied"}
+
+
+def test_a_barrier_is_completed_once_the_gpu_has_been_at_work_on_earlier_results() -> None:
+    cuda = Cuda()
+    in_place_work = RuedaWork(
+        "allreduce",
+        lambda: [Native(cuda)],  # type: ignore[list-item]
+        lambda _: [],
+        None,
+        60.0,
+        placement=in_place(cuda),
+    )
+    work, _ = work_of(cuda, torch.ones(1), Native(cuda))
+    barrier = barrier_after(in_place_work, work)
+    assert barrier.devices() == [DEVICE]
+    assert not barrier.is_completed()
+    assert cuda.current.seen == set(), "asking makes no stream wait"
+    Event.over = True
+    try:
+        assert barrier.is_completed()
+        assert barrier.is_success()
+    finally:
+        Event.over = False
+
+
+def test_the_stream_on_which_a_barriers_future_is_asked_waits_for_earlier_results() -> None:
+    cuda = Cuda()
+    work, _ = work_of(cuda, torch.ones(1), Native(cuda))
+    barrier = barrier_after(work)
+    barrier.on_done()
+    of_torch = cuda.new_stream()
+    with cuda.stream(of_torch):
+        assert barrier._outcome(None) == []
+    assert of_torch.seen == {"reduced", "copied"}
+    assert cuda.current.seen == set()
+
+
+def test_a_barrier_has_the_error_of_an_earlier_operation() -> None:
+    cuda = Cuda()
+    work, _ = work_of(cuda, torch.ones(1), Native(cuda, ValueError("no such thing")))
+    later, _ = work_of(cuda, torch.ones(1), Native(cuda))
+    barrier = barrier_after(work, later)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no such thing"):
+            barrier.wait()
+    assert barrier.exception() is work.exception()
+    assert "copied" in cuda.current.seen, "the others have their results"
+
+
+def test_a_barrier_after_operations_on_the_host_concerns_no_stream() -> None:
+    assert together([]) is ON_HOST
+    assert together([ON_HOST, ON_HOST]) is ON_HOST
 
 
 def test_tensors_of_one_operation_are_in_one_place() -> None:

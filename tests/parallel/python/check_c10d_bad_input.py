@@ -114,6 +114,25 @@ def check_ranks_that_are_to_be_numbered_in_another_order() -> None:
     still_works(dist.new_group(ranks))
 
 
+def check_groups_whose_members_name_other_ranks() -> None:
+    """Each names who said what, by the ranks' numbers in the world."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    # The first is the same rank for all; or, in a circle, another for each.
+    everybody, others = list(range(size)), list(range(size - 1))
+    told = f"rank 0 says {everybody}, rank 1 says {others}"
+    with raises(rueda.InitializationError, "the ranks of a group differ", told):
+        dist.new_group(others if rank == 1 else everybody)
+    still_works()
+    wanted = [sorted((peer, (peer + 1) % size)) for peer in range(size)]
+    first = wanted[rank][0]
+    told = f"rank {first} says {wanted[first]}, rank {first + 1} says {wanted[first + 1]}"
+    if rank == size - 1:  # named by the first, which names the second
+        told = f"rank 0 says {wanted[0]}, rank 1 says {wanted[1]}"
+    with raises(rueda.InitializationError, "the ranks of a group differ", told):
+        dist.new_group(wanted[rank])
+    still_works()
+
+
 def check_lists_of_outputs_that_are_uneven_on_one_rank() -> None:
     """The error says so, and nothing of how they are passed."""
     rank, size = dist.get_rank(), dist.get_world_size()

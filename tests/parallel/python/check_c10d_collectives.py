@@ -754,6 +754,24 @@ def check_groups() -> None:
     assert local is None or second[0] == len(pair)
 
 
+def check_groups_that_ranks_make_without_the_others() -> None:
+    """Alone, beside a rank that is alone, and in halves: torch counts on each rank, and gives these one name."""
+    rank, size = members()
+    rest = list(range(1, size))
+    half = [peer for peer in range(size) if (peer < size // 2) == (rank < size // 2)]
+    for wanted in [[rank]] * 10 + [[rank] if rank == 0 else rest] * 3 + [half] * 3:
+        dist.barrier()
+        group = dist.new_group(wanted)
+        assert group.get_group_store() is not None
+        still_works(group)
+        total = torch.tensor([rank])
+        dist.all_reduce(total, group=group)
+        assert total.item() == sum(wanted)
+        group.monitored_barrier(timedelta(seconds=60))
+    every = [dist.new_group([peer]) for peer in range(size)]
+    still_works(every[rank])
+
+
 def check_random_sequences() -> None:
     """Any sequence that all ranks issue in the same order is right, in loops and outside."""
     rank, size = members()

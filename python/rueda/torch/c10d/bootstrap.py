@@ -27,6 +27,7 @@ from rueda.torch.c10d.operations import Membership
 from rueda.torch.c10d.process_group import RuedaProcessGroup
 from rueda.torch.c10d.reconfiguring import ReconfigurableGroup
 from rueda.torch.c10d.watched_store import WatchedStore
+from rueda.torch.c10d.work import FATAL
 from rueda.variables import set_variables
 
 __all__ = ["register"]
@@ -172,10 +173,16 @@ def _create(options: Any, given: object) -> RuedaProcessGroup:
     if is_world:
         ranks = list(range(size))
         owns_world = _enter_world(store, rank, size, options.timeout)
-    watched = WatchedStore(store, options.timeout, ranks)
-    if not is_met:
-        _require_world(watched, is_world, ranks, rank)
-    set_id = 0 if is_world else _form_set(watched, rank, ranks)
+    if is_world or size > 1:
+        watched = WatchedStore(store, options.timeout, ranks)
+        if not is_met:
+            _require_world(watched, is_world, ranks, rank)
+        set_id = 0 if is_world else _form_set(watched, rank, ranks)
+    else:
+        set_id = _form_alone(ranks[0])
+    if not is_world:
+        # torch gives groups of other ranks a store with the same prefix if these make them at the same time.
+        store = PrefixStore(f"{ranks[0]}/", store)
     if is_world and _limited.world != lifecycle.first_world_number():
         _limited = _Limited(lifecycle.first_world_number(), is_limited(options.timeout))
     membership = Membership(set_id, ranks, owns_world, is_world, not _limited.by_user)
@@ -239,30 +246,60 @@ def _init_limit(timeout: timedelta) -> dict[str, Any]:
 
 def _require_world(store: WatchedStore, is_world: bool, ranks: list[int], rank: int) -> None:
     """Raises, on all ranks alike, if torch's rank numbers differ from those of Rueda's world."""
-    if not lifecycle.is_initialized():
-        raise InitializationError(
-            "new_group() with the backend rueda needs init_process_group('rueda') before"
-        )
+    _require_initialized()
     if ranks != sorted(ranks):
         raise UnsupportedError(
             f"the ranks of a group must be sorted, not {ranks}: use sort_ranks=True"
         )
     size = lifecycle.size()
-    store.set(f"rank/{rank}", str(lifecycle.rank()))
+    store.set(f"rank/{ranks[rank]}", str(lifecycle.rank()))
     for expected, told in zip(ranks, store.gather("rank"), strict=True):
         found = int(told)
         if found != expected or (is_world and size != len(ranks)):
             wait_for_the_others(store, rank, len(ranks))
-            raise InitializationError(
-                f"rank {expected} of torch.distributed is rank {found} of {size} in Rueda's world, which "
-                f"exists already: they must agree"
-            )
+            raise _numbered_otherwise(expected, found)
+
+
+def _require_initialized() -> None:
+    if not lifecycle.is_initialized():
+        raise InitializationError(
+            "new_group() with the backend rueda needs init_process_group('rueda') before"
+        )
+
+
+def _numbered_otherwise(rank: int, found: int) -> InitializationError:
+    return InitializationError(
+        f"rank {rank} of torch.distributed is rank {found} of {lifecycle.size()} in Rueda's world, which exists "
+        f"already: they must agree"
+    )
+
+
+def _form_alone(rank: int) -> int:
+    """Forms a process set of this rank alone; returns its number.
+
+    Without the store: if each rank makes a group of its own, as some programs do, torch gives all of them one prefix.
+    """
+    _require_initialized()
+    if rank != lifecycle.rank():
+        raise _numbered_otherwise(rank, lifecycle.rank())
+    answer = _number_beside(set(groups.taken_slots()))
+    if "error" in answer:
+        raise InitializationError(answer["error"])
+    number = int(answer["number"])
+    try:
+        _native.create_group(number, [rank])
+    except FATAL:
+        raise
+    except RuedaError as error:
+        raise _not_formed([rank], f"rank {rank}: {error}") from error
+    return number
 
 
 def _form_set(store: WatchedStore, rank: int, ranks: list[int]) -> int:
     """Forms a process set known only to its members; returns its number, agreed on through the store."""
-    limit = _native.process_set_limit
-    store.set(f"sets/{rank}", json.dumps({"taken": groups.taken_slots(), "ranks": ranks}))
+    # Keys contain ranks of the world: ranks that make other groups at the same time may use the same store.
+    first = ranks[0]
+    store.set(f"sets/{ranks[rank]}", json.dumps({"taken": groups.taken_slots(), "ranks": ranks}))
     if rank == 0:
         taken: set[int] = set()
         wrong = []
@@ -271,17 +308,14 @@ def _form_set(store: WatchedStore, rank: int, ranks: list[int]) -> int:
             taken.update(said["taken"])
             if said["ranks"] != ranks:
                 wrong.append(f"rank {ranks[peer]} says {said['ranks']}")
-        free = next((slot for slot in range(limit) if slot not in taken), None)
         if wrong:
-            answer: dict[str, object] = {
-                "error": f"the ranks of a group differ: rank {ranks[0]} says {ranks}, {'; '.join(wrong)}"
+            answer: dict[str, Any] = {
+                "error": f"the ranks of a group differ: rank {first} says {ranks}, {'; '.join(wrong)}"
             }
-        elif free is None:
-            answer = {"error": f"there are too many groups at once, at most {limit}"}
         else:
-            answer = _number_in(free)
-        store.set("set", json.dumps(answer))
-    said = json.loads(store.answer("set", "sets"))
+            answer = _number_beside(taken)
+        store.set(f"set/{first}", json.dumps(answer))
+    said = json.loads(store.answer(f"set/{first}", "sets"))
     if "error" in said:
         raise InitializationError(said["error"])
     _form_everywhere(store, rank, said["number"], ranks)
@@ -295,21 +329,32 @@ def _form_everywhere(store: WatchedStore, rank: int, number: int, ranks: list[in
         _native.create_group(number, ranks)
     except RuedaError as error:
         failed = error
-    store.set(f"formed/{rank}", str(failed or ""))
+    store.set(f"formed/{ranks[rank]}", str(failed or ""))
+    all_formed = f"all formed/{ranks[0]}"
     if rank == 0:
         said = zip(ranks, store.gather("formed"), strict=True)
-        store.set("formed", "; ".join(f"rank {peer}: {why.decode()}" for peer, why in said if why))
-    why = store.answer("formed", "formed").decode()
+        store.set(
+            all_formed, "; ".join(f"rank {peer}: {why.decode()}" for peer, why in said if why)
+        )
+    why = store.answer(all_formed, "formed").decode()
     if not why:
         return
     if not failed:
         _native.destroy_group(number)
-    raise InitializationError(f"the group of ranks {ranks} could not be formed: {why}") from failed
+    raise _not_formed(ranks, why) from failed
 
 
-def _number_in(slot: int) -> dict[str, object]:
-    """A number for a set in this slot, or the error if none is left."""
+def _not_formed(ranks: list[int], why: str) -> InitializationError:
+    return InitializationError(f"the group of ranks {ranks} could not be formed: {why}")
+
+
+def _number_beside(taken: set[int]) -> dict[str, Any]:
+    """A number for a set in a slot that its members have not ``taken``, or the error if none is left."""
+    limit = _native.process_set_limit
+    free = next((slot for slot in range(limit) if slot not in taken), None)
+    if free is None:
+        return {"error": f"there are too many groups at once, at most {limit}"}
     try:
-        return {"number": groups.number_in(slot)}
+        return {"number": groups.number_in(free)}
     except InvalidArgumentError as error:
         return {"error": f"so many groups have been made that their numbers are used up: {error}"}

@@ -12,12 +12,21 @@ from torch._C._distributed_c10d import Store
 from rueda.errors import TimeoutError as RuedaTimeoutError
 from rueda.torch.c10d.work import DEADLINE, timed_out
 
-__all__ = ["monitored_barrier"]
+__all__ = ["limit_of", "monitored_barrier"]
 
 # How much longer than rank 0 the others wait, in seconds: for its answer, which names the missing ranks.
 GRACE = 10.0
 # The shortest timeout passed to a store, in seconds.
 SHORTEST = 0.01
+# What torch passes for a timeout that has not been given.
+_UNSET = timedelta(milliseconds=-1)
+
+
+def limit_of(timeout: timedelta | None, default: float) -> float:
+    """A monitored barrier's timeout in seconds: ``default`` if not given. Unlike in other operations, zero is one."""
+    if timeout is None or timeout == _UNSET:
+        return default
+    return max(0.0, timeout.total_seconds())
 
 
 def monitored_barrier(

@@ -310,6 +310,10 @@ class Operations(AsBackend):
         """Whether torch says that the caller waits for the operation before doing anything else."""
         return self._coalesced is None and not getattr(options, "asyncOp", True)
 
+    def _in_flight(self) -> list[RuedaWork]:
+        """The collectives in flight, oldest first. Other threads may settle them meanwhile."""
+        return list(self._works.copy().values()) if self._works else []
+
     def _settle_old(self) -> None:
         """Settles the oldest work in flight if it has completed and nobody has asked for it, to release its memory."""
         try:

@@ -22,6 +22,7 @@ __all__ = [
     "Placement",
     "Stream",
     "placement_of",
+    "together",
 ]
 
 
@@ -221,6 +222,34 @@ class InPlaceOnGpu:
     def is_over(self) -> bool:
         """See Placement."""
         return all(native.finished() for native in self._natives)
+
+
+class _Together:
+    """At several places, for what is done once other operations are settled there."""
+
+    def __init__(self, placements: Sequence[Placement]) -> None:
+        self._placements = placements
+        self.devices: Sequence[torch.device] = list(
+            dict.fromkeys(device for placement in placements for device in placement.devices)
+        )
+
+    def settling(
+        self, natives: Iterable[_native.Handle], tensors: Iterable[torch.Tensor], aside: bool
+    ) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def join(self) -> None:
+        for placement in self._placements:
+            placement.join()
+
+    def is_over(self) -> bool:
+        return all(placement.is_over() for placement in self._placements)
+
+
+def together(placements: Iterable[Placement]) -> Placement:
+    """Where operations with these placements have their results; nothing else is written."""
+    elsewhere = [placement for placement in placements if placement is not ON_HOST]
+    return _Together(elsewhere) if elsewhere else ON_HOST
 
 
 @cache

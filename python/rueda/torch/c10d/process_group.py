@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, Store
@@ -10,11 +11,12 @@ from torch.distributed import Work
 
 from rueda import _native
 from rueda.torch.c10d.all_to_all import AllToAll
-from rueda.torch.c10d.arguments import seconds_of
+from rueda.torch.c10d.barrier import BarrierWork
 from rueda.torch.c10d.exchanges import Exchanges
 from rueda.torch.c10d.messages import Messages
-from rueda.torch.c10d.monitored_barrier import monitored_barrier
+from rueda.torch.c10d.monitored_barrier import limit_of, monitored_barrier
 from rueda.torch.c10d.reductions import Reductions
+from rueda.torch.c10d.work import RuedaWork
 from rueda.torch.compiling import never_compiled
 
 __all__ = ["RuedaProcessGroup"]
@@ -47,7 +49,12 @@ class RuedaProcessGroup(Reductions, Exchanges, AllToAll, Messages):
     def barrier(  # type: ignore[override]  # both overloads in one
         self, opts: Any = None, timeout: timedelta | None = None
     ) -> Work:
-        """Completes when every rank of the group has called it."""
+        """Completes when every rank of the group has called it, and this rank's earlier collectives have completed.
+
+        It then raises the first error of those that were in flight. On a GPU only streams wait for their results.
+        Messages are not waited for.
+        """
+        earlier = self._in_flight()
         set_id = self._membership.set_id
         return self._collective(
             "barrier",
@@ -56,6 +63,7 @@ class RuedaProcessGroup(Reductions, Exchanges, AllToAll, Messages):
             lambda _: [],
             None,
             timeout if timeout is not None else opts,
+            make=partial(BarrierWork, earlier) if earlier else RuedaWork,
         )
 
     def get_group_store(self) -> Store:
@@ -67,7 +75,8 @@ class RuedaProcessGroup(Reductions, Exchanges, AllToAll, Messages):
     ) -> None:
         """A barrier over the store whose error names the missing ranks. Blocks.
 
-        ``timeout``: the group's by default. ``wait_all_ranks``: rank 0 names all missing ranks in its error, not only
+        As with gloo, it does not wait for earlier collectives. ``timeout``: the group's by default; zero fails at once
+        unless all ranks have come. ``wait_all_ranks``: rank 0 names all missing ranks in its error, not only
         the first. Raises :class:`rueda.TimeoutError` on every rank that has arrived.
         """
         self._require_open()
@@ -77,6 +86,6 @@ class RuedaProcessGroup(Reductions, Exchanges, AllToAll, Messages):
             PrefixStore(f"barrier/{number}/", self._store),
             self.rank(),
             self._membership.ranks,
-            seconds_of(timeout, self._timeout),
+            limit_of(timeout, self._timeout),
             wait_all_ranks,
         )

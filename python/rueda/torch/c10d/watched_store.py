@@ -48,8 +48,8 @@ class WatchedStore:
         self._ask(lambda: self._store.set(key, value))
 
     def gather(self, name: str) -> list[bytes]:
-        """What the ranks have set under ``name/0``, ``name/1``, and so on."""
-        return self._get([f"{name}/{peer}" for peer in range(len(self._ranks))], name)
+        """What each of the ranks has set under ``name`` and its number, as ``name/0``."""
+        return self._get([f"{name}/{rank}" for rank in self._ranks], name)
 
     def answer(self, key: str, name: str) -> bytes:
         """What the first rank sets once it has gathered ``name``."""
@@ -65,11 +65,7 @@ class WatchedStore:
 
     def _missing(self, name: str, awaited: int) -> list[int]:
         """The ranks that have not set ``name``; if all have, the one that has been awaited."""
-        missing = [
-            rank
-            for place, rank in enumerate(self._ranks)
-            if not is_there(self._store, f"{name}/{place}")
-        ]
+        missing = [rank for rank in self._ranks if not is_there(self._store, f"{name}/{rank}")]
         return missing or [self._ranks[awaited]]
 
     def wait(self, keys: list[str], timeout: timedelta) -> None:

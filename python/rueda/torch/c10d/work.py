@@ -146,17 +146,21 @@ class RuedaWork(Work):
         operation then continues and keeps its tensors, and the group should no longer be used.
         """
         self._outlast(timeout.total_seconds())
-        if self._error is not None:
-            if self._on_error is not None and self._is_known_to_all:
-                self._on_error()
-                self._on_error = None
-            raise self._error
+        self._raise_error()
         self._placement.join()
         registration = self._registration
         if registration is not None:
             self._registration = None
             registration.end()
         return True
+
+    def _raise_error(self) -> None:
+        """Raises the settled work's error, if any, after ``on_error``."""
+        if self._error is not None:
+            if self._on_error is not None and self._is_known_to_all:
+                self._on_error()
+                self._on_error = None
+            raise self._error
 
     def register(self, outputs: object) -> None:
         """Makes ``wait_tensor()``, for any of ``outputs``, wait for this work; see :func:`tensors_in`."""
@@ -172,7 +176,7 @@ class RuedaWork(Work):
         grace = self._grace if seconds >= self._timeout else 0.0
         end = now + seconds + grace if seconds > 0 else max(now, self.deadline)
         with marked("wait"):
-            for native in self._natives:
+            for native in self._awaited():
                 if not native.wait(max(0.0, end - time.monotonic())):
                     raise self._tell_fatal(self._late(seconds if seconds > 0 else self._timeout))
             self._settle(aside=False)
@@ -193,9 +197,13 @@ class RuedaWork(Work):
         return self._error if self._is_settled() else None
 
     def _is_settled(self) -> bool:
-        if not self._settled and all(native.done() for native in self._natives):
+        if not self._settled and all(native.done() for native in self._awaited()):
             self._settle(aside=True)
         return self._settled
+
+    def _awaited(self) -> Sequence[_native.Handle]:
+        """What must be done before :meth:`_settle` is called."""
+        return self._natives
 
     def settle_if_old(self) -> None:
         """Settles a completed operation that began more than a second ago and has no future, to release its memory.
@@ -204,7 +212,7 @@ class RuedaWork(Work):
         """
         if self._done is not None or self._begun + OLD >= time.monotonic():
             return
-        if all(native.done() for native in self._natives):
+        if all(native.done() for native in self._awaited()):
             self._settle(aside=True)
 
     def is_small(self) -> bool:
@@ -314,8 +322,7 @@ class RuedaWork(Work):
             touched, self._touched = self._touched, None
             try:
                 with self._placement.settling(self._natives, tensors_in(touched), aside):
-                    for native in self._natives:
-                        native.check()
+                    self._check()
                     self._is_known_to_all = False  # errors from here on are this rank's alone
                     self._outputs = self._handle.result()
             except Exception as error:
@@ -336,6 +343,11 @@ class RuedaWork(Work):
         if done is not None:
             done.set_result(None)
 
+    def _check(self) -> None:
+        """Raises the error of what is done, if any."""
+        for native in self._natives:
+            native.check()
+
     def _tell_fatal(self, error: E) -> E:
         on_fatal = self._on_fatal
         if on_fatal is not None:
@@ -344,9 +356,13 @@ class RuedaWork(Work):
 
     def _late(self, seconds: float) -> RuedaTimeoutError:
         return RuedaTimeoutError(
-            f"{self._what} has not completed within {seconds:g} s. {timed_out(seconds)} {self._LACKING}",
+            f"{self._awaiting()} has not completed within {seconds:g} s. {timed_out(seconds)} {self._LACKING}",
             reason=DEADLINE,
         )
+
+    def _awaiting(self) -> str:
+        """What has not been done yet, for an error."""
+        return self._what
 
 
 @never_compiled
