@@ -29,6 +29,7 @@
 #include "membership/launcher_notice.h"
 #include "membership/open_bootstrap.h"
 #include "membership/world.h"
+#include "onehost/process_state.h"
 #include "plan/algorithm_table.h"
 #include "rueda/rueda.h"
 
@@ -339,6 +340,22 @@ void shutdown() {
   }
 }
 
+namespace {
+
+// For a rank that must stop, perhaps because most others are: nobody else may be left to report
+// them, and the job would wait for them.
+void report_stopped(const Topology& topology) {
+  const std::string& here = topology.host_names[static_cast<std::size_t>(topology.rank)];
+  for (int rank = 0; rank < topology.size; ++rank) {
+    const auto place = static_cast<std::size_t>(rank);
+    const int process = topology.process_ids[place];
+    if (rank == topology.rank || topology.host_names[place] != here) continue;
+    if (is_stopped(process)) report_silent(process_environment(), here, process);
+  }
+}
+
+}  // namespace
+
 Recovery recover(double timeout, bool break_whole) {
   Process& state = process();
   if (state.forked) throw_forked();
@@ -359,7 +376,9 @@ Recovery recover(double timeout, bool break_whole) {
     broken->abort(departure.ok() ? "it called recover()"
                                  : str("it called recover(), as ", departure.message()));
   }
-  auto next = value_or_throw(state.succession->take_next(now + seconds(timeout)));
+  auto taken = state.succession->take_next(now + seconds(timeout));
+  if (!taken && taken.status().code() == ErrorCode::peer_lost) report_stopped(broken->topology());
+  auto next = value_or_throw(std::move(taken));
   state.broken = true;  // as MPI sees it
   set_log_rank(next.runtime->topology().rank);
   next.runtime->take_over(next.recovery.epoch);

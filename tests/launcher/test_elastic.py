@@ -421,6 +421,25 @@ def test_a_rank_that_does_not_answer_is_ended_and_replaced(elastic: Elastic) -> 
     assert re.search(r"\[3\]<stdout>: was of 3$", ran.out, re.M), ran.out + ran.err
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_job_ends_if_most_of_its_ranks_freeze(elastic: Elastic, size: int) -> None:
+    ran = elastic(
+        f"""
+def in_step(step):
+    if number < {size - 1} and step == 5:
+        os.kill(os.getpid(), signal.SIGSTOP)
+def is_enough(sizes): return False
+""",
+        # Ranks that share no memory do not kill each other.
+        "-np", str(size), "--min-np", "1", "--transport", "tcp", "--grace", "1",
+    )  # fmt: skip
+    assert ran.code != 0, ran.out + ran.err
+    assert ran.err.count("did not answer, and the others have gone on without it") == size - 1, (
+        ran.err
+    )
+    assert "PeerLostError" in ran.err, ran.err
+
+
 def test_a_newcomer_that_has_left_the_world_cannot_form_another_one(elastic: Elastic) -> None:
     ran = elastic(
         """
