@@ -131,8 +131,24 @@ def _why_not_found(program: str) -> str:
         if folder := _forbidden_folder(program):
             return f"'{program}' cannot be reached: folder '{folder}' may not be entered"
         return f"there is no program '{program}'{_similar_file(program)}"
-    names = {name for folder in search_path().split(os.pathsep) for name in _names_in(folder)}
-    return f"there is no program '{program}' on the PATH{suggestion(program, names)}"
+    folders = {folder: _names_in(folder) for folder in search_path().split(os.pathsep)}
+    for folder, names in folders.items():
+        path = os.path.join(folder, program)
+        if program in names and not os.path.isdir(path):
+            return f"'{path}' is on the PATH, but {_why_not_executable(path)}"
+    others = {name for names in folders.values() for name in names if name != program}
+    return f"there is no program '{program}' on the PATH{suggestion(program, others)}"
+
+
+def _why_not_executable(path: str) -> str:
+    """Of a program that is on the PATH; as the end of a sentence."""
+    target = os.path.realpath(path)
+    if folder := _forbidden_folder(target):
+        return f"folder '{folder}' may not be entered"
+    if not os.path.lexists(target):
+        return f"'{target}', to which it leads, does not exist"
+    what = f"'{target}', to which it leads" if os.path.islink(path) else "it"
+    return f"this user may not execute {what}"
 
 
 def _similar_file(path: str) -> str:

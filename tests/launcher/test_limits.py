@@ -211,6 +211,46 @@ def test_folders_that_may_not_be_read(
     assert done.stderr.splitlines() == [f"rueda: {sentence}"]
 
 
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("plain", "this user may not execute it"),
+        ("linked", "this user may not execute '{0}/tools/plain', to which it leads"),
+        ("hidden", "folder '{0}/closed' may not be entered"),
+        ("dangling", "'{0}/nothing', to which it leads, does not exist"),
+    ],
+)
+def test_a_program_on_the_path_that_cannot_be_executed(
+    tmp_path: Path, program: str, reason: str
+) -> None:
+    """As the Python of an environment that belongs to another user."""
+    here = tmp_path.resolve()
+    tools, closed = here / "tools", here / "closed"
+    for folder in (tools, closed):
+        folder.mkdir()
+    for file in (tools / "plain", closed / "program"):
+        file.touch(0o755 if file.parent == closed else 0o644)
+    for name, target in (
+        ("linked", tools / "plain"),
+        ("hidden", closed / "program"),
+        ("dangling", here / "nothing"),
+    ):
+        (tools / name).symlink_to(target)
+    closed.chmod(0o000)
+    environment = launcher_environment()
+    environment["PATH"] = f"{tools}:{environment['PATH']}"
+    try:
+        done = subprocess.run(
+            without_override(*LAUNCHER, "run", "--no-mpi", "-np", "2", program),
+            env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    finally:
+        closed.chmod(0o700)
+    assert done.returncode == 2
+    path = f"'{tools}/{program}' is on the PATH, but {reason.format(here)}"
+    assert done.stderr.splitlines() == [f"rueda: {path}"]
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
 def test_full_disk_for_what_a_command_prints() -> None:
     with open("/dev/full", "wb") as full:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from launching import check
 
@@ -143,6 +145,49 @@ def test_a_child_that_runs_backward_leaves_its_parents_gradients_alone() -> None
         backward(1.0)
         optimizer.step()
         assert all(torch.equal(a, p.grad) for a, p in zip(before, model.parameters()))
+        """,
+        2,
+    )
+
+
+@pytest.mark.parametrize("call", ["pending.done", "pending.wait", "pending.result", "load", "save"])
+def test_a_child_does_not_wait_for_a_checkpoint_that_its_parent_is_saving(
+    tmp_path: Path, call: str
+) -> None:
+    """It has not the thread that writes."""
+    pytest.importorskip("torch")
+    check(
+        FORKED
+        + f"""
+        import threading, torch, rueda, rueda.checkpoint
+        from rueda.checkpoint import saving
+        rueda.init()
+        folder = {str(tmp_path)!r}
+        model = torch.nn.Linear(4, 4)
+        write, may_write = saving.write_share, threading.Event()
+        saving.write_share = lambda *arguments: may_write.wait() and write(*arguments)
+        pending = rueda.checkpoint.save(folder, 1, model=model)
+
+        def load():
+            rueda.checkpoint.load(folder, model=model)
+
+        def save():
+            rueda.checkpoint.save(folder, 2, model=model)
+
+        def use_it():
+            try:
+                {call}()
+            except rueda.NotInitializedError as error:
+                assert "forked" in str(error), error
+            else:
+                os._exit(5)
+
+        try:
+            assert forked(use_it) == 0
+        finally:
+            may_write.set()
+        assert pending.result().step == 1
+        assert forked(lambda: pending.result().step == 1 or os._exit(5)) == 0
         """,
         2,
     )

@@ -100,6 +100,7 @@ def load(folder: str | os.PathLike[str], *, step: int | None = None, **state: An
         >>> loaded.step, loaded.extra
         (7, 'good')
     """
+    lifecycle.rank()  # raises outside a world, such as in a forked child
     problem: Exception | None = None
     details: dict[str, object] = {"call": "load", "step": step}
     try:

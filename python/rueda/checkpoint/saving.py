@@ -22,7 +22,7 @@ from rueda.checkpoint.problems import CheckpointError, Problem, problem_of, rais
 from rueda.checkpoint.snapshot import Entries, Snapshot, Snapshots
 from rueda.checkpoint.strategies import fingerprint, require_same_parameters
 from rueda.checkpoint.writing import finish, write_share
-from rueda.errors import InvalidArgumentError, RuedaError
+from rueda.errors import InvalidArgumentError, NotInitializedError, RuedaError
 from rueda.errors import TimeoutError as RuedaTimeoutError
 
 __all__ = ["PendingSave", "save", "wait_for_save"]
@@ -34,7 +34,8 @@ class PendingSave:
     """A checkpoint that is being written.
 
     Dropping it changes nothing: the checkpoint is still completed, even if the process ends normally meanwhile. Any
-    thread may wait. If it fails and nobody asks for the result, the log says so.
+    thread may wait. If it fails and nobody asks for the result, the log says so. In a child that was forked before it
+    has ended, nothing tells how it ends: done(), wait() and result() raise :class:`rueda.NotInitializedError` there.
 
     Example::
 
@@ -50,13 +51,16 @@ class PendingSave:
         self.step = step
         self.folder = folder
         self._future: concurrent.futures.Future[Checkpoint] = concurrent.futures.Future()
+        self._is_parents = False  # in a child that was forked before it has ended
 
     def done(self) -> bool:
         """Whether it is complete or has failed. Never blocks."""
+        self._require_own()
         return self._future.done()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until it is complete or has failed, for at most ``timeout`` seconds; ``False`` if it is neither."""
+        self._require_own()
         return bool(concurrent.futures.wait([self._future], timeout).done)
 
     def result(self, timeout: float | None = None) -> Checkpoint:
@@ -72,6 +76,13 @@ class PendingSave:
                 reason="deadline",
             )
         return self._future.result()
+
+    def _require_own(self) -> None:
+        if self._is_parents:
+            raise NotInitializedError(
+                f"this process was forked while its parent was saving the checkpoint of step {self.step}: only the "
+                f"parent is told how that ends"
+            )
 
 
 def save(
@@ -157,6 +168,15 @@ class _Saver:
         """Waits until the newest one has ended."""
         if self._last is not None:
             self._last.wait()
+
+    def is_writing(self) -> bool:
+        """Whether the newest one has yet to end."""
+        return self._last is not None and not self._last.done()
+
+    def leave_to_parent(self) -> None:
+        """Called in a child that was forked while the newest one was in progress: its thread is the parent's."""
+        assert self._last is not None
+        self._last._is_parents = True
 
     def save(
         self,
@@ -266,3 +286,20 @@ def _not_saved(step: int) -> str:
 
 
 _saver: _Saver | None = None
+_was_writing = False  # at the last fork
+
+
+def _look_before_fork() -> None:
+    """Asked before, since in a child the writing thread's locks may stay locked."""
+    global _was_writing
+    _was_writing = _saver is not None and _saver.is_writing()
+
+
+def _start_anew_in_child() -> None:
+    global _saver
+    if _saver is not None and _was_writing:
+        _saver.leave_to_parent()
+    _saver = None
+
+
+os.register_at_fork(before=_look_before_fork, after_in_child=_start_anew_in_child)
