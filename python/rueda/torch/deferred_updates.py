@@ -6,13 +6,19 @@ communication scheduler for distributed DNN training acceleration", SOSP 2019).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 __all__ = ["DeferredUpdates", "Update", "cannot_defer", "updates_each_alone"]
 
@@ -46,7 +52,7 @@ def _active_modes() -> list[TorchFunctionMode]:
 
 def cannot_defer() -> str:
     """Why updates cannot be deferred at present; empty if they can."""
-    if any(not isinstance(mode, DeferredUpdates) for mode in _active_modes()):
+    if any(not isinstance(mode, _Uses) for mode in _active_modes()):
         return (
             "a torch function mode, such as torch.device() or torch.set_default_device(), is active"
         )
@@ -65,7 +71,69 @@ class Update:
     make: Callable[[], None]
 
 
-class DeferredUpdates(TorchFunctionMode):
+class _Uses(TorchFunctionMode):
+    """Reports the uses of parameters in one thread to all optimizers that have pending updates.
+
+    One for all, since a mode cannot be left while it reports a use, such as the one that makes the last update.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: list[DeferredUpdates] = []
+        self._is_leaving = False
+
+    def tell(self, updates: DeferredUpdates) -> None:
+        """Reports uses to these, too, until none of their updates is pending."""
+        self._told = [each for each in self._told if each.are_left() and each is not updates]
+        self._told.append(updates)
+        if not self._is_active():
+            self.__enter__()  # type: ignore[no-untyped-call]
+
+    def leave_if_idle(self) -> None:
+        """Leaves the mode, also from below others, unless an update is pending."""
+        if self._is_leaving or any(each.are_left() for each in self._told):
+            return
+        self._told = []
+        if not self._is_active():  # which it is not while it reports a use, either
+            return
+        self._is_leaving = True  # a garbage collection may release another optimizer meanwhile
+        modes = _active_modes()
+        for _ in modes:
+            _pop_mode()  # type: ignore[no-untyped-call]
+        for mode in modes:
+            if mode is not self:
+                _push_mode(mode)  # type: ignore[no-untyped-call]
+        self._is_leaving = False
+
+    def _is_active(self) -> bool:
+        return any(mode is self for mode in _active_modes())
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Called by torch instead of ``func``."""
+        for each in self._told:
+            each.make_for(args)
+            if kwargs:
+                each.make_for(kwargs.values())
+        return func(*args, **(kwargs or {}))
+
+
+class _OfThread(threading.local):
+    """What each thread has of its own, as torch's modes are a thread's."""
+
+    def __init__(self) -> None:
+        self.uses = _Uses()
+
+
+_here = _OfThread()
+
+
+class DeferredUpdates:
     """Makes each update before anything else happens to its parameters.
 
     While updates are pending, torch reports every function, method and attribute access that gets a parameter in this
@@ -74,19 +142,17 @@ class DeferredUpdates(TorchFunctionMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self._left: dict[int, Update] = {}  # by the id of each parameter
         self._finished: Callable[[], None] | None = None
-        self._is_entered = False
+        self._may_be_active = False
 
     def begin(self, updates: Sequence[Update], finished: Callable[[], None]) -> None:
         """Defers ``updates``; none may be pending. ``finished`` is called after the last one."""
         assert not self._left
         self._left = {id(p): update for update in updates for p in update.parameters}
         self._finished = finished
-        if not self._is_active():
-            self.__enter__()  # type: ignore[no-untyped-call]
-        self._is_entered = True
+        _here.uses.tell(self)
+        self._may_be_active = True
 
     def are_left(self) -> bool:
         """Whether any update is pending."""
@@ -98,44 +164,31 @@ class DeferredUpdates(TorchFunctionMode):
 
     def finish(self) -> None:
         """Makes all pending updates, then raises the first error."""
-        if not self._is_entered:
+        if not self._may_be_active:
             return
         with torch._C.DisableTorchFunction():
             while self._left:
                 self._make(next(iter(self._left.values())))
-        stack = _active_modes()
-        if stack and stack[-1] is self:
-            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        self._is_entered = self._is_active()
+        _here.uses.leave_if_idle()
+        self._may_be_active = False
 
-    def _is_active(self) -> bool:
-        """Whether this thread's functions are reported."""
-        return any(mode is self for mode in _active_modes())
+    def release(self) -> None:
+        """Called when the optimizer is gone, in any thread and at any time."""
+        _here.uses.leave_if_idle()
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Called by torch instead of ``func``."""
-        if self._left:
-            self._make_for(args)
-            if kwargs:
-                self._make_for(kwargs.values())
-        return func(*args, **(kwargs or {}))
-
-    def _make_for(self, arguments: Any) -> None:
+    def make_for(self, arguments: Any) -> None:
+        """Makes the updates of the parameters among these, which are about to be used."""
+        if not self._left:
+            return
         for argument in arguments:
             if isinstance(argument, torch.Tensor):
                 update = self._left.get(id(argument))
                 if update is not None:
                     self._make(update)
             elif isinstance(argument, list | tuple):
-                self._make_for(argument)
+                self.make_for(argument)
             elif isinstance(argument, dict):
-                self._make_for(argument.values())
+                self.make_for(argument.values())
 
     def _make(self, update: Update) -> None:
         for parameter in update.parameters:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -519,6 +520,8 @@ def _distributed(
     distributed._rueda = reducer
     distributed._rueda_synchronizes = True
     distributed._rueda_deferred = deferred = DeferredUpdates()
+    if options.overlap_forward:
+        weakref.finalize(distributed, deferred.release).atexit = False
     distributed._rueda_told = False
     distributed._rueda_check = PeriodicCheck(options.check_every, options.process_set)
     reducer.before_gradients = deferred.finish

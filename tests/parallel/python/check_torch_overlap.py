@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import threading
 import warnings
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import rueda
 import rueda.torch as rt
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.overrides import _get_current_function_mode_stack as active_modes
 from training import Optimizer, same_bits
 
 Make = Callable[[list[nn.Parameter]], Optimizer]
@@ -241,6 +244,48 @@ def check_updates_left_by_another_thread_are_found_here() -> None:
         each.zero_grad()
         train(module, each, 3)
     same(late, early)
+
+
+class Other(TorchFunctionMode):
+    """Changes nothing."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        return func(*args, **(kwargs or {}))
+
+
+def check_modes_are_left_with_the_last_update() -> None:
+    """Also from below a mode that was entered meanwhile, and with those of another optimizer."""
+    first, second = (
+        (module, distributed(module, OPTIMIZERS["SGD"])) for module in (model(), model())
+    )
+    for module, optimizer in (first, second):
+        train(module, optimizer, 1)
+        backward(module, 1)
+        optimizer.step()
+    assert len(active_modes()) == 1
+    with Other() as other:
+        for (_, optimizer), left in ((first, 2), (second, 1)):
+            optimizer.finish_updates()
+            assert len(active_modes()) == left
+        assert active_modes() == [other]
+    assert not active_modes()
+
+
+def check_optimizers_that_are_gone_leave_no_mode() -> None:
+    """As in a cross validation; however the garbage collector runs, functions pass through one mode at most."""
+    for collects in (True, False):
+        for _ in range(5):
+            module = model()
+            optimizer = distributed(module, OPTIMIZERS["SGD"])
+            for step in range(3):
+                backward(module, step)
+                optimizer.step()
+            if collects:
+                same(module, copy.deepcopy(module))  # uses all parameters
+            # Otherwise the last updates stay pending, as of parameters that are not used again.
+            del module, optimizer
+            gc.collect()
+            assert len(active_modes()) == (not collects)
 
 
 def check_an_optimizer_that_updates_parameters_together_is_refused() -> None:
