@@ -71,6 +71,57 @@ def test_without_recovery_the_loss_is_told() -> None:
     assert re.search(r"PeerLostError: .*rank 1 ", ended[0].output), ended[0].output
 
 
+# Rank 2 dies before the step whose end averages the parameters.
+LOST_AVERAGE = """
+import os, signal
+import rueda.torch as rueda
+import torch
+from rueda import recover
+
+strategy, end = {strategy!r}, {end!r}
+rueda.init()
+model = torch.nn.Linear(1, 1, bias=False)
+optimizer = rueda.wrap(model, torch.optim.Adam(model.parameters(), lr=0.1), strategy=strategy)
+
+def step():
+    optimizer.zero_grad()
+    (model(torch.ones(1, 1)) * (1.0 - 2 * rueda.rank())).sum().backward()
+    optimizer.step()
+
+for _ in range(5):
+    step()
+if rueda.rank() == 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    step()
+    raise SystemExit("rank 2 was not missed")
+except rueda.PeerLostError:
+    recover()
+apart = rueda.allgather_object(model.weight.item())
+optimizer.consolidate() if end == "consolidate" else optimizer.switch(end)
+weight, *others = rueda.allgather_object(model.weight.item())
+assert others == [weight], (weight, others)
+assert abs(weight - sum(apart) / 2) < 1e-6, (weight, apart)
+step()
+optimizer.switch("sync")
+step()
+weight, *others = rueda.allgather_object(model.weight.item())
+assert others == [weight], (weight, others)
+print("went on")
+rueda.shutdown()
+"""
+
+
+@pytest.mark.parametrize("strategy", ["local:3", "postlocal:3,after=3", "desloc:3,3,3"])
+@pytest.mark.parametrize("end", ["consolidate", "sync", "{strategy}"])
+def test_an_average_that_was_lost_is_made_up_for(strategy: str, end: str) -> None:
+    program = LOST_AVERAGE.format(strategy=strategy, end=end.format(strategy=strategy))
+    ended = run(program, 3, extra={"RUEDA_RECOVERY": "on"})
+    output = "\n".join(each.output for each in ended)
+    assert [each.returncode for each in ended] == [0, 0, -signal.SIGKILL], output
+    assert output.count("went on") == 2, output
+
+
 PAIRS = """
 import copy, hashlib, os, signal
 import rueda.torch as rueda

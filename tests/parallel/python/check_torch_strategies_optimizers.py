@@ -123,6 +123,28 @@ def check_gradients_of_another_dtype_than_their_parameter() -> None:
     same_bits(*(each.float() for each in trained.parameters()))
 
 
+def check_a_model_that_gets_another_dtype() -> None:
+    """Between steps, and between the batches of a step; also where gradients are sparse."""
+    for strategy, batches in (("sync", 1), ("accumulate:1", 1), ("accumulate:2", 2)):
+        for is_sparse in (False, True):
+            trained = nn.Embedding(1, 2, sparse=is_sparse)
+            nn.init.ones_(trained.weight)
+            wrapped = rt.wrap(trained, torch.optim.SGD(trained.parameters(), lr=0.5), strategy)
+            for number in range(4 * batches):
+                if number == 3:
+                    trained.double()
+                wrapped.zero_grad()
+                (trained(torch.tensor(0)).sum() * (1 + rueda.rank())).backward()
+                wrapped.step()
+            assert trained.weight.dtype == trained.weight.grad.dtype == torch.float64
+            expected = 1 - 4 * 0.5 * (1 + rueda.size()) / 2
+            torch.testing.assert_close(
+                trained.weight.detach(), torch.full((1, 2), expected, dtype=torch.float64)
+            )
+            same_bits(*trained.parameters())
+            wrapped.close()
+
+
 def check_sparse_gradients_that_no_module_tells_of() -> None:
     """As of a function called by itself."""
     trained = nn.ParameterDict({"table": torch.ones(ROWS, 2), "dense": torch.ones(3)})

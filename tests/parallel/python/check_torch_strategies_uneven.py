@@ -1,16 +1,22 @@
-"""Every rank: the last one takes more steps than the others, and no rank mistakes that for agreement."""
+"""Every rank: the last one takes more steps or lacks an average, and no rank mistakes that for agreement."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+from unittest import mock
 
 import parallel
 import rueda
 import rueda.torch as rt
+import torch
 from parallel import raises, still_works
 from rueda.torch.strategies import LocalSGD, Strategy
 from rueda.torch.strategies.pairs import partner_in
+from rueda.torch.strategies.replica import Averaging, Replica
 from simulated import fresh, train
 from training import Make, Optimizer, adam, model, same_bits, sgd
 
@@ -117,6 +123,97 @@ def check_a_period_that_has_just_ended() -> None:
         steps(1)
     with raises(rt.MismatchError, f"rank {LAST}: 3"):
         wrapped.consolidate()
+
+
+# With periods that end after step 6.
+AVERAGES = (
+    "local:3",
+    "postlocal:3,after=3",
+    "desloc:3,3,3",
+    "diloco:3",
+    "diloco:3,fragments=2",
+    "diloco:6,codec=int8",
+    "sparseloco:3,0.5",
+)
+# Local steps go on while its mean is in flight, which a later one includes.
+DELAYED = "diloco:4,delay=2"
+
+
+@contextmanager
+def results_are_lost(on_this_rank: bool) -> Iterator[None]:
+    """Averages and gathers take place, but this rank raises instead of having the result, as when another dies."""
+
+    def lost(result: Callable[..., Any]) -> Callable[..., Any]:
+        def fails(*arguments: Any, **options: Any) -> None:
+            result(*arguments, **options)
+            raise rt.PeerLostError("its result is lost", 0)
+
+        return fails
+
+    if not on_this_rank:
+        yield
+        return
+    with (
+        mock.patch.object(Averaging, "result", lost(Averaging.result)),
+        mock.patch.object(Replica, "gather", lost(Replica.gather)),
+        raises(rt.PeerLostError, "its result is lost"),
+    ):
+        yield
+
+
+def check_a_lost_average_is_made_up_for() -> None:
+    """By consolidate(), and so with the bits of a training that has lost nothing."""
+    for strategy in AVERAGES:
+        ends = []
+        for loses in (False, True):
+            wrapped, steps = trained_by(strategy, adam)
+            steps(5)
+            with results_are_lost(loses):
+                steps(1)
+            wrapped.consolidate()
+            ends.append(wrapped.param_groups[0]["params"])
+            same_bits(*ends[-1])
+        assert all(map(torch.equal, *ends)), strategy
+
+
+def check_an_average_that_only_some_ranks_have() -> None:
+    def switch_to_sync(wrapped: Optimizer) -> None:
+        wrapped.switch("sync")
+
+    def switch_to_the_same(wrapped: Optimizer) -> None:
+        wrapped.switch(wrapped.strategy)
+
+    def consolidate(wrapped: Optimizer) -> None:
+        wrapped.consolidate()
+
+    for strategy in (*AVERAGES, DELAYED):
+        for goes_on in (consolidate, switch_to_sync, switch_to_the_same):
+            wrapped, steps = trained_by(strategy, adam)
+            steps(5)
+            with results_are_lost(rueda.rank() == LAST):
+                steps(1)
+            goes_on(wrapped)
+            parameters = wrapped.param_groups[0]["params"]
+            same_bits(*parameters)
+            steps(7)
+            wrapped.close()
+            same_bits(*parameters)
+
+
+def check_a_state_knows_that_an_average_was_lost() -> None:
+    wrapped, steps = trained_by("local:3")
+    steps(5)
+    with results_are_lost(True):
+        steps(1)
+    state = copy.deepcopy(wrapped.state_dict())
+    older = copy.deepcopy(state)
+    older["rueda_strategy"]["kept"] = {}  # as of a version that did not save it
+    for each in (state, older):
+        wrapped.load_state_dict(each)
+        with torch.no_grad():
+            wrapped.param_groups[0]["params"][0].fill_(rueda.rank())
+        wrapped.consolidate()
+        same_bits(*wrapped.param_groups[0]["params"])
 
 
 def check_strategies_for_which_numbers_may_differ() -> None:

@@ -61,14 +61,19 @@ class GradientAccumulation(Strategy):
         self._taken = 0
 
     def _add_sums(self, names: Collection[str] = ()) -> None:
-        """For all parameters that require gradients, as some may have been unfrozen, and for those of these names."""
+        """For all parameters that require gradients, as some may have been unfrozen, and for those of these names.
+
+        Gives all the dtype of their gradients, which may have changed, as by model.double().
+        """
         for name, each in self.replica.originals.items():
             if name not in self._sums and (each.requires_grad or name in names):
                 local, is_sparse = local_of(each), name in self.replica.sparse
-                total = no_rows(local, 1) if is_sparse else torch.zeros_like(local)
-                # Newer versions of torch let gradients have another dtype than their parameter.
-                self._sums[name] = total.to(getattr(each, "grad_dtype", None) or each.dtype)
+                self._sums[name] = no_rows(local, 1) if is_sparse else torch.zeros_like(local)
                 self._untouched.add(name)
+            if name in self._sums:
+                # Newer versions of torch let gradients have another dtype than their parameter.
+                dtype = getattr(each, "grad_dtype", None) or each.dtype
+                self._sums[name] = self._sums[name].to(dtype)
 
     @torch.no_grad()
     def before_step(self) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rueda.torch.strategies.averaged import Averaged
 from rueda.torch.strategies.named import assign
 from rueda.torch.strategies.optimizer_state import entries_or_zeros
 from rueda.torch.strategies.replica import Replica
-from rueda.torch.strategies.strategy import Strategy, at_least
+from rueda.torch.strategies.strategy import at_least
 
 __all__ = ["DESLOC"]
 
@@ -18,7 +19,7 @@ SECOND_MOMENTS = ("exp_avg_sq", "square_avg", "max_exp_avg_sq")
 
 
 @dataclass
-class DESLOC(Strategy):
+class DESLOC(Averaged):
     """``"desloc:16,48,96"``: local steps; averages the parameters and both moments, each with its own period.
 
     With Adam inside, after step t: x_i ← 1/P Σ_j x_j if ``period`` divides t, likewise the first moments if ``first``
@@ -59,9 +60,8 @@ class DESLOC(Strategy):
             due |= entries_or_zeros(replica, FIRST_MOMENTS)
         if steps % self.second == 0:
             due |= entries_or_zeros(replica, SECOND_MOMENTS)
-        if due:
-            assign(due, replica.average(due, "parameters and moments"))
-
-    def consolidate(self) -> None:
-        if self.replica.steps % self.period:
-            super().consolidate()
+        if not due:
+            return
+        assign(due, replica.average(due, "parameters and moments"))
+        if steps % self.period == 0:
+            self._averaged_at = steps

@@ -100,6 +100,9 @@ class DiLoCo(Strategy):
             if fragment.in_flight and steps == fragment.sent_at + self.delay:
                 fragment.receive(self.mixing)
 
+    def exchanged_at(self) -> tuple[int, ...]:
+        return tuple(step for fragment in self._fragments for step in fragment.exchanged_at())
+
     def consolidate(self) -> None:
         for fragment in self._fragments:
             fragment.settle()

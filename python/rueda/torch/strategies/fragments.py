@@ -10,10 +10,13 @@ from typing import Any
 import torch
 
 from rueda.compression import Codec, RandomK, named_codec
+from rueda.errors import InvalidArgumentError
 from rueda.torch.strategies.named import Named, assign, copied, difference, load
 from rueda.torch.strategies.replica import Averaging, Replica
 
 __all__ = ["Fragment", "split"]
+
+_NEVER = -1  # as the step of an exchange
 
 
 def split(parameters: Mapping[str, torch.Tensor], count: int) -> list[dict[str, torch.Tensor]]:
@@ -50,30 +53,35 @@ class Fragment:
         self.agreed = copied(parameters)
         self._outer = torch.optim.SGD(self.agreed.values(), **outer)
         self._in_flight: Averaging | None = None
-        self.sent_at = 0  # step of the replica
+        self.sent_at = replica.steps
 
     @property
     def in_flight(self) -> bool:
         """Whether a mean is in flight."""
         return self._in_flight is not None
 
+    def exchanged_at(self) -> tuple[int, int]:
+        """The steps in which this rank has begun the last mean that it has, and the one that is in flight."""
+        return (_NEVER, self.sent_at) if self.in_flight else (self.sent_at, _NEVER)
+
     def send(self) -> None:
         """Begins to average the sums of all ranks' local steps."""
-        self.sent_at = self._replica.steps
+        steps = self._replica.steps
         # The mean's tensors are created here, and the outer optimizer may write them in another mode.
         with torch.inference_mode(False), torch.no_grad():
             self._in_flight = self._replica.average_async(
                 difference(self.agreed, self._parameters),
                 f"fragment{self._number}",
-                self._codec_of_round(),
+                self._codec_of_round(steps),
             )
+        self.sent_at = steps
 
-    def _codec_of_round(self) -> Codec | None:
+    def _codec_of_round(self, steps: int) -> Codec | None:
         """The codec; a random one chooses other elements in each round and fragment, the same on all ranks."""
         if not isinstance(self._codec, RandomK):
             return self._codec
         # Steps are part of a saved state, so that a resumed run chooses as one without interruption.
-        place = self._number << 32 | self.sent_at & 0xFFFFFFFF
+        place = self._number << 32 | steps & 0xFFFFFFFF
         return replace(self._codec, seed=operator.index(self._codec.seed) + place)
 
     def receive(self, mixing: float) -> None:
@@ -82,7 +90,14 @@ class Fragment:
         averaging, self._in_flight = self._in_flight, None
         # Later steps write the outer optimizer's state, whatever their mode.
         with torch.inference_mode(False), torch.no_grad():
-            for name, mean in averaging.result().items():
+            try:
+                means = averaging.result()
+            except InvalidArgumentError:
+                raise  # the codec cannot hold a rank's local steps, which settle() drops on all
+            except BaseException:
+                self.sent_at = _NEVER  # so that settle() sends again
+                raise
+            for name, mean in means.items():
                 self.agreed[name].grad = mean
             self._outer.step()
             self._outer.zero_grad()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rueda.torch.strategies.averaged import Averaged
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy, at_least
 from rueda.torch.strategies.synchronous import Synchronous
@@ -13,7 +14,7 @@ __all__ = ["EpochAveraging", "LocalSGD", "PostLocalSGD"]
 
 
 @dataclass
-class LocalSGD(Strategy):
+class LocalSGD(Averaged):
     """``"local:8"``: each rank takes ``period`` steps with its own gradients, then all average their parameters.
 
     x_i ← x_i - η ∇f_i(x_i); after every H-th step x_i ← 1/P Σ_j x_j, H being ``period``. Stich, "Local SGD converges
@@ -38,15 +39,11 @@ class LocalSGD(Strategy):
 
     def after_step(self) -> None:
         if self.replica.steps % self.period == 0:
-            self.replica.average_parameters()
-
-    def consolidate(self) -> None:
-        if self.replica.steps % self.period:
-            super().consolidate()
+            self.average_parameters()
 
 
 @dataclass
-class PostLocalSGD(Strategy):
+class PostLocalSGD(Averaged):
     """``"postlocal:8,after=500"``: synchronous for ``after`` steps, then :class:`LocalSGD`.
 
     H(t) = 1 for t ≤ t', H for t > t', with t' being ``after`` and H ``period``; the first phase averages gradients.
@@ -84,6 +81,7 @@ class PostLocalSGD(Strategy):
         elif self._first is not None:
             self._first.stop()
             self._first = None
+            self._averaged_at = self.replica.steps  # the gradients' averages keep parameters equal
 
     def before_zero_grad(self) -> None:
         if self._first is not None:
@@ -101,15 +99,12 @@ class PostLocalSGD(Strategy):
     def after_step(self) -> None:
         if self.replica.steps == self.after:
             self._begin_phase()
-        elif self._first is None and self._local_steps() % self.period == 0:
-            self.replica.average_parameters()
+        elif self._first is None and (self.replica.steps - self.after) % self.period == 0:
+            self.average_parameters()
 
     def consolidate(self) -> None:
-        if self._first is None and self._local_steps() % self.period:
+        if self._first is None:
             super().consolidate()
-
-    def _local_steps(self) -> int:
-        return self.replica.steps - self.after
 
     def stop(self) -> None:
         if self._first is not None:

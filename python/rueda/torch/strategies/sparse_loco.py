@@ -62,7 +62,7 @@ class SparseLoCo(Strategy):
             name: torch.zeros(each.numel(), dtype=torch.float32, device=each.device)
             for name, each in self._agreed.items()
         }
-        self._sent_at = 0
+        self._sent_at = replica.steps
 
     def kept_parameters(self) -> Named:
         return self._agreed
@@ -92,6 +92,9 @@ class SparseLoCo(Strategy):
             agreed.sub_(mean.view(agreed.shape), alpha=self.outer_lr)
             parameters[name].copy_(agreed)
         self._sent_at = replica.steps
+
+    def exchanged_at(self) -> tuple[int, ...]:
+        return (self._sent_at,)
 
     def consolidate(self) -> None:
         if self._sent_at != self.replica.steps:

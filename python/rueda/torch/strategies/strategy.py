@@ -109,6 +109,14 @@ class Strategy:
         """Whether ranks must have taken the same number of steps, which they compare before consolidate()."""
         return not self.ranks_stay_equal
 
+    def exchanged_at(self) -> tuple[int, ...]:
+        """In which steps this rank's exchanges last succeeded, for strategies that decide by it in consolidate().
+
+        Compared before consolidate() if needs_equal_steps(). After a loss some ranks may have the result of an exchange
+        that others lack: they go on from the mean of the parameters instead, with a new :meth:`start`.
+        """
+        return ()
+
     def consolidate(self) -> None:
         """Gives all ranks the same parameters: the current result of the training."""
         self.replica.average_parameters("consolidated parameters")

@@ -174,20 +174,26 @@ class Wrapped(torch.optim.Optimizer):
 
         Collective. Call it before the model is evaluated or saved, and at the end of the training. Within a period it
         is an exchange like those at the period's end, and the training continues from there. Batches that
-        ``accumulate`` has added up for its next step are kept for that step.
+        ``accumulate`` has added up for its next step are kept for that step. If an exchange has succeeded on some ranks
+        only, as when a rank is lost meanwhile, the strategy starts anew from the mean of the parameters.
 
         Raises, on every rank, :class:`rueda.MismatchError` if ranks have taken different numbers of steps, unless the
         strategy lets them; and like the first step if weights were loaded since wrap().
         """
         self._rueda_beginning.require()
-        strategy = self._rueda_strategy
+        strategy, replica = self._rueda_strategy, self._rueda_replica
+        progress = []
         if strategy.needs_equal_steps():
             # Under a name of its own, so that a rank that is still in step() is not taken for one that has come here.
-            counts = [str(each) for each in self._rueda_steps_of_ranks("consolidate")]
-            members = self._rueda_replica.process_set.ranks
+            progress = self._rueda_progress_of_ranks("consolidate")
+            counts = [str(steps) for steps, *_ in progress]
             advice = "; switch() goes on from the mean of the ranks"
-            require_same("number of steps", members, counts, advice)
-        strategy.consolidate()
+            require_same("number of steps", replica.process_set.ranks, counts, advice)
+        if len(set(progress)) > 1:  # an exchange has succeeded on some ranks only
+            Strategy.consolidate(strategy)
+            strategy.start(replica)
+        else:
+            strategy.consolidate()
 
     def close(self, *, drop_incomplete: bool = False) -> None:
         """Ends the training with this optimizer: consolidates and releases the strategy's resources. Collective.
@@ -231,8 +237,9 @@ class Wrapped(torch.optim.Optimizer):
         All ranks start it with equal parameters, see :meth:`consolidate`, and with the mean of their optimizers' state,
         where a rank without state of a parameter, as it has had no gradient of it, counts as zeros. A parameter's step
         count comes from the first rank with state of it; learning rates and the like from the first with a step.
-        If ranks have taken different numbers of steps where they must not, parameters are averaged nevertheless. Raises
-        as wrap(); the training then continues with the current strategy.
+        If ranks have taken different numbers of steps where they must not, or an exchange has succeeded on some of them
+        only, parameters are averaged nevertheless. Raises as wrap(); the training then continues with the current
+        strategy.
 
         Also raises :class:`rueda.InvalidArgumentError` if ``accumulate`` has batches whose step is yet to come: take it
         first, or drop them with ``drop_incomplete``.
@@ -251,7 +258,7 @@ class Wrapped(torch.optim.Optimizer):
             }
 
         new = agree(f"{replica.prefix}/switch", replica.process_set, prepare)
-        if old.needs_equal_steps() and len(set(self._rueda_steps_of_ranks("numbers of steps"))) > 1:
+        if old.needs_equal_steps() and len(set(self._rueda_progress_of_ranks("progress"))) > 1:
             Strategy.consolidate(old)  # its own may be an exchange on some ranks only
         else:
             old.consolidate()
@@ -263,11 +270,15 @@ class Wrapped(torch.optim.Optimizer):
         new.start(replica)
         self._rueda_begin(new)
 
-    def _rueda_steps_of_ranks(self, what: str) -> list[int]:
-        """How many steps each rank has taken. Collective; ``what``: the operation's name."""
+    def _rueda_progress_of_ranks(self, what: str) -> list[tuple[int, ...]]:
+        """How many steps each rank has taken, and in which its exchanges last succeeded. Collective.
+
+        ``what``: the operation's name.
+        """
         replica = self._rueda_replica
-        counts = replica.gather(torch.tensor([replica.steps], device="cpu"), what)
-        return [int(each) for each in counts]
+        own = (replica.steps, *self._rueda_strategy.exchanged_at())
+        gathered = replica.gather(torch.tensor([own], device="cpu"), what)
+        return [tuple(each) for each in gathered.tolist()]
 
     def _rueda_batches_of_epoch(self) -> int:
         """The batches of the current epoch, which continues with the next strategy: the maximum over ranks.
