@@ -160,7 +160,7 @@ def _know_members() -> None:
 def change(only: list[int] | None = None, place: str = "") -> Change | None:
     """The rest of update(), once a change is wanted. ``only``: admit only these joiners; by default all.
 
-    ``place``: the call in which all wait for newcomers next, if nothing else can follow; these are told.
+    ``place``: the loop in which all wait for newcomers next, if nothing else can follow; these are told.
     """
     here = attendance()
     _know_members()

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from rueda import _native
 from rueda.attendance import Attendance, attendance, secret, tell_formed
 from rueda.door import listen
+from rueda.elastic.loops import await_in, forget_awaited
 from rueda.elastic.probing import Place, unreached
 from rueda.elastic.still_waiting import still_waiting
 from rueda.errors import InitializationError, RuedaError
 from rueda.launcher_session import Session
-from rueda.process_sets import arrival
 from rueda.whereabouts import start_telling
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _wait(here: Attendance, options: Mapping[str, str], offers: _Offers) -> None
             here.received = None if follower is None else follower.finish(_FINISHING)
             here.is_newcomer = not entrance.is_first
             here.sets_of_init = entrance.sets_of_init
-            arrival.place = entrance.place
+            await_in(entrance.place)
             return
         offers.probe()
         if offers.over:
@@ -139,8 +139,8 @@ class _Entrance:
     """Where a process enters a world.
 
     ``address``: empty if this process must open it. ``is_first``: whether nobody is in that world yet. Otherwise
-    ``place``: what its ranks then wait in, if only one call can follow; ``sets_of_init``: how many process sets they
-    passed to init().
+    ``place``: the loop in which its ranks then wait, if nothing else can follow; ``sets_of_init``: how many process
+    sets they passed to init().
     """
 
     address: str
@@ -303,6 +303,6 @@ def enter(
 def came_late() -> bool:
     """Whether this process has joined a running job; true once, for the caller that gives it the others' state."""
     here = attendance()
-    arrival.place = ""
+    forget_awaited()
     is_newcomer, here.is_newcomer = here.is_newcomer, False
     return is_newcomer

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from rueda.elastic.changes import change
+from rueda.elastic.loops import RUN, begin_loop, current_place, inside, note_result, passes_over
 from rueda.elastic.rerun import begun_anew, recurs
 from rueda.elastic.state import ChangeWanted
 from rueda.errors import PeerLostError, ShutdownError, error_in
 from rueda.recovery import can_recover, recover
 
 __all__ = ["run"]
-
-# Where newcomers must meet the others before anything else.
-_PLACE = "a function with @rueda.elastic.run"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,7 +30,9 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
     :func:`rueda.elastic.steps` is a loop that does not go back.
 
     Collective over the world; a newcomer must call it after its :func:`rueda.init` without any collective in between,
-    which would raise :class:`rueda.InvalidArgumentError` there.
+    which would raise :class:`rueda.InvalidArgumentError` there. A script may call such functions several times: on a
+    newcomer, calls before the one in which the others are do nothing and return ``None``. If one of them has returned
+    anything else on the others, the newcomer gets :class:`rueda.InvalidArgumentError`.
 
     Raises, in addition to what the function raises: :class:`rueda.PeerLostError` if this rank must stop or the job was
     started without recovery, see :func:`rueda.recover`; errors that would only come back, such as
@@ -51,13 +52,31 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
         >>> train(rueda.elastic.State(epoch=0), epochs=3)
         3
     """
-    return begun_anew(
-        func,
-        interrupts=ChangeWanted,
-        check=_check,
-        reset=_reset,
-        update=_update,
-    )
+
+    @functools.wraps(func)
+    def wrapper(state: Any, *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = begin_loop(RUN, getattr(func, "__qualname__", type(func).__name__))
+        if passes_over(loop, state._parts()):
+            return cast(T, None)  # as on the others
+        # If a rank is lost before the function begins, what was done after the last commit is not given up.
+        state.save()
+
+        def counted(state: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            with inside(loop):
+                return func(state, *args, **kwargs)
+
+        restarted = begun_anew(
+            counted,
+            interrupts=ChangeWanted,
+            check=_check,
+            reset=_reset,
+            update=_update,
+        )
+        result = restarted(state, *args, **kwargs)
+        note_result(result)
+        return result
+
+    return wrapper  # type: ignore[return-value]  # its first parameter has a name
 
 
 def _check(error: Exception) -> None:
@@ -73,7 +92,7 @@ def _reset() -> None:
 def _update() -> list[int] | None:
     """Who has joined; an empty list also if the change failed but the world is intact."""
     try:
-        changed = change(None, _PLACE)
+        changed = change(None, current_place())
     except (PeerLostError, ShutdownError) as error:
         _check(error)
         return None  # reset() makes the others continue

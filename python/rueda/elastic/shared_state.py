@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rueda.torch.replay import Shadow
     from rueda.torch.state_pieces import TensorState
 
-__all__ = ["SharedState", "misfits", "strays_of"]
+__all__ = ["SharedState", "misfits", "strays_of", "uncovered"]
 
 
 class SharedState:
@@ -90,6 +90,8 @@ class SharedState:
 
     def give_up_step(self) -> None:
         """Discards gradients in flight, and changes that leaves have made to buffers."""
+        for _, part in self._objects():
+            _begin_anew(part)
         optimizer = self._optimizer
         if self.has_leaves:
             optimizer.give_up_step()
@@ -107,6 +109,7 @@ class SharedState:
             self._optimizer.divide_anew()
         for _, part in self._objects():
             part.load_state_dict(part.state_dict())
+            _begin_anew(part)
 
     def _objects(self) -> list[tuple[int, Any]]:
         """The parts that are neither a model nor an optimizer, such as samplers and schedulers, with their numbers."""
@@ -164,10 +167,46 @@ class SharedState:
         if rank() not in sources[:1]:
             for part, state in objects:
                 part.load_state_dict(state)
+                _begin_anew(part)
 
     def outlines(self) -> list[dict[str, str]]:
         """For each part, what must be the same everywhere before values can be."""
         return [_outline(part) for part in self._parts]
+
+
+def _begin_anew(part: Any) -> None:
+    """Makes a torch.amp.GradScaler forget what it has done for a step that is not completed.
+
+    It notes for which optimizers it has unscaled gradients and taken the step since its last update(), and raises if
+    that is to happen again. This is no part of its state_dict().
+    """
+    stages = getattr(part, "_per_optimizer_states", None)
+    if isinstance(stages, dict):
+        stages.clear()
+
+
+def uncovered(before: Iterable[Any], now: Sequence[Any]) -> list[Any]:
+    """What of an earlier loop's state is not shared by the state ``now``; a ``None`` is something that is gone.
+
+    A module is shared if its tensors are. Optimizers and schedulers belong to the loop to which they are given.
+    """
+    shared = {id(each) for part in now for each in _tensors_in(part)}
+    return [
+        part
+        for part in before
+        if part is not None
+        and not any(part is each for each in now)
+        and not (_is_optimizer(part) or _is_scheduler(part))
+        and not (_is_module(part) and all(id(each) in shared for each in _tensors_in(part)))
+    ]
+
+
+def _tensors_in(part: Any) -> Iterable[Any]:
+    if _is_module(part):
+        return [*part.parameters(), *part.buffers()]
+    if _is_optimizer(part):
+        return [each for group in part.param_groups for each in group["params"]]
+    return []
 
 
 def strays_of(parts: Iterable[Any]) -> list[Any]:
@@ -242,6 +281,11 @@ def _is_module(part: Any) -> bool:
 def _is_optimizer(part: Any) -> bool:
     torch = _torch()
     return torch is not None and isinstance(part, torch.optim.Optimizer)
+
+
+def _is_scheduler(part: Any) -> bool:
+    torch = _torch()
+    return torch is not None and isinstance(part, torch.optim.lr_scheduler.LRScheduler)
 
 
 def _is_tensor(value: Any) -> bool:

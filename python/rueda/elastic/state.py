@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rueda.elastic.changes import part_with, wanted
 from rueda.elastic.joining import came_late
+from rueda.elastic.loops import displaced, note_arrival, position
 from rueda.elastic.question import Question
 from rueda.elastic.shared_state import SharedState, misfits, strays_of
 from rueda.errors import InitializationError, InvalidArgumentError, RuedaError
@@ -161,9 +162,12 @@ class State:
         if self._is_newcomer is None:
             self._is_newcomer = came_late()
         own = (self._names, self._has_state, self._commits, self._is_newcomer)
-        every = allgather_object(own, "elastic.commits")
+        told = allgather_object((own, position(None, self._parts())), "elastic.commits")
+        every = [each for each, _ in told]
         sources = _sources_of(every)
-        if unfit := self._misfits([names for names, *_ in every], sources[0]):
+        unfit = displaced([where for _, where in told], sources[0])
+        unfit = unfit or self._misfits([names for names, *_ in every], sources[0])
+        if unfit:
             if not any(has for _, has, *_ in every):
                 raise InvalidArgumentError(next(iter(unfit.values())))
             part_with(unfit)
@@ -182,6 +186,7 @@ class State:
         # Counts as a commit: callbacks may have changed what was committed, and ranks that did not get here lack it.
         self._commits = every[sources[0]][2] + 1
         self._has_state = True
+        note_arrival()
 
     def _misfits(self, names: list[list[str]], source: int) -> dict[int, str]:
         """Like misfits(); ``names``: for each rank, the names of its values."""
@@ -191,6 +196,12 @@ class State:
             if its != names[source]
         }
         return others or misfits(self._of_torch(), source)
+
+    def _parts(self) -> list[Any]:
+        """What is shared: objects with a state_dict(), and this State if it has other values."""
+        values = [getattr(self, name) for name in self._names]
+        parts = [value for value in values if _has_state_dict(value)]
+        return parts if len(parts) == len(values) else [self, *parts]
 
     def _content(self, name: str) -> Any:
         value = getattr(self, name)

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from types import TracebackType
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType, TracebackType
 from typing import Any
 
 from rueda.arguments import whole_number
 from rueda.elastic.changes import change, part_with, wanted
 from rueda.elastic.guidance import Guidance
 from rueda.elastic.joining import came_late, take_received
+from rueda.elastic.loops import (
+    STEPS,
+    Loop,
+    Position,
+    begin_loop,
+    current_place,
+    displaced,
+    note_arrival,
+    passes_over,
+    position,
+)
 from rueda.elastic.question import Question
 from rueda.elastic.shared_state import SharedState, misfits
 from rueda.errors import (
@@ -32,9 +45,6 @@ _log = logging.getLogger("rueda")
 
 # Smaller state arrives before a link for it could be opened.
 BACKGROUND_BYTES = 16 << 20
-
-# Where newcomers must meet the others before anything else.
-PLACE = "rueda.elastic.steps()"
 
 # The number of completed steps of a rank that does not have the shared state yet.
 _NOTHING = -1
@@ -98,10 +108,10 @@ def steps(
 
     ``total``: the number of steps. ``state``: what all ranks share, objects with ``state_dict()`` and
     ``load_state_dict()``: the model, at most one optimizer, samplers. At the start, every rank gets rank 0's.
-    ``every``: newcomers are admitted once in this many steps. ``begin``: called at the start by the ranks of a job,
-    not by newcomers, for example to load a checkpoint; returns the number of the first step, which is 0 without it.
-    ``background_bytes``: models and optimizers of at least this size are sent to newcomers while the others keep
-    training; 16 MiB by default.
+    ``every``: newcomers are admitted once in this many steps. Like ``total``, it must be the same on every rank.
+    ``begin``: called at the start by the ranks of a job, not by newcomers, for example to load a checkpoint; returns
+    the number of the first step, which is 0 without it. ``background_bytes``: models and optimizers of at least this
+    size are sent to newcomers while the others keep training; 16 MiB by default.
 
     When a rank is lost (``rueda run --min-np``), or ends cleanly before the last step, as with ``sys.exit(0)``, the
     others continue in a new world. Ranks that had not finished the step repeat it, unless one of them had taken the
@@ -116,11 +126,13 @@ def steps(
     the parameters end with the bits of an undisturbed run.
 
     Collective over the world; a newcomer must call it after its :func:`rueda.init` without any collective in between,
-    which would raise :class:`rueda.InvalidArgumentError` there.
+    which would raise :class:`rueda.InvalidArgumentError` there. A script may have several such loops, for example one
+    for each epoch: on a newcomer those before the others' loop yield nothing.
 
     Raises :class:`rueda.PeerLostError` if this rank must stop, see :func:`rueda.recover`;
-    :class:`rueda.InvalidArgumentError` if the ranks' states do not match: at the start of the job on every rank, later
-    only on the newcomer, without which the others continue; and :class:`rueda.InitializationError` if only newcomers
+    :class:`rueda.InvalidArgumentError` if the ranks' states, ``total`` or ``every`` do not match, or if they are in
+    different loops: at the start of the job on every rank, later only on the newcomer, without which the others
+    continue; and :class:`rueda.InitializationError` if only newcomers
     that have not received the state are left.
 
     Example::
@@ -138,7 +150,10 @@ def steps(
     """
     total = whole_number("steps(): total", total, 0)
     every = whole_number("steps(): every", every, 1)
-    course = _Course(SharedState(state), total, every, begin, background_bytes)
+    loop = begin_loop(STEPS, _place_of(sys._getframe(1)))
+    if passes_over(loop, state):
+        return
+    course = _Course(loop, state, total, every, begin, background_bytes)
     course.begin()
     try:
         while not course.is_over():
@@ -152,20 +167,52 @@ def steps(
         course.close()
 
 
+def _place_of(frame: FrameType) -> str:
+    """Where a loop is written."""
+    return f"line {frame.f_lineno} of {frame.f_code.co_name}"
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What must be the same on all ranks."""
+
+    position: Position
+    total: int
+    every: int
+
+    def __str__(self) -> str:
+        return f"steps({self.total}, ..., every={self.every})"
+
+
+def _unlike(facts: Sequence[_Facts], source: int) -> dict[int, str]:
+    """The ranks that are in another loop than rank ``source``, or in one of other steps, and what differs."""
+    right = facts[source]
+    others = {
+        rank: f"{its} on rank {rank}, and {right} on rank {source}: both must be the same on every rank, whatever "
+        "rueda.size() is there"
+        for rank, its in enumerate(facts)
+        if (its.total, its.every) != (right.total, right.every)
+    }
+    return displaced([its.position for its in facts], source) or others
+
+
 class _Course:
     """The progress of the training."""
 
     def __init__(
         self,
-        state: SharedState,
+        loop: Loop,
+        parts: Sequence[Any],
         total: int,
         every: int,
         begin: Callable[[], int] | None,
         background_bytes: int,
     ) -> None:
         self.number = 0
-        self._state = state
-        self._guidance = Guidance(state, background_bytes)
+        self._loop = loop
+        self._parts = parts
+        self._state = SharedState(parts)
+        self._guidance = Guidance(self._state, background_bytes)
         self._total = total
         self._every = every
         self._begin = begin
@@ -173,6 +220,7 @@ class _Course:
         self._must_ask = False  # in this step
         self._looked_at = -1  # the step before which it last checked for newcomers
         self._is_newcomer = False  # and has no state yet
+        self._others_are_ahead = False  # in the next loop
 
     def begin(self) -> None:
         """Gives a new rank the others' state; at the start of the job, rank 0's."""
@@ -220,7 +268,7 @@ class _Course:
             only = guidance.end()
         elif not waiting or guidance.begin():
             return
-        if change(only, PLACE) is not None:
+        if change(only, current_place(self._loop)) is not None:
             self._state.take_world()
             self._share(has_state=True)
         guidance.abort()
@@ -249,6 +297,8 @@ class _Course:
                 return True
             except _LOSSES as error:
                 self._recover(error, self.number)
+                if self._others_are_ahead:
+                    return True
         return False
 
     def close(self) -> None:
@@ -269,6 +319,19 @@ class _Course:
             stepped = self._state.has_stepped
             self._recover(step.lost, self.number + stepped, is_cut=stepped)
 
+    def _is_behind(self, loops: Sequence[Loop]) -> bool:
+        """Whether others are in the next loop: they have left this one, in which all ranks had finished all steps.
+
+        If so, they wait for this rank where that begins, and give up what they had begun of it.
+        """
+        furthest = max(loops, key=lambda loop: loop.number)
+        self._others_are_ahead = furthest.number > self._loop.number
+        if self._others_are_ahead and self.number < self._total:
+            raise InvalidArgumentError(
+                f"other ranks have gone on to {furthest}, and this one is in {self._loop}, whose steps are not done"
+            )
+        return self._others_are_ahead
+
     def _restore(self) -> None:
         if self._begin is not None:
             self.number = whole_number("steps(): the result of begin()", self._begin(), 0)
@@ -280,9 +343,12 @@ class _Course:
         """
         while True:
             computed = self._state.computed_leaves() if has_state else []
-            every = allgather_object((has_state, self.number, computed), "elastic.step")
+            own = (has_state, self.number, computed)
+            told = allgather_object((own, self._facts()), "elastic.step")
+            every = [each for each, _ in told]
             sources = [rank for rank, (has, *_) in enumerate(every) if has] or [0]
-            unfit = misfits([self._state], sources[0])
+            unfit = _unlike([facts for _, facts in told], sources[0])
+            unfit = unfit or misfits([self._state], sources[0])
             if not unfit:
                 break
             if not any(has for has, *_ in every):
@@ -292,7 +358,11 @@ class _Course:
         received = None if has_state else take_received()
         self._state.copy_from(sources, received)
         self.number = every[sources[0]][1]
+        note_arrival()
         self._state.resume_step([leaves for *_, leaves in every])
+
+    def _facts(self) -> _Facts:
+        return _Facts(position(self._loop, self._parts), self._total, self._every)
 
     def _recover(self, error: RuedaError, done: int, is_cut: bool = False) -> None:
         """Forms a world in which all ranks have done equally many steps; this rank has done ``done``.
@@ -309,7 +379,10 @@ class _Course:
             self._state.take_world()
             try:
                 own = (done, is_cut, self._is_newcomer, self._state.computed_leaves())
-                told = allgather_object(own, "elastic.done")
+                everywhere = allgather_object((own, self._loop), "elastic.done")
+                if self._is_behind([loop for _, loop in everywhere]):
+                    return
+                told = [each for each, loop in everywhere if loop.number == self._loop.number]
                 every = [(each, not cut) for each, cut, *_ in told]
                 best = max(every)
                 furthest = best[0]
@@ -332,7 +405,8 @@ class _Course:
                     self._share(has_state)
                 else:
                     self._state.resume_step([leaves for *_, leaves in told])
-                self._looked_at = -1
+                # Those that come from the loop before are as after begin(), and so is everyone then.
+                self._looked_at = -1 if len(told) == len(everywhere) else self.number
                 return
             except _LOSSES as again:
                 error = again
