@@ -342,15 +342,17 @@ void shutdown() {
 
 namespace {
 
-// For a rank that must stop, perhaps because most others are: nobody else may be left to report
-// them, and the job would wait for them.
+// For a rank that must stop as a minority, perhaps because most others are stopped: nobody else may
+// be left to report them, and the job would wait for them.
 void report_stopped(const Topology& topology) {
-  const std::string& here = topology.host_names[static_cast<std::size_t>(topology.rank)];
+  const int here = topology.host_of[static_cast<std::size_t>(topology.rank)];
   for (int rank = 0; rank < topology.size; ++rank) {
     const auto place = static_cast<std::size_t>(rank);
     const int process = topology.process_ids[place];
-    if (rank == topology.rank || topology.host_names[place] != here) continue;
-    if (is_stopped(process)) report_silent(process_environment(), here, process);
+    if (rank == topology.rank || topology.host_of[place] != here) continue;
+    if (is_stopped(process)) {
+      report_silent(process_environment(), topology.host_names[place], process);
+    }
   }
 }
 
@@ -377,7 +379,9 @@ Recovery recover(double timeout, bool break_whole) {
                                  : str("it called recover(), as ", departure.message()));
   }
   auto taken = state.succession->take_next(now + seconds(timeout));
-  if (!taken && taken.status().code() == ErrorCode::peer_lost) report_stopped(broken->topology());
+  if (!taken && taken.status().details().reason == ErrorReason::unreachable) {
+    report_stopped(broken->topology());
+  }
   auto next = value_or_throw(std::move(taken));
   state.broken = true;  // as MPI sees it
   set_log_rank(next.runtime->topology().rank);

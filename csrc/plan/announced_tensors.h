@@ -33,6 +33,7 @@ struct AnnouncedTensor {
     Time next_report;
     bool reported = false;
     bool inquiring = false;  // the report waits for answers
+    Duration least{};        // its timeout at least: it began under a longer one than the present
   };
   // The groups that it belongs to; more than one only if ranks disagree. "" for none.
   using Groups = std::set<std::string>;

@@ -12,12 +12,11 @@ namespace rueda {
 // Inner nodes report what they have seen of a name after half the time, so that the root knows it
 // when it judges.
 Duration StallWatch::report_interval() const {
-  return timeout() / 2;
+  return timeout(error()) / 2;
 }
 
 // How long the root waits before it reports anything.
-Duration StallWatch::timeout() const {
-  const Duration error = this->error();
+Duration StallWatch::timeout(Duration error) const {
   if (limits_.warning <= Duration::zero()) return error;
   return error <= Duration::zero() ? limits_.warning : std::min(limits_.warning, error);
 }
@@ -26,24 +25,35 @@ Duration StallWatch::error() const {
   return limits_.error ? limits_.error() : Duration::zero();
 }
 
-Time StallWatch::first_report(Time since) const {
-  return since + (tree_.is_root() ? timeout() : report_interval());
+Duration StallWatch::error_of(const Waiting& waiting) const {
+  const Duration error = this->error();
+  return error <= Duration::zero() ? error : std::max(error, waiting.least);
 }
 
-Time StallWatch::later_report(Time since, Time now) const {
+Time StallWatch::first_report(const Waiting& waiting) const {
+  return waiting.since + (tree_.is_root() ? timeout(error_of(waiting)) : report_interval());
+}
+
+Time StallWatch::later_report(const Waiting& waiting, Time now) const {
+  const Time since = waiting.since;
   if (!tree_.is_root()) return now + report_interval();
   const bool warns = limits_.warning > Duration::zero();
   const Time first = since + limits_.warning;  // may still be in the future
   const Time next = !warns ? now + report_interval() : now < first ? first : now + limits_.warning;
-  const Time error = since + this->error();
+  const Time error = since + error_of(waiting);
   return error > now ? std::min(next, error) : next;
 }
 
 void StallWatch::begin(Waiting& waiting, Time since) {
+  heed_change();
   waiting.since = since;
+  schedule(waiting);
+}
+
+void StallWatch::schedule(Waiting& waiting) {
   // Once reported, a tensor keeps its rhythm, even if its age is estimated again. Nor does a report
   // that waits for answers come earlier.
-  if (!waiting.reported && !waiting.inquiring) waiting.next_report = first_report(since);
+  if (!waiting.reported && !waiting.inquiring) waiting.next_report = first_report(waiting);
   next_check_ = std::min(next_check_, waiting.next_report);
 }
 
@@ -59,12 +69,21 @@ std::optional<Time> StallWatch::next_deadline() const {
   return next_check_;
 }
 
+void StallWatch::heed_change() {
+  constexpr Duration for_ever = std::chrono::hours(1'000'000);
+  const Duration before = std::exchange(judged_by_, error());
+  if (before == judged_by_) return;
+  for (auto& [name, tensor] : tensors_) {
+    Waiting& waiting = tensor.waiting;
+    const Duration promised = before > Duration::zero() ? before : for_ever;
+    if (tensor.self_ready) waiting.least = std::max(waiting.least, promised);
+    schedule(waiting);
+  }
+}
+
 ResponseList StallWatch::check(Time now, std::vector<Announcement>& reports) {
   ResponseList responses;
-  if (const Duration error = this->error(); error != judged_by_) {
-    judged_by_ = error;
-    for (auto& [name, tensor] : tensors_) begin(tensor.waiting, tensor.waiting.since);
-  }
+  heed_change();
   if (report_interval() == Duration::zero() || now < next_check_) return responses;
   next_check_ = Time::max();
   for (auto& [name, tensor] : tensors_) {
@@ -79,7 +98,7 @@ ResponseList StallWatch::check(Time now, std::vector<Announcement>& reports) {
         reports.back().age = to_seconds(now - waiting.since);
       }
       waiting.reported = true;
-      waiting.next_report = later_report(waiting.since, now);
+      waiting.next_report = later_report(waiting, now);
     }
     next_check_ = std::min(next_check_, waiting.next_report);
   }
@@ -151,7 +170,8 @@ void StallWatch::judge(const std::string& name, const AnnouncedTensor& tensor, T
   if (missing.empty()) return;  // the last announcements are in transit
 
   const Time since = tensor.waiting.since;
-  const bool fails = error() > Duration::zero() && now >= since + error();
+  const Duration error = error_of(tensor.waiting);
+  const bool fails = error > Duration::zero() && now >= since + error;
   // It became due before a longer timeout was requested.
   if (!fails && (limits_.warning <= Duration::zero() || now < since + limits_.warning)) return;
   const AnnouncedTensor::Groups groups = tensor.groups();

@@ -28,7 +28,12 @@ class StallWatch {
   // All but the limits must outlive this.
   StallWatch(const Limits& limits, const Tree& tree, AnnouncedTensors& tensors,
              const JoinedRanks& joined, const SetNaming& naming)
-      : limits_(limits), tree_(tree), tensors_(tensors), joined_(joined), naming_(naming) {}
+      : limits_(limits),
+        tree_(tree),
+        tensors_(tensors),
+        joined_(joined),
+        naming_(naming),
+        judged_by_(error()) {}
 
   // The tensor is waited for since then.
   void begin(Waiting& waiting, Time since);
@@ -46,11 +51,15 @@ class StallWatch {
 
  private:
   [[nodiscard]] Duration report_interval() const;
-  [[nodiscard]] Duration timeout() const;
-  // The time after which an operation fails, at present.
+  [[nodiscard]] Duration timeout(Duration error) const;
+  // The time after which an operation that begins now fails; and one that waits already.
   [[nodiscard]] Duration error() const;
-  [[nodiscard]] Time first_report(Time since) const;
-  [[nodiscard]] Time later_report(Time since, Time now) const;
+  [[nodiscard]] Duration error_of(const Waiting& waiting) const;
+  [[nodiscard]] Time first_report(const Waiting& waiting) const;
+  [[nodiscard]] Time later_report(const Waiting& waiting, Time now) const;
+  void schedule(Waiting& waiting);
+  // error() may have changed. What this rank has submitted before does not fail earlier by that.
+  void heed_change();
   [[nodiscard]] std::vector<int> missing_beside(const std::vector<int>& ready) const;
   [[nodiscard]] bool inquire(AnnouncedTensor& tensor, Time now);
   // Adds a warning or errors for what has waited too long.
@@ -64,7 +73,7 @@ class StallWatch {
   const SetNaming& naming_;
   Inquiry inquiry_;
   Time next_check_ = Time::max();  // nothing needs to be reported before
-  Duration judged_by_{};           // error() when that was found out
+  Duration judged_by_;             // error() when that was found out
 };
 
 }  // namespace rueda

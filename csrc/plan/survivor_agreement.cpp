@@ -111,9 +111,10 @@ void SurvivorAgreement::receive_has_gone_on(const EpochHasGoneOn& message, Time 
   decide(now);
 }
 
-std::vector<int> SurvivorAgreement::silent(Time now) const {
+std::vector<int> SurvivorAgreement::silent(Time now) {
   std::vector<int> members;
   if (is_over()) return members;
+  notice_pause(now);
   for (const int member : own_.outcome.survivors) {
     if (member == settings_.rank || !known_.reaches(member)) continue;
     if (now >= signs_.silence_end(member)) members.push_back(member);
@@ -273,7 +274,8 @@ void SurvivorAgreement::decide(Time now) {
     cut_off_since_ = now;  // gives others time to confirm what this process has seen
   } else if (now - *cut_off_since_ >= signs_.beat()) {
     stop(str("rank ", known_.own_rank(), " cannot reach the surviving ",
-             describe_ranks(known_.ranks_of(own_.outcome.survivors))));
+             describe_ranks(known_.ranks_of(own_.outcome.survivors))),
+         ErrorReason::unreachable);
   }
 }
 
@@ -292,7 +294,8 @@ void SurvivorAgreement::conclude(Time now) {
       if (is_awaited) ends_until_ = std::max(ends_until_, *peer.lost_since + settings_.timeout);
     }
     if (now < ends_until_) return;
-    stop(str(left, " cannot continue: the other ranks may be alive and have the majority"));
+    stop(str(left, " cannot continue: the other ranks may be alive and have the majority"),
+         ErrorReason::unreachable);
   } else if (survivors.size() < static_cast<std::size_t>(std::max(settings_.min_size, 0))) {
     stop(str(left, " are left, fewer than ", settings_.min_size, " (min_np)"));
   } else {
@@ -301,7 +304,7 @@ void SurvivorAgreement::conclude(Time now) {
   }
 }
 
-void SurvivorAgreement::stop(const std::string& why) {
+void SurvivorAgreement::stop(const std::string& why, ErrorReason reason) {
   std::string text = why;
   int first = -1;
   for (const auto& [member, peer] : peers_) {
@@ -314,7 +317,7 @@ void SurvivorAgreement::stop(const std::string& why) {
     text += str("; rank ", rank, ": ", cause.to_string());
     if (first < 0) first = rank;
   }
-  decision_ = Status(ErrorCode::peer_lost, std::move(text), first);
+  decision_ = Status(ErrorCode::peer_lost, std::move(text), first, {.reason = reason});
   tells_all_ = beats_ = false;
   answers_.clear();
   latecomers_.clear();

@@ -71,7 +71,8 @@ class SurvivorAgreement {
   void receive(int member, std::span<const std::byte> message, Time now);
 
   // The members that the next advance() loses for their silence, unless they are heard before.
-  [[nodiscard]] std::vector<int> silent(Time now) const;
+  // None after a pause of this process.
+  [[nodiscard]] std::vector<int> silent(Time now);
   // The member's process is seen to wait for a processor, so it gets more time; see silence.h.
   void excuse(int member, Time now);
 
@@ -102,7 +103,7 @@ class SurvivorAgreement {
   // Empty while undecided, and again after a decision was withdrawn: a process that is forming that
   // world gives up immediately. An error (peer_lost) if this process must stop: it is in the
   // minority, was expelled by the others, or fewer than min_size are left. The text says who is
-  // lost, and why. An error is final.
+  // lost, and why. An error is final; its reason is `unreachable` for a minority.
   [[nodiscard]] const std::optional<Expected<Decision>>& decision() const { return decision_; }
 
   // The decided world with this number could not be formed: agrees again. Does nothing if that is
@@ -152,7 +153,7 @@ class SurvivorAgreement {
   void withdraw();
   void decide(Time now);
   void conclude(Time now);
-  void stop(const std::string& why);
+  void stop(const std::string& why, ErrorReason reason = ErrorReason::unspecified);
   void continue_from(const EpochHasGoneOn& message, Time now);
 
   Settings settings_;

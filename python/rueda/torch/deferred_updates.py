@@ -98,12 +98,14 @@ class _Uses(TorchFunctionMode):
             return
         self._is_leaving = True  # a garbage collection may release another optimizer meanwhile
         modes = _active_modes()
-        for _ in modes:
-            _pop_mode()  # type: ignore[no-untyped-call]
-        for mode in modes:
-            if mode is not self:
-                _push_mode(mode)  # type: ignore[no-untyped-call]
-        self._is_leaving = False
+        try:
+            for _ in modes:
+                _pop_mode()  # type: ignore[no-untyped-call]
+        finally:  # a signal's handler may raise
+            for mode in modes[len(_active_modes()) :]:
+                if mode is not self:
+                    _push_mode(mode)  # type: ignore[no-untyped-call]
+            self._is_leaving = False
 
     def _is_active(self) -> bool:
         return any(mode is self for mode in _active_modes())

@@ -130,7 +130,7 @@ def check_that_a_barrier_keeps_no_tensors() -> None:
 
 
 def check_errors_of_what_has_begun_before() -> None:
-    """On all ranks, which go on with the same names."""
+    """They stay with what has failed: all ranks pass, and go on with the same names, however quick each was."""
     if dist.get_world_size() == 1:
         return
     for name, pass_barrier in WAYS.items():
@@ -138,9 +138,11 @@ def check_errors_of_what_has_begun_before() -> None:
         work = dist.all_reduce(torch.ones(count), async_op=True)
         later = columns_of(0)
         dist.all_reduce(later, async_op=True)
-        kind = RuntimeError if name == "future" else rueda.MismatchError
-        with raises(kind, "MismatchError" if name == "future" else "shape", "rank 1"):
-            pass_barrier(None)
+        if dist.get_rank() == 0:  # here it is settled before
+            while not work.is_completed():
+                pass
+        pass_barrier(None)
+        still_works()
         assert torch.equal(later, columns_of(0) * dist.get_world_size()), name
         assert isinstance(work.exception(), rueda.MismatchError)
         for _ in range(2):  # neither future nor polling lets the ranks restart
@@ -151,15 +153,12 @@ def check_errors_of_what_has_begun_before() -> None:
 
 
 def check_an_error_of_one_rank_alone() -> None:
-    """The others pass, and the barrier is over for all."""
+    """All pass the barrier."""
     tensor = of(0)
     dist.all_reduce(tensor, async_op=True)
     if dist.get_rank() == 0:
         tensor.resize_(2)
-        with raises(rueda.InvalidArgumentError, "the tensor was", "in flight"):
-            dist.barrier()
-    else:
-        dist.barrier()
+    dist.barrier()
     still_works()
 
 

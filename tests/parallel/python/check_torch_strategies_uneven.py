@@ -30,6 +30,17 @@ class OfOnesOwn(Strategy):
             self.replica.average_parameters()
 
 
+@dataclass
+class WithStateOfItsOwn(LocalSGD):
+    """A user's strategy that saves nothing of the one that it extends."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert not state
+
+
 def trained_by(
     strategy: Strategy | str, make: Make = sgd, **options: int
 ) -> tuple[Optimizer, Callable[[int], None]]:
@@ -214,6 +225,14 @@ def check_a_state_knows_that_an_average_was_lost() -> None:
             wrapped.param_groups[0]["params"][0].fill_(rueda.rank())
         wrapped.consolidate()
         same_bits(*wrapped.param_groups[0]["params"])
+
+
+def check_a_loaded_strategy_that_does_not_say_when_it_averaged() -> None:
+    wrapped, steps = trained_by(WithStateOfItsOwn(8))
+    steps(5)
+    wrapped.load_state_dict(copy.deepcopy(wrapped.state_dict()))
+    wrapped.consolidate()
+    same_bits(*wrapped.param_groups[0]["params"])
 
 
 def check_strategies_for_which_numbers_may_differ() -> None:

@@ -86,13 +86,39 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a shorter timeout applies to what is waited for already") {
-  Duration timeout = seconds(100);
+TEST_CASE("a shorter timeout does not apply to what this rank has submitted before") {
+  Duration timeout = GENERATE(seconds(100), seconds(0));
   NegotiatorOptions options = options_of(0, 0);
   options.members = {0, 1, 2};
   options.stall_error = [&] { return timeout; };
   Negotiator root(options);
   REQUIRE(root.submit(allreduce_of("x"), Time{}).ok());
+  root.flush(Time{});
+  const bool is_limited = timeout > Duration::zero();
+  timeout = seconds(3);
+  REQUIRE(root.submit(allreduce_of("y"), Time{} + seconds(1)).ok());
+  root.flush(Time{} + seconds(4));
+  const std::vector<ResponseList> lists = root.take_responses();
+  REQUIRE(lists.size() == 1);
+  REQUIRE(lists.front().size() == 1);
+  REQUIRE(lists.front().front().request.name == "y");
+  root.flush(Time{} + seconds(99));
+  REQUIRE(root.take_responses().empty());
+  root.flush(Time{} + seconds(100));
+  REQUIRE(root.take_responses().size() == (is_limited ? 1 : 0));
+}
+
+TEST_CASE("a shorter timeout applies to what others have submitted already") {
+  Duration timeout = seconds(100);
+  NegotiatorOptions options = options_of(0, 0);
+  options.members = {0, 1, 2};
+  options.stall_error = [&] { return timeout; };
+  Negotiator root(options);
+  options.rank = 1;
+  Negotiator other(options);
+  REQUIRE(other.submit(allreduce_of("x"), Time{}).ok());
+  other.flush(Time{});
+  root.receive(1, other.take_outgoing().front().message, Time{});
   root.flush(Time{});
   REQUIRE(root.next_deadline() == Time{} + seconds(100));
   timeout = seconds(3);

@@ -297,6 +297,24 @@ TEST_CASE("on one host, however many are frozen, the others go on, and nobody el
   }
 }
 
+TEST_CASE("after a pause of its own, a process takes nobody for silent") {
+  SurvivorAgreement::Settings settings;
+  settings.members = {0, 1, 2};
+  settings.timeout = seconds(1);
+  settings.is_one_host = true;
+  SurvivorAgreement agreement(settings, Time{});
+  agreement.advance(Time{} + seconds(0.2));
+  REQUIRE(agreement.silent(Time{} + seconds(5)).empty());
+  double now = 5.2;
+  std::vector<int> silent;
+  for (; now < 9 && silent.empty(); now += 0.2) {
+    silent = agreement.silent(Time{} + seconds(now));
+    if (silent.empty()) agreement.advance(Time{} + seconds(now));
+  }
+  REQUIRE(now > 6);
+  REQUIRE(silent == std::vector<int>{1, 2});
+}
+
 TEST_CASE("on one host, whatever is frozen or ends, no two worlds live") {
   SurvivorSimulator::Options options;
   options.size = GENERATE(from_range(sizes(2, 10)));

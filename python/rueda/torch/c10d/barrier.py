@@ -15,10 +15,12 @@ __all__ = ["BarrierWork"]
 
 @never_compiled
 class BarrierWork(RuedaWork):
-    """The future of a barrier. It settles the works in flight that are ``earlier``, and has the first error of these.
+    """The future of a barrier, which settles the works in flight that are ``earlier``.
 
-    The engine's barrier begins at once, and not after the earlier collectives: that order would need a thread, and a
-    rank on which one of them fails would be missing at the barrier.
+    Their errors stay with them: which of them are in flight depends on how quick a rank is, and an error that only some
+    ranks get here would let these alone begin anew with the names. The engine's barrier begins at once, and not after
+    the earlier collectives: that order would need a thread, and a rank on which one of them fails would be missing at
+    the barrier.
     """
 
     def __init__(self, earlier: Sequence[RuedaWork], *arguments: Any, **options: Any) -> None:
@@ -48,22 +50,8 @@ class BarrierWork(RuedaWork):
         # Without the lock: callbacks of their futures may ask for this work.
         for work in self._earlier:
             work._settle(aside)
-        # Only for their errors. The tensors of the others must not live as long as this work.
-        self._earlier = [work for work in self._earlier if work._error is not None]
+        self._earlier = []  # their tensors must not live as long as this work
         super()._settle(aside)
-
-    def _check(self) -> None:
-        for work in self._earlier:
-            if work._error is not None:
-                raise work._error
-        super()._check()
-
-    def _raise_error(self) -> None:
-        if self._settled and self._error is not None:
-            # If all ranks get the error of an earlier work, they restart once, whichever work they wait for.
-            for work in self._earlier:
-                work._raise_error()
-        super()._raise_error()
 
     def _awaiting(self) -> str:
         late = next((work._what for work in self._unsettled()), None)

@@ -23,6 +23,7 @@ from rueda.handles import Handle
 from rueda.torch.c10d.arguments import seconds_of
 from rueda.torch.c10d.as_backend import AsBackend
 from rueda.torch.c10d.coalescing import JointWork
+from rueda.torch.c10d.meeting import DEFAULT_STALL_ERROR
 from rueda.torch.c10d.names import Names
 from rueda.torch.c10d.placement import ON_HOST, Placement
 from rueda.torch.c10d.registry import is_registering
@@ -186,7 +187,8 @@ class Operations(AsBackend):
         if self._membership.owns_world:
             lifecycle.shutdown()
         elif self._membership.is_world:
-            _native.set_timeout(self._membership.set_id, 0.0)
+            if self._membership.sets_limit:  # otherwise it has set none
+                _native.set_timeout(self._membership.set_id, DEFAULT_STALL_ERROR)
         else:
             _native.destroy_group(self._membership.set_id)
 
@@ -296,7 +298,7 @@ class Operations(AsBackend):
             references,
             seconds,
             grace,
-            on_longer=self._be_patient,
+            on_longer=self._grace_after,
             on_settled=partial(self._forget, number),
             on_error=self._names.restart,
             on_fatal=self._fatal_listener(),

@@ -51,7 +51,7 @@ class RuedaProcessGroup(Reductions, Exchanges, AllToAll, Messages):
     ) -> Work:
         """Completes when every rank of the group has called it, and this rank's earlier collectives have completed.
 
-        It then raises the first error of those that were in flight. On a GPU only streams wait for their results.
+        Their errors are raised where these are waited for. On a GPU only streams wait for their results.
         Messages are not waited for.
         """
         earlier = self._in_flight()

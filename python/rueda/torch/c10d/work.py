@@ -85,9 +85,10 @@ class RuedaWork(Work):
 
     ``what`` describes it in errors; ``timeout`` is the number of seconds it may take from now on, and ``grace`` how
     many more the engine's error, which tells more, is waited for; ``on_longer`` is called with the seconds if a caller
-    is about to wait for longer; ``on_settled`` is called with the work once it is settled; ``on_error`` before
-    :meth:`wait` raises an error that all ranks get; ``on_fatal`` with an error that makes the group unusable, before
-    callers see it: possibly several times, from any thread. ``collective``: which one it is, for :func:`show_shapes`.
+    is about to wait for longer, and returns the grace for that; ``on_settled`` is called with the work once it is
+    settled; ``on_error`` before :meth:`wait` raises an error that all ranks get; ``on_fatal`` with an error that makes
+    the group unusable, before callers see it: possibly several times, from any thread. ``collective``: which one it is,
+    for :func:`show_shapes`.
 
     On GPU tensors an operation is done once all its work is enqueued. The host waits only for that; streams wait for
     the results: the current stream in :meth:`wait`, and the streams of code that waits for the future.
@@ -103,7 +104,7 @@ class RuedaWork(Work):
         references: object,
         timeout: float,
         grace: float = 0.0,
-        on_longer: Callable[[float], object] | None = None,
+        on_longer: Callable[[float], float] | None = None,
         on_settled: Callable[[RuedaWork], object] | None = None,
         on_error: Callable[[], None] | None = None,
         on_fatal: Callable[[Exception], object] | None = None,
@@ -146,21 +147,17 @@ class RuedaWork(Work):
         operation then continues and keeps its tensors, and the group should no longer be used.
         """
         self._outlast(timeout.total_seconds())
-        self._raise_error()
+        if self._error is not None:
+            if self._on_error is not None and self._is_known_to_all:
+                self._on_error()
+                self._on_error = None
+            raise self._error
         self._placement.join()
         registration = self._registration
         if registration is not None:
             self._registration = None
             registration.end()
         return True
-
-    def _raise_error(self) -> None:
-        """Raises the settled work's error, if any, after ``on_error``."""
-        if self._error is not None:
-            if self._on_error is not None and self._is_known_to_all:
-                self._on_error()
-                self._on_error = None
-            raise self._error
 
     def register(self, outputs: object) -> None:
         """Makes ``wait_tensor()``, for any of ``outputs``, wait for this work; see :func:`tensors_in`."""
@@ -170,10 +167,10 @@ class RuedaWork(Work):
         if self._settled:
             return
         on_longer = self._on_longer  # another thread may clear it
-        if seconds > self._timeout and on_longer is not None:
-            on_longer(seconds)
-        now = time.monotonic()
         grace = self._grace if seconds >= self._timeout else 0.0
+        if seconds > self._timeout and on_longer is not None:
+            grace = on_longer(seconds)
+        now = time.monotonic()
         end = now + seconds + grace if seconds > 0 else max(now, self.deadline)
         with marked("wait"):
             for native in self._awaited():
@@ -322,7 +319,8 @@ class RuedaWork(Work):
             touched, self._touched = self._touched, None
             try:
                 with self._placement.settling(self._natives, tensors_in(touched), aside):
-                    self._check()
+                    for native in self._natives:
+                        native.check()
                     self._is_known_to_all = False  # errors from here on are this rank's alone
                     self._outputs = self._handle.result()
             except Exception as error:
@@ -342,11 +340,6 @@ class RuedaWork(Work):
             self._on_longer = self._on_error = self._on_fatal = None
         if done is not None:
             done.set_result(None)
-
-    def _check(self) -> None:
-        """Raises the error of what is done, if any."""
-        for native in self._natives:
-            native.check()
 
     def _tell_fatal(self, error: E) -> E:
         on_fatal = self._on_fatal

@@ -25,6 +25,9 @@ class Averaged(Strategy):
         super().start(replica)
         self._averaged_at = replica.steps
 
+    def _forget_exchanges(self) -> None:
+        self._averaged_at = _UNKNOWN
+
     def exchanged_at(self) -> tuple[int, ...]:
         return (self._averaged_at,)
 

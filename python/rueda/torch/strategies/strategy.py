@@ -109,6 +109,9 @@ class Strategy:
         """Whether ranks must have taken the same number of steps, which they compare before consolidate()."""
         return not self.ranks_stay_equal
 
+    def _forget_exchanges(self) -> None:
+        """Called before load_state_dict(), which may be one of an application's own that restores nothing of this."""
+
     def exchanged_at(self) -> tuple[int, ...]:
         """In which steps this rank's exchanges last succeeded, for strategies that decide by it in consolidate().
 

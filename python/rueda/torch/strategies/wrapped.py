@@ -357,6 +357,7 @@ class Wrapped(torch.optim.Optimizer):
         strategy.load_compression_state(with_known_names(compression, known))
         self._rueda_beginning = Beginning(strategy)
         if kept is not None:
+            strategy._forget_exchanges()
             strategy.load_state_dict(with_known_names(kept["kept"], known))
             self._rueda_beginning.is_over = (
                 True  # the copy fits the saved parameters, whenever those are loaded
