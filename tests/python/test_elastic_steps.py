@@ -121,6 +121,8 @@ print("rate", scheduler.get_last_lr(), flush=True)
 
 
 STEPS = 12
+# While newcomers show that they reach the members, these take more steps than that on a busy machine.
+STEPS_WITH_NEWCOMERS = 80
 
 
 def hashes_of(outputs: dict[int, str]) -> set[str]:
@@ -374,7 +376,8 @@ def test_the_others_go_on_without_a_newcomer_with_another_model(tmp_path: Path) 
         .replace("BatchNorm1d(20)", "BatchNorm1d(21)")
         .replace("Linear(20, 3)", "Linear(21, 3)")
     )
-    with ElasticJob(PROGRAM, 2, GATE=str(gate), REPRODUCIBLE="1") as job:
+    variables = {"REPRODUCIBLE": "1", "STEPS": str(STEPS_WITH_NEWCOMERS), "GATE": str(gate)}
+    with ElasticJob(PROGRAM, 2, **variables) as job:
         strange, fitting = job.start_joiner(other), job.start_joiner()
         job.await_ready(strange, fitting)
         gate.touch()
@@ -384,8 +387,10 @@ def test_the_others_go_on_without_a_newcomer_with_another_model(tmp_path: Path) 
         assert "InvalidArgumentError: state 0: '0.weight' is (21, 6)" in refused.output
         assert [how.returncode for how in ended.values()] == [0] * 3, job.outputs()
         assert "without newcomers that do not fit: state 0: '0.weight'" in ended[0].output
-        assert hashes_of({n: how.output for n, how in ended.items()}) == {undisturbed(STEPS)}
-        assert f"step {STEPS - 1} of 3" in ended[fitting].output, job.outputs()
+        assert hashes_of({n: how.output for n, how in ended.items()}) == {
+            undisturbed(STEPS_WITH_NEWCOMERS)
+        }
+        assert f"step {STEPS_WITH_NEWCOMERS - 1} of 3" in ended[fitting].output, job.outputs()
 
 
 @pytest.mark.parametrize(
@@ -414,7 +419,8 @@ def test_the_others_go_on_without_a_newcomer_with_another_optimizer(
     for old, new in changes:
         assert old in other
         other = other.replace(old, new)
-    with ElasticJob(PROGRAM, 2, GATE=str(gate), REPRODUCIBLE="1") as job:
+    variables = {"REPRODUCIBLE": "1", "STEPS": str(STEPS_WITH_NEWCOMERS), "GATE": str(gate)}
+    with ElasticJob(PROGRAM, 2, **variables) as job:
         strange = job.start_joiner(other)
         job.await_ready(strange)
         gate.touch()
@@ -425,7 +431,9 @@ def test_the_others_go_on_without_a_newcomer_with_another_optimizer(
         assert [how.returncode for how in ended.values()] == [0, 0], job.outputs()
         assert f"without newcomers that do not fit: state 1: {why}" in ended[0].output
         assert job.worlds[-2:] == [[0, 1, strange], [0, 1]], job.worlds  # hence no loss
-        assert hashes_of({n: how.output for n, how in ended.items()}) == {undisturbed(STEPS)}
+        assert hashes_of({n: how.output for n, how in ended.items()}) == {
+            undisturbed(STEPS_WITH_NEWCOMERS)
+        }
 
 
 def test_ranks_of_other_leaves_at_the_start_are_told() -> None:
