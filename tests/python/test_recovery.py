@@ -393,15 +393,16 @@ def test_a_rank_that_is_writing_a_core_dump_has_ended(crashing: list[int], tmp_p
         PREAMBLE
         + f"""
 import pathlib, resource
+crashing, rank = {crashing}, int(os.environ["RUEDA_RANK"])
+held = np.ones({held} if rank in crashing else 0, np.uint8)
 rueda.init()
-rank, crashing, size = rueda.rank(), {crashing}, rueda.size()
+size = rueda.size()
 folder = pathlib.Path({os.fspath(tmp_path)!r}) / str(rank)
 folder.mkdir()
 os.chdir(folder)
 whole(size)
 if rank in crashing:
     resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    held = np.ones({held}, np.uint8)
     total()
     os.kill(os.getpid(), signal.SIGSEGV)
 error = until_broken()
