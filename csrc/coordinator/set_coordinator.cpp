@@ -7,6 +7,7 @@
 #include "core/in_quotes.h"
 #include "core/strings.h"
 #include "plan/fusion_plan.h"
+#include "plan/stall_watch.h"
 
 namespace rueda {
 
@@ -36,10 +37,7 @@ Replay::Options replay_options(const ProcessSetMembers& members, const Options& 
   result.fusion_threshold = options.fusion_threshold;
   result.stall = [timeout = members.timeout, warning = seconds(options.stall_warning),
                   usual = seconds(options.stall_error)] {
-    const Duration never{};
-    const Duration error = timeout->get(usual);
-    const bool has_both = warning > never && error > never;
-    return (has_both ? std::min(warning, error) : std::max({warning, error, never})) / 2;
+    return until_first_report(warning, timeout->get(usual)) / 2;
   };
   return result;
 }

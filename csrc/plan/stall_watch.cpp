@@ -9,16 +9,16 @@
 
 namespace rueda {
 
+Duration until_first_report(Duration warning, Duration error) {
+  constexpr Duration never{};
+  if (warning <= never) return std::max(error, never);
+  return error <= never ? warning : std::min(warning, error);
+}
+
 // Inner nodes report what they have seen of a name after half the time, so that the root knows it
 // when it judges.
 Duration StallWatch::report_interval() const {
-  return timeout(error()) / 2;
-}
-
-// How long the root waits before it reports anything.
-Duration StallWatch::timeout(Duration error) const {
-  if (limits_.warning <= Duration::zero()) return error;
-  return error <= Duration::zero() ? limits_.warning : std::min(limits_.warning, error);
+  return until_first_report(limits_.warning, error()) / 2;
 }
 
 Duration StallWatch::error() const {
@@ -31,7 +31,8 @@ Duration StallWatch::error_of(const Waiting& waiting) const {
 }
 
 Time StallWatch::first_report(const Waiting& waiting) const {
-  return waiting.since + (tree_.is_root() ? timeout(error_of(waiting)) : report_interval());
+  return waiting.since + (tree_.is_root() ? until_first_report(limits_.warning, error_of(waiting))
+                                          : report_interval());
 }
 
 Time StallWatch::later_report(const Waiting& waiting, Time now) const {

@@ -16,6 +16,10 @@
 
 namespace rueda {
 
+// How long to wait before anything is reported: until the warning or the error, whichever comes
+// first. Zero stands for never, in all three.
+[[nodiscard]] Duration until_first_report(Duration warning, Duration error);
+
 class StallWatch {
  public:
   struct Limits {
@@ -51,7 +55,6 @@ class StallWatch {
 
  private:
   [[nodiscard]] Duration report_interval() const;
-  [[nodiscard]] Duration timeout(Duration error) const;
   // The time after which an operation that begins now fails; and one that waits already.
   [[nodiscard]] Duration error() const;
   [[nodiscard]] Duration error_of(const Waiting& waiting) const;

@@ -51,6 +51,16 @@ class Event:
         return self.over
 
 
+@contextmanager
+def gpu_is_done() -> Iterator[None]:
+    """With all that was enqueued."""
+    Event.over = True
+    try:
+        yield
+    finally:
+        Event.over = False
+
+
 class Cuda:
     """Replaces torch.cuda."""
 
@@ -265,12 +275,9 @@ def test_work_is_completed_once_the_gpu_has_been_at_work_on_it() -> None:
     assert cuda.current.seen == set(), "asking makes no stream wait"
     assert work.wait()
     assert cuda.current.seen == {"reduced", "copied"}
-    Event.over = True
-    try:
+    with gpu_is_done():
         assert work.is_completed()
         assert work.is_success()
-    finally:
-        Event.over = False
 
 
 def test_work_that_waits_on_two_streams() -> None:
@@ -338,12 +345,9 @@ def test_a_barrier_is_completed_once_the_gpu_has_been_at_work_on_earlier_results
     assert barrier.devices() == [DEVICE]
     assert not barrier.is_completed()
     assert cuda.current.seen == set(), "asking makes no stream wait"
-    Event.over = True
-    try:
+    with gpu_is_done():
         assert barrier.is_completed()
         assert barrier.is_success()
-    finally:
-        Event.over = False
 
 
 def test_the_stream_on_which_a_barriers_future_is_asked_waits_for_earlier_results() -> None:

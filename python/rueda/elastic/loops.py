@@ -94,9 +94,8 @@ class _Record:
 
     def __init__(self, world: int) -> None:
         self.world = world
-        self.counts = [
-            0
-        ]  # of loops begun: of the script, and inside of each call that is under way
+        # Of loops begun: of the script, and inside of each call that is under way.
+        self.counts = [0]
         self.last: Loop | None = None
         self.has_results = False
         self.passed: list[Callable[[], Any]] = []  # what belonged to loops that were passed over

@@ -132,8 +132,7 @@ def steps(
     Raises :class:`rueda.PeerLostError` if this rank must stop, see :func:`rueda.recover`;
     :class:`rueda.InvalidArgumentError` if the ranks' states, ``total`` or ``every`` do not match, or if they are in
     different loops: at the start of the job on every rank, later only on the newcomer, without which the others
-    continue; and :class:`rueda.InitializationError` if only newcomers
-    that have not received the state are left.
+    continue; and :class:`rueda.InitializationError` if only newcomers that have not received the state are left.
 
     Example::
 

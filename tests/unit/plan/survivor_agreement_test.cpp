@@ -52,6 +52,25 @@ void separate(SurvivorSimulator& simulator, double delay, const std::vector<int>
   }
 }
 
+// Of a network whose delays and losses differ between seeds.
+SurvivorSimulator::Options options_of(int size, int seed) {
+  SurvivorSimulator::Options options;
+  options.size = size;
+  options.seed = static_cast<unsigned>(seed);
+  options.max_delay = options.seed % 3 == 0 ? 0.1 : 0.02;
+  options.lost_arrivals = options.seed % 2 == 0 ? 0.2 : 0;
+  return options;
+}
+
+// After all events: lets the processes come to rest.
+void require_one_world_at_rest(SurvivorSimulator& simulator) {
+  simulator.run(25);
+  simulator.set_lost_arrivals(0);
+  simulator.run(15);
+  simulator.require_one_world();
+  simulator.require_rest();
+}
+
 // Each lost process is listed with a cause that names it, and no survivor is listed.
 void require_causes(SurvivorSimulator& simulator, const std::vector<int>& survivors) {
   for (const int number : survivors) {
@@ -230,11 +249,9 @@ TEST_CASE("who gives up a world that others have formed loses nobody and is not 
 }
 
 TEST_CASE("whatever happens, no two worlds live, and everybody gets an answer") {
-  SurvivorSimulator::Options options;
-  options.size = GENERATE(from_range(sizes(2, 10)));
-  options.seed = static_cast<unsigned>(GENERATE(range(1, seeds_below(80))));
-  options.max_delay = options.seed % 3 == 0 ? 0.1 : 0.02;
-  options.lost_arrivals = options.seed % 2 == 0 ? 0.2 : 0;
+  const int size = GENERATE(from_range(sizes(2, 10)));
+  const int seed = GENERATE(range(1, seeds_below(80)));
+  const SurvivorSimulator::Options options = options_of(size, seed);
   CAPTURE(options.size, options.seed);
   SurvivorSimulator simulator(options);
   const auto any = [&] { return simulator.below(options.size); };
@@ -268,11 +285,7 @@ TEST_CASE("whatever happens, no two worlds live, and everybody gets an answer") 
       }
     }
   }
-  simulator.run(25);
-  simulator.set_lost_arrivals(0);
-  simulator.run(15);
-  simulator.require_one_world();
-  simulator.require_rest();
+  require_one_world_at_rest(simulator);
 }
 
 TEST_CASE("on one host, however many are frozen, the others go on, and nobody else does") {
@@ -316,11 +329,9 @@ TEST_CASE("after a pause of its own, a process takes nobody for silent") {
 }
 
 TEST_CASE("on one host, whatever is frozen or ends, no two worlds live") {
-  SurvivorSimulator::Options options;
-  options.size = GENERATE(from_range(sizes(2, 10)));
-  options.seed = static_cast<unsigned>(GENERATE(range(1, seeds_below(120))));
-  options.max_delay = options.seed % 3 == 0 ? 0.1 : 0.02;
-  options.lost_arrivals = options.seed % 2 == 0 ? 0.2 : 0;
+  const int size = GENERATE(from_range(sizes(2, 10)));
+  const int seed = GENERATE(range(1, seeds_below(120)));
+  SurvivorSimulator::Options options = options_of(size, seed);
   options.is_one_host = true;
   CAPTURE(options.size, options.seed);
   SurvivorSimulator simulator(options);
@@ -335,11 +346,7 @@ TEST_CASE("on one host, whatever is frozen or ends, no two worlds live") {
       default: simulator.break_world(when, one);
     }
   }
-  simulator.run(25);
-  simulator.set_lost_arrivals(0);
-  simulator.run(15);
-  simulator.require_one_world();
-  simulator.require_rest();
+  require_one_world_at_rest(simulator);
 }
 
 TEST_CASE("a loss costs each survivor a few messages to each other, however it comes") {

@@ -56,7 +56,7 @@ class Membership(NamedTuple):
     ranks: list[int]
     owns_world: bool  # Rueda's world was formed for it and ends with it
     is_world: bool
-    sets_limit: bool = True  # its timeouts raise the stall_error of its process set
+    sets_limit: bool = True  # its timeouts replace stall_error for its process set
 
 
 @never_compiled
@@ -91,9 +91,8 @@ class Operations(AsBackend):
         self._world = lifecycle.world_number()
         self._fatal: Exception | None = None  # what made the group unusable
         self._incarnation = 0  # changes each time that the group's members change
-        self._judged = (
-            math.inf
-        )  # after how many seconds the engine fails operations, as far as known
+        # After how many seconds the engine fails operations, as far as known.
+        self._judged = math.inf
         self._apply_timeout()
 
     # torch's rank and size never change, but a reconfigurable group's do. C++ calls them by the other names.
