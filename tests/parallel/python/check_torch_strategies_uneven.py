@@ -211,6 +211,27 @@ def check_an_average_that_only_some_ranks_have() -> None:
             same_bits(*parameters)
 
 
+def check_a_mean_in_flight_on_one_rank_only() -> None:
+    """The others take part before they switch: it neither waits for them nor meets a mean of the next strategy."""
+    for strategy, before in (
+        ("diloco:4,delay=3", 3),
+        ("diloco:4,delay=3,fragments=2", 3),
+        ("diloco:4,delay=3,codec=int8", 7),
+    ):
+        wrapped, steps = trained_by(strategy)
+        steps(before)
+        parameters = wrapped.param_groups[0]["params"]
+        wrapped.param_groups[0]["lr"] = 0.0
+        with torch.no_grad():
+            for each in parameters:
+                each.zero_()
+        steps(1 if rueda.rank() == LAST else 0)
+        wrapped.switch("diloco:8")
+        steps(8)
+        wrapped.close()
+        assert not any(each.any() for each in parameters), strategy
+
+
 def check_a_state_knows_that_an_average_was_lost() -> None:
     wrapped, steps = trained_by("local:3")
     steps(5)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
+
 from rueda.compression import Codec, named_codec
 from rueda.errors import InvalidArgumentError
 from rueda.torch.strategies.fragments import Fragment, split
@@ -106,6 +108,12 @@ class DiLoCo(Strategy):
     def consolidate(self) -> None:
         for fragment in self._fragments:
             fragment.settle()
+
+    def complete_exchanges(self) -> None:
+        own = [fragment.pending_since() for fragment in self._fragments]
+        of_ranks = self.replica.gather(torch.tensor([own], device="cpu"), "exchanges in flight")
+        for fragment, latest in zip(self._fragments, of_ranks.amax(0).tolist(), strict=True):
+            fragment.take_part_in(latest)
 
     def stop(self) -> None:
         for fragment in getattr(self, "_fragments", []):

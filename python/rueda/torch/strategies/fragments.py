@@ -54,6 +54,7 @@ class Fragment:
         self._outer = torch.optim.SGD(self.agreed.values(), **outer)
         self._in_flight: Averaging | None = None
         self.sent_at = replica.steps
+        self._begun_at = replica.steps  # the last exchange, successful or not
 
     @property
     def in_flight(self) -> bool:
@@ -66,7 +67,7 @@ class Fragment:
 
     def send(self) -> None:
         """Begins to average the sums of all ranks' local steps."""
-        steps = self._replica.steps
+        steps = self._begun_at = self._replica.steps
         # The mean's tensors are created here, and the outer optimizer may write them in another mode.
         with torch.inference_mode(False), torch.no_grad():
             self._in_flight = self._replica.average_async(
@@ -119,6 +120,18 @@ class Fragment:
         else:
             assign(self._parameters, self.agreed)
 
+    def pending_since(self) -> int:
+        """The step in which the mean that other ranks may still have to take part in was begun; -1 without one."""
+        if self._in_flight is None or self._in_flight.done():
+            return _NEVER
+        return self.sent_at
+
+    def take_part_in(self, step: int) -> None:
+        """Begins the exchange of ``step``, for another rank that has, unless this one has begun it as well."""
+        if self._begun_at < step:
+            self.drop()
+            self.send()
+
     def drop(self) -> None:
         """Waits for a mean in flight, which frees its name, and discards it."""
         if self._in_flight is not None:
@@ -141,7 +154,7 @@ class Fragment:
         with torch.no_grad():
             load(self.agreed, state["agreed"])
         self._outer.load_state_dict(state["outer"])
-        self.sent_at = int(state["sent_at"])
+        self.sent_at = self._begun_at = int(state["sent_at"])
         mean = state["mean"]
         self._in_flight = None
         if mean is not None:
@@ -155,6 +168,9 @@ class _Arrived(Averaging):
 
     def __init__(self, mean: dict[str, torch.Tensor]) -> None:
         self._mean = mean
+
+    def done(self) -> bool:
+        return True
 
     def wait(self) -> None:
         """Nothing to wait for."""

@@ -48,6 +48,10 @@ class Averaging:
         self._names = list(names)
         self._handle = handle
 
+    def done(self) -> bool:
+        """Whether all have completed, successfully or not."""
+        return self._handle.done()
+
     def wait(self) -> None:
         """Waits until all have completed, successfully or not."""
         self._handle.wait()

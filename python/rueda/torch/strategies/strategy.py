@@ -124,6 +124,13 @@ class Strategy:
         """Gives all ranks the same parameters: the current result of the training."""
         self.replica.average_parameters("consolidated parameters")
 
+    def complete_exchanges(self) -> None:
+        """Takes part in exchanges that are in flight on other ranks only. Collective.
+
+        Called instead of consolidate() if ranks have taken different numbers of steps, or their exchanges have not all
+        succeeded: a rank that has begun one would wait for it in stop(), or it would meet one of the next strategy.
+        """
+
     def before_switch(self) -> None:
         """Raises :class:`rueda.InvalidArgumentError`, on every rank, if a switch or close() would lose something."""
 

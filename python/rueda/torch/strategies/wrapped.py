@@ -191,6 +191,7 @@ class Wrapped(torch.optim.Optimizer):
             require_same("number of steps", replica.process_set.ranks, counts, advice)
         if len(set(progress)) > 1:  # an exchange has succeeded on some ranks only
             Strategy.consolidate(strategy)
+            strategy.complete_exchanges()
             strategy.start(replica)
         else:
             strategy.consolidate()
@@ -260,6 +261,7 @@ class Wrapped(torch.optim.Optimizer):
         new = agree(f"{replica.prefix}/switch", replica.process_set, prepare)
         if old.needs_equal_steps() and len(set(self._rueda_progress_of_ranks("progress"))) > 1:
             Strategy.consolidate(old)  # its own may be an exchange on some ranks only
+            old.complete_exchanges()
         else:
             old.consolidate()
         if not old.ranks_stay_equal:
