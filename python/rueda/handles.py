@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from rueda import _native
-from rueda.errors import PeerLostError, ShutdownError, note_other_world
+from rueda.errors import NotInitializedError, PeerLostError, ShutdownError, note_other_world
 from rueda.errors import TimeoutError as RuedaTimeoutError
 
 __all__ = ["Handle", "poll", "synchronize"]
@@ -105,9 +105,7 @@ class Handle(Generic[T]):
         Raises :class:`rueda.TimeoutError` if it has not completed after ``timeout`` seconds.
         """
         if not self.wait(timeout):
-            raise RuedaTimeoutError(
-                f"the operation has not completed within {timeout} seconds", reason="deadline"
-            )
+            raise late(timeout)
         finish = self._finish
         if finish is not None:
             natives = self._submitted()
@@ -134,6 +132,19 @@ class Handle(Generic[T]):
     def _submitted(self) -> tuple[_native.Handle, ...]:
         assert self._natives is not None, "the constructor did not return"
         return self._natives
+
+
+def late(timeout: float | None) -> RuedaTimeoutError:
+    """The error of an operation that has not completed within ``timeout`` seconds, and how to learn who is missing."""
+    try:
+        after = f"={float(_native.options()['stall_warning']):g}"
+    except NotInitializedError:  # another thread has called shutdown() since
+        after = ""
+    return RuedaTimeoutError(
+        f"the operation has not completed within {timeout} seconds; what has waited for other ranks for "
+        f"RUEDA_STALL_WARNING{after} seconds is reported, with the ranks that are missing",
+        reason="deadline",
+    )
 
 
 def poll(handle: Handle[T]) -> bool:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from rueda import _native
-from rueda.errors import TimeoutError as RuedaTimeoutError
-from rueda.handles import Handle
+from rueda.handles import Handle, late
 from rueda.torch.completions import Completions
 
 __all__ = ["Phased", "Steps"]
@@ -65,9 +64,7 @@ class Phased(Handle[T]):
     def result(self, timeout: float | None = None) -> T:
         """See Handle."""
         if not self.wait(timeout):
-            raise RuedaTimeoutError(
-                f"the operation has not completed within {timeout} seconds", reason="deadline"
-            )
+            raise late(timeout)
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]  # set together with _ended
