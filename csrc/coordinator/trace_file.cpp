@@ -28,11 +28,23 @@ std::string objection_to(int fd) {
   return "it is a pipe, a socket or a device, not a file";
 }
 
+// A file of its own, since a process that still writes to one of this name would mix its events
+// with these: what is there goes. Only where it has to stay, as in a folder that cannot be written
+// to, or what a link leads to, it is overwritten. -1 with errno where neither is possible.
+int open_new(const char* path) {
+  struct stat there{};
+  if (::lstat(path, &there) == 0 && S_ISREG(there.st_mode)) ::unlink(path);
+  const int flags = O_WRONLY | O_CREAT | O_CLOEXEC;
+  const int fd = ::open(path, flags | O_EXCL, 0666);
+  if (fd >= 0 || errno != EEXIST) return fd;
+  // Without O_NONBLOCK a FIFO that nobody reads would be waited for.
+  return ::open(path, flags | O_TRUNC | O_NONBLOCK, 0666);
+}
+
 }  // namespace
 
 Status TraceFile::open(const std::string& path) {
-  // Without O_NONBLOCK a FIFO that nobody reads would be waited for.
-  fd_.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666));
+  fd_.reset(open_new(path.c_str()));
   std::string problem;
   if (!fd_) {
     problem = errno == ENXIO ? "it is a pipe that nobody reads" : std::strerror(errno);

@@ -18,8 +18,9 @@ class TraceFile {
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
-  // Overwrites what is there. initialization where the file cannot be written, and for pipes and
-  // sockets: whoever reads them could make the engine wait.
+  // Replaces a file that is there; a process that still writes it goes on without a name.
+  // initialization where the file cannot be written, and for pipes and sockets: whoever reads them
+  // could make the engine wait.
   Status open(const std::string& path);
   // Ends the array. The format allows an unfinished one: a trace of a killed job loads as well.
   void close();

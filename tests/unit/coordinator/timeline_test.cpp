@@ -485,6 +485,30 @@ TEST_CASE("a pipe is refused as a trace, whether or not it is read") {
   std::filesystem::remove(path);
 }
 
+TEST_CASE("a trace that another one replaces goes on beside it") {
+  const std::string path = str("timeline_test_", ::getpid(), "_twice.json");
+  const std::string link = str("timeline_test_", ::getpid(), "_link.json");
+  const bool is_linked =
+      GENERATE(false, true);  // a link stays, and what it leads to is overwritten
+  if (is_linked) std::filesystem::create_symlink(path, link);
+  TraceFile earlier;
+  TraceFile later;
+  REQUIRE(earlier.open(path).ok());
+  earlier.write("\"of\":\"the earlier one\"");
+  earlier.flush();
+  REQUIRE(later.open(is_linked ? link : path).ok());
+  later.write("\"of\":\"the later one\"");
+  if (!is_linked) earlier.write("\"of\":\"the earlier one\"");
+  later.close();
+  if (!is_linked) earlier.close();
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  CHECK(text == "[\n{\"of\":\"the later one\"}\n]\n");
+  CHECK(std::filesystem::is_symlink(link) == is_linked);
+  std::filesystem::remove(path);
+  std::filesystem::remove(link);
+}
+
 TEST_CASE("a trace without events is an empty array") {
   const std::string path = str("timeline_test_empty_", ::getpid());
   TraceFile file;
