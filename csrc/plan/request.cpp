@@ -1,7 +1,9 @@
 #include "plan/request.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 #include "core/strings.h"
@@ -159,6 +161,13 @@ bool fits(const Shape& shape, DataType dtype) {
   return rest > 0;
 }
 
+// Bits count, so that ranks end with the same ones, but no rank differs from another by NaN, which
+// all refuse.
+bool factors_differ(double left, double right) {
+  if (std::isnan(left) && std::isnan(right)) return false;
+  return std::bit_cast<std::uint64_t>(left) != std::bit_cast<std::uint64_t>(right);
+}
+
 }  // namespace
 
 std::string flaw_of(const Shape& shape, DataType dtype) {
@@ -228,10 +237,10 @@ std::optional<Difference> compare(const Request& left, const Request& right) {
   if (left.priority != right.priority) {
     return Difference{"priority", text(left.priority), text(right.priority)};
   }
-  if (left.prescale != right.prescale) {
+  if (factors_differ(left.prescale, right.prescale)) {
     return Difference{"prescale factor", text(left.prescale), text(right.prescale)};
   }
-  if (left.postscale != right.postscale) {
+  if (factors_differ(left.postscale, right.postscale)) {
     return Difference{"postscale factor", text(left.postscale), text(right.postscale)};
   }
   if (left.splits != right.splits) {

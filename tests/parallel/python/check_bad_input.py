@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -331,8 +332,13 @@ def check_unsupported_dtypes() -> None:
 def check_nonsense() -> None:
     with parallel.raises(rueda.InvalidArgumentError, "'bad'", culprit(), "op=99"):
         rueda.allreduce(np.ones(3), name="bad", op=99 if last() else rueda.Sum)
-    with parallel.raises(rueda.InvalidArgumentError, "'bad'", "scale", "nan"):
-        rueda.allreduce(np.ones(3), name="bad", prescale_factor=float("nan"))
+    all_of_them = "ranks 0 and 1" if rueda.size() == 2 else f"ranks 0-{rueda.size() - 1}"
+    for infinite in (math.nan, math.inf):
+        for factor in ("prescale_factor", "postscale_factor"):
+            with parallel.raises(
+                rueda.InvalidArgumentError, "'bad'", "scale", str(infinite), f"{all_of_them} cannot"
+            ):
+                rueda.allreduce(np.ones(3), name="bad", **{factor: infinite})
     with parallel.raises(rueda.InvalidArgumentError, "'bad'", culprit(), "half"):
         rueda.allreduce(np.ones(3), name="bad", prescale_factor="half" if last() else 1.0)
     with parallel.raises(rueda.InvalidArgumentError, "'bad'", "scalar"):
