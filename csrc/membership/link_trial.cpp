@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <limits>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "core/log.h"
 #include "core/strings.h"
@@ -24,6 +26,7 @@ constexpr std::size_t burst = 32;  // small messages in flight
 constexpr int burst_runs = 8;
 constexpr std::size_t copied_bytes = 4 << 20;  // more than one processor's caches hold
 constexpr int copies = 3;
+constexpr Duration spinning = std::chrono::milliseconds(5);
 constexpr std::size_t large_bytes = 2 * LinkCosts::large_chunk;
 // Large chunks mean fewer messages, but small ones overlap better.
 constexpr double worthwhile_gain = 1.1;
@@ -37,6 +40,16 @@ std::vector<int> first_ranks(const std::vector<int>& host_of) {
     ranks.push_back(static_cast<int>(rank));
   }
   return ranks;
+}
+
+// While a peer keeps this rank waiting: other ranks of the host may need the processor. After what
+// a link takes to answer it sleeps, for a small part of the time that it measures.
+void pause(Duration waited) {
+  if (waited < spinning) {
+    sched_yield();
+  } else {
+    std::this_thread::sleep_for(std::min<Duration>(waited / 32, std::chrono::milliseconds(1)));
+  }
 }
 
 class Trial {
@@ -80,9 +93,15 @@ class Trial {
   }
 
   Status finish(const Transfer& transfer) {
+    Time moved = Clock::now();
     while (!transfer.done) {
-      if (transport_.progress()) continue;
-      if (Clock::now() >= deadline_) {
+      const bool moves = transport_.progress();
+      const Time now = Clock::now();
+      if (moves) {
+        moved = now;
+        continue;
+      }
+      if (now >= deadline_) {
         const Status late(ErrorCode::initialization,
                           str("rank ", transfer.peer,
                               " on another host did not answer while the link to it was measured"),
@@ -90,7 +109,7 @@ class Trial {
         transport_.abort(late);  // nothing may touch the buffers once they are gone
         return late;
       }
-      sched_yield();
+      pause(now - moved);
     }
     return transfer.status;
   }

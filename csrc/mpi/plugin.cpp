@@ -1,9 +1,6 @@
 #include "mpi/plugin.h"
 
 #include <mpi.h>
-#include <pwd.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdlib>
@@ -16,6 +13,7 @@
 #include "mpi/bootstrap.h"
 #include "mpi/communicator.h"
 #include "mpi/error.h"
+#include "mpi/init_environment.h"
 #include "mpi/tags.h"
 #include "mpi/transport.h"
 
@@ -61,33 +59,6 @@ std::string_view name_of_level(int level) {
   }
 }
 
-bool others_may_write(const char* folder) {
-  struct stat facts{};
-  return ::stat(folder, &facts) == 0 && (facts.st_mode & (S_IWGRP | S_IWOTH)) != 0;
-}
-
-// Open MPI 5.0 ends the process in MPI_Init if HOME is unset, as under init systems and `env -i`.
-// It loads the plug-ins named in files below HOME. So if the user has no home, or one that others
-// may write to, HOME is set to something that cannot be a folder. Afterwards it is unset again.
-class HomeForMpi {
- public:
-  HomeForMpi() : was_unset_(std::getenv("HOME") == nullptr) {
-    if (!was_unset_) return;
-    const passwd* user = getpwuid(geteuid());
-    const bool has_home =
-        user != nullptr && user->pw_dir != nullptr && !others_may_write(user->pw_dir);
-    setenv("HOME", has_home ? user->pw_dir : "/dev/null", 0);
-  }
-  ~HomeForMpi() {
-    if (was_unset_) unsetenv("HOME");
-  }
-  HomeForMpi(const HomeForMpi&) = delete;
-  HomeForMpi& operator=(const HomeForMpi&) = delete;
-
- private:
-  const bool was_unset_;
-};
-
 }  // namespace
 
 std::string Plugin::version() const {
@@ -118,7 +89,7 @@ Status Plugin::initialize() {
 }
 
 Status Plugin::start_mpi() {
-  const HomeForMpi home;
+  const InitEnvironment environment;
   int provided = MPI_THREAD_SINGLE;
   const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   if (code != MPI_SUCCESS) {

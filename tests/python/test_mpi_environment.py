@@ -1,6 +1,7 @@
-"""Where MPI looks for the user's files in a process without HOME."""
+"""The environment in which MPI starts: its user's files, and a component that would make it sleep."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -67,3 +68,36 @@ def test_the_launcher_starts_mpirun_without_home() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, os.path.expanduser(f"~{getuser()}")), (
         done.stderr
     )
+
+
+# Open MPI tells which components it has asked to transfer data.
+ASKED = r"select: initializing btl component (\w+)"
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no MPI")
+@pytest.mark.parametrize(
+    ("chosen", "in_file", "expected"),
+    [
+        ("", "", False),
+        ("self,sm,ofi", "", True),
+        ("", "\t btl=self,sm,ofi", True),
+        ("", "# btl = self", False),
+    ],
+)
+def test_a_component_that_makes_mpi_sleep_is_left_out(
+    chosen: str, in_file: str, expected: bool, tmp_path: Path
+) -> None:
+    (tmp_path / ".openmpi").mkdir()
+    (tmp_path / ".openmpi" / "mca-params.conf").write_text(f"btl_base_verbose = 100\n{in_file}\n")
+    program = PROGRAM + "import ctypes\nprint(ctypes.CDLL(None).getenv(b'OMPI_MCA_btl') != 0)\n"
+    environment = {name: value for name, value in os.environ.items() if name != "OMPI_MCA_btl"}
+    environment |= {"HOME": str(tmp_path)} | ({"OMPI_MCA_btl": chosen} if chosen else {})
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    asked = re.findall(ASKED, done.stderr)
+    assert "self" in asked, done.stderr
+    assert ("ofi" in asked) == expected, done.stderr
+    assert done.stdout.split()[-1] == str(bool(chosen))

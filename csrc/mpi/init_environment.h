@@ -1,0 +1,20 @@
+// The environment in which Rueda calls MPI_Init.
+#pragma once
+
+namespace rueda::mpi {
+
+// Sets what Open MPI needs, and restores the environment afterwards. Other threads must not read
+// the environment meanwhile.
+class InitEnvironment {
+ public:
+  InitEnvironment();
+  ~InitEnvironment();
+  InitEnvironment(const InitEnvironment&) = delete;
+  InitEnvironment& operator=(const InitEnvironment&) = delete;
+
+ private:
+  bool has_set_home_ = false;
+  bool has_set_btl_ = false;
+};
+
+}  // namespace rueda::mpi
