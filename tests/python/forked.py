@@ -123,6 +123,7 @@ def start(
     if base := _base_of(line, environment, needs_torch):
         program, *arguments = line[1:] if line[1] != "-c" else line[2:]
         request = {
+            "number": number,
             "program": program,
             "is_path": line[1] != "-c",
             "arguments": arguments,

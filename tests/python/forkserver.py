@@ -3,16 +3,21 @@
 Importing torch takes a second, and the modules its first optimizer imports another: more than most
 tests compute. NumPy takes a fifth of a second, and the standard modules that Rueda imports a part
 of that. Requests come from the tests through the socket ``sys.argv[2]``, or from any process that
-connects to the listening socket ``sys.argv[3]``. A request is JSON (``program``, ``is_path``,
-``arguments``, ``folder`` and ``environment``) with the files for the rank's standard output and
-error. The answer is the rank's process ID. The tests get it once the rank is their child: they are
-a subreaper meanwhile. Other clients are stand-ins for their ranks (launched_rank.py) and also get
-the rank's wait status. They pass three more files, the namespaces of their host, which the rank
-enters.
+connects to the listening socket ``sys.argv[3]``. A request is JSON (``number``, ``program``,
+``is_path``, ``arguments``, ``folder`` and ``environment``) with the files for the rank's standard
+output and error. The answer is the rank's process ID. The tests get it once the rank is their
+child: they are a subreaper meanwhile. Other clients are stand-ins for their ranks
+(launched_rank.py) and also get the rank's wait status. They pass three more files, the namespaces
+of their host, which the rank enters.
+
+Of ranks with torch, only the first of a world (``number`` 0) ends as Python does: clearing torch's
+modules takes a fifth of a second, more than most tests. The others leave after their exit handlers,
+but for those that mpirun has started.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -158,7 +163,36 @@ def run(request: dict[str, Any]) -> None:
     exec(compile(text, program, "exec", dont_inherit=True), module.__dict__)
 
 
+class Ending:
+    """The exit code of a rank that leaves without clearing modules, once it is known."""
+
+    code: int | None = None
+
+    def run(self, request: dict[str, Any]) -> None:
+        """Runs a program; Python then ends as usual after Ctrl-C, and if it has to print why it exits."""
+        try:
+            run(request)
+        except SystemExit as error:
+            if error.code is None or isinstance(error.code, int):
+                self.code = error.code or 0
+            raise
+        except Exception:
+            self.code = 1
+            raise
+        self.code = 0
+
+    def leave(self) -> None:
+        """The last exit handler."""
+        if self.code is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self.code & 0xFF)
+
+
 if __name__ == "__main__":
+    ending = Ending()
+    atexit.register(ending.leave)  # before any other, so that it is called after all others
+
     import numpy
 
     if sys.argv[1] == "torch":
@@ -169,4 +203,10 @@ if __name__ == "__main__":
             importlib.import_module(name)
 
     gc.collect()
-    run(serve(*(socket.socket(fileno=int(number)) for number in sys.argv[2:])))
+    its_request = serve(*(socket.socket(fileno=int(number)) for number in sys.argv[2:]))
+    # MPI is finalised later, and mpirun would miss that.
+    has_mpi = any(name.startswith(("OMPI_", "PMI")) for name in its_request["environment"])
+    if its_request["number"] > 0 and "torch" in sys.modules and not has_mpi:
+        ending.run(its_request)
+    else:
+        run(its_request)

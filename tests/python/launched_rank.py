@@ -30,14 +30,18 @@ def answer(server: socket.socket) -> int:
     return int(told)
 
 
+def rank_number() -> int:
+    """As the launcher has told."""
+    return int(next((os.environ[name] for name in NUMBERS if name in os.environ), "0"))
+
+
 def run(folder: str, request: dict[str, object]) -> int:
     """Has a rank forked and waits until it ends. Returns its exit code, negative for a signal."""
-    number = int(next((os.environ[name] for name in NUMBERS if name in os.environ), "0"))
     servers = sorted(os.listdir(folder))
     # Until there is a rank to forward them to.
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
-        server.connect(os.path.join(folder, servers[number % len(servers)]))
+        server.connect(os.path.join(folder, servers[rank_number() % len(servers)]))
         host = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in NAMESPACES]
         socket.send_fds(server, [json.dumps(request).encode()], [1, 2, *host])
         rank = answer(server)
@@ -61,6 +65,7 @@ def main() -> None:
     code = run(
         folder,
         {
+            "number": rank_number(),
             "program": program,
             "is_path": is_path,
             "arguments": arguments,

@@ -195,7 +195,9 @@ def test_a_loss_during_the_renewal_forgets_nothing(tmp_path: Path) -> None:
                 dist.all_reduce(torch.ones(3))
         except rueda.PeerLostError:
             rueda.recover()
-        if rank == 1:
+        store.set(f"rank {rank} has recovered", "")
+        if rank == 1:  # whose loss would otherwise be part of the first recovery of those that are slower
+            store.wait(["rank 0 has recovered", "rank 2 has recovered"])
             os.kill(os.getpid(), signal.SIGKILL)
         try:
             rueda.torch.c10d.renew_process_group()

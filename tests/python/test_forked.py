@@ -37,13 +37,28 @@ def test_children_of_the_tests_with_sessions_arguments_and_hashes_of_their_own(
 def test_how_they_end() -> None:
     for text, expected, written in (
         ("sys.exit(3)", 3, ""),
+        ("sys.exit('a reason')", 1, "a reason"),
         ("raise ValueError('what is wrong')", 1, "ValueError: what is wrong"),
         ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
         ("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", -signal.SIGINT, "Interrupt"),
     ):
-        (ended,) = run(f"import os, signal, sys, time, torch\n{text}", 1)
-        assert ended.returncode == expected, ended
-        assert written in ended.output, ended
+        for ended in run(f"import os, signal, sys, time, torch\n{text}", 2):
+            assert ended.returncode == expected, ended
+            assert written in ended.output, ended
+
+
+def test_only_the_first_one_clears_the_modules_of_torch() -> None:
+    program = """
+    import atexit, sys, torch
+    class Kept:
+        def __del__(self):
+            print("cleared", flush=True)
+    torch.kept_by_the_test = Kept()
+    atexit.register(print, "handlers")
+    sys.exit(3)
+    """
+    outputs = [ended.output.split() for ended in run(program, 3)]
+    assert outputs == [["handlers", "cleared"], ["handlers"], ["handlers"]]
 
 
 def test_waiting_for_one_has_a_limit() -> None:
