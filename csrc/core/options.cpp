@@ -37,7 +37,8 @@ constexpr std::array table{
         "hosts. ring works for both. "
         "gathered and pairwise are for all-to-all across several hosts; the size is what a rank "
         "has for one of another host on average. gathered sends one message for each host and rank "
-        "there, pairwise one for each pair of ranks. auto chooses by measurements at init.",
+        "there, pairwise one for each pair of ranks. auto chooses by measurements at init, where "
+        "ranks of one host measure nothing if all sizes have an algorithm here.",
         &Options::algorithm},
     OptionSpec{"fusion_threshold", "RUEDA_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD", bytes, "",
                true,

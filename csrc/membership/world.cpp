@@ -13,6 +13,7 @@
 #include "membership/inproc_world.h"
 #include "membership/world_facts.h"
 #include "onehost/memory_transport.h"
+#include "plan/algorithm_table.h"
 #include "tcp/tcp_transport.h"
 #include "transport/composite_transport.h"
 #include "transport/control_socket.h"
@@ -108,8 +109,10 @@ Expected<std::unique_ptr<Transport>> open_links(Links links, const MpiCapability
   return Status(ErrorCode::internal, "unknown links");
 }
 
-// If the ranks of a host do not answer each other, the other hosts cannot go on either.
-Status measure_host(Bootstrap& bootstrap, HostGroup& host, Time deadline) {
+// Measures only where something depends on it, which is the same on all ranks. If the ranks of a
+// host do not answer each other, the other hosts cannot go on either.
+Status measure_host(Bootstrap& bootstrap, const Options& options, HostGroup& host, Time deadline) {
+  if (!AlgorithmTable::is_partial(options.algorithm, Extent::one_host)) return {};
   const Status own = host.ranks().empty() ? Status() : host.measure(bootstrap, deadline);
   return bootstrap.agree("measured", own, deadline);
 }
@@ -181,7 +184,8 @@ Expected<World> form_world(Bootstrap& bootstrap, const Options& options, const M
   if (!ready.ok()) return not_formed(ready);
   if (known) {
     world.host.take_costs(known->host);
-  } else if (Status measured = measure_host(bootstrap, world.host, deadline); !measured.ok()) {
+  } else if (Status measured = measure_host(bootstrap, options, world.host, deadline);
+             !measured.ok()) {
     return not_formed(measured);
   }
   const std::vector<int>& host_of = world.topology.host_of;

@@ -123,6 +123,12 @@ Expected<AlgorithmTable> AlgorithmTable::parse(std::string_view text,
   return table;
 }
 
+bool AlgorithmTable::is_partial(std::string_view text, Extent extent) {
+  const auto one = parse(text, of_rows({{0, Algorithm::flat}}), extent);
+  const auto another = parse(text, of_rows({{0, Algorithm::ring}}), extent);
+  return !one || !another || one->to_string() != another->to_string();
+}
+
 bool AlgorithmTable::needs_hosts(std::string_view text) {
   constexpr std::array without{std::pair(Extent::one_host, Algorithm::ring),
                                std::pair(Extent::several_hosts, Algorithm::ring),

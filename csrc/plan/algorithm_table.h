@@ -53,6 +53,10 @@ class AlgorithmTable {
   static Expected<AlgorithmTable> parse(std::string_view text, const AlgorithmTable& otherwise,
                                         Extent extent = Extent::one_host);
 
+  // Whether `text` leaves the algorithm of any size to what parse() is given otherwise; also if
+  // parse() does not accept it.
+  [[nodiscard]] static bool is_partial(std::string_view text, Extent extent);
+
   // Whether `text`, which parse() accepts, assigns any size to an algorithm that must know which
   // ranks share a host.
   [[nodiscard]] static bool needs_hosts(std::string_view text);

@@ -53,6 +53,8 @@ class ElasticJob:
             "RUEDA_RECOVERY": "on",
             "RUEDA_LAUNCHER": address,
             "RUEDA_SECRET": uuid.uuid4().hex,
+            # Otherwise each job measures for as long as many of them train.
+            "RUEDA_ALGORITHM": "flat:0-16K;direct:16K-",
             **variables,
         }
         self._lock = threading.Condition()

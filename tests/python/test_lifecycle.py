@@ -93,6 +93,25 @@ def test_an_algorithm_that_the_transport_leaves_out_is_warned_of(
     assert ("has no effect" in ended[0].output) == is_left_out
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "measures"),
+    [("auto", True), ("flat:0-64K", True), ("flat:0-64K;direct:64K-", False)],
+)
+def test_algorithms_for_all_sizes_leave_nothing_to_measure(algorithm: str, measures: bool) -> None:
+    check(
+        f"""
+        import numpy as np, rueda
+        rueda.init()
+        choice = rueda.choose_algorithm(1000)
+        assert choice.algorithm == "flat" and (choice.predicted_us > 0) == {measures}, choice
+        for size in (1, 1000, 100000):
+            assert np.all(rueda.allreduce(np.ones(size), op=rueda.Sum, name=f"of {{size}}") == 2)
+        """,
+        2,
+        extra={"RUEDA_ALGORITHM": algorithm},
+    )
+
+
 def test_use_outside_a_world() -> None:
     ended = alone(
         """

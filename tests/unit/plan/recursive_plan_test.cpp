@@ -237,4 +237,20 @@ TEST_CASE("one option overrides all tables, each by what it is for") {
   CHECK_FALSE(AlgorithmTable::parse("star", across, Extent::several_hosts).ok());
 }
 
+TEST_CASE("an option is partial if it leaves any size to measurements") {
+  const auto is_partial = [](const char* text) {
+    return AlgorithmTable::is_partial(text, Extent::one_host);
+  };
+  CHECK_FALSE(is_partial("ring"));
+  CHECK_FALSE(is_partial("flat"));
+  CHECK_FALSE(is_partial("flat:0-16K;direct:16K-"));
+  CHECK_FALSE(is_partial("direct:1K-;staged:0-1K"));
+  CHECK(is_partial(""));
+  CHECK(is_partial("auto"));
+  CHECK(is_partial("tree"));  // for several hosts only
+  CHECK(is_partial("direct:1K-"));
+  CHECK(is_partial("flat:0-8K;direct:16K-"));
+  CHECK(is_partial("star"));
+}
+
 }  // namespace rueda::test::recursive_plan_test
